@@ -1,7 +1,7 @@
-//! Whether a certificate's chain is one: each certificate signed by the next.
+//! Checks that a chain of certificates is complete: each certificate signed by the next.
 //!
-//! Clients with all intermediates in their cache do not notice a chain that is none; the others fail. So it is refused
-//! before anybody is shown it.
+//! Clients with all intermediates in their cache do not notice a broken chain; the others fail. So it is refused before
+//! any client gets it.
 
 use crate::handshake_failure::chain_failure;
 use crate::problem::{ConfigLocation, Problems};
@@ -13,7 +13,7 @@ use x509_parser::certificate::X509Certificate;
 /// Certificates of one chain.
 pub(crate) const CERTIFICATES_MAX: usize = 10;
 
-/// Who is shown a certificate.
+/// The side that receives a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shown {
     ToClients,
@@ -45,7 +45,7 @@ pub(crate) fn check(
     for (signer, certificate) in parsed.iter().enumerate().skip(1) {
         let Err(error) = verify(chain, signer, shown, now) else { continue };
         match error {
-            // What we cannot check, another may be able to.
+            // Another implementation may be able to check what we cannot.
             Error::UnsupportedSignatureAlgorithmContext(_)
             | Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => {
                 let message = format!("whether certificate {} signed the one before cannot be checked", signer + 1);
@@ -67,7 +67,7 @@ pub(crate) fn check(
     }
 }
 
-/// Why a chain does not hold although each certificate was signed by the next, the last one looked at being `number`.
+/// Why a chain does not hold although each certificate was signed by the next; `number` is the last one checked.
 fn reason(error: Error, number: usize, shown: Shown) -> String {
     match error {
         Error::EndEntityUsedAsCa => "a certificate that is no issuer's has signed another".to_owned(),

@@ -1,4 +1,4 @@
-//! What upstreams are shown, and what is asked of them.
+//! TLS towards upstreams: the certificate that we present, and how the node's is verified.
 
 use crate::identity::Identity;
 use crate::provider::provider;
@@ -35,7 +35,7 @@ impl ClientTls {
         if let Some(sni) = &self.sni {
             return sni.clone();
         }
-        // A name that is none to rustls cannot be in a certificate either, and neither is this address.
+        // A name that rustls refuses cannot be in a certificate either, and neither is this address.
         let nobody = || ServerName::IpAddress(IpAddr::from(net::Ipv4Addr::UNSPECIFIED));
         name_of(host_seen).or_else(|| name_of(node)).unwrap_or_else(nobody)
     }
@@ -45,7 +45,7 @@ impl ClientTls {
         self.sni.is_some()
     }
 
-    /// Whether a name is the one that [`ClientTls::server_name`] would give. Where it is, nothing is allocated.
+    /// Whether a name is the one that [`ClientTls::server_name`] would give. If so, nothing is allocated.
     pub fn is_server_name(&self, name: &ServerName<'static>, host_seen: &str, node: &str) -> bool {
         if let Some(sni) = &self.sni {
             return sni == name;
@@ -61,12 +61,12 @@ impl ClientTls {
     }
 }
 
-/// The host of an authority. `None`: there is none that could be in a certificate.
+/// The host of an authority. `None` if it has no host that could be in a certificate.
 pub(crate) fn name_of(authority: &str) -> Option<ServerName<'static>> {
     ServerName::try_from(host_of(authority)?.to_ascii_lowercase()).ok()
 }
 
-/// What of an authority is its host.
+/// The host part of an authority, without port and brackets.
 fn host_of(authority: &str) -> Option<&str> {
     let host = match authority.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?.0,
@@ -79,7 +79,7 @@ fn host_of(authority: &str) -> Option<&str> {
     Some(host.strip_suffix('.').unwrap_or(host))
 }
 
-/// `roots`: who may have signed a node's certificate; `None`: anybody.
+/// `roots`: the certificates that may have signed a node's; `None` for any.
 pub(crate) fn config(
     roots: Option<Arc<RootCertStore>>,
     identity: Option<Arc<Identity>>,
@@ -93,14 +93,14 @@ pub(crate) fn config(
         None => Arc::new(AnyCertificate { provider: provider.clone() }),
     };
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    // "Dangerous" is what `verify: false` asks for; the other verifier is rustls's own.
+    // "Dangerous" is what `verify: false` means; the other verifier is rustls's own.
     let builder = builder.map_err(|error| error.to_string())?.dangerous().with_custom_certificate_verifier(verifier);
     let mut config = match identity {
         Some(identity) => builder.with_client_cert_resolver(identity),
         None => builder.with_no_client_auth(),
     };
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-    // The store is each worker's own, see `for_worker`.
+    // Each worker has its own store, see `for_worker`.
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
 }

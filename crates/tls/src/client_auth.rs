@@ -1,4 +1,4 @@
-//! What is asked of clients' certificates.
+//! Verification of clients' certificates.
 
 use crate::digest::{Digest, Digester};
 use crate::pem::certificates;
@@ -14,11 +14,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use webpki::{EndEntityCert, KeyUsage};
 
-/// The certificates of `text` as roots; `None`: they cannot be, which has been reported.
+/// The certificates of `text` as roots; `None` if they cannot be used, which has been reported.
 pub(crate) fn roots(text: &[u8], place: ConfigLocation<'_>, problems: &mut Problems) -> Option<Arc<RootCertStore>> {
     let mut roots = RootCertStore::empty();
     for (index, certificate) in certificates(text, place, problems)?.into_iter().enumerate() {
-        // Nothing is asked of a root but that it can be read.
+        // A root only has to be readable.
         if roots.add(certificate).is_err() {
             let message = format!("certificate {} cannot be read", index + 1);
             problems.error(place, message, "keep certificates of issuers only");
@@ -28,19 +28,19 @@ pub(crate) fn roots(text: &[u8], place: ConfigLocation<'_>, problems: &mut Probl
     Some(Arc::new(roots))
 }
 
-/// What an entry asks of its clients.
+/// The demands of an entry on its clients.
 pub(crate) struct Asking {
     pub(crate) verifier: Arc<dyn ClientCertVerifier>,
     pub(crate) ca: Arc<ClientCa>,
 }
 
-/// What clients' certificates are verified against, told by a digest: two are equal where they take the same certificates,
-/// whatever the entries are called.
+/// Digest of the roots and the depth that clients' certificates are verified against: two are equal if they accept the
+/// same certificates, whatever the names of their entries.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ClientCa(Digest);
 
 impl ClientCa {
-    /// What verifying looks at of a root is its subject, key and constraints. Neither their order matters nor how often they come.
+    /// Verification uses the subject, key and constraints of a root. Neither the order of roots nor repetitions matter.
     fn new(roots: &RootCertStore, depth: u8) -> ClientCa {
         let parts = |root: &TrustAnchor<'_>| {
             let constraints = root.name_constraints.as_ref().map(|constraints| constraints.to_vec());
@@ -52,15 +52,15 @@ impl ClientCa {
         for (subject, key, constraints) in roots {
             digest.add(&subject);
             digest.add(&key);
-            // Constraints that are there are not empty.
+            // Present constraints are never empty.
             digest.add(&constraints.unwrap_or_default());
         }
         ClientCa(digest.finish())
     }
 }
 
-/// Asks for a certificate that leads to one of those in `text` over at most `depth` others. `None`: it cannot be asked for,
-/// which has been reported.
+/// Requests a certificate that leads to one of those in `text` over at most `depth` others. `None` if it cannot be
+/// requested, which has been reported.
 pub(crate) fn asking(text: &[u8], depth: u8, place: ConfigLocation<'_>, problems: &mut Problems) -> Option<Asking> {
     let roots = roots(text, place, problems)?;
     match WebPkiClientVerifier::builder_with_provider(roots.clone(), provider()).build() {
@@ -75,7 +75,7 @@ pub(crate) fn asking(text: &[u8], depth: u8, place: ConfigLocation<'_>, problems
     }
 }
 
-/// As rustls does it, but with a bound on the chain, as OpenSSL has one.
+/// Verifies as rustls does, with a bound on the chain's length as in OpenSSL.
 #[derive(Debug)]
 struct WithDepth {
     verifier: Arc<dyn ClientCertVerifier>,
@@ -95,7 +95,7 @@ impl ClientCertVerifier for WithDepth {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.verifier.verify_client_cert(certificate, others, now)?;
-        // A chain is made of what the client sent.
+        // A chain is built from the certificates that the client sent.
         if others.len() <= self.depth {
             return Ok(verified);
         }

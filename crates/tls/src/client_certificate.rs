@@ -1,4 +1,4 @@
-//! A client's certificate as variables show it, in the forms that nginx gives them.
+//! A client's certificate for variables, in the forms that nginx uses.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use rustls::pki_types::CertificateDer;
@@ -8,7 +8,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
-/// What is told of a client by its certificate.
+/// The properties of a client's certificate that variables expose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
     /// Its distinguished name by RFC 2253, the most specific part first, as nginx's `$ssl_client_s_dn`.
@@ -19,12 +19,13 @@ pub struct ClientCertificate {
     pub fingerprint: String,
 }
 
-/// Of the chain that a client has sent; `None`: it sent none.
+/// Reads the first certificate of the chain that a client has sent; `None` for an empty chain or an unreadable
+/// certificate.
 pub fn client_certificate(chain: &[CertificateDer<'_>]) -> Option<ClientCertificate> {
     let certificate = chain.first()?;
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let serial = match parsed.raw_serial() {
-        // What makes it a positive number in DER is not part of it.
+        // The zero byte that makes a serial number positive in DER is not part of it.
         [0, rest @ ..] if !rest.is_empty() => rest,
         serial => serial,
     };
@@ -36,7 +37,8 @@ pub fn client_certificate(chain: &[CertificateDer<'_>]) -> Option<ClientCertific
     })
 }
 
-/// As OpenSSL's `XN_FLAG_RFC2253` has it: the last part first, values as UTF-8 with what is not ASCII escaped.
+/// In the form of OpenSSL's `XN_FLAG_RFC2253`: the last part first, values as UTF-8 with other characters than ASCII
+/// escaped.
 fn distinguished_name(name: &X509Name<'_>) -> String {
     let parts: Vec<_> = name.iter_rdn().collect();
     let mut out = String::new();
@@ -74,7 +76,7 @@ fn write_attribute(out: &mut String, attribute: &AttributeTypeAndValue<'_>) {
     }
 }
 
-/// What OpenSSL calls them in short; those of RFC 5280 and of certificates for organisations and persons.
+/// OpenSSL's short names of attributes: those of RFC 5280 and of certificates for organisations and persons.
 const NAMES: [(&str, &str); 23] = [
     ("2.5.4.3", "CN"),
     ("2.5.4.4", "SN"),
@@ -101,7 +103,7 @@ const NAMES: [(&str, &str); 23] = [
     ("1.2.840.113549.1.9.1", "emailAddress"),
 ];
 
-/// The text of a value of one of ASN.1's kinds of text.
+/// The text of a value of one of ASN.1's text types.
 fn text(value: &Any<'_>) -> Option<String> {
     if value.class() != Class::Universal {
         return None;
@@ -151,7 +153,7 @@ mod tests {
     #[test]
     fn a_certificate_is_told_as_openssl_tells_it() {
         let chain = CertificateDer::from_pem_slice(include_bytes!("../tests/data/subject.pem")).unwrap();
-        // What `openssl x509 -subject -nameopt RFC2253 -serial -fingerprint` says of it.
+        // The output of `openssl x509 -subject -nameopt RFC2253 -serial -fingerprint`.
         let expected = ClientCertificate {
             subject: "2.3.4.5=#0C07756E6B6E6F776E,serialNumber=42,DC=example,UID=u1,emailAddress=a@b.example+CN=J\\C3\\B6rg,\
                       OU=\\#hash,O=Smith\\, \\\"Jones\\\" \\+ Co\\; \\<x\\>\\\\y,L=\\ Leading#,ST=Baden-W\\C3\\BCrttemberg,C=DE"
@@ -181,7 +183,7 @@ mod tests {
     }
 
     proptest! {
-        /// A subject goes into heads and logs: whatever a client's certificate has in it, it is one line of ASCII.
+        /// A subject goes into heads and logs: it is one line of ASCII, whatever a client's certificate has in it.
         #[test]
         fn a_subject_is_one_line(name in any::<String>()) {
             let (cert, _) = issue(&client_params(&name), &ca("root"));

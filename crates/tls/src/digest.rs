@@ -1,11 +1,11 @@
-//! Whether what something was made from has changed.
+//! Digests that detect changes of input files and settings.
 
 use aws_lc_rs::digest::{Context, SHA256};
 
-/// Of everything that something was made from. The texts themselves, keys among them, are not kept.
+/// A digest of all inputs of something. The texts themselves, keys among them, are not kept.
 pub(crate) type Digest = [u8; 32];
 
-/// SHA-256 over several texts, none of which can pass for a part of another.
+/// SHA-256 over several texts, kept apart so that none can pass for a part of another.
 pub(crate) struct Digester(Context);
 
 impl Digester {

@@ -1,4 +1,4 @@
-//! One entry of `ssls`, read and made ready, or kept where nothing about it changed.
+//! One entry of `ssls`, read and prepared, or kept if nothing about it changed.
 
 use crate::chain::Shown;
 use crate::client_auth::asking;
@@ -13,30 +13,30 @@ use crate::server::{self, Configs};
 use std::sync::Arc;
 use stillgate_config::{ServerSsl, Ssl, SslUse};
 
-/// One entry of `ssls`, made ready.
+/// One entry of `ssls`, ready for use.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) ssl: Arc<Ssl>,
-    /// Of an entry for clients of our listeners.
+    /// Set for entries of clients of our listeners.
     pub(crate) server: Option<Arc<Configs>>,
     pub(crate) identity: Arc<Identity>,
-    /// Of all it was read from.
+    /// The digest of all inputs.
     pub(crate) digest: Digest,
-    /// When its certificates end; empty where it has none yet.
+    /// The ends of its certificates; empty if it has none yet.
     pub(crate) expiries: Vec<Expiry>,
     warnings: Vec<Problem>,
 }
 
 /// The texts of an entry of `ssls`.
 struct Texts {
-    /// None of an ordered certificate that is not there yet.
+    /// Empty for an ordered certificate that has not been issued yet.
     pairs: Vec<(Text, Text)>,
     ca: Option<Text>,
     ocsp: Option<Text>,
 }
 
-/// An entry, made ready or kept; `None`: it cannot be used, which has been reported.
-/// `known`: the one with that id before.
+/// Reads an entry or keeps it; `None` if it cannot be used, which has been reported. `known`: the previous entry with
+/// that id.
 pub(crate) fn entry(
     ssl: &Arc<Ssl>,
     path: &str,
@@ -54,7 +54,7 @@ pub(crate) fn entry(
     digest.add(texts.ocsp.as_deref().unwrap_or_default());
     let digest = digest.finish();
     if let Some(known) = known.filter(|known| known.digest == digest && known.ssl == *ssl) {
-        // It serves already. To refuse it now, because time has passed, would keep everything else from changing.
+        // It is in use already. To refuse it now, because time has passed, would keep everything else from changing.
         warn_of_expiry(ssl, &known.expiries, inputs, loading);
         loading.problems.warn_again(&known.warnings);
         return Some(known.clone());
@@ -68,7 +68,7 @@ pub(crate) fn entry(
     Some(Arc::new(Entry { ssl: ssl.clone(), server, identity, digest, expiries, warnings }))
 }
 
-/// Of an ordered certificate, whoever orders tells.
+/// For an ordered certificate the code that orders it reports this.
 fn warn_of_expiry(ssl: &Ssl, expiries: &[Expiry], inputs: &Inputs<'_>, loading: &mut Loading<'_>) {
     for expiry in expiries.iter().filter(|_| !ssl.acme) {
         expiry.warn(inputs.now, &mut loading.problems);
@@ -126,7 +126,7 @@ fn make(
     Some((identity, config, expiries))
 }
 
-/// The certificates that the configuration names.
+/// The pairs of certificate and key that the configuration names.
 fn named(
     ssl: &Ssl,
     texts: &Texts,

@@ -1,4 +1,4 @@
-//! Why handshakes with clients fail, in as few kinds as a metric has values for; the words are the business of `handshake_failure`.
+//! Why handshakes with clients fail, in few enough kinds for a metric; `handshake_failure` has the messages.
 
 use rustls::Error;
 use std::io;
@@ -6,28 +6,28 @@ use std::io;
 /// Why there was no TLS connection with a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureReason {
-    /// What the client sent is no TLS.
+    /// The client sent something other than TLS.
     NotTls,
     /// It asked for a name that no entry has, or for none, and no entry is the default.
     UnknownName,
     /// It has no version, cipher, group, kind of signature or protocol in common with us.
     Incompatible,
-    /// It showed no certificate where one is asked for.
+    /// It sent no certificate although one is required.
     NoCertificate,
-    /// It showed a certificate that is not taken.
+    /// It sent a certificate that is not accepted.
     BadCertificate,
     /// It ended the handshake with an alert: most often it does not trust our certificate.
     Alert,
-    /// It closed the connection in the midst of the handshake, or the network did.
+    /// The client or the network closed the connection during the handshake.
     Closed,
     /// The handshake was not complete in time.
     Timeout,
-    /// Something else, as a message that has no place where it came.
+    /// Any other error, for example a message that is out of place.
     Other,
 }
 
 impl FailureReason {
-    /// How many there are.
+    /// The number of reasons.
     pub const COUNT: usize = Self::ALL.len();
 
     /// All of them, each at its own index.
@@ -43,7 +43,7 @@ impl FailureReason {
         FailureReason::Other,
     ];
 
-    /// Of a handshake that ended with this error.
+    /// The reason for a handshake that ended with this error.
     pub fn of(error: &io::Error) -> FailureReason {
         match error.get_ref().and_then(|cause| cause.downcast_ref::<Error>()) {
             Some(Error::InvalidMessage(_)) => FailureReason::NotTls,
@@ -52,12 +52,12 @@ impl FailureReason {
             Some(Error::InvalidCertificate(_)) => FailureReason::BadCertificate,
             Some(Error::AlertReceived(_)) => FailureReason::Alert,
             Some(_) => FailureReason::Other,
-            // Without an error of TLS it is one of the connection.
+            // Any error that is not of TLS is one of the connection.
             None => FailureReason::Closed,
         }
     }
 
-    /// As metrics have it.
+    /// The value of the metric's label.
     pub fn as_str(self) -> &'static str {
         match self {
             FailureReason::NotTls => "not_tls",

@@ -1,18 +1,19 @@
-//! What a failed handshake means, in words, and what to do about it: one table for nodes, clients and the ACME server.
+//! Messages for failed handshakes and what to do about them: one table for nodes, clients and the ACME server.
 //!
-//! `rustls` shows what it has no words for as a value in Rust (`CaUsedAsEndEntity`), and dates as seconds since 1970.
+//! `rustls` shows errors that it has no words for as a value in Rust (`CaUsedAsEndEntity`), and dates as seconds since
+//! 1970.
 
 use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
 use std::io;
 use x509_parser::time::ASN1Time;
 
-/// Names of a certificate that are told; it may have any number.
+/// The number of a certificate's names in a message; it may have any number.
 const NAMES_MAX: usize = 5;
-/// Of one of them. A name is somebody else's text.
+/// The length of one of them in a message. A name is somebody else's text.
 const NAME_CHARS_MAX: usize = 253;
 
-/// With whom a handshake failed: who can mend it, and by which key.
+/// The peer of a failed handshake: it decides who can fix the problem, and by which key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     /// A node of an upstream.
@@ -21,11 +22,11 @@ pub enum Peer {
     Client,
     /// The server of `gateway.acme`.
     AcmeServer,
-    /// A server that is no node and that a URL of the configuration leads to: of secrets, logs, authentication.
+    /// A server outside of upstreams that a URL of the configuration leads to: of secrets, logs, authentication.
     Service,
     /// A member of `gateway.config.etcd`.
     Etcd,
-    /// The admin address of a gateway, which a command asks.
+    /// The admin address of a gateway, which a command connects to.
     Admin,
 }
 
@@ -45,7 +46,7 @@ pub fn handshake_failure(error: &io::Error, with: Peer) -> String {
     format!("{what}{separator}{remedy}").replace(char::is_control, "\u{fffd}")
 }
 
-/// What is wrong with the peer's certificate.
+/// Message and hint for an error of the peer's certificate.
 fn certificate_failure(error: &CertificateError, with: Peer) -> (String, &'static str) {
     use CertificateError as E;
     const CLOCK: &str = "is this machine's clock right?";
@@ -69,7 +70,7 @@ fn certificate_failure(error: &CertificateError, with: Peer) -> (String, &'stati
             (format!("its certificate is not valid yet, but from {} on", date(*not_before)), CLOCK)
         }
         E::UnknownIssuer => ("its certificate leads to no root that is trusted".to_owned(), roots(with)),
-        // Of a root that only has the name of the right one.
+        // The chain leads to a root that only has the name of the right one.
         E::BadSignature => {
             ("its certificate was not signed by the root whose name it has as issuer".to_owned(), roots(with))
         }
@@ -104,7 +105,7 @@ fn certificate_failure(error: &CertificateError, with: Peer) -> (String, &'stati
     }
 }
 
-/// What is wrong with a chain of certificates that `rustls` has no error of its own for.
+/// Describes errors in a chain of certificates that `rustls` has no error of its own for.
 pub(crate) fn chain_failure(error: &webpki::Error) -> String {
     use webpki::Error as E;
     let words = match error {
@@ -128,7 +129,7 @@ pub(crate) fn chain_failure(error: &webpki::Error) -> String {
     words.to_owned()
 }
 
-/// What the peer says of us.
+/// Describes an alert from the peer about our side.
 fn alert_received(alert: AlertDescription, with: Peer) -> (String, &'static str) {
     use AlertDescription as A;
     let ours = match with {
@@ -231,7 +232,7 @@ fn versions(with: Peer) -> &'static str {
     }
 }
 
-/// In UTC.
+/// A date in UTC.
 fn date(time: UnixTime) -> String {
     let date = i64::try_from(time.as_secs()).ok().and_then(|seconds| ASN1Time::from_timestamp(seconds).ok());
     date.map_or_else(|| "a date of no calendar".to_owned(), |date| date.to_string())

@@ -18,36 +18,36 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-/// How long before its end a certificate is warned of.
+/// The time before its end in which a certificate causes a warning.
 const EXPIRY_WARNING_SECONDS: i64 = 14 * DAY_SECONDS;
 const DAY_SECONDS: i64 = 24 * 3600;
 
-/// What one party shows of itself: one certificate, or several of different kinds of keys.
+/// The identity that one party presents: one certificate, or several with different kinds of keys.
 #[derive(Debug)]
 pub(crate) struct Identity {
-    /// Never empty; those whose signatures cost least first.
+    /// Never empty; those with the cheapest signatures first.
     certified: Vec<Certified>,
 }
 
 #[derive(Debug)]
 struct Certified {
     key: Arc<CertifiedKey>,
-    /// The same with an OCSP response, and until when that holds.
+    /// The same key and chain with an OCSP response, and the time until which the response holds.
     stapled: Option<(Arc<CertifiedKey>, UnixTime)>,
 }
 
-/// Of a pair, who is shown it, and under which names it is asked for.
+/// The use of a pair: which side receives it, and under which names it is requested.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Purpose<'a> {
     pub(crate) shown: Shown,
-    /// As `ServerSsl::names`.
+    /// See `ServerSsl::names`.
     pub(crate) names: &'a [String],
 }
 
 /// A pair that can be used.
 pub(crate) struct Checked {
     key: CertifiedKey,
-    /// Of the certificate, as it stands in it.
+    /// Serial number of the first certificate, as encoded in it.
     serial: Vec<u8>,
     pub(crate) expiry: Expiry,
 }
@@ -85,7 +85,7 @@ impl Expiry {
     }
 }
 
-/// Reads a pair from the texts of its certificate and key; `None`: it cannot be used, which has been reported.
+/// Reads a pair from the texts of its certificate and key; `None` if it cannot be used, which has been reported.
 /// `paths`: of the certificate and of the key.
 pub(crate) fn pair(
     pair: &KeyPair,
@@ -133,7 +133,7 @@ fn warn_of_readers(file: &Path, place: ConfigLocation<'_>, loading: &mut Loading
     }
 }
 
-/// The chain with the key that belongs to its first certificate.
+/// Builds the chain with the key that belongs to its first certificate.
 fn certified(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -143,7 +143,7 @@ fn certified(
 ) -> Option<CertifiedKey> {
     let key = match provider().key_provider.load_private_key(key) {
         Ok(key) => key,
-        // Without the error's text, which might show what could not be read.
+        // The error's text is left out: it might show the unreadable key.
         Err(_) => {
             problems.error(key_place, "the key cannot be used", "it must be RSA (2048 bits or more), ECDSA or Ed25519");
             return None;
@@ -172,7 +172,7 @@ fn certified(
     }
 }
 
-/// Reports certificates that are not valid now; the end of the first that ends.
+/// Reports certificates that are not valid now, and returns the end of the first that ends.
 fn expiry(parsed: &[X509Certificate<'_>], place: ConfigLocation<'_>, loading: &mut Loading<'_>) -> Option<Expiry> {
     let now = seconds(loading.now);
     for (index, certificate) in parsed.iter().enumerate() {
@@ -200,7 +200,7 @@ fn expiry(parsed: &[X509Certificate<'_>], place: ConfigLocation<'_>, loading: &m
     Some(expiry)
 }
 
-/// Warns of names that clients will ask for and not find in the certificate (RFC 9525: nobody looks at its subject).
+/// Warns of names that clients will ask for and not find in the certificate (RFC 9525: the subject is ignored).
 fn warn_of_names(
     certificate: &X509Certificate<'_>,
     names: &[String],
@@ -217,7 +217,7 @@ fn warn_of_names(
     }
 }
 
-/// The DNS names that a certificate is for, in lower case.
+/// The DNS names of a certificate, in lower case.
 pub(crate) fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
     let alternatives = certificate.subject_alternative_name().ok().flatten();
     alternatives
@@ -235,7 +235,7 @@ fn seconds(time: UnixTime) -> i64 {
 }
 
 impl Identity {
-    /// `pairs`: at least one. The staple is of one of them, or it is reported.
+    /// `pairs`: at least one. A staple that belongs to none of them is reported.
     pub(crate) fn new(
         pairs: Vec<Checked>,
         staple: Option<Staple>,
@@ -263,13 +263,13 @@ impl Identity {
         Identity { certified }
     }
 
-    /// This one only, whatever it is.
+    /// An identity of this key alone, without checks.
     pub(crate) fn single(key: CertifiedKey) -> Identity {
         Identity { certified: vec![Certified { key: Arc::new(key), stapled: None }] }
     }
 
-    /// The first whose signature the peer can check. Where there is none, the first: the peer is told that it is for
-    /// want of a common signature scheme.
+    /// The first whose signature the peer can check. If none fits, the first: the peer's alert then says that no
+    /// signature scheme is shared.
     fn choose(&self, schemes: &[SignatureScheme]) -> Option<&Certified> {
         let fits = |certified: &&Certified| certified.key.key.choose_scheme(schemes).is_some();
         self.certified.iter().find(fits).or(self.certified.first())

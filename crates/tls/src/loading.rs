@@ -1,4 +1,4 @@
-//! What loading goes through: files, each read once, the time, and what is found wrong.
+//! The state of one load: files, each read once, the time, and the problems found.
 
 use crate::pem::{FILE_BYTES_MAX, Files};
 use crate::problem::{ConfigLocation, Problems};
@@ -16,7 +16,7 @@ pub(crate) struct Loading<'a> {
     pub(crate) files: &'a dyn Files,
     pub(crate) now: UnixTime,
     pub(crate) problems: Problems,
-    /// What was read, or why it could not be. Whoever names a file gets the same bytes.
+    /// Bytes or error for each file. All keys that name a file get the same bytes.
     read: HashMap<PathBuf, Result<Text, String>>,
 }
 
@@ -25,7 +25,8 @@ impl<'a> Loading<'a> {
         Loading { files, now, problems: Problems::default(), read: HashMap::new() }
     }
 
-    /// The text that a key of the configuration has or names. `None`: it cannot be read, which has been reported.
+    /// The text that a key of the configuration contains or names. `None` if it cannot be read, which has been
+    /// reported.
     pub(crate) fn pem(&mut self, pem: &Pem, path: &str) -> Option<Text> {
         match pem {
             Pem::Inline(text) => Some(text.as_bytes().into()),
@@ -33,7 +34,7 @@ impl<'a> Loading<'a> {
         }
     }
 
-    /// A file's bytes. `None`: it cannot be read, which has been reported.
+    /// A file's bytes. `None` if it cannot be read, which has been reported.
     pub(crate) fn file(&mut self, file: &Path, path: &str) -> Option<Text> {
         if !self.read.contains_key(file) {
             let read = match self.files.read(file) {
@@ -61,13 +62,13 @@ impl<'a> Loading<'a> {
     }
 }
 
-/// Whether a key of the configuration has a private key.
+/// Whether a key of the configuration contains a private key.
 fn is_private(path: &str) -> bool {
     path.ends_with("key") || path.contains(".keys[")
 }
 
 /// Whether a text is meant as the name of a file. Any other may be a private key that lacks its first line, which no message
-/// shows.
+/// may show.
 fn is_file_name(file: &Path) -> bool {
     const NAME_BYTES_MAX: usize = 255;
     let is_short = file.as_os_str().len() <= NAME_BYTES_MAX;

@@ -1,4 +1,4 @@
-//! Everything that one configuration needs for TLS: loaded whole or not at all, and what did not change kept.
+//! Everything that one configuration needs for TLS: loaded whole or not at all; unchanged parts are kept.
 
 use crate::client::{ClientTls, name_of};
 use crate::entry::{Entry, entry};
@@ -14,10 +14,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use stillgate_config::{Acme, Config, KeyPair, RefusedSsl, SslUse, UpstreamTls};
 
-/// What material is made from, besides the configuration.
+/// The inputs of material, besides the configuration.
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
-    /// How files are reached.
+    /// Access to files.
     pub files: &'a dyn Files,
     /// The material that is in use.
     pub previous: Option<&'a Material>,
@@ -32,17 +32,16 @@ pub struct Inputs<'a> {
 /// Everything that a configuration needs for TLS.
 #[derive(Debug, Default)]
 pub struct Material {
-    /// What clients are shown; `None`: no entry of `ssls` is for them.
+    /// TLS for clients; `None` if no entry of `ssls` is for them.
     pub server: Option<Arc<ServerTls>>,
-    /// By [`Upstream::key`](stillgate_config::Upstream::key), of each upstream with `scheme: https`. The same one after
-    /// a reload where nothing about it changed.
+    /// By [`Upstream::key`](stillgate_config::Upstream::key), for each upstream with `scheme: https`. A reload keeps
+    /// the same one if nothing about it changed.
     pub clients: HashMap<String, Arc<ClientTls>>,
-    /// Towards the server of `gateway.acme`, if there is one. The same one after a reload where nothing about it
-    /// changed.
+    /// Towards the server of `gateway.acme`, if there is one. A reload keeps the same one if nothing about it changed.
     pub acme: Option<Arc<ClientConfig>>,
     /// In the order of the file.
     pub(crate) entries: Vec<Arc<Entry>>,
-    /// What no handshake is made for.
+    /// Entries that no handshake is made with.
     refused: Vec<RefusedSsl>,
     pub(crate) towards: AllTowards,
 }
@@ -65,20 +64,20 @@ pub fn files_of(config: &Config) -> BTreeSet<PathBuf> {
 }
 
 impl Material {
-    /// Loads all of it; the warnings are what its owner should know all the same.
+    /// Loads all of it; the warnings are for the operator even when loading succeeds.
     pub fn load(config: &Config, inputs: &Inputs<'_>) -> Result<(Material, Vec<Problem>), Refused> {
         let (material, problems) = Material::gather(config, inputs, None);
         problems.finish().map(|warnings| (material, warnings))
     }
 
-    /// What has changed of the files of a configuration that is served with `inputs.previous`: what cannot be used any more
-    /// stays as it was, so that it keeps nothing else from being renewed. The problems are those of what stays.
+    /// Loads changed files of a configuration that is served with `inputs.previous`: an entry that cannot be used any more
+    /// stays as it was, so that it keeps nothing else from being renewed. The problems are those of the entries that stay.
     pub fn renew(config: &Config, inputs: &Inputs<'_>) -> (Material, Vec<Problem>) {
         let (material, problems) = Material::gather(config, inputs, inputs.previous);
         (material, problems.finish().err().map_or(Vec::new(), |refused| refused.errors))
     }
 
-    /// `stays`: what takes the place of that which cannot be used.
+    /// `stays`: material to keep for the parts that cannot be used.
     fn gather(config: &Config, inputs: &Inputs<'_>, stays: Option<&Material>) -> (Material, Problems) {
         let mut loading = Loading::new(inputs.files, inputs.now);
         let mut material = Material {
@@ -125,14 +124,14 @@ impl Material {
         (material, loading.problems)
     }
 
-    /// The ids of the entries of `ssls` and when the first of their certificates ends, in seconds since 1970; none of
-    /// those that have no certificate yet.
+    /// The ids of the entries of `ssls` and when the first of their certificates ends, in seconds since 1970. Entries
+    /// without a certificate are left out.
     pub fn expiries(&self) -> impl Iterator<Item = (&str, i64)> {
         let end = |entry: &Entry| entry.expiries.iter().map(|expiry| expiry.not_after_seconds).min();
         self.entries.iter().filter_map(move |entry| Some((entry.ssl.id.as_str(), end(entry)?)))
     }
 
-    /// Whether nothing differs.
+    /// Whether both are identical.
     pub fn is_same(&self, other: &Material) -> bool {
         let same_client = |(key, client): (&String, &Arc<ClientTls>)| {
             other.clients.get(key).is_some_and(|other| Arc::ptr_eq(client, other))

@@ -1,13 +1,14 @@
-//! OCSP responses: as much of RFC 6960 as it takes to know what a response is about and until when.
+//! OCSP responses: the part of RFC 6960 that is needed to know which certificate a response is about and until when it
+//! holds.
 //!
-//! Its signature is for the client to check, who has the issuer's certificate.
+//! Its signature is for the client to check, which has the issuer's certificate.
 
 use crate::problem::{ConfigLocation, Problems};
 use rustls::pki_types::UnixTime;
 use std::time::Duration;
 use x509_parser::asn1_rs::{Any, Class, FromDer, GeneralizedTime, Tag};
 
-/// For how long a response holds that does not say it.
+/// How long a response holds that does not state its end.
 const NO_END: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A response to be handed to clients.
@@ -15,13 +16,13 @@ const NO_END: Duration = Duration::from_secs(7 * 24 * 3600);
 pub(crate) struct Staple {
     /// The file's bytes.
     pub(crate) response: Vec<u8>,
-    /// Of the certificate that it is about, as it stands in it.
+    /// Serial number of the certificate that it is about, as encoded in it.
     pub(crate) serial: Vec<u8>,
     /// When it is no longer to be handed out.
     pub(crate) until: UnixTime,
 }
 
-/// What a response says.
+/// The contents of a response.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
     serial: Vec<u8>,
@@ -37,8 +38,8 @@ enum Status {
     Unknown,
 }
 
-/// A response that can be used; `None`: it cannot, which has been reported. One that is too old is no error, since
-/// clients do without.
+/// Reads a response that can be used; `None` if it cannot, which has been reported. An expired one is not an error,
+/// since clients do without it.
 pub(crate) fn read(
     response: &[u8],
     now: UnixTime,
@@ -153,7 +154,7 @@ fn children<'a>(value: &Any<'a>, tag: Tag) -> Parsed<Vec<Any<'a>>> {
     Ok(children)
 }
 
-/// What is behind an explicit tag.
+/// The contents behind an explicit tag.
 fn context<'a>(value: &Any<'a>, number: u32) -> Parsed<&'a [u8]> {
     match value.class() == Class::ContextSpecific && value.tag() == Tag(number) {
         true => Ok(value.data),
@@ -166,7 +167,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Both by `openssl ocsp`, of one certificate.
+    /// Both made with `openssl ocsp`, for one certificate.
     const GOOD: &[u8] = include_bytes!("../tests/data/good.ocsp");
     const REVOKED: &[u8] = include_bytes!("../tests/data/revoked.ocsp");
     const SERIAL: [u8; 6] = [0, 0xab, 0xcd, 0xef, 0x01, 0x23];

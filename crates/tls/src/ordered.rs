@@ -1,8 +1,7 @@
-//! A certificate that is ordered from an ACME server: one file with its key, which may not be there yet or be of no use
-//! any more.
+//! A certificate that is ordered from an ACME server: one file with its key, which may be missing or no longer usable.
 //!
-//! What is wrong with such a file is no reason to refuse a configuration, since the next order mends it: clients are
-//! shown what they were shown before, or a stand-in that nobody trusts.
+//! Errors of this file do not refuse a configuration, since the next order fixes them: clients get the previous
+//! certificate or a self-signed placeholder.
 
 use crate::chain::Shown;
 use crate::entry::Entry;
@@ -19,7 +18,7 @@ use stillgate_config::{KeyPair, Pem, Ssl, SslUse};
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// What a file with an ordered certificate holds, where it can be used.
+/// The contents of a file with an ordered certificate, if it can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ordered {
     /// The DNS names it is for, in lower case.
@@ -28,8 +27,8 @@ pub struct Ordered {
     pub not_before_seconds: i64,
     /// When the first certificate of its chain ends.
     pub not_after_seconds: i64,
-    /// By which its server knows it (RFC 9773 section 4.1): the contents of its authority key identifier, and of its serial
-    /// number. `None`: it does not say whose key has signed it.
+    /// The server's identifier for it (RFC 9773 section 4.1): the contents of its authority key identifier, and of its
+    /// serial number. `None` if it does not name the key that signed it.
     pub key: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -47,8 +46,8 @@ impl Ordered {
     }
 }
 
-/// What clients are shown, and when that ends, if it does. `text`: of the file, where it could be read; `known`: the
-/// entry before.
+/// The certificates for clients, and their ends if they have one. `text`: the file's contents, if it could be read;
+/// `known`: the previous entry.
 pub(crate) fn identity(
     ssl: &Ssl,
     text: Option<&Text>,
@@ -71,7 +70,7 @@ pub(crate) fn identity(
             (Err(refused), _) => loading.problems.warn_again(&refused.errors),
         }
     }
-    // Also where another server is to issue the next one, into another file.
+    // This also holds if another server is to issue the next one, into another file.
     if let Some(known) = known.filter(|known| known.ssl.acme && !known.expiries.is_empty()) {
         let hint = "what was shown before goes on being shown; another is ordered";
         loading.problems.warning(place, "there is no certificate any more that can be used", hint);
@@ -88,12 +87,12 @@ pub(crate) fn identity(
                 None
             }
         },
-        // `resolve::ssls` of the configuration lets no other through.
+        // `resolve::ssls` of the configuration refuses all others.
         (None, SslUse::Client | SslUse::Refused(_)) => None,
     }
 }
 
-/// The file's bytes, where it can be read; what is in the way, but for its not being there yet, is warned of.
+/// The file's bytes, if it can be read; every error is warned of, except that it does not exist yet.
 pub(crate) fn text(ssl: &Ssl, path: &str, loading: &mut Loading<'_>) -> Option<Text> {
     let file = ssl.pairs[0].cert.file()?;
     match loading.files.read(file) {
@@ -109,7 +108,7 @@ pub(crate) fn text(ssl: &Ssl, path: &str, loading: &mut Loading<'_>) -> Option<T
 }
 
 fn checked(of: &KeyPair, text: &[u8], path: &str, loading: &mut Loading<'_>) -> Option<Checked> {
-    // Names are compared by whoever orders.
+    // The code that orders it compares the names.
     let purpose = Purpose { shown: Shown::ToClients, names: &[] };
     pair(of, (text, text), (path, path), purpose, loading)
 }
@@ -131,7 +130,7 @@ fn authority_key(leaf: &X509Certificate<'_>) -> Option<Vec<u8>> {
     })
 }
 
-/// Of a text that is in no file.
+/// File access for a text that is not in a file.
 struct NoFiles;
 
 impl Files for NoFiles {

@@ -9,9 +9,9 @@ use std::path::Path;
 /// The largest file of certificates, of a key or of an OCSP response. A system's roots are a quarter of a megabyte.
 pub const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// How the files that a configuration names are reached.
+/// Access to the files that a configuration names.
 pub trait Files {
-    /// All of it; of a file that is larger than [`FILE_BYTES_MAX`], at least one byte more.
+    /// The whole contents; if the file is larger than [`FILE_BYTES_MAX`], at least one byte more than that.
     fn read(&self, file: &Path) -> io::Result<Vec<u8>>;
 
     /// Whether every user of the system may read it.
@@ -71,7 +71,7 @@ pub(crate) fn private_key(
             problems.error(place, "no private key is in it", hint);
             None
         }
-        // Without the error's text, which might show what could not be read.
+        // The error's text is left out: it might show the unreadable key.
         Err(_) => {
             problems.error(place, "not valid PEM", "was it cut off, or changed by an editor?");
             None

@@ -1,28 +1,28 @@
-//! What is wrong with certificates and keys, for the person who has to mend it.
+//! Problems with certificates and keys, for the person who has to fix them.
 
 use std::fmt;
 use std::path::Path;
 
-/// Problems kept of one kind; the rest is counted.
+/// Problems of one kind that are kept; the rest is counted.
 const PROBLEMS_MAX: usize = 100;
 
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The key of the configuration, as `ssls["shop"].cert`.
+    /// The key of the configuration, such as `ssls["shop"].cert`.
     pub path: String,
-    /// The file, where it is one, and what is wrong with it.
+    /// The file, if there is one, and the error.
     pub message: String,
-    /// What to do.
+    /// Suggestion for fixing it.
     pub hint: Option<String>,
 }
 
 /// Why a configuration cannot be used: at least one error, and the warnings beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// What must be mended.
+    /// Errors that have to be fixed.
     pub errors: Vec<Problem>,
-    /// What would not be in the way.
+    /// Findings that would not refuse the configuration.
     pub warnings: Vec<Problem>,
 }
 
@@ -68,7 +68,7 @@ struct Bounded {
 /// A key of the configuration that a problem is about, and its file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConfigLocation<'a> {
-    /// As [`Problem::path`].
+    /// See [`Problem::path`].
     pub(crate) path: &'a str,
     pub(crate) file: Option<&'a Path>,
 }
@@ -82,12 +82,12 @@ impl Problems {
         self.warnings.push(problem(place, message, hint.into()));
     }
 
-    /// Adds what was found before, of something that did not change.
+    /// Repeats earlier warnings about something that did not change.
     pub(crate) fn warn_again(&mut self, warnings: &[Problem]) {
         warnings.iter().for_each(|warning| self.warnings.push(warning.clone()));
     }
 
-    /// Adds all of these to `outer`, which takes their place, and gives the warnings.
+    /// Adds all of these to `outer`, which takes their place, and returns the warnings.
     pub(crate) fn warnings_into(&mut self, outer: Problems) -> Vec<Problem> {
         let these = std::mem::replace(self, outer);
         let warnings = these.warnings.kept.clone();
@@ -106,7 +106,7 @@ impl Problems {
         !self.errors.kept.is_empty()
     }
 
-    /// The warnings, where there are no errors.
+    /// Returns the warnings, or the refusal if there are errors.
     pub(crate) fn finish(self) -> Result<Vec<Problem>, Refused> {
         let warnings = self.warnings.finish();
         match self.errors.finish() {

@@ -1,4 +1,4 @@
-//! The cryptography that all of TLS here is made with.
+//! The cryptography provider for all TLS of this program.
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use std::sync::{Arc, LazyLock};

@@ -1,5 +1,5 @@
-//! Certificates that the gateway makes by itself, which no client trusts: a stand-in until there is an ordered one, and
-//! what an ACME server is shown that asks by TLS whether a name is ours.
+//! Self-signed certificates, which no client trusts: a placeholder until a certificate is issued, and the answer to an
+//! ACME server that checks by TLS whether a name is ours.
 
 use crate::identity::Identity;
 use crate::provider::provider;
@@ -11,18 +11,18 @@ use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use std::sync::Arc;
 
-/// The protocol by which an ACME server asks (RFC 8737 section 6.2).
+/// The ALPN protocol of an ACME server's check (RFC 8737 section 6.2).
 pub const ACME_TLS_ALPN: &[u8] = b"acme-tls/1";
 
-/// What clients are shown while there is no certificate for these names.
+/// The placeholder that clients get while no certificate for these names exists.
 pub(crate) fn stand_in(names: &[String]) -> Result<CertifiedKey, String> {
     self_signed(names, |params| {
         params.distinguished_name.push(DnType::CommonName, "Stillgate: no certificate yet");
     })
 }
 
-/// What an ACME server is shown that asks for `name` by [`ACME_TLS_ALPN`] (RFC 8737 section 3). `digest`: SHA-256 of
-/// the key authorization.
+/// The answer to an ACME server that checks `name` by [`ACME_TLS_ALPN`] (RFC 8737 section 3). `digest`: SHA-256 of the
+/// key authorization.
 pub fn acme_challenge(name: &str, digest: &[u8; 32]) -> Result<Arc<ServerConfig>, String> {
     let key = self_signed(&[name.to_owned()], |params| {
         params.custom_extensions.push(CustomExtension::new_acme_identifier(digest));

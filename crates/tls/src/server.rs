@@ -1,4 +1,5 @@
-//! What clients are shown: a `rustls::ServerConfig` for each entry of `ssls` and each offer of protocols, found by the name that a client asks for.
+//! TLS for clients: a `rustls::ServerConfig` for each entry of `ssls` and each offer of protocols, found by the name that a client
+//! asks for.
 
 use crate::client_auth::{Asking, ClientCa};
 use crate::entry::Entry;
@@ -19,8 +20,8 @@ use stillgate_config::{RefusedSsl, ServerSsl, SslUse, TlsVersions};
 pub const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
 /// Session tickets sent after a full TLS 1.3 handshake. One for each connection: a client that opens several gets as many
-/// as it has, and clients should use each once (RFC 8446 appendix C.4). Two, as others send, cost every client that
-/// has one connection an encryption and 200 bytes for nothing.
+/// as it has, and clients should use each once (RFC 8446 appendix C.4). A second ticket, which other servers send, would
+/// cost every client with one connection an encryption and 200 bytes for nothing.
 const TICKETS: usize = 1;
 
 /// All entries of `ssls` for clients of our listeners.
@@ -28,37 +29,38 @@ const TICKETS: usize = 1;
 pub struct ServerTls {
     /// `None`: the entry with that name cannot be used, and its clients are refused.
     names: ServerNames<Option<Arc<Configs>>>,
-    /// Whether any entry asks for clients' certificates, or may.
+    /// Whether any entry requests clients' certificates, or may.
     any_asks: bool,
 }
 
-/// What a handshake goes on with.
+/// The entry's choice for a handshake.
 #[derive(Debug, Clone, Copy)]
 pub struct Chosen<'a> {
-    /// Its configuration.
+    /// The configuration for the handshake.
     pub config: &'a Arc<ServerConfig>,
-    /// What the client's certificate will have been verified against; `None`: it is not asked for one.
+    /// The roots that the client's certificate is verified against; `None` if none is requested.
     pub client_ca: Option<&'a Arc<ClientCa>>,
 }
 
-/// Which of the protocols that there are a listener offers (ALPN).
+/// The protocols that a listener offers (ALPN).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offer {
     /// HTTP/2 and HTTP/1.1.
     Http2,
     /// HTTP/1.1 alone.
     Http1,
-    /// None: what is spoken is not ours to say.
+    /// None: the gateway does not decide which protocol is spoken.
     Nothing,
 }
 
-/// One entry's configuration, once for each [`Offer`]. All else is the same, the keys of session tickets included.
+/// One entry's configurations, one for each [`Offer`]. Everything else is shared, including the keys of session
+/// tickets.
 #[derive(Debug)]
 pub(crate) struct Configs {
     http2: Arc<ServerConfig>,
     http1: Arc<ServerConfig>,
     nothing: Arc<ServerConfig>,
-    /// `None`: clients need no certificate.
+    /// `None` if clients need no certificate.
     client_ca: Option<Arc<ClientCa>>,
 }
 
@@ -91,7 +93,7 @@ impl Configs {
 }
 
 impl ServerTls {
-    /// `entries`: no name is in two of them. One that is also in `refused` is the entry's.
+    /// `entries`: no name is in two of them. A name that is also in `refused` belongs to the entry.
     pub(crate) fn new<'a>(entries: impl Iterator<Item = &'a Arc<Entry>>, refused: &[RefusedSsl]) -> ServerTls {
         let (mut names, mut any_asks) = (ServerNames::default(), !refused.is_empty());
         for of in refused {
@@ -116,8 +118,8 @@ impl ServerTls {
         ServerTls { names, any_asks }
     }
 
-    /// For the name that a client asks for: the entry with that name, else the one with a wildcard in place of its first
-    /// label, else the default. `None`: the client is to be refused.
+    /// Finds the entry for the name that a client asks for: the entry with that name, else the one with a wildcard in
+    /// place of its first label, else the default. `None` if the client is to be refused.
     pub fn find(&self, server_name: Option<&str>, offer: Offer) -> Option<Chosen<'_>> {
         let lower = server_name.map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase());
         let configs = self.names.find(lower.as_ref().map(String::as_bytes))?.as_ref()?;
@@ -134,7 +136,7 @@ impl ServerTls {
         if !self.any_asks {
             return true;
         }
-        // An entry that cannot be used may be one that asks.
+        // An entry that cannot be used may be one that requests certificates.
         let asks = |configs: &Option<Arc<Configs>>| configs.as_ref().is_none_or(|configs| configs.asks());
         match self.names.demanding(host, asks) {
             None => true,
@@ -161,8 +163,8 @@ pub(crate) fn config(
             None => (Arc::new(NoClientAuth), None),
         };
         let mut config = builder.with_client_cert_verifier(verifier).with_cert_resolver(identity);
-        // Keys change every 6 hours, those before are taken for as long again. Of sessions nothing else is stored:
-        // a store would be shared by all workers, behind a lock.
+        // Keys change every 6 hours, and the previous ones are accepted for as long again. Sessions are not stored on
+        // the server: a store would be shared by all workers, behind a lock.
         config.ticketer = Ticketer::new()?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = TICKETS;

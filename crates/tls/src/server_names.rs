@@ -1,23 +1,23 @@
 //! Entries of `ssls` by server name: which one a handshake gets, and which one's demand on clients holds for a host.
 //!
-//! These are two questions. A wildcard of `ssls` stands for one label, as it does in a certificate (RFC 9525 section 6.3); the one
-//! in a route's host stands for any number of them. So a route may take hosts that no handshake finds a name for, and a name that
-//! asks for certificates holds for those as well.
+//! These are two questions. A wildcard of `ssls` matches one label, as it does in a certificate (RFC 9525 section 6.3); the one in
+//! a route's host matches any number of them. So a route may take hosts that no handshake finds a name for, and a name that
+//! requests certificates holds for those as well.
 
 use std::collections::HashMap;
 
-/// What there is for each name.
+/// The entries by kind of name.
 #[derive(Debug)]
 pub(crate) struct ServerNames<T> {
     exact: HashMap<Box<[u8]>, T>,
-    /// By what comes behind the first label.
+    /// Keyed by the part after the first label.
     wildcard: HashMap<Box<[u8]>, T>,
-    /// What takes every name that is not in `exact`, before wildcards and the default.
+    /// The entry for every name that is not in `exact`, before wildcards and the default.
     unread: Option<T>,
-    /// What takes every name that is neither in `exact` nor in `wildcard`.
+    /// The entry for every name that is neither in `exact` nor in `wildcard`.
     any: Option<T>,
     default: Option<T>,
-    /// Most labels of a key of `wildcard`: a client's host may have any number, and no more of it are looked for.
+    /// Most labels of a key of `wildcard`: a client's host may have any number, and no more of them are compared.
     labels_max: usize,
 }
 
@@ -29,7 +29,7 @@ impl<T> Default for ServerNames<T> {
 }
 
 impl<T> ServerNames<T> {
-    /// `name`: in lower case, `example.com`, `*.example.com` or `*`.
+    /// `name`: in lower case, as `example.com`, `*.example.com` or `*`.
     pub(crate) fn insert(&mut self, name: &str, entry: T) {
         if name == "*" {
             self.any = Some(entry);
@@ -56,15 +56,15 @@ impl<T> ServerNames<T> {
         self.default = Some(entry);
     }
 
-    /// What a handshake gets: the entry with that name, else the one with a wildcard in place of its first label, else the
-    /// one for any name, else the default. `name` is in lower case, without a dot at its end.
+    /// The entry for a handshake: the one with that name, else the one with a wildcard in place of its first label, else
+    /// the one for any name, else the default. `name` is in lower case, without a dot at its end.
     pub(crate) fn find(&self, name: Option<&[u8]>) -> Option<&T> {
         name.and_then(|name| self.named(name).or(self.any.as_ref())).or(self.default.as_ref())
     }
 
-    /// The entry whose demand holds for a host: what a handshake for it would get, if it asks. Of a host that no handshake
-    /// finds a name for, the nearest wildcard above it that asks, and only then the one for any name, or the default where there
-    /// is none.
+    /// The entry whose demand holds for a host: the one that a handshake for it would get, if it requests certificates. For a
+    /// host that no handshake finds a name for, the nearest wildcard above it that requests them, and only then the one for any
+    /// name, or the default if there is none.
     pub(crate) fn demanding(&self, host: &[u8], asks: impl Fn(&T) -> bool) -> Option<&T> {
         if let Some(named) = self.named(host) {
             return Some(named).filter(|entry| asks(entry));
@@ -123,7 +123,7 @@ mod tests {
         check("e.d.c.b.a.sec.example", Some(1));
         check("free.sec.example", None);
         check("a.free.sec.example", Some(1));
-        // What a handshake finds decides; deeper than that, the nearest that asks.
+        // The handshake's entry decides; for deeper names, the nearest one that requests certificates.
         check("a.open.sec.example", None);
         check("b.a.open.sec.example", Some(1));
         check("c.b.deep.open.sec.example", Some(4));
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(found(&names, Some("x.b.test")), Some(1));
         assert_eq!(found(&names, Some("x.y.b.test")), Some(2));
         assert_eq!(found(&names, Some("")), Some(2));
-        // It is for clients that ask for a name.
+        // This entry is for clients that ask for a name.
         assert_eq!(found(&names, None), None);
         assert_eq!(found(&with(false, Some(false)), None), Some(3));
         let demanded = |any_asks, default, host: &str| {
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(demanded(true, None, "a.test"), None);
     }
 
-    /// The same, with every name compared label by label.
+    /// A reference implementation that compares every name label by label.
     fn by_the_book(entries: &[(String, bool)], default: Option<bool>, host: &str) -> Option<usize> {
         let labels: Vec<&str> = host.split('.').collect();
         let depth = |name: &str| match name.strip_prefix("*.") {
@@ -205,7 +205,7 @@ mod tests {
             for host in hosts {
                 let found = names.demanding(host.as_bytes(), |entry| entry.1).map(|entry| entry.0);
                 prop_assert_eq!(found, by_the_book(&entries, default, &host), "{}", host);
-                // Whoever comes by the host's own name is asked for what the host wants, unless only routes reach that deep.
+                // A client that comes by the host's own name gets the host's demand, unless only routes reach that deep.
                 let shaken = names.find(Some(host.as_bytes())).filter(|entry| entry.1).map(|entry| entry.0);
                 prop_assert!(shaken == found || (found.is_some() && names.named(host.as_bytes()).is_none()), "{}", host);
             }

@@ -1,4 +1,4 @@
-//! TLS towards a server that is no node of an upstream: of secrets, logs, authentication.
+//! TLS towards a server that is not a node of an upstream: of secrets, logs, authentication.
 
 use crate::client;
 use crate::provider::provider;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Servers whose sessions are remembered.
 const SESSIONS_MAX: usize = 64;
 
-/// Who may have signed the certificate of a server.
+/// The roots that may have signed the certificate of a server.
 #[derive(Debug, Clone, Copy)]
 pub enum ServiceRoots<'a> {
     /// These certificates, in DER: those that the system trusts.
@@ -23,16 +23,16 @@ pub enum ServiceRoots<'a> {
     Anyone,
 }
 
-/// What handshakes with such a server are made with. The server's name is that of its URL.
+/// The TLS configuration for connections to such a server. The server's name is that of its URL.
 ///
 /// # Errors
-/// Why the roots cannot be used, with what to do.
+/// Why the roots cannot be used, with a suggestion.
 pub fn towards_service(roots: ServiceRoots<'_>) -> Result<Arc<ClientConfig>, String> {
     let mut store = RootCertStore::empty();
     match roots {
         ServiceRoots::Anyone => {}
         ServiceRoots::Der(certificates) => {
-            // Some systems carry one that is no longer taken for valid DER; the others can still be used.
+            // Some systems carry one that is no longer accepted as valid DER; the others can still be used.
             store.add_parsable_certificates(certificates.iter().map(|bytes| CertificateDer::from(&**bytes)));
             if store.is_empty() {
                 return Err("the system trusts no certificates; install ca-certificates".to_owned());
@@ -54,10 +54,11 @@ pub fn towards_service(roots: ServiceRoots<'_>) -> Result<Arc<ClientConfig>, Str
     Ok(Arc::new(config))
 }
 
-/// The same for a server that asks for a certificate of ours. `pair`: PEM of it with its chain, and of its key.
+/// The configuration for a server that requests a certificate from us. `pair`: PEM of it with its chain, and of its
+/// key.
 ///
 /// # Errors
-/// Why the roots or the pair cannot be used, with what to do. No text of the key is repeated.
+/// Why the roots or the pair cannot be used, with a suggestion. The text of the key is never repeated.
 pub fn towards_service_as(roots: ServiceRoots<'_>, pair: (&[u8], &[u8])) -> Result<Arc<ClientConfig>, String> {
     const CERT: &str = "the client certificate cannot be read; write it as PEM, with those that lead to its root";
     const KEY: &str = "the client certificate's key cannot be read; write it as PEM, not encrypted";

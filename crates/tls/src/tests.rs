@@ -1,4 +1,4 @@
-//! Certificates made for the occasion, a file system in memory, and handshakes between two ends of it.
+//! Certificates made for each test, a file system in memory, and handshakes between two ends of it.
 
 mod handshakes;
 mod ordered;
@@ -73,7 +73,7 @@ impl Memory {
         self.load_at(config, None, NOW_SECONDS)
     }
 
-    /// Material that nothing is wrong with.
+    /// Loads material without any problems.
     #[track_caller]
     pub(crate) fn good(&self, config: &Config) -> Material {
         let (material, warnings) = self.load(config).unwrap();
@@ -92,7 +92,7 @@ pub(crate) fn config_with(ssls: &str, tls: &str) -> Config {
     stillgate_config::load(text, &|_| None).unwrap_or_else(|errors| panic!("{errors}")).config
 }
 
-/// One without the upstream.
+/// The same configuration without the upstream.
 #[track_caller]
 pub(crate) fn config(ssls: &str) -> Config {
     Config { upstreams: Vec::new(), ..config_with(ssls, "") }
@@ -117,7 +117,7 @@ pub(crate) fn params(names: &[&str]) -> CertificateParams {
     CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap()
 }
 
-/// Its PEM and its key's.
+/// The PEM of the certificate and of its key.
 pub(crate) fn issue(params: &CertificateParams, issuer: &Ca) -> (String, String) {
     issue_of(params, issuer, &PKCS_ECDSA_P256_SHA256)
 }
@@ -135,7 +135,7 @@ pub(crate) fn issue_rsa(params: &CertificateParams, issuer: &Ca) -> (String, Str
     issue_of(params, issuer, &PKCS_RSA_SHA256)
 }
 
-/// For a client.
+/// Parameters of a client's certificate.
 pub(crate) fn client_params(name: &str) -> CertificateParams {
     let mut params = params(&[]);
     params.distinguished_name.push(DnType::CommonName, name);
@@ -143,7 +143,7 @@ pub(crate) fn client_params(name: &str) -> CertificateParams {
     params
 }
 
-/// What a handshake comes to.
+/// The two ends of a handshake.
 pub(crate) struct Ended {
     pub(crate) client: ClientConnection,
     pub(crate) server: ServerConnection,
@@ -166,7 +166,7 @@ pub(crate) fn shake(material: &Material, client: Arc<ClientConfig>, name: &str) 
     };
     let mut server =
         accepted.into_connection(chosen.config.clone()).map_err(|(error, _)| format!("server: {error}"))?;
-    // Until nobody has anything to say, session tickets included.
+    // Until neither side has anything to send, session tickets included.
     while client.wants_write() || server.wants_write() {
         pass(&mut client, &mut server, "server")?;
         pass(&mut server, &mut client, "client")?;
@@ -191,9 +191,9 @@ fn pass(
     Ok(())
 }
 
-/// What an upstream with this `tls` would be talked to with.
+/// The client configuration for an upstream with this `tls`.
 pub(crate) fn client(memory: &Memory, tls: &str) -> Arc<ClientConfig> {
-    // The entry is of no account here.
+    // The entry does not matter here.
     let config = Config { ssls: Vec::new(), ..config_with("{id: x, cert: x, key: x, default: true}", tls) };
     memory.good(&config).clients["u"].for_worker()
 }

@@ -1,4 +1,4 @@
-//! TLS towards upstreams: what is made of an upstream's `tls`, once for all upstreams that say the same.
+//! TLS towards upstreams: made from an upstream's `tls`, once for all upstreams with the same settings.
 
 use crate::chain::Shown;
 use crate::client;
@@ -50,7 +50,8 @@ impl AllTowards {
         AllTowards { made: HashMap::new(), system_roots: previous.and_then(|previous| previous.system_roots.clone()) }
     }
 
-    /// What an upstream's `tls` comes to; `None`: it cannot be used, which has been reported. `entries`: those that can.
+    /// The client TLS for an upstream's `tls`; `None` if it cannot be used, which has been reported. `entries`: those
+    /// that can be used.
     pub(crate) fn of(
         &mut self,
         tls: &UpstreamTls,
@@ -138,7 +139,7 @@ impl AllTowards {
             }
         };
         let mut roots = RootCertStore::empty();
-        // Some systems carry one that is no longer taken for valid DER; the others are of use all the same.
+        // Some systems carry one that is no longer accepted as valid DER; the others can still be used.
         roots.add_parsable_certificates(certificates.into_iter().map(CertificateDer::from));
         if roots.is_empty() {
             loading.problems.error(place, "the system trusts no certificates, so no node could be verified", HINT);
@@ -162,7 +163,7 @@ fn texts<'a>(
     };
     let (own, ssl) = match &tls.client {
         None => (None, None),
-        // One that cannot be used has been reported.
+        // An entry that cannot be used has been reported.
         Some(ClientPair::Ssl(ssl)) => (None, Some(*entries.get(ssl.id.as_str())?)),
         Some(ClientPair::Own(pair)) => {
             let (cert, key) = (loading.pem(&pair.cert, &paths.cert), loading.pem(&pair.key, &paths.key));

@@ -1,4 +1,4 @@
-//! Who is shown what, and who is let in.
+//! Which certificates the two sides present, and which clients are let in.
 
 use super::*;
 use crate::{Offer, ServerTls};
@@ -37,7 +37,7 @@ fn a_name_leads_to_its_entry() {
     let default = "{id: default, cert: default.pem, key: default.key, default: true}";
     let all = memory.good(&config(&format!("{exact}, {wildcard}, {default}")));
     let without_default = memory.good(&config(&format!("{exact}, {wildcard}")));
-    // Whether a certificate has the name is not looked at: the default's has none of them.
+    // Whether the certificate covers the name does not matter here: the default's has none of them.
     let client = client(&memory, "verify: false");
     let check = |material: &Material, name: &str, expected: Result<&str, &str>| {
         let got = shake(material, client.clone(), name).map(|ended| shown(&ended));
@@ -82,7 +82,7 @@ fn names_are_found_whatever_they_look_like() {
     assert!(server.find(None, Offer::Http2).is_none());
 }
 
-/// What differs between listeners is made once for each entry, not for each connection, and shares what tickets are sealed with.
+/// Configurations for different listeners are made once for each entry, not for each connection, and share the keys of tickets.
 #[test]
 fn each_offer_is_made_once() {
     let (memory, _) = servers(&[("a", &["a.example.com"])]);
@@ -115,7 +115,7 @@ fn clients_need_a_certificate_of_the_right_issuer() {
     };
     memory.put_pair("below", below(&first, &[&first]));
     memory.put_pair("deep", below(&second, &[&second, &first]));
-    // One certificate too many, but not on the way.
+    // One certificate too many, but not in the chain that is verified.
     memory.put_pair("loose", below(&first, &[&first, &clients]));
     for protocols in ["", ", ssl_protocols: [TLSv1.2]"] {
         let entry = |more: &str| {
@@ -200,7 +200,7 @@ fn versions_are_those_of_the_entry() {
 fn a_client_is_shown_the_certificate_that_it_can_check() {
     let (mut memory, ca) = servers(&[("ecdsa", &["a.example.com"])]);
     memory.put_pair("rsa", issue_rsa(&params(&["a.example.com"]), &ca));
-    // Whatever their order in the file.
+    // In whatever order the file has them.
     let entry = "{id: a, cert: rsa.pem, key: rsa.key, certs: [ecdsa.pem], keys: [ecdsa.key], sni: a.example.com}";
     let material = memory.good(&config(entry));
     let schemes = |wanted: &[SignatureScheme]| {
@@ -270,7 +270,7 @@ fn nodes_are_asked_for_the_host_that_they_see() {
     assert_eq!(name("ca: ca.pem, sni: \"::1\"", "example.com", "node.example:8443"), "::1");
     assert_eq!(name("ca: ca.pem", "", "10.0.0.9:8443"), "10.0.0.9");
     assert_eq!(name("ca: ca.pem", "", "[::9]:8443"), "::9");
-    // Nobody has a certificate of that.
+    // No certificate is for that name.
     assert_eq!(name("ca: ca.pem", "", "-.-"), "0.0.0.0");
 }
 
@@ -314,7 +314,7 @@ fn a_client_is_handed_the_ocsp_response_of_its_certificate() {
         handed.unwrap()
     };
     assert_eq!(handed("cert: a.pem, key: a.key"), response);
-    // Of two, the one that it is of; the other is shown as it was.
+    // With two pairs, the response goes to the one that it is about; the other is presented without it.
     assert_eq!(handed("cert: a.pem, key: a.key, certs: [other.pem], keys: [other.key]"), response);
     assert_eq!(handed("cert: other.pem, key: other.key, certs: [a.pem], keys: [a.key]"), b"");
     let refused = memory.load_at(&entry("cert: other.pem, key: other.key"), None, at).unwrap_err();
@@ -325,7 +325,7 @@ fn a_client_is_handed_the_ocsp_response_of_its_certificate() {
     );
 }
 
-/// Takes any certificate, and keeps the OCSP response of the handshake.
+/// Accepts any certificate, and keeps the OCSP response of the handshake.
 #[derive(Debug, Default)]
 pub(super) struct Seen(Mutex<Option<Vec<u8>>>);
 
@@ -388,7 +388,7 @@ fn names_of_an_entry_that_cannot_be_used_get_no_handshake() {
         assert_eq!(closed.allows(name.as_bytes(), None), !is_closed, "{name}");
     }
     assert!(found(&closed, None));
-    // One of its names could not be read: it may be any that no entry has exactly.
+    // One of the names of a refused entry could not be read: it may be any that no entry has exactly.
     let usage = SslUse::Refused(RefusedSsl { names: Vec::new(), is_name_unread: true, is_default: false });
     config.ssls.push(Arc::new(Ssl { id: "u".to_owned(), usage, pairs: Vec::new(), acme: false }));
     let closed = memory.good(&config).server.unwrap();

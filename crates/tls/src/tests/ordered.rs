@@ -1,4 +1,4 @@
-//! Certificates that are ordered: what clients are shown before, between and after, and what the ACME server is shown.
+//! Ordered certificates: what clients get before, between and after, and the answer to the ACME server.
 
 use super::*;
 use crate::Ordered;
@@ -30,7 +30,7 @@ fn joined((cert, key): (String, String)) -> String {
     format!("{cert}\n{key}")
 }
 
-/// Whether a client that trusts `ca` takes what it is shown.
+/// Whether a client that trusts `ca` accepts the certificate that it gets.
 fn is_trusted(memory: &Memory, material: &Material) -> bool {
     shake(material, client(memory, "ca: ca.pem"), NAME).is_ok()
 }
@@ -157,7 +157,7 @@ fn what_was_ordered_is_read() {
     wanted.use_authority_key_identifier_extension = true;
     wanted.serial_number = Some(vec![0x81, 2].into());
     let (authority, serial) = Ordered::read(joined(issue(&wanted, &ca)).as_bytes(), now).unwrap().key.unwrap();
-    // As it stands in the certificate: a positive number.
+    // As encoded in the certificate: a positive number.
     assert_eq!(serial, [0, 0x81, 2]);
     let (_, root) = X509Certificate::from_der(ca.der()).unwrap();
     let is_of_root = |extension: &X509Extension<'_>| match extension.parsed_extension() {
@@ -185,7 +185,7 @@ fn an_acme_server_is_shown_the_digest_and_nothing_else() {
     let server = crate::acme_challenge(NAME, &digest).unwrap();
     let builder = ClientConfig::builder_with_provider(crate::provider::provider());
     let builder = builder.with_safe_default_protocol_versions().unwrap().dangerous();
-    // Our own would not take a critical extension that it does not know.
+    // Our own client would not accept a critical extension that it does not know.
     let builder = builder.with_custom_certificate_verifier(Arc::new(handshakes::Seen::default()));
     let mut client = builder.with_no_client_auth();
     client.alpn_protocols = vec![crate::ACME_TLS_ALPN.to_vec()];

@@ -1,4 +1,4 @@
-//! What is refused when it is loaded, and what is only warned of, with the words that an operator gets.
+//! Errors and warnings of loading, with the words that an operator gets.
 
 use super::*;
 use rcgen::{Issuer, date_time_ymd};
@@ -58,7 +58,7 @@ fn times() {
         "ssls[\"a\"].cert: a.pem: certificate 1 is not valid before Jun  2 00:00:00 2026 +00:00; wait until then, or \
          set this machine's clock",
     );
-    // One further up ends with all below it.
+    // An expired certificate further up ends all below it.
     let mut params = ca_params("old");
     params.not_after = date_time_ymd(2026, 5, 31);
     let old = CertifiedIssuer::signed_by(params, KeyPair::generate().unwrap(), &ca).unwrap();
@@ -178,7 +178,7 @@ fn chains() {
     let not_signed = "did not sign the one before, though it has its issuer's name; take the chain that came with the \
                       certificate";
     check(&[&second_pem, &impostor.pem()], &format!("3 (\"CN=first\") {not_signed}"));
-    // No CA.
+    // A certificate that is not a CA.
     let not_a_ca = KeyPair::generate().unwrap();
     let mut no_ca = params(&["leaf.example"]);
     no_ca.distinguished_name.push(DnType::CommonName, "leaf");
@@ -191,7 +191,7 @@ fn chains() {
         "ssls[\"a\"].cert: a.pem: wrong chain: a certificate that is no issuer's has signed another; take the chain that \
          came with the certificate",
     );
-    // Not for servers.
+    // A certificate that is not for servers.
     let (cert, key) = issue(&client_params("alice"), &first);
     let (errors, _) =
         problems_of(&one_text(&(cert + &first_pem), &key), "{id: a, cert: a.pem, key: a.key, default: true}");
@@ -216,7 +216,7 @@ fn names_that_the_certificate_does_not_have() {
     check("b.example.com", true);
     check("x.y.b.example.com", true);
     check("*.example.com", true);
-    // The subject is of no account.
+    // The subject does not count.
     let mut only_subject = params(&[]);
     only_subject.distinguished_name.push(DnType::CommonName, "a.example.com");
     assert_eq!(problems_of(&one(&only_subject, &ca), ENTRY).1.len(), 1);
@@ -296,7 +296,7 @@ fn upstreams() {
            way round?",
         ],
     );
-    // What is wrong with an entry is said once, at the entry.
+    // A problem of an entry is reported once, at the entry.
     memory.files.remove(Path::new("alice.key"));
     let config = config_with(
         &format!("{ENTRY}, {{id: c, cert: alice.pem, key: alice.key, type: client}}"),

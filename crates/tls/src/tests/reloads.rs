@@ -1,4 +1,4 @@
-//! What is the same after a reload, and what its clients notice.
+//! What stays the same over a reload, and what its clients notice.
 
 use super::*;
 use rcgen::date_time_ymd;
@@ -37,7 +37,7 @@ fn sessions_are_resumed_after_a_reload_that_leaves_the_entry_alone() {
     assert!(!second.is_same(&first));
     assert_eq!(kind(&second, "a.example.com"), HandshakeKind::Resumed);
     assert_eq!(kind(&second, "b.example.com"), HandshakeKind::Full);
-    // A start is no reload.
+    // A restart keeps nothing.
     let other_process = memory.good(&config(&format!("{A}, {B}")));
     assert_eq!(kind(&other_process, "a.example.com"), HandshakeKind::Full);
 }
@@ -50,7 +50,7 @@ fn a_session_is_of_one_entry() {
     let strict = "{id: b, cert: a.pem, key: a.key, sni: b.example.com, client: {ca: ca.pem}}";
     let material = memory.good(&config(&format!("{A}, {strict}")));
     for protocols in [&rustls::version::TLS12, &rustls::version::TLS13] {
-        // A client that offers to one name what it got from the other.
+        // A client that offers to one name the session that it got from the other.
         let store = Arc::new(rustls::client::ClientSessionMemoryCache::new(8));
         let mut roots = rustls::RootCertStore::empty();
         roots.add(ca.der().clone()).unwrap();
@@ -107,7 +107,7 @@ impl rustls::client::ClientSessionStore for OneName {
     }
 }
 
-/// What a client has been verified against is the issuers, not the entry that named them.
+/// A connection stays allowed while the same issuers are demanded, whatever entry names them.
 #[test]
 fn a_certificate_is_good_as_long_as_its_issuers_are_asked_for() {
     let (mut memory, ca) = both();
@@ -243,7 +243,7 @@ fn what_cannot_be_used_any_more_keeps_nothing_else_from_being_renewed() {
     let (broken, problems) = renew(&after, &first);
     assert!(broken.is_same(&first));
     assert!(problems.contains("ssls[\"b\"].key: b.key: ") && problems.contains("client_key: node.key: "), "{problems}");
-    // All of them are gone, and one is renewed.
+    // All files are gone, and one is renewed.
     after.files.clear();
     after.put_pair("a", issue(&params(&["a.example.com"]), &ca));
     let (renewed, problems) = renew(&after, &first);
@@ -252,7 +252,7 @@ fn what_cannot_be_used_any_more_keeps_nothing_else_from_being_renewed() {
     assert_ne!(serial(&renewed, "a.example.com"), serial(&first, "a.example.com"));
     assert_eq!(serial(&renewed, "b.example.com"), serial(&first, "b.example.com"));
     assert_eq!(renewed.clients.len(), 2);
-    // What stayed is what there was when everything is mended.
+    // Entries that stayed are still the first ones once everything is fixed.
     assert!(after.load_at(&config, Some(&renewed), NOW_SECONDS).is_err());
     let mended = again(&memory, &config, &renewed);
     assert_eq!(serial(&mended, "b.example.com"), serial(&first, "b.example.com"));
