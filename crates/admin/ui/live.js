@@ -8,6 +8,12 @@ const SECONDS_KEPT = 900;
 const HIDDEN_MS = 2000;
 const RETRY_MS = 5000;
 
+/** With fewer requests in a second their 99th percentile says no more than the slowest of them. */
+export const PERCENTILE_REQUESTS = 100;
+
+/** What stands beside a chart of latencies. */
+export const LATENCY_NOTE = `logarithmic; max in place of p99 in seconds with fewer than ${PERCENTILE_REQUESTS} requests`;
+
 const watchers = new Set();
 let stream = null;
 let followed = null;
@@ -81,15 +87,26 @@ function open() {
 function take(event) {
   if (Array.isArray(event.history)) {
     live.seconds = event.history.slice(-SECONDS_KEPT);
+    live.seconds.forEach(choose);
     live.has_metrics = event.metrics !== false;
   }
   if (Number.isFinite(event.t)) {
     if (live.last && event.t <= live.last.t) return;
+    choose(event);
     live.seconds.push(event);
     if (live.seconds.length > SECONDS_KEPT) live.seconds.splice(0, live.seconds.length - SECONDS_KEPT);
   }
   live.last = live.seconds.at(-1) ?? null;
   tell("live");
+}
+
+/** Of a second's figures leaves the high percentiles or, where there were few requests, the slowest one. */
+function choose(second) {
+  for (const figures of [second, second.route, ...(second.routes ?? [])]) {
+    if (!figures) continue;
+    const is_many = figures.timed >= PERCENTILE_REQUESTS;
+    for (const key of is_many ? ["max"] : ["p99", "p999"]) figures[key] = null;
+  }
 }
 
 function tell(state) {
@@ -126,18 +143,24 @@ export function of_route(id, key) {
   });
 }
 
-/** The routes told of in the last seconds, with averages per second: `{id, requests, errors, p99}`. */
+/**
+ * The routes told of in the last seconds, with averages per second: `{id, requests, errors, p99, max}`. The times are those of the
+ * slowest second; `p99` is null where no second had enough requests for it.
+ */
 export function recent_routes(over_s = 10) {
   const sums = new Map();
   const recent = live.seconds.slice(-over_s);
   for (const { routes = [] } of recent) {
-    for (const { id, requests = 0, errors = 0, p99 } of routes) {
-      const sum = sums.get(id) ?? { id, requests: 0, errors: 0, p99: 0 };
+    for (const { id, requests = 0, errors = 0, p99, max } of routes) {
+      const sum = sums.get(id) ?? { id, requests: 0, errors: 0, p99: null, max: null };
       sum.requests += requests / recent.length;
       sum.errors += errors / recent.length;
-      sum.p99 = Math.max(sum.p99, p99 ?? 0);
+      sum.p99 = larger(sum.p99, p99);
+      sum.max = larger(sum.max, max);
       sums.set(id, sum);
     }
   }
   return [...sums.values()];
 }
+
+const larger = (a, b) => (a === null || b > a ? (b ?? a) : a);

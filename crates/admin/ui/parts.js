@@ -43,7 +43,7 @@ export const empty = (title, text, action) =>
 export const metrics_off = (unknown) =>
   empty(
     "Metrics are off",
-    [unknown, " Add ", h("code", {}, "gateway.metrics"), " to the configuration, and start the gateway again."],
+    [unknown, " Set ", h("code", {}, "gateway.metrics.enabled"), " to true, and start the gateway again."],
   );
 
 /** What a list says in place of its resources where they are in a file, which the Admin API does not list; else null. */

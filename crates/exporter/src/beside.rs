@@ -1,8 +1,9 @@
-//! Scrapes on connections that another thread of the process gives: a route of the gateway leads to the metrics.
+//! Scrapes on connections that another thread of the process gives: a route of the gateway, or its admin address, leads to the
+//! metrics.
 //!
 //! Such a connection carries one request. Its other end passes on what it reads as fast as a client takes it, so pieces are made
-//! no faster. The clients of a gateway may be anybody: their scrapes have a bound of their own, which leaves places to those who
-//! ask at the exporter's address, and each has a time to end in.
+//! no faster. The clients of a gateway may be anybody: scrapes on routes have a bound of their own, which leaves places to those
+//! who ask at the admin address or the exporter's, and each has a time to end in.
 
 use crate::answer::answer_scrape;
 use crate::server::{BUFFER_BYTES_MAX, HEAD_TIMEOUT};
@@ -19,30 +20,38 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tracing::debug;
 
-/// Scrapes at once.
+/// Scrapes at once, by each entrance.
 const SCRAPES_MAX: usize = 16;
 
 /// How long one may take.
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// The way that a scrape came.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Entrance {
+    Routes,
+    Admin,
+}
+
 /// Who answers them.
 #[derive(Debug)]
 pub(crate) struct Beside {
-    places: Arc<Semaphore>,
+    /// By [`Entrance`].
+    places: [Arc<Semaphore>; 2],
     /// Another process exposes more than this one knows of.
     pub(crate) is_closed: bool,
 }
 
 impl Default for Beside {
     fn default() -> Beside {
-        Beside { places: Arc::new(Semaphore::new(SCRAPES_MAX)), is_closed: false }
+        Beside { places: std::array::from_fn(|_| Arc::new(Semaphore::new(SCRAPES_MAX))), is_closed: false }
     }
 }
 
 impl Beside {
     /// Answers what is asked on a connection, or closes it.
-    pub(crate) fn serve(&self, connection: UnixStream, source: &Arc<ExpositionSource>) {
-        let place = self.places.clone().try_acquire_owned();
+    pub(crate) fn serve(&self, connection: UnixStream, entrance: Entrance, source: &Arc<ExpositionSource>) {
+        let place = self.places[entrance as usize].clone().try_acquire_owned();
         let (false, Ok(place)) = (self.is_closed, place) else { return source.tally.refused() };
         let stream = connection.set_nonblocking(true).and_then(|()| tokio::net::UnixStream::from_std(connection));
         let (stream, source) = match stream {

@@ -2,7 +2,7 @@
 //!
 //! Whoever drops it ends it; what is being sent may then still finish, within a bound.
 
-use crate::beside::Beside;
+use crate::beside::{Beside, Entrance};
 use crate::server::{self, Connections};
 use crate::source::{ExpositionSource, Site, Unavailable};
 use crate::tally::{Counts, Tally};
@@ -54,7 +54,7 @@ enum Command {
     Cardinality(oneshot::Sender<Vec<FamilyCardinality>>),
     Look(Look),
     /// To be answered on.
-    Beside(UnixStream),
+    Beside(UnixStream, Entrance),
     /// The sender is dropped when it is done.
     Order(Order, oneshot::Sender<()>),
 }
@@ -74,7 +74,7 @@ pub struct Looker(mpsc::WeakSender<Command>);
 
 /// Where connections are given to an exporter by one who does not own it, and does not keep it.
 #[derive(Debug, Clone)]
-pub struct SideDoor(mpsc::WeakSender<Command>);
+pub struct SideDoor(mpsc::WeakSender<Command>, Entrance);
 
 #[derive(Debug)]
 enum Order {
@@ -145,7 +145,12 @@ impl Exporter {
 
     /// For scrapes that come by the gateway's own routes.
     pub fn side_door(&self) -> SideDoor {
-        SideDoor(self.commands.downgrade())
+        SideDoor(self.commands.downgrade(), Entrance::Routes)
+    }
+
+    /// For scrapes that come by the admin address.
+    pub fn admin_door(&self) -> SideDoor {
+        SideDoor(self.commands.downgrade(), Entrance::Admin)
     }
 
     /// Has series with one of these values of a label, or of several together, exposed once more and then removed. The future of this and
@@ -221,7 +226,7 @@ impl SideDoor {
     /// Has the one request answered that comes on a connection: it gets the exposition, whatever its path. False: it is not, now.
     /// A connection that is closed without an answer is one for which there was no place. It never waits.
     pub fn give(&self, connection: UnixStream) -> bool {
-        self.0.upgrade().is_some_and(|commands| commands.try_send(Command::Beside(connection)).is_ok())
+        self.0.upgrade().is_some_and(|commands| commands.try_send(Command::Beside(connection, self.1)).is_ok())
     }
 }
 
@@ -291,7 +296,7 @@ async fn handle(
             let _ = answer.send(source.cardinality().await?);
         }
         Command::Look(Look(look)) => source.look(look).await?,
-        Command::Beside(connection) => beside.serve(connection, source),
+        Command::Beside(connection, entrance) => beside.serve(connection, entrance, source),
         Command::Order(Order::Remove { labels, values }, _done) => source.remove(labels, values)?,
         Command::Order(Order::Restore { labels, values }, _done) => source.restore(&labels, &values)?,
         Command::Order(Order::SetSite(site), _done) => source.set_site(site)?,

@@ -35,7 +35,7 @@ fn start(name: &str, redis: Option<&Redis>) -> Node {
         format!(", peer: {{address: \"{}\"}}, registry: {{redis: {{url: \"{}\"}}}}", peer.addr(), redis.url(0))
     });
     let devices = format!("devices: {{node: {name}, address: \"{}\"{shared}}}", api.addr());
-    let setup = Setup::resources(ROUTE).gateway(&format!("workers: 1\n{devices}"));
+    let setup = Setup::resources(ROUTE).gateway(&format!("workers: 1\nmetrics: {{enabled: false}}\n{devices}"));
     Node { gateway: Gateway::start(env!("CARGO_BIN_EXE_stillgate"), &setup), api }
 }
 

@@ -12,7 +12,9 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// Bytes of a help text.
 pub const HELP_BYTES_MAX: usize = 4096;
 /// Finite bounds of a classic histogram.
-pub const BUCKETS_MAX: usize = 256;
+pub const BUCKETS_MAX: usize = 512;
+/// What the name of an internal family begins with.
+pub const INTERNAL_PREFIX: &str = "__";
 /// The schemas of native histograms: a bucket's bound is `2^(2^-schema)` times the one before.
 pub const NATIVE_SCHEMAS: std::ops::RangeInclusive<i8> = -4..=8;
 /// Buckets of each sign that a native histogram may ask for.
@@ -23,7 +25,8 @@ pub const NATIVE_BUCKETS_MIN: u16 = 136;
 /// One family, as declared. Two that compare equal are the same family.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Family {
-    /// As exposed in the text format; a counter ends in `_total`, unless older dashboards want another name.
+    /// As exposed in the text format; a counter ends in `_total`, unless older dashboards want another name. One that begins
+    /// with [`INTERNAL_PREFIX`] is internal: it is read by programs of the process, and never exposed.
     pub name: String,
     /// One sentence for people.
     pub help: String,
@@ -184,6 +187,11 @@ impl Family {
             Kind::Histogram(buckets) => buckets.check(&self.name),
             _ => Ok(()),
         }
+    }
+
+    /// Whether it is never exposed.
+    pub fn is_internal(&self) -> bool {
+        self.name.starts_with(INTERNAL_PREFIX)
     }
 
     /// Whether OpenMetrics has no type for it: a counter there ends in `_total`.

@@ -209,20 +209,29 @@ impl Registry {
             place,
             counts_collapses,
         });
-        inner.declare(Family {
-            name: COLLAPSED.to_owned(),
-            help: "Observations whose label value was replaced by __other__, by family and label.".to_owned(),
-            unit: String::new(),
-            kind: Kind::Counter,
-            labels: vec!["family".to_owned(), "label".to_owned()],
-            exemplars: false,
-        })?;
+        inner.declare(
+            Family {
+                name: COLLAPSED.to_owned(),
+                help: "Observations whose label value was replaced by __other__, by family and label.".to_owned(),
+                unit: String::new(),
+                kind: Kind::Counter,
+                labels: vec!["family".to_owned(), "label".to_owned()],
+                exemplars: false,
+            },
+            u32::MAX,
+        )?;
         Ok(Registry { inner, provisioner: None })
     }
 
     /// Declares a family, or finds the one declared so before.
     pub fn declare(&self, family: Family) -> Result<Arc<Declared>, RegistryError> {
-        self.inner.declare(family)
+        self.declare_bounded(family, u32::MAX)
+    }
+
+    /// The same with a bound of its own on the family's label sets, where that is less than [`Options::series_per_family`]. One
+    /// that was declared before has the bound that it was declared with.
+    pub fn declare_bounded(&self, family: Family, sets_max: u32) -> Result<Arc<Declared>, RegistryError> {
+        self.inner.declare(family, sets_max)
     }
 
     /// A new writer, with a segment of its own.
@@ -311,7 +320,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Inner {
-    fn declare(&self, family: Family) -> Result<Arc<Declared>, RegistryError> {
+    fn declare(&self, family: Family, sets_max: u32) -> Result<Arc<Declared>, RegistryError> {
         family.check()?;
         let mut families = lock(&self.families);
         if let Some(known) = families.iter().find(|known| *known.family() == family) {
@@ -321,7 +330,8 @@ impl Inner {
             return Err(FamilyError::TooMany(family.name).into());
         }
         // More than there could be memory for need not be counted.
-        let sets_max = self.options.series_per_family.min((self.options.memory_bytes / SET_BYTES_MIN) as u32);
+        let sets_max = sets_max.min(self.options.series_per_family);
+        let sets_max = sets_max.min((self.options.memory_bytes / SET_BYTES_MIN) as u32);
         let declared = Declared::new(families.len() as u32, family, sets_max)
             .map_err(|error| RegistryError::Io("a family's table of label sets", error))?;
         let declared = Arc::new(declared);

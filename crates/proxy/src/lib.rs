@@ -52,7 +52,7 @@ pub use basics::slow_request as slow;
 pub use fleet::{Commander, Fleet, Measuring, WORKER_NAME, raise_fd_limit, worker_count};
 pub use plan::caching::measure::MatchCost;
 pub use plan::challenges::{Challenges, LiveChallenges};
-pub use plan::metrics::MetricsPlan;
+pub use plan::metrics::{LIVE_DURATION, LIVE_SERIES_BYTES, MetricsPlan, declare_live};
 pub use plan::{Changes, Plan, PlanCell, PlanError, Subject};
 pub use sockets::{Inherited, ListenError, Listening, Sockets, StartError};
 pub use stillgate_plugin::facts::{argument_of, cookie_of};

@@ -203,6 +203,7 @@ impl Gateway {
         let mut text = format!(
             "gateway:\n  workers: {workers}\n  listeners: [{{address: \"{address}\"}}]\n  admin: {{address: \"{admin}\", key: {ADMIN_KEY}}}\n"
         );
+        text.push_str(peers::WITHOUT_METRICS);
         text.push_str(&if is_file { resources.yaml() } else { format!("  config: {source}\n") });
         let file: PathBuf = dir.join(format!("{name}.yaml"));
         fs::write(&file, text)?;

@@ -191,7 +191,11 @@ fn stillgate_routes(routes: usize) -> String {
     text
 }
 
-/// The same as far as the list of routes, which takes `upstream_id: u`. The upstream has its `scheme` beside it.
+/// What a gateway is measured with whose metrics are not the question.
+pub(super) const WITHOUT_METRICS: &str = "  metrics: {enabled: false}\n";
+
+/// The same as far as the list of routes, which takes `upstream_id: u`. The upstream has its `scheme` beside it. Without metrics,
+/// unless `extra` has them.
 pub(super) fn stillgate_head(
     address: SocketAddr,
     admin: Option<SocketAddr>,
@@ -199,6 +203,9 @@ pub(super) fn stillgate_head(
     extra: &str,
 ) -> String {
     let mut text = format!("gateway:\n  workers: 1\n  listeners:\n    - address: \"{address}\"\n{extra}");
+    if !extra.contains("metrics:") {
+        text.push_str(WITHOUT_METRICS);
+    }
     // A `String` takes every write.
     if let Some(admin) = admin {
         let _ = writeln!(text, "  admin:\n    address: \"{admin}\"");

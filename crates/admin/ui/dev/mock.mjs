@@ -210,17 +210,21 @@ function second_at(t) {
       id: i === 3 ? HOSTILE[0] : String(1011 + i),
       requests: requests * share * (0.9 + 0.2 * random()),
       errors: wrong,
+      timed: Math.round(requests * share),
       p50: p50 * (1 + i / 4),
       p99: p50 * (8 + 3 * i) * (0.8 + 0.4 * random()),
+      max: p50 * (20 + 3 * i) * (0.8 + 0.4 * random()),
     };
   });
   return {
     t,
     requests: Math.round(requests),
     errors: Math.round(errors),
+    timed: Math.round(requests),
     p50,
     p99: p50 * (14 + 4 * random()) * (is_bad ? 3 : 1),
     p999: p50 * (50 + 30 * random()) * (is_bad ? 4 : 1),
+    max: p50 * (100 + 30 * random()) * (is_bad ? 4 : 1),
     connections: Math.round(880 * wave + random() * 8),
     tunnels: Math.round(140 + 30 * Math.sin(t / 300)),
     generation,
@@ -242,8 +246,10 @@ const with_route = (second, route) =>
           id: route,
           requests: 30 + 8 * Math.sin(second.t / 60) + 6 * Math.random(),
           errors: Math.random() < 0.05 ? 1 : 0,
+          timed: 30,
           p50: 0.002 * (1 + 0.2 * Math.random()),
           p99: 0.03 * (1 + 0.5 * Math.random()),
+          max: 0.03 * (1 + 0.5 * Math.random()),
         },
       };
 const listeners = new Set();

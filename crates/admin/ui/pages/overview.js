@@ -5,7 +5,7 @@ import { badge, icon, sparkline, time_chart } from "../chart.js";
 import { address, h, link, put, set } from "../dom.js";
 import { ago, count, instant, percent, plural, seconds, short, span } from "../format.js";
 import { author_words, no_history } from "../history_view.js";
-import { live, of_route, recent_routes, watch } from "../live.js";
+import { LATENCY_NOTE, live, of_route, recent_routes, watch } from "../live.js";
 import { card, metrics_off, page_head } from "../parts.js";
 
 const CERTIFICATE_SOON_S = 14 * 86400;
@@ -31,7 +31,7 @@ export function show({ root, app, signal }) {
   });
   const latency = time_chart({
     title: "Latency",
-    note: "logarithmic",
+    note: LATENCY_NOTE,
     format: seconds,
     scale: "log",
     floor: 1e-5,
@@ -39,6 +39,7 @@ export function show({ root, app, signal }) {
     series: [
       { key: "p999", name: "p99.9", tone: "p999" },
       { key: "p99", name: "p99", tone: "p99" },
+      { key: "max", name: "max", tone: "p99" },
       { key: "p50", name: "p50", tone: "p50" },
     ],
   });
@@ -163,8 +164,8 @@ function words_of(recent) {
     timed && [
       " Half are answered within ",
       h("strong", {}, seconds(timed.p50)),
-      ", 99 % within ",
-      h("strong", {}, seconds(timed.p99)),
+      timed.p99 === null ? `, the slowest of ${plural(timed.timed, "request")} within ` : ", 99 % within ",
+      h("strong", {}, seconds(timed.p99 ?? timed.max)),
       ".",
     ],
   ];
@@ -263,12 +264,14 @@ function ranking_row(list) {
     figure.textContent = `${short(route[key])}/s`;
     about.textContent = by_errors
       ? `${percent(route.errors, route.requests)} of ${short(route.requests)}/s`
-      : `p99 ${seconds(route.p99)}${route.errors ? ` · ${percent(route.errors, route.requests)} fail` : ""}`;
+      : `${slowest_words(route)}${route.errors ? ` · ${percent(route.errors, route.requests)} fail` : ""}`;
     set(spark.element, "class", ["spark", by_errors && "is-bad"]);
     spark.update(of_route(id, key));
   };
   return { show };
 }
+
+const slowest_words = ({ p99, max }) => (p99 === null ? `max ${seconds(max)}` : `p99 ${seconds(p99)}`);
 
 function changed_words() {
   const times = generation_marks(live.seconds).length;

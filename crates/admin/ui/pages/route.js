@@ -8,7 +8,7 @@ import { remove } from "../edit/saving.js";
 import { json_view } from "../edit/editor.js";
 import { plural, seconds, short } from "../format.js";
 import { pretty } from "../edit/json.js";
-import { follow, live, of_route, watch } from "../live.js";
+import { LATENCY_NOTE, follow, live, of_route, watch } from "../live.js";
 import { card, fill, metrics_off, notice, page_head, read_only_notice, route_badge } from "../parts.js";
 import { match_of } from "./routes.js";
 
@@ -47,13 +47,14 @@ export async function show({ root, params: [, id], app, signal }) {
     });
     const latency = time_chart({
       title: "Latency",
-      note: "logarithmic",
+      note: LATENCY_NOTE,
       format: seconds,
       scale: "log",
       floor: 1e-5,
       height: 160,
       series: [
         { key: "p99", name: "p99", tone: "p99" },
+        { key: "max", name: "max", tone: "p99" },
         { key: "p50", name: "p50", tone: "p50" },
       ],
     });
@@ -72,13 +73,14 @@ export async function show({ root, params: [, id], app, signal }) {
     const draw = () => {
       charts.hidden = !live.has_metrics;
       off.hidden = live.has_metrics;
-      const columns = Object.fromEntries(["requests", "errors", "p50", "p99"].map((key) => [key, of_route(id, key)]));
+      const columns = Object.fromEntries(["requests", "errors", "p50", "p99", "max"].map((key) => [key, of_route(id, key)]));
       const known = live.seconds.map(({ t }, i) => ({
         t,
         requests: columns.requests[i],
         errors: columns.errors[i],
         p50: columns.p50[i],
         p99: columns.p99[i],
+        max: columns.max[i],
       }));
       requests.update(known);
       latency.update(known);

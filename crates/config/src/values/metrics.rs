@@ -10,7 +10,7 @@ use stillgate_route::Variable;
 /// `gateway.metrics`: what is measured and where it is exposed. Every name in it exists in its dialect.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Metrics {
-    /// Where the exposition is served; `None`: only by another process that reads `shared`.
+    /// Where the exposition is served beside the admin address; `None`: nowhere else, unless another process reads `shared`.
     pub address: Option<SocketAddr>,
     /// The exposition's path.
     pub path: String,
@@ -33,6 +33,9 @@ pub struct Metrics {
     /// Labels that families of requests have without a value, by the family of APISIX's exporter that measures the same; the
     /// metadata of the plugin `prometheus` names them.
     pub emptied_labels: Vec<(Measure, Label)>,
+    /// Routes whose latency is also kept in fine buckets, for the dashboard; 0: no latency is. It follows from the rest of the
+    /// section `gateway`.
+    pub live_routes: u32,
     /// Labels that families of requests have beside their own because they are named, sorted.
     pub enabled_labels: Vec<Label>,
     /// Labels that families have beside their own, in the order of the file.

@@ -44,15 +44,32 @@ fn labels(metrics: &Metrics, name: &str) -> String {
 }
 
 #[test]
+fn they_are_on_unless_they_are_switched_off() {
+    let metrics = |text: &str| load(text, &|_| None).unwrap().config.gateway.metrics;
+    let defaults = metrics("routes: []\n").unwrap();
+    assert_eq!((defaults.address, &defaults.shared, defaults.dialect), (None, &None, Dialect::Native));
+    assert_eq!((defaults.memory_bytes, defaults.series_per_family), (256 << 20, 100_000));
+    for text in ["gateway: {}\n", "gateway: {metrics: }\n", "gateway: {metrics: {path: /metrics, enabled: true}}\n"] {
+        assert_eq!(metrics(text), Some(defaults.clone()), "{text}");
+    }
+    for more in ["", ", address: \"127.0.0.1:9091\", dialect: apisix"] {
+        assert_eq!(metrics(&format!("gateway: {{metrics: {{enabled: false{more}}}}}\n")), None, "{more}");
+    }
+}
+
+#[test]
 fn nowhere_to_expose() {
     let refused = |text: &str, want: Expect| want.assert_eq(&load(text, &|_| None).unwrap_err().to_string());
+    // What is off is looked at, too.
     refused(
-        "gateway:\n  metrics:\n",
-        expect!["2:3: gateway.metrics: nothing says where the exposition is served; add address or shared"],
+        "gateway: {metrics: {enabled: false, address: 9091}}\n",
+        expect![[
+            r#"1:46: gateway.metrics.address: expected an address as IP:PORT, found the number 9091; write it in quotes: "9091""#
+        ]],
     );
     refused(
-        "gateway: {metrics: {path: /metrics}}\n",
-        expect!["1:20: gateway.metrics: nothing says where the exposition is served; add address or shared"],
+        "gateway: {metrics: {enabled: 1}}\n",
+        expect!["1:30: gateway.metrics.enabled: expected true or false, found the number 1"],
     );
     refused(
         "gateway: {metrics: {address: 9091}}\n",
@@ -186,7 +203,7 @@ fn shared_and_switches() {
     refused(
         "buckets: [1]",
         expect![[
-            r#"1:48: gateway.metrics.buckets: unknown key "buckets"; known keys: address, path, hosts, dialect, memory, series_per_family, expire, shared, disable, enable, labels, native_histograms, created, exemplars"#
+            r#"1:48: gateway.metrics.buckets: unknown key "buckets"; known keys: enabled, address, path, hosts, dialect, memory, series_per_family, expire, shared, disable, enable, labels, native_histograms, created, exemplars"#
         ]],
     );
 }

@@ -6,12 +6,13 @@ use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE
 use std::fmt::Write;
 
 /// Path, and what it is for.
-const ENTRIES: [(&str, &str); 15] = [
+const ENTRIES: [(&str, &str); 16] = [
     ("/", "this list"),
     ("/ui/", "dashboard"),
     ("/v1/status", "configuration, connections, requests, certificates"),
     ("/v1/health", "200, or 503 while the gateway starts or shuts down; for load balancers"),
     ("/v1/upstreams", "health of every node"),
+    ("/metrics", "metrics for Prometheus; see docs/monitoring.md"),
     ("/v1/metrics/cardinality", "number of metric series by family and label"),
     (
         "/v1/explain",

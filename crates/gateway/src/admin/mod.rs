@@ -5,6 +5,7 @@
 pub(crate) mod access;
 pub(crate) mod cardinality;
 pub(crate) mod devices;
+mod exposition;
 mod index;
 mod live;
 mod lua;

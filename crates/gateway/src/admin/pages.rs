@@ -3,6 +3,7 @@
 //! It owns no state: what it answers is asked of the control loop, which owns everything there is to know.
 
 use super::cardinality::Cardinality;
+use super::exposition;
 use super::index::index;
 use super::live;
 use super::lua;
@@ -17,6 +18,7 @@ use crate::explaining::chain::consumer;
 use crate::explaining::explanation::{Answer, hide_conditions};
 use crate::explaining::query::ExplainQuery;
 use crate::live::Live;
+use crate::metering::metrics::Metering;
 use crate::metering::recent_lines::RecentLines;
 use axum::Extension;
 use axum::extract::{Path, RawQuery};
@@ -29,7 +31,7 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::sync::Arc;
 use stillgate_admin::{Caller, Page};
-use stillgate_exporter::CONNECTIONS_MAX;
+use stillgate_exporter::{CONNECTIONS_MAX, SideDoor};
 use stillgate_proxy::UpstreamOverview;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
@@ -65,6 +67,8 @@ pub(crate) struct Api {
     pub(super) live: Arc<Live>,
     /// Of the access log; `None`: there is none, or resources come from the file.
     pub(super) recent: Option<Arc<RecentLines>>,
+    /// To who makes the exposition; `None`: nothing is measured.
+    pub(super) exposition: Option<SideDoor>,
     /// Returns free memory of the calling thread to the system.
     pub(super) give_back: fn(),
 }
@@ -75,10 +79,12 @@ impl Api {
         kept: Option<Opened>,
         live: Arc<Live>,
         recent: Option<Arc<RecentLines>>,
+        metering: Option<&Metering>,
         give_back: fn(),
     ) -> Api {
+        let exposition = metering.map(Metering::admin_door);
         let explaining = Arc::new(Semaphore::new(EXPLAINED_MAX));
-        Api { questions, explaining, lists: Arc::default(), kept, live, recent, give_back }
+        Api { questions, explaining, lists: Arc::default(), kept, live, recent, exposition, give_back }
     }
 
     /// Asks the control loop; `None`: the gateway is shutting down.
@@ -97,6 +103,7 @@ pub(crate) fn pages(api: &Api) -> Vec<Page> {
         page("/v1/status", "Get configuration, connections, requests, certificates", answered(api, status)),
         page("/v1/health", "Get 200, or 503 while the gateway starts or shuts down", answered(api, health)),
         page("/v1/upstreams", "Get the health of every node", answered(api, upstreams)),
+        page("/metrics", "Get the metrics, in a format of Prometheus (name[])", exposition::page(api)),
         page(
             "/v1/metrics/cardinality",
             "Get the number of metric series by family and label",

@@ -11,6 +11,7 @@ use std::borrow::Cow;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
     NoMetrics,
+    MetricsBusy,
     Ending,
     Failed,
 }
@@ -23,8 +24,12 @@ struct ErrorBody {
 pub(super) fn refuse(refusal: &Refusal) -> Response {
     let (status, error_msg) = match refusal {
         Refusal::NoMetrics => {
-            (StatusCode::NOT_FOUND, "404 Not Found: metrics are off; add gateway.metrics to the configuration")
+            (StatusCode::NOT_FOUND, "404 Not Found: metrics are off; set gateway.metrics.enabled to true and restart")
         }
+        Refusal::MetricsBusy => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the metrics cannot be had now: too many scrapes are being answered here, or another process takes over",
+        ),
         Refusal::Ending => (StatusCode::SERVICE_UNAVAILABLE, "the gateway is shutting down"),
         Refusal::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "500 Internal Server Error; see the gateway's log"),
     };

@@ -47,7 +47,7 @@ pub(crate) fn needs_restart(started: &Gateway, new: &Gateway) -> Vec<&'static st
     }
     match (metrics, &new.metrics) {
         (Some(metrics), Some(new)) => keys.extend(of_metrics(metrics, new)),
-        (metrics, new) => keys.push(("gateway.metrics", metrics.is_some() != new.is_some())),
+        (metrics, new) => keys.push(("gateway.metrics.enabled", metrics.is_some() != new.is_some())),
     }
     keys.into_iter().filter_map(|(key, differs)| differs.then_some(key)).collect()
 }
@@ -116,6 +116,7 @@ fn of_metrics(started: &Metrics, new: &Metrics) -> Keys<4> {
         disabled_labels: _,
         emptied_labels: _,
         enabled_labels: _,
+        live_routes: _,
         extra_labels: _,
         native_histograms: _,
         created: _,
@@ -157,7 +158,9 @@ mod tests {
             "workers: 2\n  config: {history_changes: 10, history_age: 1h, rejected_global_rule: ignore}",
             &["gateway.config.history_changes", "gateway.config.history_age"],
         );
-        check("workers: 2\n  metrics: {address: \"127.0.0.1:3\"}", &["gateway.metrics"]);
+        check("workers: 2\n  metrics: {dialect: apisix, expire: 1m}", &[]);
+        check("workers: 2\n  metrics: {address: \"127.0.0.1:3\"}", &["gateway.metrics.address"]);
+        check("workers: 2\n  metrics: {enabled: false}", &["gateway.metrics.enabled"]);
         let measured = gateway("metrics: {address: \"127.0.0.1:3\"}");
         let changed = gateway(
             "metrics: {address: \"127.0.0.1:4\", memory: 8MiB, series_per_family: 1000, shared: /s, path: /m, expire: 1m, \
@@ -165,6 +168,6 @@ mod tests {
         );
         let expected = ["address", "memory", "series_per_family", "shared"].map(|key| format!("gateway.metrics.{key}"));
         assert_eq!(needs_restart(&measured, &changed), expected);
-        assert_eq!(needs_restart(&measured, &gateway("log: {}")), ["gateway.metrics"]);
+        assert_eq!(needs_restart(&measured, &gateway("log: {}")), ["gateway.metrics.address"]);
     }
 }

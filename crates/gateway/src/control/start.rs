@@ -260,7 +260,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let guard = Arc::new(Guard::new(access));
     let live = Live::start(metering.as_ref().map(Metering::looker), fleet.tally(), plans.clone(), allocator::give_back);
     let recent = access_log.as_ref().and_then(AccessLogWriter::recent);
-    let api = Api::new(ask, kept.clone(), live.clone(), recent, allocator::give_back);
+    let api = Api::new(ask, kept.clone(), live.clone(), recent, metering.as_ref(), allocator::give_back);
     let server = admin_server(gateway, (&guard, &device_access), api)?;
     let (admin, serving) = admin.map(|(address, listener)| serve_admin(address, listener, server)).transpose()?.unzip();
     expose(metering.as_mut()).await;

@@ -2,6 +2,9 @@
 //!
 //! Of every route the counts of the last time are kept, so that one that is removed takes nothing from the sum. Histograms are
 //! kept of a few routes only, those that may be shown: the others' would be hundreds of mebibytes where there are very many.
+//!
+//! Times come from the internal family of fine buckets. Where there are more routes than it tells apart, a route's come from the
+//! classic buckets of the exposed family, which may be off by a third.
 
 use super::second::{Figures, OfRequests};
 use std::collections::{HashMap, HashSet};
@@ -9,6 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use stillgate_metrics::labels::value_of;
 use stillgate_metrics::{Buckets, Collector, Distribution, Kind, OTHER, Value};
+use stillgate_proxy::LIVE_DURATION;
 
 /// Routes that are shown because they have the most requests, and as many because they have the most errors.
 const TOP: usize = 10;
@@ -19,9 +23,13 @@ const TIMED_MAX: usize = 64;
 /// Families that count requests by route and status, one of each dialect. At most one of them counts at a time.
 const COUNTED: [&str; 2] = ["stillgate_http_requests_total", "apisix_http_status"];
 
-/// Families that time them: name, the value of the label `type` that is the whole request, and its unit in seconds.
-const TIMED: [(&str, Option<&str>, f64); 2] =
-    [("stillgate_http_request_duration_seconds", None, 1.0), ("apisix_http_latency", Some("request"), 0.001)];
+/// Families that time them, the finest first: name, the value of the label `type` that is the whole request, and its unit in
+/// seconds.
+const TIMED: [(&str, Option<&str>, f64); 3] = [
+    (LIVE_DURATION, None, 1.0),
+    ("stillgate_http_request_duration_seconds", None, 1.0),
+    ("apisix_http_latency", Some("request"), 0.001),
+];
 
 /// What was there the last time.
 #[derive(Default)]
@@ -51,12 +59,22 @@ struct Timed {
     routes: HashMap<Arc<str>, Distribution>,
 }
 
-/// The same since the last time.
+/// What a family has counted since the last time.
 struct Since {
     buckets: Buckets,
     unit_s: f64,
     all: Distribution,
     routes: HashMap<Arc<str>, Distribution>,
+}
+
+/// Times of requests, in seconds.
+#[derive(Default)]
+struct Times {
+    count: u64,
+    p50: Option<f64>,
+    p99: Option<f64>,
+    p999: Option<f64>,
+    max: Option<f64>,
 }
 
 impl Sampler {
@@ -133,9 +151,9 @@ impl Sampler {
         some.into_iter().map(|(_, id)| id.clone()).collect()
     }
 
-    /// Reads histograms; `None`: nothing was timed.
-    fn time(&mut self, collector: &Collector, wanted: &HashSet<Arc<str>>) -> Option<Since> {
-        let mut all_since = None;
+    /// Reads histograms, the finest first; those that have nothing new are left out.
+    fn time(&mut self, collector: &Collector, wanted: &HashSet<Arc<str>>) -> Vec<Since> {
+        let mut since = Vec::new();
         for (before, (family, kind, unit_s)) in self.timed.iter_mut().zip(TIMED) {
             let mut now = Timed::default();
             let found = collector.visit(family, |labels, value| {
@@ -158,50 +176,56 @@ impl Sampler {
                 let before = before.routes.get(id).or_else(|| is_new(id).then_some(&nothing))?;
                 Some((id.clone(), now.since(before)))
             });
-            let since = Since { buckets, unit_s, routes: both.collect(), all };
+            let of_family = Since { buckets, unit_s, routes: both.collect(), all };
             *before = now;
-            if since.all.count() > 0 {
-                all_since = Some(since);
+            if of_family.all.count() > 0 {
+                since.push(of_family);
             }
         }
-        all_since
+        since
     }
 
-    fn of_all(&self, has_codes: bool, since: &Option<Since>) -> OfRequests {
+    fn of_all(&self, has_codes: bool, since: &[Since]) -> OfRequests {
         let mut all = OfRequests { errors: has_codes.then_some(0), ..OfRequests::default() };
         for route in self.routes.values() {
             all.requests += route.now.requests.saturating_sub(route.before.requests);
             all.errors = all.errors.map(|errors| errors + route.now.errors.saturating_sub(route.before.errors));
         }
-        let q = |q| since.as_ref().and_then(|since| since.quantile(&since.all, q));
-        OfRequests { p50: q(0.5), p99: q(0.99), p999: q(0.999), ..all }
+        let Times { count, p50, p99, p999, max } =
+            since.first().map(|since| since.times(&since.all)).unwrap_or_default();
+        OfRequests { timed: count, p50, p99, p999, max, ..all }
     }
 
-    fn of_route(&self, id: &str, has_codes: bool, since: &Option<Since>) -> OfRequests {
+    fn of_route(&self, id: &str, has_codes: bool, since: &[Since]) -> OfRequests {
         let Route { before, now } = self.routes.get(id).copied().unwrap_or_default();
-        let state = since.as_ref().and_then(|since| Some((since, since.routes.get(id)?)));
-        let q = |q| state.and_then(|(since, state)| since.quantile(state, q));
+        let mut states = since.iter().filter_map(|since| Some((since, since.routes.get(id)?)));
+        let finest = states.find(|(_, state)| state.count() > 0);
+        let Times { count, p50, p99, max, .. } = finest.map(|(since, state)| since.times(state)).unwrap_or_default();
         OfRequests {
             requests: now.requests.saturating_sub(before.requests),
             errors: has_codes.then_some(now.errors.saturating_sub(before.errors)),
-            p50: q(0.5),
-            p99: q(0.99),
+            timed: count,
+            p50,
+            p99,
             p999: None,
+            max,
         }
     }
 }
 
 impl Since {
-    /// In seconds.
-    fn quantile(&self, state: &Distribution, q: f64) -> Option<f64> {
-        state.quantile(q, &self.buckets).map(|value| value * self.unit_s)
+    fn times(&self, state: &Distribution) -> Times {
+        let q = |q| state.quantile(q, &self.buckets).map(|value| value * self.unit_s);
+        Times { count: state.count(), p50: q(0.5), p99: q(0.99), p999: q(0.999), max: q(1.0) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stillgate_config::Metrics;
     use stillgate_metrics::{CollectorOptions, Declared, Family, Options, Process, Registry, Writer};
+    use stillgate_proxy::declare_live;
     use stillgate_testkit::eventually;
 
     /// Metrics with one writer.
@@ -209,13 +233,15 @@ mod tests {
         writer: Writer,
         collector: Collector,
         counted: Arc<Declared>,
-        timed: Arc<Declared>,
+        /// Of classic buckets, and of fine ones.
+        timed: [Arc<Declared>; 2],
         sampler: Sampler,
         now_ms: u64,
     }
 
     impl Bench {
-        fn new() -> Bench {
+        /// With fine buckets for some routes.
+        fn new(live_routes: u32) -> Bench {
             let registry = Arc::new(Registry::start(Options::new(Process { pid: 1, start: 1 }, 1_000, 7)).unwrap());
             let family = |name: &str, kind, labels: &[&str]| Family {
                 name: name.to_owned(),
@@ -227,7 +253,10 @@ mod tests {
             };
             let counted = registry.declare(family(COUNTED[0], Kind::Counter, &["route", "code"])).unwrap();
             let buckets = Buckets { classic: vec![0.001, 0.01, 0.1, 1.0], native: None };
-            let timed = registry.declare(family(TIMED[0].0, Kind::Histogram(buckets), &["route"])).unwrap();
+            let classic = registry.declare(family(TIMED[1].0, Kind::Histogram(buckets), &["route"])).unwrap();
+            let loaded = stillgate_config::load("gateway: {}\n", &|_| None).unwrap();
+            let metrics = Metrics { live_routes, ..loaded.config.gateway.metrics.unwrap() };
+            let timed = [classic, declare_live(&metrics, &registry).unwrap().unwrap()];
             let writer = registry.writer().unwrap();
             let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
             Bench { writer, collector, counted, timed, sampler: Sampler::default(), now_ms: 1_000 }
@@ -240,8 +269,10 @@ mod tests {
             });
             let series = self.writer.series(&self.counted, &[route.as_bytes(), code.as_bytes()]);
             assert!(self.writer.add(series, count));
-            let series = self.writer.series(&self.timed, &[route.as_bytes()]);
-            (0..count).for_each(|_| assert!(self.writer.observe(series, seconds)));
+            for timed in &self.timed {
+                let series = self.writer.series(timed, &[route.as_bytes()]);
+                (0..count).for_each(|_| assert!(self.writer.observe(series, seconds)));
+            }
         }
 
         fn sample(&mut self, followed: &[&str]) -> Figures {
@@ -254,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_second_is_what_came_since_the_last_one() {
-        let mut bench = Bench::new();
+        let mut bench = Bench::new(100);
         bench.requests("a", "200", 100, 0.005);
         bench.requests("", "404", 5, 0.0005);
         assert_eq!(bench.sample(&[]).all, None);
@@ -288,8 +319,50 @@ mod tests {
     }
 
     #[test]
+    fn percentiles_are_within_a_twentieth() {
+        let mut bench = Bench::new(100);
+        bench.requests("a", "200", 1, 0.3);
+        bench.sample(&[]);
+        // Bounds of buckets, and what is beside them.
+        let bounds = (-255..140).map(|step| (f64::from(step) / 16.0).exp2());
+        for seconds in bounds.flat_map(|bound| [bound, bound * 1.000_001, bound * 1.02]).chain([0.3, 1.0]) {
+            bench.requests("a", "200", 120, seconds);
+            let figures = bench.sample(&[]);
+            for of in [figures.all.as_ref().unwrap(), &figures.routes[0].1] {
+                assert_eq!(of.timed, 120);
+                for found in [of.p50, of.p99, of.max] {
+                    let found = found.unwrap();
+                    assert!((found / seconds - 1.0).abs() < 0.05, "{found} for {seconds}");
+                }
+            }
+        }
+        // Beyond all bounds.
+        bench.requests("a", "200", 1, 86_400.0);
+        assert_eq!(bench.sample(&[]).all.unwrap().max, Some(512.0));
+        bench.requests("a", "200", 1, 0.0);
+        assert!(bench.sample(&[]).all.unwrap().max.unwrap() < 1e-4);
+    }
+
+    /// All together are as exact as ever.
+    #[test]
+    fn with_more_routes_than_are_told_apart_theirs_come_from_classic_buckets() {
+        let mut bench = Bench::new(64);
+        (0..300).for_each(|n| bench.requests(&format!("r{n}"), "200", 1, 0.3));
+        bench.sample(&[]);
+        bench.sample(&[]);
+        (0..300).for_each(|n| bench.requests(&format!("r{n}"), "200", 1, 0.3));
+        let figures = bench.sample(&[]);
+        let all = figures.all.unwrap();
+        assert_eq!((all.requests, all.timed), (300, 300));
+        assert!((all.p99.unwrap() / 0.3 - 1.0).abs() < 0.05, "{all:?}");
+        let (_, route) = &figures.routes[0];
+        assert_eq!(route.timed, 1);
+        assert!(route.max.is_some_and(|max| max > 0.1 && max <= 1.0), "{route:?}");
+    }
+
+    #[test]
     fn the_ten_busiest_and_the_ten_worst() {
-        let mut bench = Bench::new();
+        let mut bench = Bench::new(100);
         (0..40).for_each(|n| bench.requests(&format!("r{n:02}"), "200", 1, 0.005));
         bench.sample(&[]);
         (0..40).for_each(|n| bench.requests(&format!("r{n:02}"), "200", n + 1, 0.005));

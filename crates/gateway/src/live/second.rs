@@ -28,10 +28,13 @@ pub(super) struct OfRequests {
     pub(super) requests: u64,
     /// Answered 5xx; `None`: the metrics have no label `code`.
     pub(super) errors: Option<u64>,
+    /// Those whose time is known.
+    pub(super) timed: u64,
     /// Seconds; `None`: no request ended, or they are not measured.
     pub(super) p50: Option<f64>,
     pub(super) p99: Option<f64>,
     pub(super) p999: Option<f64>,
+    pub(super) max: Option<f64>,
 }
 
 /// What is known without metrics.
@@ -57,9 +60,11 @@ struct Sent<'a> {
     t: u64,
     requests: f64,
     errors: Option<f64>,
+    timed: u64,
     p50: Option<f64>,
     p99: Option<f64>,
     p999: Option<f64>,
+    max: Option<f64>,
     connections: u64,
     tunnels: u64,
     generation: u64,
@@ -71,8 +76,10 @@ struct SentRoute<'a> {
     id: &'a str,
     requests: f64,
     errors: Option<f64>,
+    timed: u64,
     p50: Option<f64>,
     p99: Option<f64>,
+    max: Option<f64>,
 }
 
 impl Second {
@@ -85,9 +92,11 @@ impl Second {
             t: known.t,
             requests: rate(all.requests),
             errors: all.errors.map(rate),
+            timed: all.timed,
             p50: all.p50.map(rounded),
             p99: all.p99.map(rounded),
             p999: all.p999.map(rounded),
+            max: all.max.map(rounded),
             connections: known.connections,
             tunnels: known.tunnels,
             generation: known.generation,
@@ -106,8 +115,10 @@ impl<'a> SentRoute<'a> {
             id,
             requests: rate(of.requests, elapsed_s),
             errors: of.errors.map(|errors| rate(errors, elapsed_s)),
+            timed: of.timed,
             p50: of.p50.map(rounded),
             p99: of.p99.map(rounded),
+            max: of.max.map(rounded),
         }
     }
 }
@@ -140,9 +151,11 @@ mod tests {
         let of = |requests, errors| OfRequests {
             requests,
             errors: Some(errors),
+            timed: requests,
             p50: Some(0.001_234_56),
             p99: Some(0.25),
             p999: Some(1.0),
+            max: Some(1.5),
         };
         let known = ProcessFigures { t: 1_795_220_833, connections: 7, tunnels: 1, generation: 3 };
         let figures = Figures {
@@ -152,12 +165,12 @@ mod tests {
             took: Duration::ZERO,
         };
         let second = Second::new(&known, &figures, 0, 3.0);
-        expect![[r#"{"t":1795220833,"requests":333.3,"errors":6.667,"p50":0.001235,"p99":0.25,"p999":1.0,"connections":7,"tunnels":1,"generation":3,"routes":[{"id":"orders \"<b>\"","requests":111.0,"errors":0.6667,"p50":0.001235,"p99":0.25},{"id":"b","requests":0.0,"errors":null,"p50":null,"p99":null}]"#]]
+        expect![[r#"{"t":1795220833,"requests":333.3,"errors":6.667,"timed":1000,"p50":0.001235,"p99":0.25,"p999":1.0,"max":1.5,"connections":7,"tunnels":1,"generation":3,"routes":[{"id":"orders \"<b>\"","requests":111.0,"errors":0.6667,"timed":333,"p50":0.001235,"p99":0.25,"max":1.5},{"id":"b","requests":0.0,"errors":null,"timed":0,"p50":null,"p99":null,"max":null}]"#]]
         .assert_eq(str::from_utf8(&second.text).unwrap());
-        expect![[r#"{"id":"b","requests":0.3333,"errors":0.0,"p50":0.001235,"p99":0.25}"#]]
+        expect![[r#"{"id":"b","requests":0.3333,"errors":0.0,"timed":1,"p50":0.001235,"p99":0.25,"max":1.5}"#]]
             .assert_eq(&second.routes["b"]);
         let without = Second::new(&known, &Figures::default(), 5, 1.0);
-        expect![[r#"{"t":1795220833,"requests":5.0,"errors":null,"p50":null,"p99":null,"p999":null,"connections":7,"tunnels":1,"generation":3,"routes":[]"#]]
+        expect![[r#"{"t":1795220833,"requests":5.0,"errors":null,"timed":0,"p50":null,"p99":null,"p999":null,"max":null,"connections":7,"tunnels":1,"generation":3,"routes":[]"#]]
         .assert_eq(str::from_utf8(&without.text).unwrap());
     }
 

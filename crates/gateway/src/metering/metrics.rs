@@ -13,12 +13,12 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use stillgate_config::{Config, Label, Measure, Metrics};
+use stillgate_config::{Config, Gateway, Label, Measure, Metrics};
 use stillgate_exporter::{Exporter, Hosts, Looker, SideDoor, Site};
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{Collector, CollectorOptions, Declared, Options, Process, Registry, RegistryError, Writer};
 use stillgate_plugin::outbox::Counts;
-use stillgate_proxy::{MetricsPlan, Plan, StartError, Subject, random, worker_count};
+use stillgate_proxy::{LIVE_SERIES_BYTES, MetricsPlan, Plan, StartError, Subject, declare_live, random, worker_count};
 use stillgate_tls::Problem;
 use stillgate_upstream::Endpoint;
 use tokio::sync::Notify;
@@ -26,6 +26,12 @@ use tracing::warn;
 
 /// Of the memory for metrics, what encoded text may take; half of it is the writers', the rest the reader's.
 const CACHE_SHARE: f64 = 0.3;
+
+/// Routes whose latency is kept for the dashboard, at least and at most.
+const LIVE_ROUTES: (usize, usize) = (16, 1000);
+
+/// Of the memory for metrics, what that may take, unless there is room for the least number of routes only: one part in so many.
+const LIVE_PART: usize = 16;
 
 /// Why there are no metrics, although they are asked for.
 #[derive(Debug)]
@@ -218,9 +224,9 @@ impl Metering {
     /// stays as it is.
     pub(crate) fn next(&self, config: &Config) -> Result<Next, RegistryError> {
         // What was taken at the start stays.
-        let Metrics { address, memory_bytes, series_per_family, shared, .. } = self.settings.clone();
+        let Metrics { address, memory_bytes, series_per_family, shared, live_routes, .. } = self.settings.clone();
         let wanted = wanted(config).unwrap_or_else(|| self.settings.clone());
-        let settings = Metrics { address, memory_bytes, series_per_family, shared, ..wanted };
+        let settings = Metrics { address, memory_bytes, series_per_family, shared, live_routes, ..wanted };
         let plan = match settings == self.settings {
             true => self.plan.clone(),
             false => Arc::new(MetricsPlan::new(&settings, &self.registry)?),
@@ -322,6 +328,11 @@ impl Metering {
         self.exporter.side_door()
     }
 
+    /// Where scrapes go that come by the admin address.
+    pub(crate) fn admin_door(&self) -> SideDoor {
+        self.exporter.admin_door()
+    }
+
     /// Whether the exporter's thread has ended, which is a bug.
     pub(crate) fn is_broken(&self) -> bool {
         self.exporter.has_ended()
@@ -340,7 +351,18 @@ impl Metering {
 /// What a configuration has recorded; `None`: nothing.
 pub(crate) fn wanted(config: &Config) -> Option<Metrics> {
     let emptied = stillgate_plugins::disabled_labels(&config.plugins.metadata);
-    config.gateway.metrics.as_ref().map(|metrics| metrics.with_emptied(emptied))
+    let metrics = config.gateway.metrics.as_ref()?;
+    Some(Metrics { live_routes: live_routes(&config.gateway, metrics), ..metrics.with_emptied(emptied) })
+}
+
+/// Routes whose latency is kept for the dashboard, if there can be one.
+fn live_routes(gateway: &Gateway, metrics: &Metrics) -> u32 {
+    if gateway.admin.is_none() {
+        return 0;
+    }
+    let (least, most) = LIVE_ROUTES;
+    let fit = metrics.memory_bytes / LIVE_PART / worker_count(gateway) / LIVE_SERIES_BYTES;
+    fit.clamp(least, most) as u32
 }
 
 /// Why the metrics that a configuration wants cannot be had. Nothing is listened on, and nothing is shared.
@@ -411,7 +433,8 @@ fn collector_options(settings: &Metrics, own: &OwnMetrics, registry: &Registry) 
     reader.encode.created = settings.created;
     let declared = |measure: Measure| -> Option<Arc<Declared>> { own.declared(measure).cloned() };
     // All of them have been declared before: this finds them.
-    let in_use = settings.families().filter_map(|spec| registry.declare(spec.family(settings)?).ok());
+    let exposed = settings.families().filter_map(|spec| registry.declare(spec.family(settings)?).ok());
+    let in_use = exposed.chain(declare_live(settings, registry).ok().flatten());
     CollectorOptions {
         reader,
         expire_ms: settings.expire.map(|time| time.as_millis() as u64),

@@ -35,10 +35,10 @@ const HOSTILE: [&str; 4] = [
     "<svg onload=window.broken=1>",
 ];
 
-/// Without `gateway.metrics` a page has one panel that says so, in place of charts and lists that would be empty.
+/// Where metrics are off, a page has one panel that says so, in place of charts and lists that would be empty.
 #[test]
 fn without_metrics_one_panel_says_so() {
-    let keys = format!("  keys: [{{name: admin, key: {KEY}, role: admin}}]\n");
+    let keys = format!("  keys: [{{name: admin, key: {KEY}, role: admin}}]\nmetrics: {{enabled: false}}\n");
     let routes = "routes: [{id: own, uri: /own, plugins: {mocking: {response_example: x}}}]\n";
     let gateway = Gateway::start(STILLGATE, &Setup::resources(routes).gateway(&keys));
     let mut page = Page::open(DESK);
@@ -46,7 +46,7 @@ fn without_metrics_one_panel_says_so() {
     let panels = "[...document.querySelectorAll('.empty-title')].filter((it) => it.checkVisibility() && it.innerText === 'Metrics are off').length";
     for (path, unknown, shown) in [
         ("/overview", ["Most errors", "Busiest routes", "Errors per second"], "Requests per second"),
-        ("/metrics", ["failed", "404", "No series"], "gateway.metrics"),
+        ("/metrics", ["failed", "404", "No series"], "gateway.metrics.enabled"),
         ("/routes/own", ["Latency", "Per-second figures", "Requests per second"], "How a request is handled"),
     ] {
         page.visit(path);
@@ -56,6 +56,35 @@ fn without_metrics_one_panel_says_so() {
         for unknown in unknown {
             assert!(!text.contains(unknown), "{path}: {unknown}: {text}");
         }
+    }
+}
+
+/// Without a section `gateway.metrics` they are on. Of few requests a second the slowest is shown, and no high percentile.
+#[test]
+fn of_few_requests_the_slowest_is_shown() {
+    let keys = format!("  keys: [{{name: admin, key: {KEY}, role: admin}}]\n");
+    let routes = "routes: [{id: own, uri: /own, plugins: {mocking: {response_example: x}}}]\n";
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(routes).gateway(&keys));
+    let mut page = Page::open(DESK);
+    sign_in(&mut page, &gateway);
+    let shown = [
+        ("/overview", "document.body.innerText.includes('the slowest of')"),
+        ("/overview", "/max [0-9.,]+ .?s/.test(document.querySelector('.ranking-about')?.innerText ?? '')"),
+        (
+            "/routes/own",
+            "[...document.querySelectorAll('.legend li')].some((it) => /^max[0-9.,]+ .?s$/.test(it.innerText.replaceAll('\\n', '')))",
+        ),
+        (
+            "/routes/own",
+            "[...document.querySelectorAll('.legend li')].some((it) => it.innerText.replaceAll('\\n', '') === 'p99–')",
+        ),
+    ];
+    for (path, script) in shown {
+        page.visit(path);
+        eventually(script, || {
+            assert_eq!(gateway.get("/own").head.status(), 200);
+            page.eval(script) == Json::Bool(true)
+        });
     }
 }
 

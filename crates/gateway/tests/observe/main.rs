@@ -2,6 +2,7 @@
 
 mod access_log;
 mod access_log_values;
+mod admin_metrics;
 mod exporter;
 mod log_receivers;
 mod logs;

@@ -527,18 +527,6 @@ fn clients_that_take_all_descriptors_do_not_end_it() {
 }
 
 #[test]
-fn without_metrics_there_is_nothing() {
-    let upstream = Upstream::echo();
-    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
-    let response = stillgate_testkit::Client::connect(gateway.admin_addr()).get("/v1/metrics/cardinality");
-    assert_eq!(response.head.status(), 404);
-    let answer = String::from_utf8_lossy(&response.body).into_owned();
-    assert!(answer.contains("add gateway.metrics"), "{answer}");
-    gateway.reload(&Setup::to(upstream.addr()).gateway("metrics: {address: \"127.0.0.1:1\"}"));
-    eventually("the log to say so", || gateway.log().contains("gateway.metrics differs"));
-}
-
-#[test]
 fn an_address_in_use_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("its address");

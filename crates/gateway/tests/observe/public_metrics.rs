@@ -77,7 +77,7 @@ fn a_route_serves_what_the_exporter_does() {
 #[test]
 fn without_metrics_there_is_no_page() {
     let node = Upstream::echo();
-    let mut gateway = Gateway::start(STILLGATE, &setup(&node));
+    let mut gateway = Gateway::start(STILLGATE, &setup(&node).gateway("metrics: {enabled: false}"));
     let page = gateway.get(PATH);
     assert_eq!((page.head.status(), page.head.get("x-a")), (404, Some("b")));
     assert!(String::from_utf8(page.body).unwrap().contains("<title>404 Not Found</title>"));

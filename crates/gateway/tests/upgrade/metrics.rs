@@ -196,3 +196,24 @@ fn a_tunnel_that_moves_is_counted_once() {
     drop(tunnel);
     eventually("the tunnel to end", || shows(0.0, 1.0, Some(1.0)));
 }
+
+/// Where only the admin address exposes them.
+#[test]
+fn totals_go_on_without_an_address_of_their_own() {
+    let upstream = Upstream::echo();
+    let mut upgraded = Upgraded::start(&Setup::to(upstream.addr()));
+    let admin = upgraded.gateway.admin_addr();
+    let counted = || {
+        let text = Client::connect(admin).get("/metrics").body;
+        sum(std::str::from_utf8(&text).expect("UTF-8"), "stillgate_http_requests_total")
+    };
+    let ask = |upgraded: &Upgraded| assert_eq!(upgraded.gateway.client().get("/x").head.status(), 200);
+    ask(&upgraded);
+    ask(&upgraded);
+    eventually("both to be counted", || counted() == Some(2.0));
+    upgraded.upgrade();
+    upgraded.await_old();
+    eventually("the totals of the former process", || counted() == Some(2.0));
+    ask(&upgraded);
+    eventually("one more", || counted() == Some(3.0));
+}

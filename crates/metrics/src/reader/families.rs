@@ -74,7 +74,13 @@ impl Families {
 
     /// Families that are not exposed, as a newer one of another kind has their name.
     pub(super) fn hidden(&self) -> usize {
-        self.order.len() - self.exposed.len()
+        let internal = self.all().filter(|merged| merged.family.is_internal()).count();
+        self.order.len() - self.exposed.len() - internal
+    }
+
+    /// The family of this name, internal ones included; of several the newest.
+    pub(super) fn find(&self, name: &str) -> Option<&MergedFamily> {
+        self.of_name(name).first().map(|id| self.get(*id))
     }
 
     /// The family that this declaration is one of; and whether what was encoded of it is void.
@@ -150,6 +156,7 @@ impl Families {
         };
         order.sort_by_cached_key(key);
         exposed.clone_from(order);
+        exposed.retain(|id| entries[*id as usize].as_ref().is_some_and(|merged| !merged.family.is_internal()));
         exposed.dedup_by(|later, first| {
             let name = |id: u32| entries[id as usize].as_ref().map(|merged| merged.name.clone());
             name(*later) == name(*first)

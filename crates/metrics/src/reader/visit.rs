@@ -9,11 +9,10 @@ use crate::family::{Family, Kind};
 use crate::value::{Distribution, Value};
 
 impl Reader {
-    /// Visits the merged value of every series of an exposed family, with its labels as [`Pairs`](crate::labels::Pairs) reads
+    /// Visits the merged value of every series of a family, exposed or internal, with its labels as [`Pairs`](crate::labels::Pairs) reads
     /// them. Which series there are was found by the last refresh; the values are of now. `None`: there is no such family.
     pub(crate) fn visit(&self, name: &str, mut visit: impl FnMut(&[u8], Value<'_>)) -> Option<&Family> {
-        let families = self.order.families.exposed.iter().map(|id| self.order.families.get(*id));
-        let merged = families.into_iter().find(|merged| merged.family.name == name)?;
+        let merged = self.order.families.find(name)?;
         let kind = &merged.family.kind;
         let (mut part, mut whole) = (Distribution::default(), Distribution::default());
         let slots = merged.chunks.iter().flat_map(|id| &self.store.slots[*id as usize]);
@@ -62,5 +61,30 @@ mod tests {
         });
         assert_eq!(counts, [2]);
         assert!(desk.reader.visit("no_such_family", |_, _| panic!("there is none")).is_none());
+    }
+
+    #[test]
+    fn an_internal_family_is_read_and_not_exposed() {
+        let mut pen = Pen::new(1, 1 << 20);
+        let internal = Family { name: "__a_seconds".to_owned(), ..histogram() };
+        for family in [&internal, &counter()] {
+            let number = pen.family(family);
+            let ink = pen.series(number, "a=\"1\"");
+            match family.kind {
+                Kind::Histogram(_) => pen.observe(ink, 0.05),
+                _ => pen.add(ink, 1),
+            }
+        }
+        let mut desk = Desk::new(&[pen.mount()]);
+        assert_eq!(desk.refresh().hidden_families, 0);
+        let text = desk.scrape();
+        assert!(text.contains(&counter().name) && !text.contains("__a"), "{text}");
+        assert_eq!(desk.reader.cardinality().len(), 1);
+        let mut counts = Vec::new();
+        let found = desk.reader.visit("__a_seconds", |_, value| match value {
+            Value::Histogram(state) => counts.push(state.count()),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!((found, counts), (Some(&internal), vec![1]));
     }
 }

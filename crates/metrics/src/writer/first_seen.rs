@@ -111,9 +111,10 @@ impl Writer {
         }
     }
 
-    /// Counts one observation for each label whose value was replaced.
+    /// Counts one observation for each label whose value was replaced; of internal families nobody is to hear.
     fn count_collapsed(&mut self, family: &Arc<Declared>, replaced: u32) {
-        if replaced == 0 || family.id == self.counts.id || !self.inner.counts_collapses {
+        let is_counted = family.id != self.counts.id && !family.family().is_internal();
+        if replaced == 0 || !is_counted || !self.inner.counts_collapses {
             return;
         }
         let counts = self.counts.clone();

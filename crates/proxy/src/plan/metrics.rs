@@ -7,10 +7,23 @@
 use std::fmt::Write;
 use std::sync::Arc;
 use stillgate_config::{FamilySpec, Label, LabelSource, Measure, Metrics};
-use stillgate_metrics::{Declared, Registry, RegistryError};
+use stillgate_metrics::{Buckets, Declared, Family, Kind, Registry, RegistryError};
 use stillgate_upstream::Endpoint;
 
-/// What a finished request adds to: one counter, three histograms and two counters of bytes, whatever the dialect.
+/// The internal family by which the dashboard has percentiles: seconds that requests took, by route, whatever the dialect and its
+/// classic buckets are.
+pub const LIVE_DURATION: &str = "__live_request_duration_seconds";
+
+/// Its bounds are powers of two, from 15 microseconds to 512 seconds, each octave in 16: a bucket is 4.4% wide.
+const LIVE_OCTAVES: std::ops::Range<i32> = -16..9;
+const LIVE_BUCKETS_PER_OCTAVE: i32 = 16;
+
+/// Bytes of one of its series, about.
+pub const LIVE_SERIES_BYTES: usize =
+    (LIVE_OCTAVES.end - LIVE_OCTAVES.start) as usize * LIVE_BUCKETS_PER_OCTAVE as usize * 8 + 128;
+
+/// What a finished request adds to: one counter, three histograms and two counters of bytes, whatever the dialect; and the
+/// histogram of the dashboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Aspect {
     /// That it was answered.
@@ -25,16 +38,25 @@ pub(crate) enum Aspect {
     Received,
     /// Bytes to the client.
     Sent,
+    /// The same as `RequestTime`, for the dashboard.
+    LiveTime,
 }
 
 impl Aspect {
-    pub(crate) const ALL: [Aspect; 6] =
-        [Aspect::Count, Aspect::RequestTime, Aspect::NodeTime, Aspect::OwnTime, Aspect::Received, Aspect::Sent];
+    pub(crate) const ALL: [Aspect; 7] = [
+        Aspect::Count,
+        Aspect::RequestTime,
+        Aspect::NodeTime,
+        Aspect::OwnTime,
+        Aspect::Received,
+        Aspect::Sent,
+        Aspect::LiveTime,
+    ];
 
     /// What `type` or `direction` says where one family has several aspects.
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Aspect::Count => "",
+            Aspect::Count | Aspect::LiveTime => "",
             Aspect::RequestTime => "request",
             Aspect::NodeTime => "upstream",
             Aspect::OwnTime => "apisix",
@@ -143,6 +165,10 @@ impl MetricsPlan {
                 measure => plan.take(measure, &family),
             }
         }
+        if let Some(declared) = declare_live(metrics, registry)? {
+            plan.requests
+                .take(Aspect::LiveTime, PlanFamily { declared, sources: [LabelSource::Label(Label::Route)].into() });
+        }
         Ok(plan)
     }
 
@@ -183,7 +209,7 @@ impl MetricsPlan {
 
     /// Whether somebody wants to know how long requests, or tunnels, take.
     pub(crate) fn times_requests(&self) -> bool {
-        self.wants(Aspect::RequestTime) || self.times_nodes()
+        self.wants(Aspect::RequestTime) || self.wants(Aspect::LiveTime) || self.times_nodes()
     }
 
     /// Whether somebody wants to know how long nodes take.
@@ -205,6 +231,24 @@ fn plan_family(spec: &FamilySpec, metrics: &Metrics, registry: &Registry) -> Res
         }
         _ => Ok(None),
     }
+}
+
+/// The internal family of the dashboard, where it is wanted. With more routes than it has room for, it does not tell them apart.
+pub fn declare_live(metrics: &Metrics, registry: &Registry) -> Result<Option<Arc<Declared>>, RegistryError> {
+    let octaves = LIVE_OCTAVES.start * LIVE_BUCKETS_PER_OCTAVE..=LIVE_OCTAVES.end * LIVE_BUCKETS_PER_OCTAVE;
+    let bound = |step| (f64::from(step) / f64::from(LIVE_BUCKETS_PER_OCTAVE)).exp2();
+    let family = Family {
+        name: LIVE_DURATION.to_owned(),
+        help: "Seconds that requests took, in fine buckets for the dashboard.".to_owned(),
+        unit: "seconds".to_owned(),
+        kind: Kind::Histogram(Buckets { classic: octaves.map(bound).collect(), native: None }),
+        labels: vec![Label::Route.name().to_owned()],
+        exemplars: false,
+    };
+    // A part of the bound is held back, for when the label collapses.
+    let sets_max = metrics.live_routes.saturating_add(metrics.live_routes / 8);
+    let declare = || registry.declare_bounded(family, sets_max);
+    (metrics.live_routes > 0).then(declare).transpose()
 }
 
 /// The node as configured: its address or name with the port, whatever the port is; or its address alone.

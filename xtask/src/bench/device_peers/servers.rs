@@ -55,6 +55,7 @@ impl Server<'_> {
                     format!(
                         "gateway:\n  workers: 1\n  listeners: [{{address: \"{clients}\"}}]\n  \
                          devices: {{node: a, address: \"{back_ends}\"}}\n  \
+                         metrics: {{enabled: false}}\n  \
                          limits: {{connections_per_worker: {}}}\n\
                          routes:\n  - {{id: devices, uri: /sub/*, plugins: {{device-gateway: \
                          {{id: $arg_device, protocol: {protocol}}}}}}}\n",

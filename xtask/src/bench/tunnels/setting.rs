@@ -86,6 +86,7 @@ pub(in crate::bench) fn start_stillgate(
   listeners:
     - address: \"{address}\"
   limits: {{connections_per_worker: {connections}}}
+  metrics: {{enabled: false}}
   timeouts: {{tunnel_idle: 24h}}
 upstreams:
   - {{id: node, type: roundrobin, nodes: {{\"{node}\": 1}}}}

@@ -42,7 +42,9 @@ const EXPIRE: Span = span(Duration::ZERO, Duration::from_secs(30 * 24 * 3600));
 object! {
     /// What is measured and where it is exposed; [metrics.md](metrics.md) has the families and their labels.
     pub(crate) struct MetricsKeys {
-        /// Where the exposition is served: `IP:PORT`. This, `shared` or both.
+        /// Whether anything is measured. `false`: nothing is, whatever the other keys say.
+        enabled: bool = Flag => default(true);
+        /// Where the exposition is served beside `/metrics` of the admin address: `IP:PORT`.
         address: SocketAddr = ADDRESS => optional;
         /// The exposition's path.
         path: String = METRICS_PATH => default("/metrics".to_owned());
@@ -73,9 +75,6 @@ object! {
         /// Whether histograms of requests have the trace of the last sampled request as exemplar of each bucket, in
         /// OpenMetrics and protobuf; takes 192 bytes a bucket and series.
         exemplars: bool = Flag => default(false);
-        any_of {
-            "nothing says where the exposition is served": address | shared;
-        }
     }
 }
 
@@ -97,9 +96,16 @@ object! {
     }
 }
 
-/// The kind of `gateway.metrics`.
-pub(crate) const METRICS: Then<Map<MetricsKeys>, Metrics> =
-    Then { kind: map::<MetricsKeys>(), make: |keys, _, path, sink| Some(resolve(keys, path, sink)) };
+/// The kind of `gateway.metrics`; `None`: nothing is measured.
+pub(crate) const METRICS: Then<Map<MetricsKeys>, Option<Metrics>> = Then {
+    kind: map::<MetricsKeys>(),
+    make: |keys, _, path, sink| {
+        let is_on = keys.enabled;
+        // What is off is checked, too, so that it can be switched on.
+        let metrics = resolve(keys, path, sink);
+        Some(is_on.then_some(metrics))
+    },
+};
 
 const DIALECT: Choice<Dialect> = Choice { words: &Dialect::ALL, unbuilt: &[] };
 
@@ -210,6 +216,7 @@ fn resolve(keys: MetricsKeys, path: &Path<'_>, sink: &mut Sink) -> Metrics {
         disabled_families,
         disabled_labels,
         emptied_labels: Vec::new(),
+        live_routes: 0,
         enabled_labels,
         extra_labels,
         native_histograms: keys.native_histograms,

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 const INTRODUCTION: &str = "\
 # Metrics
 
-What the gateway exposes on `gateway.metrics.address`, by dialect. How to switch families and labels off, how to add labels
+What the gateway exposes, by dialect, at `/metrics` of the admin address and on `gateway.metrics.address`
+([where to scrape](monitoring.md#where-to-scrape)). How to switch families and labels off, how to add labels
 from variables of the request and how to bound memory is said in [configuration.md](configuration.md#metrics).
 
-Every peer that reaches the address may scrape; there is no key. On a loopback address a scraper
+Every peer that reaches `gateway.metrics.address` may scrape; there is no key. On a loopback address a scraper
 must ask for an IP address, `localhost`, the machine's own name or one of `gateway.metrics.hosts`
 (see [admin.md](admin.md#access)); on other addresses any name works.
 

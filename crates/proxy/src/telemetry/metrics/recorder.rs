@@ -85,6 +85,8 @@ struct Amounts {
     /// `None`: no node was asked.
     node: Option<f64>,
     own: Option<f64>,
+    /// The same as `request`, in seconds.
+    live: Option<f64>,
 }
 
 impl Recorder {
@@ -208,7 +210,10 @@ impl Recorder {
                 amounts.add(writer, aspect, handle);
                 handles.of[aspect as usize] = handle;
                 let is_variable = added.variable & aspect.bit() != 0;
-                if !is_variable && handle != Handle::NONE && !writer.is_collapsed(handle) {
+                // What the dashboard's family has collapsed is not counted, and may be found the short way.
+                let is_given_up = || aspect == Aspect::LiveTime && family.declared.collapsed() != 0;
+                let is_plain = handle != Handle::NONE && (!writer.is_collapsed(handle) || is_given_up());
+                if !is_variable && is_plain {
                     handles.kept |= aspect.bit();
                 }
             }
@@ -234,8 +239,9 @@ impl Amounts {
             until.saturating_duration_since(since)
         });
         let own = request.map(|request| request.saturating_sub(node.unwrap_or_default()));
+        let live = request.map(|request| unit(request) * 1e-9);
         let [request, node, own] = [request, node, own].map(|time| time.map(|time| unit(time) * metrics.nanosecond));
-        Amounts { received: finished.bytes_received(), sent: finished.bytes_sent(), request, node, own }
+        Amounts { received: finished.bytes_received(), sent: finished.bytes_sent(), request, node, own, live }
     }
 
     /// Adds to the series of one aspect.
@@ -247,6 +253,7 @@ impl Amounts {
             Aspect::RequestTime => observe(self.request),
             Aspect::NodeTime => observe(self.node),
             Aspect::OwnTime => observe(self.own),
+            Aspect::LiveTime => observe(self.live),
             Aspect::Count => writer.add(handle, 1),
             Aspect::Received => writer.add(handle, self.received),
             Aspect::Sent => writer.add(handle, self.sent),
