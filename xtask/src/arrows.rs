@@ -22,6 +22,7 @@ const ORDER: &[&str] = &[
     "stillgate-config",
     "stillgate-plugin",
     "stillgate-lua",
+    "stillgate-jws",
     "stillgate-schema",
     "stillgate-route",
     "stillgate-metrics",

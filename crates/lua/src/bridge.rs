@@ -8,6 +8,7 @@ use crate::host::{Host, Level, Side};
 use crate::operations::{self, Operation};
 use crate::pattern;
 use crate::regexes::Regexes;
+use crate::signatures::PublicKeys;
 use serde_json::Value as Json;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -59,6 +60,7 @@ pub(crate) struct Buffers {
     pub(crate) spans: Vec<pattern::Span>,
     pub(crate) groups: Vec<Option<pattern::Span>>,
     pub(crate) regexes: Regexes,
+    pub(crate) keys: PublicKeys,
 }
 
 /// Takes the host away when a run is over.

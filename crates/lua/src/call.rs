@@ -1,4 +1,4 @@
-//! What functions ask of another server (`resty.http`) or thread (`ngx.run_worker_thread`), and what comes back.
+//! What functions ask of another server (`resty.http`, `resty.redis`) or thread (`ngx.run_worker_thread`), and what comes back.
 
 use std::time::Duration;
 
@@ -43,9 +43,72 @@ pub struct WorkCall {
     pub(crate) arguments: Vec<u8>,
 }
 
+/// What `resty.redis` does with a connection. Connections are named by numbers, which the gateway gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkCall {
+    /// Connects. The answer is [`Connected::text`].
+    Connect {
+        /// A name or an address.
+        host: String,
+        /// Its port.
+        port: u16,
+        /// Over TLS, whether the certificate is verified; `None`: without TLS.
+        verifies: Option<bool>,
+        /// Idle connections of one pool stand for each other.
+        pool: String,
+        /// How long it may take.
+        timeout: Duration,
+    },
+    /// Sends commands, and waits for their replies, which are the answer.
+    Exchange {
+        /// Which connection.
+        link: u64,
+        /// How many replies.
+        replies: usize,
+        /// How long sending may take.
+        send_timeout: Duration,
+        /// How long the replies may take.
+        read_timeout: Duration,
+        /// The commands.
+        message: Vec<u8>,
+    },
+    /// Gives the connection back to its pool.
+    Keep {
+        /// Which connection.
+        link: u64,
+        /// How long it may be idle.
+        idle: Duration,
+        /// Idle connections of the pool.
+        connections: usize,
+    },
+    /// Closes the connection.
+    Close {
+        /// Which connection.
+        link: u64,
+    },
+}
+
+/// A connection that was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connected {
+    /// Its number.
+    pub link: u64,
+    /// How often it was used before.
+    pub reused: u32,
+}
+
+impl Connected {
+    /// As the prelude takes it.
+    pub fn text(self) -> Vec<u8> {
+        format!("{} {}", self.link, self.reused).into_bytes()
+    }
+}
+
 /// What came back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answered {
+    /// Of a connection of `resty.redis`.
+    Link(Vec<u8>),
     /// Of another server.
     Http(HttpReply),
     /// Of another thread: what [`crate::Module::work`] has given.
@@ -59,6 +122,40 @@ impl WorkCall {
         let (function, arguments) = split(rest)?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Some(WorkCall { module: text(module), function: text(function), arguments: arguments.to_vec() })
+    }
+}
+
+impl LinkCall {
+    /// Of the prelude's message: parts with zero bytes between them, and what is sent. `None`: it is none, which the prelude never
+    /// sends.
+    pub(crate) fn read(message: &[u8]) -> Option<LinkCall> {
+        let (kind, rest) = split(message)?;
+        let mut parts = rest.splitn(5, |byte| *byte == 0);
+        let mut next = || parts.next();
+        let of_ms = |text: &[u8]| Some(Duration::from_millis(number(text)? as u64));
+        if kind == b"connect" {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let (host, port) = (text(next()?), u16::try_from(number(next()?)?).ok()?);
+            let verifies = match next()? {
+                b"tls" => Some(true),
+                b"unverified" => Some(false),
+                _ => None,
+            };
+            return Some(LinkCall::Connect { host, port, verifies, timeout: of_ms(next()?)?, pool: text(next()?) });
+        }
+        let link = number(next()?)? as u64;
+        Some(match kind {
+            b"exchange" => LinkCall::Exchange {
+                link,
+                replies: number(next()?)?,
+                send_timeout: of_ms(next()?)?,
+                read_timeout: of_ms(next()?)?,
+                message: next()?.to_vec(),
+            },
+            b"keep" => LinkCall::Keep { link, idle: of_ms(next()?)?, connections: number(next()?)? },
+            b"close" => LinkCall::Close { link },
+            _ => return None,
+        })
     }
 }
 

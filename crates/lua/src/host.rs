@@ -178,6 +178,14 @@ pub trait Host {
         None
     }
 
+    /// The metadata of a plugin, and a whole number that tells it from what was there before; `None`: it has none.
+    fn metadata(&self, _plugin: &str) -> Result<Option<(u64, &Json)>, String> {
+        Err(match self.absent() {
+            Some(why) => why.to_owned(),
+            None => format!("apisix.plugin.plugin_metadata is not there in the phase {}", self.phase()),
+        })
+    }
+
     /// Checks a value after a JSON Schema, and gives it back with the defaults of the schema.
     fn check_schema(&self, _schema: &Json, _value: Json) -> Result<Json, String> {
         Err("core.schema.check is not built here".to_owned())

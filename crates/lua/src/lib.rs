@@ -33,13 +33,14 @@ mod program;
 mod regexes;
 pub mod sampler;
 mod shared;
+mod signatures;
 #[cfg(test)]
 mod storm;
 mod vm;
 mod watchdog;
 
 pub use bridge::CheckSchema;
-pub use call::{Answered, HttpCall, HttpReply, WorkCall};
+pub use call::{Answered, Connected, HttpCall, HttpReply, LinkCall, WorkCall};
 pub use host::{Change, Document, Host, Level, Side};
 pub use module::{Description, Module, PHASES};
 pub use outcome::{Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, Paused, WAITS_MAX, Wait};

@@ -23,7 +23,11 @@ pub struct Module {
     pub(crate) id: u64,
     /// What stands before a line's number in messages.
     pub(crate) file: String,
-    pub(crate) source: String,
+    source: String,
+    /// What `require` gives by names, before the modules that are built in.
+    requires: Vec<(String, Arc<Module>)>,
+    /// What `plugin_attr` of `apisix.plugin` gives by names of plugins.
+    attributes: Arc<Json>,
 }
 
 /// What a file says of its plugin.
@@ -41,21 +45,82 @@ pub struct Description {
     pub phases: Vec<usize>,
     /// What of it has no effect here.
     pub unused: Vec<String>,
+    /// JSON Schema of its metadata; `None`: it has none.
+    pub metadata_schema: Option<Json>,
 }
 
 impl Module {
-    /// Of the text of a file.
+    /// Of the text of a file that requires no other.
     pub fn new(file: String, source: String) -> Arc<Module> {
+        Module::with(file, source, Vec::new(), Arc::new(Json::Object(serde_json::Map::new())))
+    }
+
+    /// Of the text of a file, with what `require` and `plugin_attr` give it by names.
+    pub fn with(
+        file: String,
+        source: String,
+        requires: Vec<(String, Arc<Module>)>,
+        attributes: Arc<Json>,
+    ) -> Arc<Module> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Arc::new(Module { id: NEXT.fetch_add(1, Ordering::Relaxed), file, source })
+        Arc::new(Module { id: NEXT.fetch_add(1, Ordering::Relaxed), file, source, requires, attributes })
+    }
+
+    /// Itself and all that it requires, at any distance: each once, and behind those that it requires.
+    fn all(&self) -> Vec<&Module> {
+        fn add<'m>(module: &'m Module, all: &mut Vec<&'m Module>) {
+            if all.iter().any(|known| known.id == module.id) {
+                return;
+            }
+            module.requires.iter().for_each(|(_, other)| add(other, all));
+            all.push(module);
+        }
+        let mut all = Vec::new();
+        add(self, &mut all);
+        all
+    }
+
+    /// As the prelude takes it: a list of modules, of which it is the last.
+    pub(crate) fn to_lua(&self, vm: &Vm) -> mlua::Result<Table> {
+        let list = vm.lua.create_table()?;
+        for module in self.all() {
+            let of_module = vm.lua.create_table()?;
+            of_module.set("id", module.id)?;
+            of_module.set("file", module.file.as_str())?;
+            of_module.set("source", module.source.as_str())?;
+            let requires = vm.lua.create_table()?;
+            for (name, other) in &module.requires {
+                requires.set(name.as_str(), other.id)?;
+            }
+            of_module.set("requires", requires)?;
+            list.push(of_module)?;
+        }
+        list.set("attributes", json::to_lua(&vm.lua, &self.attributes, &vm.array_mt)?)?;
+        Ok(list)
+    }
+
+    /// Itself, or one that it requires at any distance, by the name of its file without folders and ending.
+    pub fn find(self: &Arc<Module>, name: &str) -> Option<Arc<Module>> {
+        if self.name() == name {
+            return Some(self.clone());
+        }
+        self.requires.iter().find_map(|(_, other)| other.find(name))
+    }
+
+    /// Whether the file has what could be a plugin. It is run for that, as for [`Module::describe`].
+    pub fn has_plugin(&self, check: CheckSchema) -> Result<bool, String> {
+        with_checker(Some(check), WHILE_LOADING, |vm| {
+            let module = self.to_lua(vm)?;
+            vm.watched.run(|| vm.entries.has_plugin.call::<bool>(module)).0
+        })
     }
 
     /// What the file says of its plugin; the error says what is wrong with it, and in which line. It is run for that, within the
     /// bounds of memory and time that hold for functions.
     pub fn describe(&self, check: CheckSchema) -> Result<Description, String> {
         with_checker(Some(check), WHILE_LOADING, |vm| {
-            let arguments = (self.id, self.file.as_str(), self.source.as_str());
-            let (described, _) = vm.watched.run(|| vm.entries.describe.call::<Table>(arguments));
+            let module = self.to_lua(vm)?;
+            let (described, _) = vm.watched.run(|| vm.entries.describe.call::<Table>(module));
             self.read(&described?, vm)
         })
         .and_then(|described| described)
@@ -63,9 +128,20 @@ impl Module {
 
     /// Has the plugin's own `check_schema` look at a configuration, and returns what it has made of it.
     pub fn check_conf(&self, conf: &Json, check: CheckSchema) -> Result<Json, String> {
+        self.checked(conf, None, check)
+    }
+
+    /// The same of the plugin's metadata.
+    pub fn check_metadata(&self, metadata: &Json, check: CheckSchema) -> Result<Json, String> {
+        /// `core.schema.TYPE_METADATA`
+        const METADATA: u8 = 2;
+        self.checked(metadata, Some(METADATA), check)
+    }
+
+    fn checked(&self, conf: &Json, kind: Option<u8>, check: CheckSchema) -> Result<Json, String> {
         with_checker(Some(check), WHILE_LOADING, |vm| {
             let conf = json::to_lua(&vm.lua, conf, &vm.array_mt)?;
-            let arguments = (self.id, self.file.as_str(), self.source.as_str(), conf);
+            let arguments = (self.to_lua(vm)?, conf, kind);
             let (checked, _) = vm.watched.run(|| vm.entries.check_conf.call::<(Value, Option<String>)>(arguments));
             let (conf, why) = checked?;
             match why {
@@ -87,7 +163,7 @@ impl Module {
         with_checker(None, ON_A_THREAD, |vm| {
             let WorkCall { function, arguments, .. } = call;
             let arguments = vm.lua.create_string(arguments)?;
-            let arguments = (self.id, self.file.as_str(), self.source.as_str(), function.as_str(), arguments);
+            let arguments = (self.to_lua(vm)?, function.as_str(), arguments);
             let (result, _) = vm.watched.run_for(WORK_TIME_MAX, || vm.entries.work.call::<LuaString>(arguments));
             Ok(result?.as_bytes().to_vec())
         })
@@ -109,7 +185,13 @@ impl Module {
         let Value::Table(schema) = described.get::<Value>("schema")? else {
             return wrong("schema is missing; write {type = \"object\"} for a plugin without keys");
         };
+        let metadata_schema = match described.get::<Value>("metadata_schema")? {
+            Value::Nil => None,
+            schema @ Value::Table(_) => Some(as_json(&schema, vm)?),
+            _ => return wrong("metadata_schema is not a table"),
+        };
         Ok(Ok(Description {
+            metadata_schema,
             name,
             priority: priority as i32,
             schema: as_json(&Value::Table(schema), vm)?,

@@ -5,6 +5,7 @@ use crate::host::{Change, Host, Level, Side};
 use crate::pattern;
 use crate::regexes::Wanted;
 use crate::shared::{self, Shared, Write};
+use crate::signatures;
 use aws_lc_rs::{digest, hmac};
 use base64::Engine;
 use base64::alphabet;
@@ -66,6 +67,7 @@ operations! {
     Log "log",
     Now "now",
     MatchedPath "matched_path",
+    MetadataVersion "metadata_version",
     EncodeBase64 "encode_base64",
     DecodeBase64 "decode_base64",
     EncodeBase64Url "encode_base64url",
@@ -79,6 +81,8 @@ operations! {
     HmacSha1 "hmac_sha1",
     HmacSha256 "hmac_sha256",
     Crc32 "crc32",
+    JwsSign "jws_sign",
+    JwsVerify "jws_verify",
     Find "find",
     Regex "regex",
     RegexWhole "regex_whole",
@@ -176,6 +180,10 @@ pub(crate) fn perform(
         }
         O::Now => Given::Number(host.now_ms() as f64 / 1000.0),
         O::MatchedPath => host.matched_path().map_or(Given::Nil, |path| text(out, path.as_bytes())),
+        O::MetadataVersion => match host.metadata(&String::from_utf8_lossy(a)) {
+            Ok(found) => found.map_or(Given::Nil, |(version, _)| Given::Number(version as f64)),
+            Err(why) => error(out, &why),
+        },
         O::EncodeBase64 => encoded(if number == 0.0 { &STANDARD } else { &STANDARD_NO_PAD }, a, out),
         O::EncodeBase64Url => encoded(&ANY_URL, a, out),
         O::DecodeBase64 => decoded(&ANY_STANDARD, a, out),
@@ -198,6 +206,15 @@ pub(crate) fn perform(
         O::HmacSha1 => signed(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, a, b, out),
         O::HmacSha256 => signed(hmac::HMAC_SHA256, a, b, out),
         O::Crc32 => Given::Number(crc32fast::hash(a).into()),
+        O::JwsSign => match signatures::sign(number, a, b) {
+            Ok(signature) => text(out, &signature),
+            Err(why) => error(out, why),
+        },
+        O::JwsVerify => match buffers.keys.verify(number, a, b) {
+            Ok(true) => Given::True,
+            Ok(false) => Given::False,
+            Err(why) => error(out, why),
+        },
         O::Find => find(a, b, number, buffers),
         O::Regex => regex(a, b, (number, Wanted::Groups), buffers),
         O::RegexWhole => regex(a, b, (number, Wanted::Whole), buffers),

@@ -1,6 +1,6 @@
 //! What becomes of a run of functions: done, an answer, a wait or a failure.
 
-use crate::call::{HttpCall, WorkCall};
+use crate::call::{HttpCall, LinkCall, WorkCall};
 use crate::program::Program;
 use mlua::{Error, Thread};
 use std::sync::Arc;
@@ -36,6 +36,8 @@ pub enum Wait {
     Body,
     /// What another server answers; it goes on with [`resume_with`].
     Call(Box<HttpCall>),
+    /// What a connection of `resty.redis` gives; it goes on with [`resume_with`].
+    Link(Box<LinkCall>),
     /// What a function on another thread gives; it goes on with [`resume_with`].
     Work(Box<WorkCall>),
 }

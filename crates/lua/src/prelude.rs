@@ -17,7 +17,7 @@ const STRING_BYTES_MAX: usize = 8 * 1024 * 1024;
 const SCHEMA_BYTES_MAX: usize = 1024 * 1024;
 
 /// The parts of the prelude, in the order they are run.
-const PRELUDE: [(&str, &str); 13] = [
+const PRELUDE: [(&str, &str); 17] = [
     ("health.lua", include_str!("prelude/health.lua")),
     ("base.lua", include_str!("prelude/base.lua")),
     ("sort.lua", include_str!("prelude/sort.lua")),
@@ -29,7 +29,11 @@ const PRELUDE: [(&str, &str); 13] = [
     ("run.lua", include_str!("prelude/run.lua")),
     ("timers.lua", include_str!("prelude/timers.lua")),
     ("plugins.lua", include_str!("prelude/plugins.lua")),
+    ("apisix_plugin.lua", include_str!("prelude/apisix_plugin.lua")),
     ("http.lua", include_str!("prelude/http.lua")),
+    ("redis.lua", include_str!("prelude/redis.lua")),
+    ("jwt_validators.lua", include_str!("prelude/jwt_validators.lua")),
+    ("jwt.lua", include_str!("prelude/jwt.lua")),
     ("threads.lua", include_str!("prelude/threads.lua")),
 ];
 
@@ -44,6 +48,7 @@ pub(crate) struct Entries {
     pub(crate) forget: Function,
     pub(crate) load_plugin: Function,
     pub(crate) forget_plugin: Function,
+    pub(crate) has_plugin: Function,
     pub(crate) describe: Function,
     pub(crate) check_conf: Function,
     pub(crate) work: Function,
@@ -75,9 +80,15 @@ pub(crate) fn run(lua: &Lua, shared: &Table, bridge: &Rc<Bridge>, array_mt: &Tab
         operations.set(*name, at)?;
     }
     shared.set("operations", operations)?;
+    let algorithms = lua.create_table()?;
+    for (at, (name, _)) in stillgate_jws::ALGORITHMS.iter().enumerate() {
+        algorithms.set(*name, at)?;
+    }
+    shared.set("jws_algorithms", algorithms)?;
     shared.set("json_decode", json_decode(lua, array_mt)?)?;
     shared.set("json_encode", json_encode(lua, array_mt)?)?;
     shared.set("document", document(lua, bridge, array_mt)?)?;
+    shared.set("metadata", metadata(lua, bridge, array_mt)?)?;
     shared.set("check_schema", check_schema(lua, bridge, array_mt)?)?;
     let mut last = Value::Nil;
     for (name, source) in PRELUDE {
@@ -94,6 +105,7 @@ pub(crate) fn run(lua: &Lua, shared: &Table, bridge: &Rc<Bridge>, array_mt: &Tab
         forget: entries.get("forget")?,
         load_plugin: entries.get("load_plugin")?,
         forget_plugin: entries.get("forget_plugin")?,
+        has_plugin: entries.get("has_plugin")?,
         describe: entries.get("describe")?,
         check_conf: entries.get("check_conf")?,
         work: entries.get("work")?,
@@ -162,6 +174,18 @@ fn document(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Fu
             }
         };
         bridge.ask(|host| host.document(of).map(|json| json::to_lua(lua, json, &array_mt)).transpose())
+    })
+}
+
+/// The metadata of a plugin that has some.
+fn metadata(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Function> {
+    let (bridge, array_mt) = (Rc::clone(bridge), array_mt.clone());
+    lua.create_function(move |lua, plugin: String| {
+        bridge.ask(|host| match host.metadata(&plugin) {
+            Ok(Some((_, value))) => json::to_lua(lua, value, &array_mt).map(Some),
+            Ok(None) => Ok(None),
+            Err(why) => Err(Error::runtime(why)),
+        })
     })
 }
 

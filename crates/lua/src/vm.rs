@@ -9,11 +9,10 @@
 //! A run costs no new coroutine and no closure. What a request has in `ctx` is a record in the VM that its [`Context`] names.
 
 use crate::bridge::{Bridge, CheckSchema, NoRequest, WHILE_LOADING};
-use crate::call::{Answered, HttpCall, HttpReply, WorkCall};
+use crate::call::{Answered, HttpCall, HttpReply, LinkCall, WorkCall};
 use crate::health::Watch;
 use crate::host::Host;
 use crate::json::{self, Style};
-use crate::module::Module;
 use crate::outcome::{
     Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, Paused, Spent, WAITS_MAX, Wait, describe, failed,
 };
@@ -274,7 +273,7 @@ impl Vm {
     ) -> Outcome {
         let texts = match &reply {
             Ok(Answered::Http(HttpReply { headers, body, .. })) => [&headers[..], body],
-            Ok(Answered::Work(result)) => [&result[..], &[]],
+            Ok(Answered::Work(result) | Answered::Link(result)) => [&result[..], &[]],
             Err(why) => [why.as_bytes(), &[]],
         };
         let texts = texts.map(|text| self.lua.create_string(text));
@@ -286,7 +285,9 @@ impl Vm {
             Ok(Answered::Http(HttpReply { status, .. })) => {
                 self.go_on(thread, (status, first, second), &program, Some(spent), host, context)
             }
-            Ok(Answered::Work(_)) => self.go_on(thread, first, &program, Some(spent), host, context),
+            Ok(Answered::Work(_) | Answered::Link(_)) => {
+                self.go_on(thread, first, &program, Some(spent), host, context)
+            }
             Err(_) => self.go_on(thread, (Value::Nil, first), &program, Some(spent), host, context),
         }
     }
@@ -324,7 +325,7 @@ impl Vm {
         };
         context.id = id;
         // The first of this run that is too many.
-        if matches!(kind, 2 | 3 | 5 | 6) && waits >= WAITS_MAX {
+        if matches!(kind, 2 | 3 | 5..=7) && waits >= WAITS_MAX {
             let text = format!("it waited more than {WAITS_MAX} times and was stopped");
             return Outcome::Failed(Failure { kind: FailureKind::Time, text }.of(program));
         }
@@ -349,11 +350,12 @@ impl Vm {
                 Outcome::Wait(Wait::Sleep(time), self.paused(thread, program, used))
             }
             3 => Outcome::Wait(Wait::Body, self.paused(thread, program, used)),
-            5 | 6 => {
+            5..=7 => {
                 let message = text.map_or_else(Vec::new, |text| text.as_bytes().to_vec());
                 let wait = match kind {
                     5 => HttpCall::read(&message, number.unwrap_or_default()).map(|call| Wait::Call(Box::new(call))),
-                    _ => WorkCall::read(&message).map(|call| Wait::Work(Box::new(call))),
+                    6 => WorkCall::read(&message).map(|call| Wait::Work(Box::new(call))),
+                    _ => LinkCall::read(&message).map(|call| Wait::Link(Box::new(call))),
                 };
                 match wait {
                     Some(wait) => Outcome::Wait(wait, self.paused(thread, program, used)),
@@ -391,20 +393,20 @@ impl Vm {
     fn load(&mut self, program: &Arc<Program>) -> Result<(), Failure> {
         let conf =
             json::to_lua(&self.lua, &program.conf, &self.array_mt).map_err(|error| self.failure(&error, false))?;
-        let (name, module) = (program.name.as_str(), program.module.as_deref());
+        let name = program.name.as_str();
+        let module = program.module.as_ref().map(|module| module.to_lua(self)).transpose();
+        let module = module.map_err(|error| self.failure(&error, false))?;
+        let is_module = module.is_some();
         let (is_plugin, is_filter) = (program.kind == Kind::Plugin, program.kind == Kind::Filter);
         let (result, is_stopped) = self.watched.run(|| match module {
-            Some(Module { id, file, source }) => {
-                let arguments = (program.id, name, conf, *id, file.as_str(), source.as_str());
-                self.entries.load_plugin.call::<()>(arguments)
-            }
+            Some(module) => self.entries.load_plugin.call::<()>((program.id, name, conf, module)),
             None => self.entries.load.call((program.id, name, program.sources.clone(), conf, is_plugin, is_filter)),
         });
         if let Err(error) = result {
-            self.forget_program(program.id, module.is_some());
+            self.forget_program(program.id, is_module);
             return Err(self.failure(&error, is_stopped).of(program));
         }
-        self.loaded.insert(program.id, (Arc::downgrade(program), module.is_some()));
+        self.loaded.insert(program.id, (Arc::downgrade(program), is_module));
         Ok(())
     }
 

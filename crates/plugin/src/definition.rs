@@ -208,42 +208,56 @@ impl fmt::Debug for Descriptor {
 ///
 /// A list, as it is looked into by requests, and few plugins have any.
 #[derive(Default, Clone)]
-pub struct MetadataTable(Vec<(&'static str, Identity, Arc<dyn Any + Send + Sync>)>);
+pub struct MetadataTable(Vec<MetadataItem>);
+
+/// What it says of one plugin.
+#[derive(Clone)]
+pub struct MetadataItem {
+    /// The plugin's name.
+    pub plugin: &'static str,
+    /// Tells it from what was written before.
+    pub identity: Identity,
+    /// What the plugin has made of it.
+    pub value: Arc<dyn Any + Send + Sync>,
+    /// As it was written, its secrets put in, without the id.
+    pub written: Arc<Json>,
+}
 
 impl MetadataTable {
     /// Takes that of a plugin away.
     pub fn remove(&mut self, plugin: &str) {
-        self.0.retain(|(name, ..)| *name != plugin);
+        self.0.retain(|item| item.plugin != plugin);
     }
 
     /// Sets that of a plugin.
-    pub fn insert(&mut self, plugin: &'static str, identity: Identity, metadata: Arc<dyn Any + Send + Sync>) {
-        self.0.retain(|(name, ..)| *name != plugin);
-        self.0.push((plugin, identity, metadata));
+    pub fn insert(&mut self, item: MetadataItem) {
+        self.remove(item.plugin);
+        self.0.push(item);
     }
 
-    /// That of a plugin.
+    /// That of a plugin, as the plugin has it.
     #[inline]
     pub fn get<T: 'static>(&self, plugin: &str) -> Option<&T> {
-        self.find(plugin)?.2.downcast_ref()
+        self.item(plugin)?.value.downcast_ref()
     }
 
+    /// All of a plugin.
     #[inline]
-    fn find(&self, plugin: &str) -> Option<&(&'static str, Identity, Arc<dyn Any + Send + Sync>)> {
-        self.0.iter().find(|(name, ..)| *name == plugin)
+    pub fn item(&self, plugin: &str) -> Option<&MetadataItem> {
+        self.0.iter().find(|item| item.plugin == plugin)
     }
 }
 
 /// The same configuration, read once or twice.
 impl PartialEq for MetadataTable {
     fn eq(&self, other: &MetadataTable) -> bool {
-        let is_there = |name: &str, identity: Identity| other.find(name).is_some_and(|of| of.1 == identity);
-        self.0.len() == other.0.len() && self.0.iter().all(|(name, identity, _)| is_there(name, *identity))
+        let is_there = |item: &MetadataItem| other.item(item.plugin).is_some_and(|of| of.identity == item.identity);
+        self.0.len() == other.0.len() && self.0.iter().all(is_there)
     }
 }
 
 impl fmt::Debug for MetadataTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.iter().map(|(name, ..)| name)).finish()
+        f.debug_set().entries(self.0.iter().map(|item| item.plugin)).finish()
     }
 }

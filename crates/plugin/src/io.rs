@@ -2,6 +2,7 @@
 
 use crate::calls::{Call, CallError, Reply};
 use crate::flow::LocalFuture;
+use crate::link::{Link, LinkTo};
 use std::time::Duration;
 
 /// How much a message of a plugin's own matters.
@@ -26,7 +27,13 @@ pub trait Io {
     /// alone for a while. It takes three times [`Call::timeout`] at most.
     fn call(&self, call: Call) -> LocalFuture<Result<Reply, CallError>>;
 
-    /// The same without waiting for anything: what comes back is dropped, and so is the call where too many are under way, which
+    /// Connects to a server that speaks no HTTP, or gives a connection that was kept. One that failed five times in a row is left
+    /// alone for a while.
+    fn link(&self, _to: LinkTo) -> LocalFuture<Result<Box<dyn Link>, CallError>> {
+        Box::pin(std::future::ready(Err(CallError::Connect)))
+    }
+
+    /// As [`Io::call`] without waiting for anything: what comes back is dropped, and so is the call where too many are under way, which
     /// is counted for `plugin`.
     fn send(&self, plugin: &'static str, call: Call);
 

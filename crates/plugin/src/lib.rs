@@ -25,6 +25,7 @@ pub mod filter;
 pub mod flow;
 pub mod io;
 pub mod json;
+mod link;
 pub mod meta;
 pub mod outbox;
 pub mod own;
@@ -48,12 +49,15 @@ pub use body::{BodyChanges, BodyError, BodyFilter, Direction};
 pub use calls::{Call, CallError, Keep, Origin as CallOrigin, Reply, Url};
 pub use chain::{Awaited, CHAIN_ENTRIES_MAX, Chain, Entry, Level, Origin};
 pub use consumers::{Attached, Consumer, Consumers, Credential, Proof};
-pub use definition::{Authenticate, Compile, CompileCredential, Define, Descriptor, Identity, Metadata, MetadataTable};
+pub use definition::{
+    Authenticate, Compile, CompileCredential, Define, Descriptor, Identity, Metadata, MetadataItem, MetadataTable,
+};
 pub use device::{Device, DeviceSettings, EventSettings};
 pub use facts::{Facts, TlsVariables};
 pub use filter::Filter;
 pub use flow::{Flow, LocalFuture, QueueFull};
 pub use io::{Io, LogLevel};
+pub use link::{Exchange, Exchanged, Link, LinkTo, Whole};
 pub use meta::Meta;
 pub use outbox::Outbox;
 pub use own::{OwnFile, OwnPlugin, OwnPlugins};

@@ -1,6 +1,6 @@
 //! Plugins that operators write: each is a file, read with the configuration that uses it.
 //!
-//! The crate reads no file and knows no Lua: texts are given to it, and [`crate::Scripts::plugin`] makes plugins of them.
+//! The crate reads no file and knows no Lua: texts are given to it, and [`crate::Scripts::plugins`] makes plugins of them.
 
 use crate::definition::{Compile, Identity};
 use crate::phase::Phases;
@@ -19,13 +19,27 @@ pub struct OwnFile {
     pub name: String,
     /// What is in it.
     pub text: String,
+    /// The folder that its modules are looked for in: the one that the configuration names, or that the file is in.
+    pub folder: PathBuf,
 }
+
+impl OwnFile {
+    /// Whether it is in a folder below the one that is named. There are modules for plugins, and no plugins.
+    pub fn is_below(&self) -> bool {
+        self.path.parent() != Some(&*self.folder)
+    }
+}
+
+/// Checks the metadata of a plugin, and gives it back with its defaults.
+pub type CheckMetadata = dyn Fn(Json) -> Result<Json, String> + Send + Sync;
 
 /// Makes a plugin of what is configured. Problems go to the sink.
 pub type CompileOwn = dyn Fn(&Node, &mut Compile<'_>) -> Option<Box<dyn Plugin>> + Send + Sync;
 
 /// A plugin of a file.
 pub struct OwnPlugin {
+    /// Where the file is.
+    pub path: PathBuf,
     /// Its name; see [`name_for_ever`].
     pub name: &'static str,
     /// Its place in a chain: higher first.
@@ -34,12 +48,14 @@ pub struct OwnPlugin {
     pub phases: Phases,
     /// JSON Schema of its configuration.
     pub schema: Json,
-    /// Of the file's text: another text is another plugin.
+    /// Of the file's text, of the modules that it requires, and of what `plugin_attr` says: another text is another plugin.
     pub version: Identity,
     /// What of the file has no effect.
     pub warnings: Vec<String>,
     /// Compiles one configuration, which is without `_meta`, its secrets put in.
     pub compile: Box<CompileOwn>,
+    /// `None`: the plugin has no metadata.
+    pub check_metadata: Option<Box<CheckMetadata>>,
 }
 
 /// The plugins of some files.
@@ -49,41 +65,42 @@ pub struct OwnPlugins(Option<Arc<Shelf>>);
 struct Shelf {
     plugins: Vec<OwnPlugin>,
     files: Identity,
+    attributes: Arc<Json>,
 }
 
 impl OwnPlugins {
     /// There are none.
     pub const NONE: OwnPlugins = OwnPlugins(None);
 
-    /// Makes the plugins of files. `is_taken`: whether a name is that of a plugin that is built in.
+    /// Makes the plugins of files. `attributes`: what `plugin_attr` says, by plugin. `is_taken`: whether a name is that of a
+    /// plugin that is built in.
     ///
     /// # Errors
     ///
     /// What is wrong with them, each with its file.
     pub fn new(
         files: &[OwnFile],
+        attributes: &Arc<Json>,
         scripts: Scripts,
         is_taken: impl Fn(&str) -> bool,
     ) -> Result<OwnPlugins, Vec<String>> {
         let mut plugins: Vec<OwnPlugin> = Vec::with_capacity(files.len());
         let mut errors = Vec::new();
-        for file in files {
-            let path = file.path.display();
-            match (scripts.plugin)(file) {
+        for made in (scripts.plugins)(files, attributes) {
+            match made {
                 Err(why) => errors.push(why),
-                Ok(plugin) if is_taken(plugin.name) => {
-                    errors.push(format!("{path}: the plugin {:?} is built in; give yours another name", plugin.name));
+                Ok(OwnPlugin { name, path, .. }) if is_taken(name) => {
+                    let path = path.display();
+                    errors.push(format!("{path}: the plugin {name:?} is built in; give yours another name"));
                 }
-                Ok(plugin) if plugins.iter().any(|other| other.name == plugin.name) => {
-                    errors.push(format!("{path}: another file has a plugin {:?}, too", plugin.name));
+                Ok(OwnPlugin { name, path, .. }) if plugins.iter().any(|other| other.name == name) => {
+                    errors.push(format!("{}: another file has a plugin {name:?}, too", path.display()));
                 }
                 Ok(plugin) => plugins.push(plugin),
             }
         }
-        match errors.is_empty() {
-            true => Ok(OwnPlugins(Some(Arc::new(Shelf { plugins, files: identity(files) })))),
-            false => Err(errors),
-        }
+        let shelf = Shelf { plugins, files: identity(files), attributes: attributes.clone() };
+        if errors.is_empty() { Ok(OwnPlugins(Some(Arc::new(shelf)))) } else { Err(errors) }
     }
 
     /// All of them.
@@ -134,10 +151,11 @@ pub fn name_for_ever(name: &str) -> &'static str {
     }
 }
 
-/// The same files.
+/// The same files, and the same `plugin_attr`.
 impl PartialEq for OwnPlugins {
     fn eq(&self, other: &OwnPlugins) -> bool {
-        self.files() == other.files()
+        let attributes = |of: &OwnPlugins| of.0.as_ref().map(|shelf| shelf.attributes.clone());
+        self.files() == other.files() && attributes(self) == attributes(other)
     }
 }
 

@@ -5,11 +5,15 @@ use crate::chain::Origin;
 use crate::own::{OwnFile, OwnPlugin};
 use serde_json::Value as Json;
 use std::fmt;
+use std::sync::Arc;
 use stillgate_route::FilterFunction;
 
 /// A plugin with a function in Lua before each of its phases: its text, the plugin and its name, what is configured, and where.
 /// Refused with a message where the text is none of a function.
 pub type Precede = fn(&str, Box<dyn Plugin>, &'static str, Json, &Origin) -> Result<Box<dyn Plugin>, String>;
+
+/// Makes plugins of files: [`Scripts::plugins`].
+pub type MakePlugins = fn(&[OwnFile], &Arc<Json>) -> Vec<Result<OwnPlugin, String>>;
 
 /// What is made of texts in Lua.
 #[derive(Clone, Copy)]
@@ -18,8 +22,9 @@ pub struct Scripts {
     pub precede: Precede,
     /// `filter_func` of the route of this id. Refused with a message where the text is none of a function.
     pub filter: fn(&str, &str) -> Result<FilterFunction, String>,
-    /// A file's plugin. Refused with a message that names the file where it has none.
-    pub plugin: fn(&OwnFile) -> Result<OwnPlugin, String>,
+    /// The plugins of files, with what `plugin_attr` says. A file that has none and that no other requires is refused with a
+    /// message that names it.
+    pub plugins: MakePlugins,
 }
 
 impl Scripts {
@@ -27,7 +32,7 @@ impl Scripts {
     pub const NONE: Scripts = Scripts {
         precede: |_, _, _, _, _| Err(NO_LUA.to_owned()),
         filter: |_, _| Err(NO_LUA.to_owned()),
-        plugin: |_| Err(NO_LUA.to_owned()),
+        plugins: |_, _| vec![Err(NO_LUA.to_owned())],
     };
 }
 

@@ -8,6 +8,16 @@ use std::io::{self, Write};
 use std::rc::Rc;
 use stillgate_plugin::BodyError;
 
+/// What is decoded at once of what streams: of gzip and deflate it becomes no more than about a thousand times as much. Of brotli it
+/// can become any amount, which [`STEP_BYTES`] cuts.
+const CODED_BYTES: usize = 512;
+/// What comes out of brotli at once, about.
+const STEP_BYTES: usize = 64 * 1024;
+/// The most that a piece of what streams may become.
+pub(crate) const PLAIN_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The longest piece that should be given to [`Decoder::stream`]: more could become more than a worker should work on at once.
+pub(crate) const STREAMED_BYTES: usize = 2 * CODED_BYTES;
+
 /// The coding of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decoding {
@@ -78,6 +88,40 @@ impl Decoder {
             State::Unknown | State::Empty(..) => return Err(BodyError::Malformed),
         };
         written.map_err(|error| why(&error))
+    }
+
+    /// Takes the next piece, and gives `then` what it becomes, step by step, so that little of it is held at once. However much a
+    /// short piece becomes, it is refused only where that is more than [`PLAIN_BYTES_MAX`].
+    pub(crate) fn stream(
+        &mut self,
+        piece: &[u8],
+        then: &mut dyn FnMut(&[u8]) -> Result<(), BodyError>,
+    ) -> Result<(), BodyError> {
+        let mut plain_bytes = 0;
+        if !piece.is_empty() {
+            self.begin();
+        }
+        for mut coded in piece.chunks(CODED_BYTES) {
+            loop {
+                let is_full = match &mut self.0 {
+                    State::Brotli(brotli) => brotli.step(&mut coded, STEP_BYTES)?,
+                    _ => {
+                        self.piece(std::mem::take(&mut coded))?;
+                        false
+                    }
+                };
+                let decoded = self.take();
+                plain_bytes += decoded.len();
+                if plain_bytes > PLAIN_BYTES_MAX {
+                    return Err(BodyError::TooLarge);
+                }
+                then(&decoded)?;
+                if !is_full && coded.is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The body has ended: what it is without its coding.
@@ -202,10 +246,20 @@ impl Brotli {
         Brotli { state, memory, out, has_ended: false }
     }
 
-    fn piece(&mut self, piece: &[u8]) -> Result<(), BodyError> {
+    fn piece(&mut self, mut piece: &[u8]) -> Result<(), BodyError> {
+        self.step(&mut piece, usize::MAX).map(|_| ())
+    }
+
+    /// Takes of a piece what it becomes about `bytes` of; whether there is more of that, or of the piece.
+    fn step(&mut self, coded: &mut &[u8], bytes: usize) -> Result<bool, BodyError> {
+        let piece = *coded;
         let (mut decoded, mut total) = ([0; 8 * 1024], 0);
         let (mut left, mut at) = (piece.len(), 0);
         while !self.has_ended {
+            if self.out.bytes.len() >= bytes {
+                *coded = &piece[at..];
+                return Ok(true);
+            }
             let (mut room, mut given) = (decoded.len(), 0);
             let result = BrotliDecompressStream(
                 &mut left,
@@ -225,8 +279,9 @@ impl Brotli {
                 BrotliResult::ResultFailure => return Err(BodyError::Malformed),
             }
         }
+        *coded = &[];
         // Nothing can follow the end; before it everything is taken.
-        if left == 0 { Ok(()) } else { Err(BodyError::Malformed) }
+        if left == 0 { Ok(false) } else { Err(BodyError::Malformed) }
     }
 }
 
@@ -279,6 +334,7 @@ fn why(error: &io::Error) -> BodyError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stillgate_brotli::{Encoder, Params, Then};
 
     /// A window of 16 MiB, ten bytes as they are, and the end.
     const BROTLI: [u8; 14] = [0x8f, 0x04, 0x80, b'0', b'1', b'2', b'3', b'4', b'5', b'6', b'7', b'8', b'9', 0x03];
@@ -321,6 +377,42 @@ mod tests {
         }
         taken.append(&mut brotli.end().unwrap());
         assert_eq!(taken, b"0123456789");
+    }
+
+    #[test]
+    fn a_short_body_may_become_a_long_one() {
+        let plain = |bytes: usize| {
+            let (mut coded, params) = (Vec::new(), Params { mode: 0, quality: 9, lgwin: 24, lgblock: 24 });
+            Encoder::new(params).unwrap().code(&vec![b'a'; bytes], Then::End, &mut coded).unwrap();
+            coded
+        };
+        let decoded = |coded: &[u8], piece: usize| {
+            let (mut decoder, mut bytes, mut longest) = (Decoder::new(Decoding::Brotli, 1024 * 1024), 0, 0);
+            for piece in coded.chunks(piece) {
+                decoder.stream(piece, &mut |decoded| {
+                    assert!(decoded.iter().all(|byte| *byte == b'a'));
+                    bytes += decoded.len();
+                    longest = longest.max(decoded.len());
+                    Ok(())
+                })?;
+            }
+            assert!(longest < STEP_BYTES + 16 * 1024, "{longest}");
+            bytes += decoder.end()?.len();
+            Ok::<usize, BodyError>(bytes)
+        };
+        for bytes in [1_000_000, 5_000_000, PLAIN_BYTES_MAX] {
+            let coded = plain(bytes);
+            assert!(coded.len() * 2_000 < bytes, "{} bytes for {bytes}", coded.len());
+            for piece in [1, 7, 512, STREAMED_BYTES] {
+                assert_eq!(decoded(&coded, piece), Ok(bytes), "in pieces of {piece}");
+            }
+        }
+        assert_eq!(decoded(&plain(PLAIN_BYTES_MAX + 1), STREAMED_BYTES), Err(BodyError::TooLarge));
+        let mut cut = plain(1_000_000);
+        cut.pop();
+        assert_eq!(decoded(&cut, 512), Err(BodyError::Malformed));
+        let with_more = [plain(1_000_000), b"more".to_vec()].concat();
+        assert_eq!(decoded(&with_more, 512), Err(BodyError::Malformed));
     }
 
     #[test]

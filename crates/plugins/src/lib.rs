@@ -74,6 +74,7 @@ mod uri_blocker;
 mod workflow;
 mod xml;
 
+pub use lua::{module_of, required_paths};
 pub use prometheus::disabled_labels;
 pub use request_validation::check_json;
 use stillgate_plugin::{Descriptor, Ignorable, OwnPlugins, Scripts, Table};
@@ -87,7 +88,7 @@ pub const TABLE: Table = Table {
     ignorable: Ignorable::of(apisix::OBSERVERS),
 };
 
-const SCRIPTS: Scripts = Scripts { precede: lua::precede, filter: lua::filter, plugin: lua::plugin };
+const SCRIPTS: Scripts = Scripts { precede: lua::precede, filter: lua::filter, plugins: lua::plugins };
 
 const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<acl::Acl>(),

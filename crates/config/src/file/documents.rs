@@ -59,7 +59,7 @@ fn read_all(bytes: &[u8], environment: Lookup<'_>, plugins: PluginSet, sink: &mu
     if !has_gateway {
         file.gateway.config.source = SourceKind::Store;
     }
-    let plugins = with_own(plugins, &file.gateway.lua.path, within(&root, "gateway.lua.path"), sink);
+    let plugins = with_own(plugins, &file.gateway.lua, within(&root, "gateway.lua.path"), sink);
     let alone = Store::new(file.gateway.clone(), plugins.clone());
     whole::resolve(file, String::new(), plugins, sink);
     Some(entries(&root).iter().flat_map(|list| of_list(list, &alone)).collect())

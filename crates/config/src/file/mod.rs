@@ -102,7 +102,7 @@ fn resolve(
     if sink.has_errors() {
         excuse_written(root, sink);
     }
-    let plugins = with_own(plugins, &file.gateway.lua.path, within(root, "gateway.lua.path"), sink);
+    let plugins = with_own(plugins, &file.gateway.lua, within(root, "gateway.lua.path"), sink);
     let digest = plugins.table.own.beside(&digest);
     let at = within(root, "gateway.config.ignore_plugins");
     check_ignored(&file.gateway.config.ignore_plugins, &plugins.table, at, sink);

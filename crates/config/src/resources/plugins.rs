@@ -2,6 +2,7 @@
 
 use super::catalog::{Identified, find};
 use super::definition::Named;
+use crate::keys::lua::LuaKeys;
 use crate::keys::plugins::MetadataKeys;
 use crate::model::Kind;
 use std::any::Any;
@@ -9,15 +10,18 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use stillgate_plugin::definition::MetadataPart;
+use stillgate_plugin::own::CheckMetadata;
 use stillgate_plugin::secrets::substitute;
 use stillgate_plugin::table::identity;
 use stillgate_plugin::{
-    Chain, Entry, Identity, Ignorable, Level, MetadataTable, NoSecrets, Origin, OwnFile, OwnPlugins, Scripts, Secrets,
-    Table, Upstreams,
+    Chain, Entry, Ignorable, Level, MetadataItem, MetadataTable, NoSecrets, Origin, OwnFile, OwnPlugins, Scripts,
+    Secrets, Table, Upstreams,
 };
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
 use stillgate_schema::text::tree::Node;
+use stillgate_schema::{Json, json_of};
 
 /// What plugins are compiled with.
 #[derive(Clone)]
@@ -33,9 +37,9 @@ pub struct PluginSet {
 /// Reads the files that are named, and those in the folders that are; the error says what cannot be read.
 pub type OwnFiles = fn(&[PathBuf]) -> Result<Vec<OwnFile>, String>;
 
-/// The same plugins, and those of the files and folders at these paths. `at`: where they are named.
-pub(crate) fn with_own(mut set: PluginSet, paths: &[PathBuf], at: Position, sink: &mut Sink) -> PluginSet {
-    if paths.is_empty() {
+/// The same plugins, and those of the files and folders that `gateway.lua` names. `at`: where.
+pub(crate) fn with_own(mut set: PluginSet, keys: &LuaKeys, at: Position, sink: &mut Sink) -> PluginSet {
+    if keys.path.is_empty() {
         set.table.own = OwnPlugins::NONE;
         return set;
     }
@@ -43,8 +47,8 @@ pub(crate) fn with_own(mut set: PluginSet, paths: &[PathBuf], at: Position, sink
     let path = path.key("lua");
     let path = path.key("path");
     let is_taken = |name: &str| set.table.find(name).is_some() || set.table.nearest(name).is_some();
-    let read = (set.own_files)(paths).map_err(|why| vec![why]);
-    match read.and_then(|files| OwnPlugins::new(&files, set.table.scripts, is_taken)) {
+    let read = (set.own_files)(&keys.path).map_err(|why| vec![why]);
+    match read.and_then(|files| OwnPlugins::new(&files, &keys.plugin_attr, set.table.scripts, is_taken)) {
         Ok(own) => {
             own.iter()
                 .flat_map(|plugin| &plugin.warnings)
@@ -138,8 +142,12 @@ impl SharedPlugins {
     }
 
     fn check_metadata(&self, entry: &Entry, path: &Path<'_>, sink: &mut Sink) {
-        if entry.meta.is_ignored || self.set.table.find(entry.name).is_none_or(|(_, plugin)| plugin.metadata.is_none())
-        {
+        let Table { own, .. } = &self.set.table;
+        let has_metadata = match self.set.table.find(entry.name) {
+            Some((_, plugin)) => plugin.metadata.is_some(),
+            None => own.find(entry.name).is_some_and(|plugin| plugin.check_metadata.is_some()),
+        };
+        if entry.meta.is_ignored || !has_metadata {
             return;
         }
         sink.refers(Kind::PluginMetadata.name(), entry.name);
@@ -154,7 +162,7 @@ impl SharedPlugins {
     /// Sets or takes away the metadata of a plugin; whether those that have the plugin need to know.
     pub(super) fn put_metadata(&mut self, plugin: &str, metadata: Option<&Metadata>) -> bool {
         match metadata {
-            Some(of) => self.metadata.insert(of.plugin, of.identity, of.value.clone()),
+            Some(of) => self.metadata.insert(of.0.clone()),
             None => self.metadata.remove(plugin),
         }
         true
@@ -257,60 +265,74 @@ impl LeftOut {
 
 /// What a plugin has in common wherever it is configured.
 #[derive(Clone)]
-pub(crate) struct Metadata {
-    plugin: &'static str,
-    identity: Identity,
-    value: Arc<dyn Any + Send + Sync>,
-}
+pub(crate) struct Metadata(MetadataItem);
 
 impl fmt::Debug for Metadata {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.plugin)
+        f.write_str(self.0.plugin)
     }
 }
 
 impl PartialEq for Metadata {
     fn eq(&self, other: &Metadata) -> bool {
-        self.identity == other.identity
+        self.0.identity == other.0.identity
     }
 }
 
 /// The metadata of some plugins.
 pub(crate) fn metadata_table<'a>(all: impl Iterator<Item = &'a Metadata>) -> MetadataTable {
     let mut table = MetadataTable::default();
-    all.for_each(|of| table.insert(of.plugin, of.identity, of.value.clone()));
+    all.for_each(|of| table.insert(of.0.clone()));
     table
 }
 
 /// What an item of `plugin_metadata` means; its id is the plugin's name.
 pub(super) fn metadata(keys: &MetadataKeys, named: Named<'_>, set: &PluginSet, sink: &mut Sink) -> Option<Metadata> {
     let Named { id, at, path, .. } = named;
-    if let Some(plugin) = set.table.ignorable.chosen(id) {
+    let item = |plugin: &'static str, node: &Node, value, written, sink: &mut Sink| {
         let origin = Origin { level: Level::Metadata, id: plugin.into() };
-        let identity = identity(plugin, &origin, &keys.own, path, &mut Sink::default());
-        return Some(Metadata { plugin, identity, value: Arc::new(()) });
+        Metadata(MetadataItem { plugin, identity: identity(plugin, &origin, node, path, sink), value, written })
+    };
+    if let Some(plugin) = set.table.ignorable.chosen(id) {
+        return Some(item(plugin, &keys.own, Arc::new(()), Arc::default(), &mut Sink::default()));
     }
-    let (plugin, part) = match set.table.find(id).map(|(_, plugin)| (plugin.name, plugin.metadata)) {
-        Some((plugin, Some(part))) => (plugin, part),
-        Some((plugin, None)) => {
-            sink.error(at, path, Fault::new(format!("the plugin {plugin} has no metadata")));
-            return None;
-        }
-        None if set.table.own.find(id).is_some() => {
-            sink.error(at, path, Fault::new(format!("the plugin {id} has no metadata")));
-            return None;
-        }
+    let (plugin, kind) = match (set.table.find(id), set.table.own.find(id)) {
+        (Some((_, plugin)), _) => (plugin.name, plugin.metadata.map(MetadataKind::BuiltIn)),
+        (None, Some(own)) => (own.name, own.check_metadata.as_deref().map(MetadataKind::Own)),
         // Without an id, which has been reported.
-        None if id.is_empty() => return None,
-        None => {
+        (None, None) if id.is_empty() => return None,
+        (None, None) => {
             let fault = Fault::new(format!("there is no plugin {id:?}"));
             let fault = sink.guess(fault, id, set.table.names());
             sink.error(at, &path.key("id"), fault);
             return None;
         }
     };
+    let Some(kind) = kind else {
+        sink.error(at, path, Fault::new(format!("the plugin {plugin} has no metadata")));
+        return None;
+    };
     let own = substitute(&keys.own, &*set.secrets, path, sink);
-    let value = sink.open(|sink| (part.read)(&own, path, sink))?;
-    let origin = Origin { level: Level::Metadata, id: plugin.into() };
-    Some(Metadata { plugin, identity: identity(plugin, &origin, &own, path, sink), value })
+    type Read = (Arc<dyn Any + Send + Sync>, Arc<Json>);
+    let (value, written) = sink.open(|sink| -> Option<Read> {
+        match kind {
+            MetadataKind::BuiltIn(part) => {
+                // Refused values were reported; what is not JSON here is so for the plugin, too.
+                let value = (part.read)(&own, path, sink)?;
+                Some((value, json_of(&own, path, &mut Sink::default()).map(Arc::new).unwrap_or_default()))
+            }
+            MetadataKind::Own(check) => {
+                let checked = check(json_of(&own, path, sink)?);
+                let written = checked.map_err(|why| sink.error(at, path, Fault::new(why))).ok()?;
+                Some((Arc::new(()), Arc::new(written)))
+            }
+        }
+    })?;
+    Some(item(plugin, &own, value, written, sink))
+}
+
+/// Who reads the metadata of a plugin.
+enum MetadataKind<'a> {
+    BuiltIn(MetadataPart),
+    Own(&'a CheckMetadata),
 }

@@ -1,7 +1,7 @@
-//! Plugins in Lua that `gateway.lua.path` names: files, and what is in folders.
+//! Plugins in Lua that `gateway.lua.path` names: files, and what is in folders. In folders below are modules that they require.
 
 use super::source::read_bounded;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,13 @@ use stillgate_plugin::OwnFile;
 const FILE_BYTES_MAX: usize = 1024 * 1024;
 /// Most files.
 const FILES_MAX: usize = 256;
+/// Folders within one another.
+const DEPTH_MAX: usize = 8;
+/// Most folders below those that are named.
+const FOLDERS_MAX: usize = 256;
+
+/// Files, each with the folder that it is looked for in.
+type Files = BTreeMap<PathBuf, PathBuf>;
 
 /// Reads the files, and those of the folders whose names end in `.lua`; each once, in the order of their paths.
 pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<OwnFile>, String> {
@@ -18,54 +25,87 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<OwnFile>, String> {
     if files.len() > FILES_MAX {
         return Err(format!("there are {} files; at most {FILES_MAX} are read", files.len()));
     }
-    files.iter().map(|file| read_one(file.clone(), name_among(file, &files))).collect()
+    files.iter().map(|(file, folder)| read_one(file.clone(), folder.clone(), name_among(file, &files))).collect()
 }
 
 /// The file's name, with as many folders before it as tell it from all others.
-fn name_among(file: &Path, files: &BTreeSet<PathBuf>) -> String {
-    let is_taken = |end: &Path| files.iter().any(|other| other != file && other.ends_with(end));
+fn name_among(file: &Path, files: &Files) -> String {
+    let is_taken = |end: &Path| files.keys().any(|other| other != file && other.ends_with(end));
     let parts: Vec<&OsStr> = file.iter().collect();
     let ends = (0..parts.len()).rev().map(|from| parts[from..].iter().collect::<PathBuf>());
     let name = ends.into_iter().find(|end| !is_taken(end)).unwrap_or_else(|| file.to_owned());
     name.to_string_lossy().into_owned()
 }
 
-/// The files that are links: what they lead to may change.
-pub(crate) fn links(paths: &[PathBuf]) -> Vec<PathBuf> {
-    files(paths).unwrap_or_default().into_iter().filter(|file| file.is_symlink()).collect()
+/// What has to be watched besides the paths: files that are links, since what they lead to may change, and folders below.
+pub(crate) fn others(paths: &[PathBuf]) -> Vec<PathBuf> {
+    let links = files(paths).unwrap_or_default().into_keys().filter(|file| file.is_symlink());
+    let below = paths
+        .iter()
+        .filter(|path| path.is_dir())
+        .flat_map(|path| folders(path).unwrap_or_default().into_iter().skip(1));
+    links.chain(below).collect()
 }
 
-fn files(paths: &[PathBuf]) -> Result<BTreeSet<PathBuf>, String> {
-    let mut files = BTreeSet::new();
+fn files(paths: &[PathBuf]) -> Result<Files, String> {
+    let mut files = Files::new();
     for path in paths {
-        match path.is_dir() {
-            true => files.extend(of_folder(path).map_err(|error| unreadable(path, &error))?),
-            false => _ = files.insert(path.clone()),
+        if !path.is_dir() {
+            files.insert(path.clone(), path.parent().unwrap_or(path).to_owned());
+            continue;
+        }
+        for folder in folders(path)? {
+            let found = of_folder(&folder).map_err(|error| unreadable(&folder, &error))?;
+            for file in found {
+                // Of two paths that are named, the one that is nearer to the file.
+                match files.get(&file) {
+                    Some(known) if known.starts_with(path) => {}
+                    _ => _ = files.insert(file, path.clone()),
+                }
+            }
         }
     }
     Ok(files)
+}
+
+/// A folder, and those below it. Links are not followed: what a name leads to stays within the folder.
+fn folders(top: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut found = vec![top.to_owned()];
+    let mut at = 0;
+    while let Some(folder) = found.get(at).cloned() {
+        at += 1;
+        let depth = folder.components().count() - top.components().count();
+        let below = entries(&folder).map_err(|error| unreadable(&folder, &error))?;
+        let below = below.into_iter().filter(|path| path.is_dir() && !path.is_symlink());
+        if depth < DEPTH_MAX {
+            found.extend(below);
+        }
+        if found.len() > FOLDERS_MAX {
+            return Err(format!("below {} are more than {FOLDERS_MAX} folders", top.display()));
+        }
+    }
+    Ok(found)
 }
 
 fn of_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in folder.read_dir()? {
-        let file = entry?.path();
-        // Editors keep their own copies under names that begin with a dot.
-        let is_hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        if !is_hidden && file.extension().is_some_and(|extension| extension == "lua") && file.is_file() {
-            files.push(file);
-        }
-    }
-    Ok(files)
+    let is_lua = |file: &Path| file.extension().is_some_and(|extension| extension == "lua") && file.is_file();
+    Ok(entries(folder)?.into_iter().filter(|file| is_lua(file)).collect())
 }
 
-fn read_one(path: PathBuf, name: String) -> Result<OwnFile, String> {
+/// What is in a folder. Editors keep their own copies under names that begin with a dot.
+fn entries(folder: &Path) -> io::Result<BTreeSet<PathBuf>> {
+    let is_hidden = |path: &Path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    let paths = folder.read_dir()?.map(|entry| entry.map(|entry| entry.path()));
+    paths.filter(|path| !path.as_ref().is_ok_and(|path| is_hidden(path))).collect()
+}
+
+fn read_one(path: PathBuf, folder: PathBuf, name: String) -> Result<OwnFile, String> {
     let bytes = read_bounded(&path, FILE_BYTES_MAX).map_err(|error| unreadable(&path, &error))?;
     if bytes.len() > FILE_BYTES_MAX {
         return Err(format!("{} is longer than {FILE_BYTES_MAX} bytes", path.display()));
     }
     match String::from_utf8(bytes) {
-        Ok(text) => Ok(OwnFile { path, name, text }),
+        Ok(text) => Ok(OwnFile { path, name, text, folder }),
         Err(_) => Err(format!("{} is not UTF-8", path.display())),
     }
 }

@@ -271,7 +271,7 @@ impl OneText {
         let of_secrets = secrets.iter().filter_map(|reference| file_of(reference));
         of_secrets
             .chain(self.reader.own_paths().iter().cloned())
-            .chain(own_files::links(self.reader.own_paths()))
+            .chain(own_files::others(self.reader.own_paths()))
             .collect()
     }
 }

@@ -138,6 +138,23 @@ return _M
 }
 
 #[test]
+fn a_plugin_is_checked_with_the_modules_beside_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("tenant.lua");
+    let text = "local names = require('lib.names')
+return { version = 1, priority = 1, name = 'tenant', schema = { type = 'object' },
+  rewrite = function(conf, ctx) ngx.req.set_header(names.header, ctx.var.host) end }";
+    std::fs::write(&file, text).expect("write a plugin");
+    let check = || check(&[file.to_str().unwrap(), "--requests", "requests.txt"]);
+    let (code, text) = check();
+    assert_eq!((code, text.contains(":1: the module 'lib.names' is not built")), (Some(2), true), "{text}");
+    std::fs::create_dir(folder.path().join("lib")).expect("a folder");
+    std::fs::write(folder.path().join("lib/names.lua"), "return { header = 'X-Tenant' }").expect("write a module");
+    let (code, text) = check();
+    assert_eq!((code, text.contains(": good (")), (Some(0), true), "{text}");
+}
+
+#[test]
 fn nothing_is_proven_where_nothing_is_compiled() {
     let folder = tempfile::tempdir().expect("a folder");
     let function = folder.path().join("empty.lua");

@@ -45,24 +45,25 @@ return _M
 }
 
 /// A folder of plugins.
-struct Plugins(tempfile::TempDir);
+pub(crate) struct Plugins(tempfile::TempDir);
 
 impl Plugins {
-    fn new(files: &[(&str, &str)]) -> Plugins {
+    pub(crate) fn new(files: &[(&str, &str)]) -> Plugins {
         let plugins = Plugins(tempfile::tempdir().expect("a folder"));
         files.iter().for_each(|(name, text)| plugins.write(name, text));
         plugins
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
     /// Puts a file in place at once, as editors do.
-    fn write(&self, name: &str, text: &str) {
-        let new = self.path().join(format!(".{name}.new"));
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        let (new, file) = (self.path().join(".new"), self.path().join(name));
+        std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
         std::fs::write(&new, text).expect("write");
-        std::fs::rename(new, self.path().join(name)).expect("in place");
+        std::fs::rename(new, file).expect("in place");
     }
 
     fn setup(&self, node: &Upstream, resources: &str) -> Setup {
@@ -80,7 +81,7 @@ fn text(response: &Message) -> String {
 
 /// What `stillgate check` says of a configuration that it refuses.
 #[track_caller]
-fn refused(plugins: &Plugins, resources: &str, expected: &[&str]) {
+pub(crate) fn refused(plugins: &Plugins, resources: &str, expected: &[&str]) {
     let file = plugins.path().join("stillgate.yaml");
     let listen = "listeners: [{address: \"127.0.0.1:0\"}]";
     let gateway = format!("gateway: {{lua: {{path: [{}]}}, {listen}}}\n", plugins.path().display());
@@ -358,6 +359,9 @@ return {
     });
     assert!(others > 2, "{others}");
     let told = text(&get(&gateway, "/heavy?module=own"));
-    assert_eq!(told, "there is no module \"own\": only the plugin's own file can be named\n");
+    assert_eq!(
+        told,
+        "there is no module \"own\": only the plugin's own file and those that it requires can be named\n"
+    );
     gateway.assert_healthy();
 }

@@ -165,7 +165,7 @@ fn finish(program: &Arc<Program>, part: usize, host: &mut dyn Host, context: &mu
     loop {
         outcome = match outcome {
             Outcome::Wait(Wait::Sleep(_) | Wait::Body, paused) => vm::resume(paused, host, context),
-            Outcome::Wait(Wait::Call(_) | Wait::Work(_), paused) => {
+            Outcome::Wait(Wait::Call(_) | Wait::Work(_) | Wait::Link(_), paused) => {
                 vm::resume_with(paused, Err("`lua check` makes no calls".to_owned()), host, context)
             }
             Outcome::Failed(failure) => return Err(failure),

@@ -45,7 +45,16 @@ local function ask(operation, a, b, number)
   raise(ffi_string(reply.at, reply.length))
 end
 
--- The same, with the flags that a value is kept with.
+-- The same; an error is returned, and not raised.
+local function try(operation, a, b, number)
+  local kind = call(bridge, operation, a, #a, b, #b, number, reply)
+  if kind == 1 then return (ffi_string(reply.at, reply.length)) end
+  if kind == 5 then return nil, (ffi_string(reply.at, reply.length)) end
+  if kind == 2 then return reply.number end
+  return kind == 3
+end
+
+-- As `ask`, with the flags that a value is kept with.
 local function ask_with_flags(operation, a, b, number)
   local value = ask(operation, a, b, number)
   local flags = reply.flags
@@ -61,7 +70,7 @@ local function search(operation, text, pattern, number)
   return nil, nil, ffi_string(reply.at, reply.length)
 end
 
-S.ask, S.ask_with_flags, S.search = ask, ask_with_flags, search
+S.ask, S.try, S.ask_with_flags, S.search = ask, try, ask_with_flags, search
 
 -- A table in which everything that is not there is an error that names it.
 local function closed(name, members, reason)

@@ -400,7 +400,7 @@ core.lrucache = setmetatable(closed("core.lrucache", {
 }), { __call = function(_, key, version, make, ...) return global_cache(key, version, make, ...) end })
 
 local resty_lrucache = {}
-resty_lrucache.__index = resty_lrucache
+resty_lrucache.__index = closed("resty.lrucache", resty_lrucache)
 
 function resty_lrucache.new(most)
   return setmetatable({ young = {}, old = {}, count = 0, most = most }, resty_lrucache)

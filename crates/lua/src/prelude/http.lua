@@ -26,6 +26,7 @@ local function whole(value, default, what)
   if type(value) ~= "number" or value ~= value then raise(what .. " is not a number") end
   return format("%.0f", min(max(value, 0), WHOLE_MAX))
 end
+S.whole = whole
 
 local function add_header(out, name, value)
   if type(value) == "table" then

@@ -142,13 +142,6 @@ local function field(operation, name)
 end
 S.field = field
 
--- The first value.
-function S.first_field(name)
-  local text = ask(op.request_field, name, "", 0)
-  if not text then return nil end
-  local _, spot = search(op.find, text, "\0", 1)
-  return (sub(text, 1, spot[0] - 1))
-end
 
 local by_any_name = {
   __index = function(fields, name)
@@ -210,6 +203,16 @@ local function with_dashes(name)
   dashed_count = dashed_count + 1
   dashed[name] = known
   return known
+end
+
+-- The first value. As in the table of all fields, `x_a` is `X-A`, too.
+function S.first_field(name)
+  local dashed_name = with_dashes(name)
+  local text = ask(op.request_field, name, "", 0)
+  if not text and dashed_name ~= name then text = ask(op.request_field, dashed_name, "", 0) end
+  if not text then return nil end
+  local _, spot = search(op.find, text, "\0", 1)
+  return (sub(text, 1, spot[0] - 1))
 end
 
 ngx.header = setmetatable({}, {
@@ -551,15 +554,19 @@ ngx.shared = setmetatable({}, {
 
 ngx.arg = setmetatable({}, {
   __index = function(_, at)
-    if at == 1 then return ask(op.piece, "", "", 0) end
-    if at == 2 then
-      if ask(op.is_last_piece, "", "", 0) then return true end
-      return false
-    end
+    -- An error where there is none.
+    local piece = ask(op.piece, "", "", 0)
+    if at == 1 then return piece end
+    if at == 2 then return ask(op.is_last_piece, "", "", 0) == true end
+    raise("ngx.arg[" .. tostring(at) .. "] is not there; in body_filter there are ngx.arg[1] and ngx.arg[2]")
   end,
   __newindex = function(_, at, value)
-    if at == 1 then ask(op.set_piece, value == nil and "" or concat(written(value, {})), "", 0) end
-    if at == 2 then
+    ask(op.piece, "", "", 0)
+    if at == 1 then
+      ask(op.set_piece, value == nil and "" or concat(written(value, {})), "", 0)
+    elseif at ~= 2 then
+      raise("ngx.arg[" .. tostring(at) .. "] cannot be set; in body_filter there are ngx.arg[1] and ngx.arg[2]")
+    else
       local is_last = ask(op.is_last_piece, "", "", 0)
       if value then
         ask(op.end_body, "", "", 0)
@@ -590,10 +597,12 @@ setmetatable(ngx, {
   end,
   __newindex = function(_, name, value)
     if name == "status" then
+      local status = tonumber(value)
+      if not status then raise("ngx.status has to be a number, found " .. type(value)) end
       if ask(op.can_answer, "", "", 0) then
-        S.own.status = tonumber(value)
+        S.own.status = status
       else
-        ask(op.set_status, "", "", tonumber(value))
+        ask(op.set_status, "", "", status)
       end
     elseif name == "ctx" then
       S.own.ngx = value
@@ -610,4 +619,5 @@ local base64 = closed("ngx.base64", {
 })
 S.modules["ngx.base64"] = base64
 S.modules["ngx.resp"], S.modules["ngx.req"] = ngx.resp, ngx.req
-S.modules["resty.core"], S.modules["resty.core.base"] = {}, {}
+ngx.config = closed("ngx.config", ngx.config)
+S.modules["resty.core"], S.modules["resty.core.base"] = closed("resty.core", {}), closed("resty.core.base", {})

@@ -92,10 +92,10 @@ rawset(ngx, "run_worker_thread", function(pool, module, name, ...)
 end)
 
 -- On the other thread.
-S.entries.work = function(id, file, source, name, arguments)
-  local version = S.version_of(id, file, source)
-  local run = version.plugin[name]
-  if type(run) ~= "function" then error(file .. ": there is no function " .. name, 0) end
+S.entries.work = function(modules, name, arguments)
+  local plugin, version = S.plugin_of(modules)
+  local run = plugin[name]
+  if type(run) ~= "function" then error(modules[#modules].file .. ": there is no function " .. name, 0) end
   local list, count = values(arguments)
   S.own = S.outside(version.owner)
   local result = written(run(unpack(list, 1, count)))

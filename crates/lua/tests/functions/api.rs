@@ -5,7 +5,7 @@ use stillgate_lua::Context;
 
 /// What an expression gives, as a text.
 #[track_caller]
-fn check(cases: &[(&str, &str)]) {
+pub(crate) fn check(cases: &[(&str, &str)]) {
     for (expression, expected) in cases {
         let outcome = answer(&format!("ngx.print(core.json.stably_encode({{ {expression} }}))"));
         let text: String =

@@ -1,10 +1,11 @@
 //! A request that is only texts, for functions to read and change.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use stillgate_lua::{
-    Answered, Change, Context, Document, Host, HttpReply, Kind, Level, Outcome, Program, Side, Wait, resume,
-    resume_with, run_part,
+    Answered, Change, Connected, Context, Document, Host, HttpReply, Kind, Level, LinkCall, Outcome, Program, Side,
+    Wait, resume, resume_with, run_part,
 };
 
 /// The request, and what becomes of it.
@@ -23,6 +24,12 @@ pub(crate) struct Fake {
     pub(crate) is_body_over: bool,
     /// Those that have been started, with their delays in seconds.
     pub(crate) timers: Vec<(u64, f64)>,
+    /// Of the plugin `own`, with its version.
+    pub(crate) metadata: Option<(u64, serde_json::Value)>,
+    /// What was done with connections.
+    pub(crate) links: Vec<LinkCall>,
+    /// What their server replies.
+    pub(crate) replies: VecDeque<Result<Vec<u8>, String>>,
 }
 
 impl Default for Fake {
@@ -42,6 +49,9 @@ impl Default for Fake {
             now_ms: 1_795_220_833_250,
             is_body_over: false,
             timers: Vec::new(),
+            metadata: None,
+            links: Vec::new(),
+            replies: VecDeque::new(),
         }
     }
 }
@@ -189,6 +199,11 @@ impl Host for Fake {
         Some("/hello/:id")
     }
 
+    fn metadata(&self, plugin: &str) -> Result<Option<(u64, &serde_json::Value)>, String> {
+        let own = self.metadata.as_ref().filter(|_| plugin == "own");
+        Ok(own.map(|(version, value)| (*version, value)))
+    }
+
     fn document(&self, of: Document) -> Option<&serde_json::Value> {
         (of == Document::Route).then_some(&self.route)
     }
@@ -229,6 +244,16 @@ pub(crate) fn run_with_part(program: &Arc<Program>, part: usize, fake: &mut Fake
                 let is_down = call.url.contains("down");
                 let reply = if is_down { Err("timeout".to_owned()) } else { Ok(Answered::Http(reply)) };
                 resume_with(paused, reply, fake, context)
+            }
+            Outcome::Wait(Wait::Link(call), paused) => {
+                fake.links.push(*call.clone());
+                let reply = match *call {
+                    LinkCall::Connect { port: 1, .. } => Err("connection refused".to_owned()),
+                    LinkCall::Connect { port, .. } => Ok(Connected { link: 7, reused: u32::from(port == 2) }.text()),
+                    LinkCall::Exchange { .. } => fake.replies.pop_front().unwrap_or(Err("timeout".to_owned())),
+                    LinkCall::Keep { .. } | LinkCall::Close { .. } => Ok(Vec::new()),
+                };
+                resume_with(paused, reply.map(Answered::Link), fake, context)
             }
             Outcome::Wait(Wait::Work(call), paused) => {
                 let module = program.module().unwrap().clone();

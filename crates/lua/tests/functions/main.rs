@@ -2,9 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod absent;
 mod api;
 mod bounds;
 mod fake;
 mod health;
+mod jwt;
+mod modules;
 mod plugins;
+mod redis;
 mod requests;

@@ -20,8 +20,8 @@ use stillgate_plugin::outbox::{Chunk, Counts, Outbox, Post};
 use stillgate_plugin::record::{NodeTries, Record};
 use stillgate_plugin::table::identity;
 use stillgate_plugin::{
-    BodyChanges, Chain, Consumer, Consumers, Credential, Ended, Facts, Flow, Level, MetadataTable, NoSecrets,
-    NoUpstreams, Origin, Phase, Process, Request, Response, Settled, Worker,
+    BodyChanges, Chain, Consumer, Consumers, Credential, Ended, Facts, Flow, Level, MetadataItem, MetadataTable,
+    NoSecrets, NoUpstreams, Origin, Phase, Process, Request, Response, Settled, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::normalise;
@@ -151,8 +151,9 @@ impl Bench {
         let mut metadata = MetadataTable::default();
         if let Some((plugin, text)) = case.metadata {
             let (node, part) = (parsed(text), TABLE.find(plugin).unwrap().1.metadata.unwrap());
-            let of = identity(plugin, &origin, &node, &Path::Root, &mut sink);
-            metadata.insert(plugin, of, (part.read)(&node, &Path::Root, &mut sink).unwrap());
+            let identity = identity(plugin, &origin, &node, &Path::Root, &mut sink);
+            let value = (part.read)(&node, &Path::Root, &mut sink).unwrap();
+            metadata.insert(MetadataItem { plugin, identity, value, written: Arc::default() });
         }
         let mut consumers = Consumers::default();
         for (number, credential) in case.credentials.iter().enumerate() {

@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use stillgate_lua::{Change, Context, Host, Kind, Level, Outcome, Program, Side, check, run};
 use stillgate_plugin::LogLevel;
-use stillgate_route::{FilterFunction, Lookup, Message, MessageLevel, Variable};
+use stillgate_route::{FilterFunction, Lookup, Message, MessageLevel, RECORDED_EARLY, Variable};
 
 /// Most messages of all functions of a request that are kept; failures are kept anyhow.
 const MESSAGES_MAX: usize = 64;
@@ -60,7 +60,11 @@ impl Host for OfVars<'_> {
     }
 
     fn variable(&self, name: &str, out: &mut Vec<u8>) -> Result<bool, String> {
-        Ok(variables::append(name, self.vars, out))
+        let is_there = variables::append(name, self.vars, out);
+        match !is_there && (RECORDED_EARLY.contains(&name) || name == "proxy_add_x_forwarded_for") {
+            true => Err(format!("the variable {name} is known from the phase rewrite on")),
+            false => Ok(is_there),
+        }
     }
 
     fn set_variable(&mut self, name: &str, _: &[u8]) -> Result<bool, String> {
@@ -99,6 +103,42 @@ impl Host for OfVars<'_> {
         let mut messages = self.messages.borrow_mut();
         if messages.len() < MESSAGES_MAX {
             messages.push(Message { level, text: text.to_owned() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request without anything.
+    struct Empty;
+
+    impl Lookup for Empty {
+        fn value<'a>(&'a self, _: &Variable, _: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+            None
+        }
+
+        fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
+    }
+
+    #[test]
+    fn what_is_not_known_yet_is_an_error() {
+        for (name, expected) in [
+            ("request_id", "the variable request_id is known from the phase rewrite on"),
+            ("proxy_add_x_forwarded_for", "the variable proxy_add_x_forwarded_for is known from the phase rewrite on"),
+            ("hostname", "the variable hostname is known from the phase rewrite on"),
+            ("arg_a", ""),
+            ("route_id", ""),
+        ] {
+            let filter = filter(&format!("function(vars) return vars.{name} == nil end"), "r").unwrap();
+            let mut messages = Vec::new();
+            assert_eq!((filter.decide)(&Empty, &mut messages), expected.is_empty(), "{name}");
+            let told: Vec<&str> = messages.iter().map(|message| message.text.as_str()).collect();
+            assert!(
+                told.is_empty() == expected.is_empty() && told.iter().all(|told| told.contains(expected)),
+                "{told:?}"
+            );
         }
     }
 }

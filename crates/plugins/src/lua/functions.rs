@@ -5,10 +5,11 @@
 use super::hosts::{OfPiece, OfRequest, OfResponse};
 use super::http::{call_of, reply_of};
 use super::own::part;
+use super::redis::Links;
 use super::seen::{Seen, Wishes};
 use super::timers::Started;
 use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, forget_old_body};
-use crate::decoding::{Decoder, Decoding};
+use crate::decoding::{Decoder, Decoding, STREAMED_BYTES};
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -107,6 +108,13 @@ impl Functions {
             }
             Outcome::Wait(Wait::Call(call), paused) => self.call(phase, *call, paused, request),
             Outcome::Wait(Wait::Work(asked), paused) => self.work(phase, *asked, paused),
+            Outcome::Wait(Wait::Link(call), paused) => {
+                let (own, links) = (self.clone(), Links::of(request.settled));
+                let performed = links.perform(*call, request.worker.io().clone());
+                Flow::wait(performed, move |done, request| {
+                    own.answered(phase, paused, done.map(Answered::Link), request)
+                })
+            }
             Outcome::Failed(failure) => {
                 request.worker.io().fail(self.plugin, &failure.text);
                 match self.goes_on(&failure) {
@@ -138,10 +146,13 @@ impl Functions {
     /// Asks another thread.
     fn work(self: &Arc<Self>, phase: Phase, asked: WorkCall, paused: Paused) -> Flow {
         let own = self.clone();
-        let module = self.program.module().filter(|module| module.name() == asked.module).cloned();
+        let module = self.program.module().and_then(|module| module.find(&asked.module));
         let work = move || match module {
             Some(module) => module.work(&asked),
-            None => Err(format!("there is no module {:?}: only the plugin's own file can be named", asked.module)),
+            None => Err(format!(
+                "there is no module {:?}: only the plugin's own file and those that it requires can be named",
+                asked.module
+            )),
         };
         Flow::offload(work, move |done, request| match done {
             Ok(reply) => own.answered(phase, paused, reply.map(Answered::Work), request),
@@ -349,8 +360,6 @@ impl Pieces {
     }
 }
 
-/// What is decoded at once: it becomes no more than about a thousand times as much, which is less than a filter may hold.
-const CODED_BYTES: usize = 512;
 /// What functions are given at once of what was decoded.
 const DECODED_BYTES: usize = 16 * 1024;
 
@@ -363,16 +372,10 @@ impl Pieces {
 
 impl BodyFilter for Pieces {
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
-        if self.decoder.is_none() {
-            return self.run(piece, false, out);
-        }
-        for coded in piece.chunks(CODED_BYTES) {
-            let Some(decoder) = &mut self.decoder else { break };
-            decoder.piece(coded)?;
-            let decoded = decoder.take();
-            self.run_decoded(&decoded, out)?;
-        }
-        Ok(())
+        let Some(mut decoder) = self.decoder.take() else { return self.run(piece, false, out) };
+        let done = decoder.stream(piece, &mut |decoded| self.run_decoded(decoded, out));
+        self.decoder = Some(decoder);
+        done
     }
 
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError> {
@@ -389,7 +392,6 @@ impl BodyFilter for Pieces {
     }
 
     fn piece_bytes_max(&self) -> usize {
-        // More could become more than a worker should work on at once.
-        if self.decoder.is_some() { 2 * CODED_BYTES } else { usize::MAX }
+        if self.decoder.is_some() { STREAMED_BYTES } else { usize::MAX }
     }
 }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use stillgate_lua::{Change, Document, Host, Level, Side};
 use stillgate_plugin::facts::RouteFacts;
-use stillgate_plugin::{Attached, Consumers, Facts, Io, LogLevel, Phase, Request, Response, Settled};
+use stillgate_plugin::{Attached, Consumers, Facts, Io, LogLevel, MetadataTable, Phase, Request, Response, Settled};
 use stillgate_route::RouteMatch;
 use stillgate_wire::{EditError, Edits, FieldName, FieldValue, Fields};
 
@@ -129,6 +129,12 @@ pub(super) fn document_of<'a>(facts: &Facts<'a>, settled: &'a Settled, of: Docum
         Document::Service => documents()?.service.as_ref(),
         Document::Claims => claims_of(settled),
     }
+}
+
+/// What the prelude takes of the metadata of a plugin. Its number is whole in Lua.
+pub(super) fn metadata_of<'a>(table: &'a MetadataTable, plugin: &str) -> Option<(u64, &'a Json)> {
+    let item = table.item(plugin)?;
+    Some((item.identity.0 as u64 >> (u64::BITS - f64::MANTISSA_DIGITS), &*item.written))
 }
 
 impl Host for OfRequest<'_, '_> {
@@ -251,6 +257,10 @@ impl Host for OfRequest<'_, '_> {
         document_of(&self.request.facts, self.request.settled, of)
     }
 
+    fn metadata(&self, plugin: &str) -> Result<Option<(u64, &Json)>, String> {
+        Ok(metadata_of(self.request.metadata, plugin))
+    }
+
     fn check_schema(&self, schema: &Json, value: Json) -> Result<Json, String> {
         check_json(schema, value)
     }
@@ -358,6 +368,10 @@ impl Host for OfResponse<'_, '_> {
         document_of(&self.response.facts, self.response.settled, of)
     }
 
+    fn metadata(&self, plugin: &str) -> Result<Option<(u64, &Json)>, String> {
+        Ok(metadata_of(self.response.metadata, plugin))
+    }
+
     fn check_schema(&self, schema: &Json, value: Json) -> Result<Json, String> {
         check_json(schema, value)
     }
@@ -428,6 +442,10 @@ impl Host for OfPiece<'_> {
 
     fn document(&self, of: Document) -> Option<&Json> {
         self.seen.get()?.document(of)
+    }
+
+    fn metadata(&self, plugin: &str) -> Result<Option<(u64, &Json)>, String> {
+        self.seen()?.metadata(plugin)
     }
 
     fn check_schema(&self, schema: &Json, value: Json) -> Result<Json, String> {

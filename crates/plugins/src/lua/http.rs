@@ -6,7 +6,7 @@ use stillgate_plugin::{Call, CallError, Keep, Reply, Url};
 use stillgate_wire::{EditError, FieldName, FieldValue};
 
 /// The longest that each of connecting, sending and waiting may take.
-const TIMEOUT_MAX: Duration = Duration::from_secs(600);
+pub(super) const TIMEOUT_MAX: Duration = Duration::from_secs(600);
 /// Most idle connections of a worker to a server.
 const CONNECTIONS_MAX: usize = 1000;
 

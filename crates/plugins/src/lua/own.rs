@@ -1,16 +1,16 @@
 //! Plugins of the operator's files, written as APISIX's own are.
 //!
-//! Different from APISIX: none of them authenticates consumers, and what a file has besides its phases, `init` and
-//! `check_schema` has no effect, which a warning says. A file has its own global variables, and begins anew when it changes.
+//! Different from APISIX: none of them authenticates consumers, and what a file has besides its phases, `init`, `check_schema` and
+//! `metadata_schema` has no effect, which a warning says. A file has its own global variables, and starts over when it changes.
 
 use super::functions::{Functions, before_the_node};
+use super::modules::{Files, Sources};
 use super::seen::Wishes;
 use crate::request_validation::{check_json, check_schema};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use stillgate_lua::{Description, Module, PHASES, Program};
-use stillgate_plugin::own::{OwnFile, OwnPlugin, identity, name_for_ever};
-use stillgate_plugin::{Compile, Identity, Phase, Phases, Plugin, Response};
+use stillgate_plugin::own::{CheckMetadata, OwnFile, OwnPlugin, name_for_ever};
+use stillgate_plugin::{Compile, Phase, Phases, Plugin, Response};
 use stillgate_schema::{Fault, Json, Node, json_of};
 
 /// The longest name of a plugin.
@@ -25,12 +25,22 @@ pub(super) fn part(phase: Phase) -> usize {
     PHASE_OF.iter().position(|of| *of == phase).expect("all phases are listed")
 }
 
-/// Makes the plugin of a file: [`stillgate_plugin::Scripts::plugin`].
-pub(crate) fn plugin(file: &OwnFile) -> Result<OwnPlugin, String> {
-    let version = identity(std::slice::from_ref(file));
-    let module = module(file, version);
+/// Makes the plugins of files: [`stillgate_plugin::Scripts::plugins`].
+pub(crate) fn plugins(files: &[OwnFile], attributes: &Arc<Json>) -> Vec<Result<OwnPlugin, String>> {
+    let mut known = Files::new(files, attributes);
+    let beside = files.iter().filter(|file| !file.is_below());
+    beside.filter_map(|file| plugin(file, &mut known).transpose()).collect()
+}
+
+/// The plugin of a file; `None`: it is a module of others.
+fn plugin<'f>(file: &'f OwnFile, known: &mut Files<'f>) -> Result<Option<OwnPlugin>, String> {
+    let Sources { module, version, files } = known.sources(file)?;
+    if !module.has_plugin(check_json)? && known.is_required(file) {
+        return Ok(None);
+    }
     let path = file.path.display();
     let described = module.describe(check_json)?;
+    let texts: Vec<&str> = files.iter().map(|file| &*file.text).collect();
     let Description { name, priority, phases, unused, .. } = &described;
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_name) {
@@ -41,6 +51,9 @@ pub(crate) fn plugin(file: &OwnFile) -> Result<OwnPlugin, String> {
         return Err(format!("{path}: the schema has the property _meta, which every plugin has; remove it"));
     }
     check_schema(&described.schema).map_err(|why| format!("{path}: the schema cannot be used: {why}"))?;
+    if let Some(schema) = &described.metadata_schema {
+        check_schema(schema).map_err(|why| format!("{path}: the metadata_schema cannot be used: {why}"))?;
+    }
     if phases.is_empty() {
         return Err(format!("{path}: the plugin has no function for a phase: {}", PHASES.join(", ")));
     }
@@ -52,14 +65,17 @@ pub(crate) fn plugin(file: &OwnFile) -> Result<OwnPlugin, String> {
     let own = Arc::new(Kind {
         name: name_for_ever(name),
         module,
-        wants_documents: file.text.contains("matched_route"),
-        wishes: Arc::new(Wishes::of(&[&file.text])),
+        wants_documents: texts.iter().any(|text| text.contains("matched_route")),
+        wishes: Arc::new(Wishes::of(&texts)),
         defined: Phases::of(&phases),
         called,
         schema: described.schema.clone(),
         checks: described.checks,
     });
-    Ok(OwnPlugin {
+    let check_metadata = described.metadata_schema.clone().map(|schema| check_metadata(own.clone(), schema));
+    Ok(Some(OwnPlugin {
+        path: file.path.clone(),
+        check_metadata,
         name: own.name,
         priority: *priority,
         phases: called,
@@ -67,21 +83,15 @@ pub(crate) fn plugin(file: &OwnFile) -> Result<OwnPlugin, String> {
         version,
         warnings,
         compile: Box::new(move |node, cx| own.compile(node, cx)),
-    })
+    }))
 }
 
-/// The version of a file that workers may have loaded already: what it keeps goes on where the file is as it was.
-fn module(file: &OwnFile, version: Identity) -> Arc<Module> {
-    static KNOWN: Mutex<Option<HashMap<u128, Weak<Module>>>> = Mutex::new(None);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_default();
-    known.retain(|_, module| module.strong_count() > 0);
-    if let Some(module) = known.get(&version.0).and_then(Weak::upgrade) {
-        return module;
-    }
-    let module = Module::new(file.name.clone(), file.text.clone());
-    known.insert(version.0, Arc::downgrade(&module));
-    module
+/// As APISIX does it: the plugin's own `check_schema` is asked first.
+fn check_metadata(own: Arc<Kind>, schema: Json) -> Box<CheckMetadata> {
+    Box::new(move |metadata| match own.checks {
+        true => own.module.check_metadata(&metadata, check_json),
+        false => check_json(&schema, metadata),
+    })
 }
 
 /// A plugin of a file, before it is configured.

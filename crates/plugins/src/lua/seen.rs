@@ -3,15 +3,15 @@
 //! Bodies are filtered behind everything that a request is made of, so this is a copy. It has all of both heads, and of the variables
 //! those whose names are in the functions' text: to copy all would cost each request more than its functions do.
 
-use super::hosts::{consumer_of, document_of, pattern_of};
+use super::hosts::{consumer_of, document_of, metadata_of, pattern_of};
 use super::variables;
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use stillgate_lua::{Document, Side};
-use stillgate_plugin::Response;
 use stillgate_plugin::facts::Documents;
+use stillgate_plugin::{MetadataTable, Response};
 use stillgate_route::{Lookup, Variable};
 
 /// Variables that functions of the API ask for, whatever the text says.
@@ -39,6 +39,7 @@ pub(super) struct Wishes {
     /// Sorted.
     names: Box<[(Box<str>, Variable)]>,
     wants_claims: bool,
+    wants_metadata: bool,
 }
 
 impl Wishes {
@@ -50,8 +51,9 @@ impl Wishes {
             each_name(text, "curr_req_matched", &mut |name| _ = names.insert(format!("uri_param_{name}")));
         }
         let parsed = names.into_iter().filter_map(|name| Some((name.as_str().into(), variables::parse(&name)?)));
-        let wants_claims = texts.iter().any(|text| text.contains("jwt_auth_payload"));
-        Wishes { names: parsed.take(NAMES_MAX).collect(), wants_claims }
+        let names_any = |word: &str| texts.iter().any(|text| text.contains(word));
+        let (wants_claims, wants_metadata) = (names_any("jwt_auth_payload"), names_any("plugin_metadata"));
+        Wishes { names: parsed.take(NAMES_MAX).collect(), wants_claims, wants_metadata }
     }
 }
 
@@ -106,6 +108,8 @@ pub(super) struct Seen {
     documents: Option<Arc<Documents>>,
     claims: Option<Json>,
     consumer: Option<Json>,
+    /// `None`: the text does not name it.
+    metadata: Option<MetadataTable>,
 }
 
 impl Seen {
@@ -136,6 +140,7 @@ impl Seen {
                 .then(|| document_of(facts, response.settled, Document::Claims).cloned())
                 .flatten(),
             consumer: response.consumer.map(|found| consumer_of(found, response.consumers)),
+            metadata: wishes.wants_metadata.then(|| response.metadata.clone()),
         }
     }
 
@@ -164,6 +169,16 @@ impl Seen {
             Document::Route => self.documents.as_ref().map(|documents| &documents.route),
             Document::Service => self.documents.as_ref()?.service.as_ref(),
             Document::Claims => self.claims.as_ref(),
+        }
+    }
+
+    /// The metadata of a plugin. It is copied as variables are.
+    pub(super) fn metadata(&self, plugin: &str) -> Result<Option<(u64, &Json)>, String> {
+        match &self.metadata {
+            Some(table) => Ok(metadata_of(table, plugin)),
+            None => {
+                Err("plugin_metadata is there in the phase body_filter where the functions' text names it".to_owned())
+            }
         }
     }
 

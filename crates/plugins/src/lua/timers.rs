@@ -3,6 +3,7 @@
 use super::functions::SLEEP_MAX;
 use super::hosts::level_of;
 use super::http::{call_of, reply_of};
+use super::redis::Links;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -70,6 +71,7 @@ impl Started {
 async fn run(plugin: &'static str, program: &Arc<Program>, number: u64, io: Rc<dyn Io>) {
     let (mut context, mut host) = (Context::default(), OfTimer { plugin, io, started: Started::default() });
     let mut outcome = run_timer(program, number, &mut host, &mut context);
+    let links = Links::default();
     loop {
         std::mem::take(&mut host.started).spawn(plugin, program, &host.io);
         let (wait, paused) = match outcome {
@@ -77,11 +79,11 @@ async fn run(plugin: &'static str, program: &Arc<Program>, number: u64, io: Rc<d
             Outcome::Failed(failure) => return host.io.fail(plugin, &failure.text),
             Outcome::Done(_) | Outcome::Answer { .. } => return,
         };
-        outcome = go_on(wait, paused, &mut host, &mut context).await;
+        outcome = go_on(wait, paused, &links, &mut host, &mut context).await;
     }
 }
 
-async fn go_on(wait: Wait, paused: Paused, host: &mut OfTimer, context: &mut Context) -> Outcome {
+async fn go_on(wait: Wait, paused: Paused, links: &Links, host: &mut OfTimer, context: &mut Context) -> Outcome {
     let reply = match wait {
         Wait::Sleep(time) => {
             host.io.sleep(time.min(SLEEP_MAX)).await;
@@ -91,6 +93,7 @@ async fn go_on(wait: Wait, paused: Paused, host: &mut OfTimer, context: &mut Con
             Ok(call) => reply_of(host.io.call(call).await).map(Answered::Http),
             Err(why) => Err(why),
         },
+        Wait::Link(call) => links.clone().perform(*call, host.io.clone()).await.map(Answered::Link),
         Wait::Work(_) => Err("ngx.run_worker_thread cannot be used in a timer".to_owned()),
         Wait::Body => Err(NO_REQUEST.to_owned()),
     };

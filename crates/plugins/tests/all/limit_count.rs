@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use stillgate_limits::Limits;
-use stillgate_plugin::definition::MetadataTable;
+use stillgate_plugin::definition::{MetadataItem, MetadataTable};
 use stillgate_plugin::{
     BodyChanges, Chain, Consumers, Facts, Flow, Identity, Level, NoSecrets, NoUpstreams, Origin, Phase, Request,
     Settled, Worker,
@@ -44,8 +44,9 @@ impl Gateway {
     fn with_metadata(mut self, yaml: &str) -> Gateway {
         let mut sink = Sink::default();
         let part = TABLE.find("limit-count").expect("a plugin").1.metadata.expect("it has metadata");
-        let metadata = (part.read)(&node(yaml, &mut sink), &Path::Root, &mut sink).expect("good metadata");
-        self.metadata.insert("limit-count", Identity::of(&[]), metadata);
+        let value = (part.read)(&node(yaml, &mut sink), &Path::Root, &mut sink).expect("good metadata");
+        let (plugin, identity, written) = ("limit-count", Identity::of(&[]), Arc::default());
+        self.metadata.insert(MetadataItem { plugin, identity, value, written });
         self
     }
 

@@ -34,7 +34,7 @@ pub(crate) async fn exchange(
     }
 }
 
-async fn send(stream: &mut Stream, mut message: &[u8]) -> io::Result<()> {
+pub(super) async fn send(stream: &mut Stream, mut message: &[u8]) -> io::Result<()> {
     poll_fn(|cx| {
         while !message.is_empty() {
             match ready!(stream.poll_write(cx, message))? {
@@ -48,7 +48,7 @@ async fn send(stream: &mut Stream, mut message: &[u8]) -> io::Result<()> {
 }
 
 /// Appends what comes next; false at the end of the connection.
-async fn read(stream: &mut Stream, received: &mut Vec<u8>) -> Result<bool, CallError> {
+pub(super) async fn read(stream: &mut Stream, received: &mut Vec<u8>) -> Result<bool, CallError> {
     poll_fn(|cx| {
         // Not in `received`, where it would be cleared for each of the short replies that there are.
         let mut space = [MaybeUninit::uninit(); READ_BYTES];

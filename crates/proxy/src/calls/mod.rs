@@ -1,5 +1,5 @@
 //! HTTP calls to servers that are no nodes, on the worker's event loop: for plugins that ask others. A call is written in HTTP/1.1;
-//! a server of gRPC gets it as a stream of HTTP/2.
+//! a server of gRPC gets it as a stream of HTTP/2. Plugins with a protocol of their own get a connection (`link.rs`).
 //!
 //! ```text
 //!   Call ──▶ pool of its server ──▶ breaker ──▶ a kept connection, or: name ▶ connect ▶ TLS ──▶ message ──▶ Reply
@@ -10,12 +10,14 @@
 
 mod breaker;
 mod connect;
+mod link;
 mod message;
 mod pool;
 
 use crate::connection::http2::NodeConnection;
 use crate::connection::stream::Stream;
 use breaker::Trial;
+use link::IdleLinks;
 pub(crate) use message::exchange;
 use pool::Pool;
 use std::cell::{Cell, RefCell};
@@ -45,10 +47,11 @@ pub(crate) struct Calls {
     pools: RefCell<HashMap<Arc<CallOrigin>, Rc<Pool>>>,
     sent: Cell<(usize, usize)>,
 }
+    links: IdleLinks,
 
 impl Calls {
     pub(crate) fn new(begin_http2: BeginHttp2) -> Calls {
-        Calls { begin_http2, pools: RefCell::default(), sent: Cell::default() }
+        Calls { begin_http2, pools: RefCell::default(), links: IdleLinks::default(), sent: Cell::default() }
     }
 
     /// Makes a call.

@@ -5,7 +5,7 @@ use crate::calls::Calls;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 use stillgate_config::Measure;
-use stillgate_plugin::{Call, CallError, Io, LocalFuture, LogLevel, Reply};
+use stillgate_plugin::{Call, CallError, Io, Link, LinkTo, LocalFuture, LogLevel, Reply};
 
 /// The event loop of a worker.
 pub(crate) struct PluginIo {
@@ -22,6 +22,10 @@ impl Io for PluginIo {
 
     fn call(&self, call: Call) -> LocalFuture<Result<Reply, CallError>> {
         Box::pin(self.calls.clone().call(call))
+    }
+
+    fn link(&self, to: LinkTo) -> LocalFuture<Result<Box<dyn Link>, CallError>> {
+        Box::pin(self.calls.clone().link(to))
     }
 
     fn send(&self, plugin: &'static str, call: Call) {

@@ -7,17 +7,20 @@ mod requests;
 
 use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNPROVEN, EXIT_UNUSABLE, LuaCheck};
 use super::stdout::show;
+use crate::configuration::own_files;
 use crate::configuration::source::read_bounded;
 use crate::explaining::request_head::RequestHead;
 use replayed::Replayed;
 use serde_json::{Value as Json, json};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::{fs, io};
 use stillgate_lua::health::examine::{Examined, Finding, Subject, examine, step};
 use stillgate_lua::health::steps;
 use stillgate_lua::{Module, check as check_text};
-use stillgate_plugins::check_json;
+use stillgate_plugin::OwnFile;
+use stillgate_plugins::{check_json, module_of, required_paths};
 use stillgate_schema::lenient_json;
 
 /// Bytes of a file with a function.
@@ -140,16 +143,17 @@ fn read(arguments: &LuaCheck) -> Result<(String, Subject, Vec<RequestHead>), Str
         (None, None) => return Err("--requests or --replay is needed".to_owned()),
     };
     let name = file.display().to_string();
-    let subject = subject(&name, source, conf)?;
+    let subject = subject(file, &name, source, conf)?;
     Ok((name, subject, heads))
 }
 
 /// A function, or a plugin with a configuration that it takes.
-fn subject(name: &str, source: String, conf: Json) -> Result<Subject, String> {
+fn subject(file: &Path, name: &str, source: String, conf: Json) -> Result<Subject, String> {
     match check_text(&source) {
         Ok(()) => Ok(Subject::function(name, &source, conf)),
-        Err(why) if why == RETURNS_TABLE => {
-            let module = Module::new(name.to_owned(), source);
+        // With modules it is a file's, and runs with them only.
+        Err(why) if why == RETURNS_TABLE || has_modules(file, &source) => {
+            let module = module(file, name, source)?;
             let described = module.describe(check_json)?;
             let conf = match described.checks {
                 true => module.check_conf(&conf, check_json),
@@ -159,6 +163,23 @@ fn subject(name: &str, source: String, conf: Json) -> Result<Subject, String> {
         }
         Err(why) => Err(format!("{name}: {why}")),
     }
+}
+
+/// The module of a file. Those beside it are read only where it requires one of them.
+fn module(file: &Path, name: &str, text: String) -> Result<Arc<Module>, String> {
+    let path = file.canonicalize().map_err(|error| format!("cannot read {name}: {error}"))?;
+    let folder = path.parent().unwrap_or(&path).to_owned();
+    let has_modules = has_modules(&path, &text);
+    let own = OwnFile { path, name: name.to_owned(), text, folder };
+    let mut files = if has_modules { own_files::read(std::slice::from_ref(&own.folder))? } else { Vec::new() };
+    files.retain(|other| other.path != own.path);
+    files.push(own.clone());
+    module_of(&own, &files)
+}
+
+/// Whether a file requires one beside it.
+fn has_modules(file: &Path, text: &str) -> bool {
+    required_paths(text).iter().any(|end| file.with_file_name("").join(end).is_file())
 }
 
 fn as_json(name: &str, examined: &Examined, instructions: Option<u64>) -> Json {

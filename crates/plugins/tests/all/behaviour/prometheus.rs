@@ -3,8 +3,9 @@
 use super::harness;
 use expect_test::expect;
 use harness::{plugins, refusal};
+use std::sync::Arc;
 use stillgate_plugin::Identity;
-use stillgate_plugin::definition::MetadataTable;
+use stillgate_plugin::definition::{MetadataItem, MetadataTable};
 use stillgate_plugins::{TABLE, disabled_labels};
 use stillgate_schema::text::tree;
 use stillgate_schema::{Path, Sink};
@@ -16,7 +17,8 @@ fn of_store(yaml: &str) -> (Vec<String>, String) {
     let part = TABLE.find("prometheus").unwrap().1.metadata.unwrap();
     let mut table = MetadataTable::default();
     let value = sink.open(|sink| (part.read)(&node, &Path::Root, sink)).unwrap();
-    table.insert("prometheus", Identity(0), value);
+    let (plugin, identity, written) = ("prometheus", Identity(0), Arc::default());
+    table.insert(MetadataItem { plugin, identity, value, written });
     let labels = disabled_labels(&table).map(|(family, label)| format!("{family}.{label}"));
     (labels.collect(), sink.into_warnings().iter().map(|warning| format!("{warning}\n")).collect())
 }

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use stillgate_plugin::NoUpstreams;
 use stillgate_plugin::body::Change;
-use stillgate_plugin::definition::MetadataTable;
+use stillgate_plugin::definition::{MetadataItem, MetadataTable};
 use stillgate_plugin::flow::Offload;
 use stillgate_plugin::secrets::NoSecrets;
 use stillgate_plugin::{
@@ -101,8 +101,9 @@ impl Plugins {
         let part = TABLE.find(plugin).expect("a plugin").1.metadata.expect("a plugin with metadata");
         let metadata = read_yaml(yaml, &mut sink).and_then(|node| (part.read)(&node, &Path::Root, &mut sink));
         match metadata.filter(|_| !sink.has_errors()) {
-            Some(metadata) => {
-                self.metadata.insert(plugin, Identity(0), metadata);
+            Some(value) => {
+                let (identity, written) = (Identity(0), Arc::default());
+                self.metadata.insert(MetadataItem { plugin, identity, value, written });
                 Ok(self)
             }
             None => Err(sink.into_errors().to_string()),
