@@ -1,7 +1,7 @@
 //! What bodies say, as values of JSON, made within a budget: a short text can become much memory.
 //!
 //! ```text
-//!  [1,1,1,…]      2 bytes a value, which takes 72        [{"":1},{"":1},…]   7 bytes an object, which takes 350
+//!  [1,1,1,…]      2 bytes a value, which takes 72        [{"":1},{"":1},…]   7 bytes an object, which takes 450
 //! ```
 //!
 //! The budget counts what the values take, about, while they are made. Whatever reads a body has one.
@@ -72,11 +72,25 @@ impl Budget {
             Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
             Value::String(text) => self.take(text.len()),
             Value::Array(items) => items.iter().try_for_each(|item| self.take_copy(item)),
-            Value::Object(entries) => entries.iter().try_for_each(|(name, value)| {
-                self.take_entry(name)?;
-                self.take_copy(value)
-            }),
+            Value::Object(entries) if entries.is_empty() => Ok(()),
+            Value::Object(entries) => {
+                self.take_table()?;
+                entries.iter().try_for_each(|(name, value)| {
+                    self.take_entry(name)?;
+                    self.take_copy(value)
+                })
+            }
         }
+    }
+
+    /// Takes what an object with entries takes besides them: with the first one it has room for three, and for their places.
+    ///
+    /// # Errors
+    ///
+    /// If there is not so much left.
+    pub fn take_table(&mut self) -> Result<(), Exhausted> {
+        const TABLE_BYTES: usize = 256;
+        self.take(TABLE_BYTES)
     }
 
     /// Takes what an entry of an object takes, its name included, besides its value.
@@ -170,6 +184,9 @@ impl<'de> Visitor<'de> for Reader<'_> {
         self.0.take_value().map_err(A::Error::custom)?;
         let mut object = Map::new();
         while let Some(name) = entries.next_key::<String>()? {
+            if object.is_empty() {
+                self.0.take_table().map_err(A::Error::custom)?;
+            }
             self.0.take_entry(&name).map_err(A::Error::custom)?;
             let value = entries.next_value_seed(Reader(self.0))?;
             object.insert(name, value);
@@ -236,18 +253,22 @@ mod tests {
                     (items.capacity() - items.len()) * size_of::<Value>()
                         + items.iter().map(|item| size_of::<Value>() + taken(item)).sum::<usize>()
                 }
-                // An entry has a hash, and the table of places is at most twice as large as it is filled.
+                // With a hash for each entry, and room for as many as the table of places has: 3, 7, 14, 28, …
+                Value::Object(entries) if entries.is_empty() => 0,
                 Value::Object(entries) => {
-                    let of_entry = |(name, value): (&String, &Value)| {
-                        size_of::<Value>() + 24 + 8 + 2 * 9 + name.len() + taken(value)
-                    };
-                    entries.iter().map(of_entry).sum()
+                    let places = (entries.len() * 8).div_ceil(7).next_power_of_two().max(4);
+                    let room = if places < 8 { places - 1 } else { places / 8 * 7 };
+                    let of_entry = |(name, value): (&String, &Value)| name.len().max(8) + taken(value);
+                    let table = places * (size_of::<usize>() + 1) + 16 + room * (size_of::<Value>() + 24 + 8);
+                    table + entries.iter().map(of_entry).sum::<usize>()
                 }
                 Value::String(text) => text.len(),
                 _ => 0,
             }
         }
         for text in [
+            format!("[{}]", vec![r#"{"":1}"#; 1000].join(",")),
+            format!("[{}]", vec![r#"{"a":1,"b":2,"c":3,"d":4}"#; 1000].join(",")),
             format!("[{}]", vec!["1"; 1000].join(",")),
             format!("[{}]", vec![r#"{"a":1,"b":"text"}"#; 1000].join(",")),
             format!("{{{}}}", (0..1000).map(|n| format!("\"n{n}\":{{\"x\":[]}}")).collect::<Vec<_>>().join(",")),
@@ -257,6 +278,34 @@ mod tests {
             let value = read(text.as_bytes(), &mut budget).unwrap();
             let (counted, taken) = (before - budget.left, taken(&value));
             assert!(counted >= taken && counted < 4 * taken, "{counted} for {taken}");
+            // A copy has no more room than it needs, and is counted alike.
+            let mut copied = Budget::of_body(0);
+            copied.take_copy(&value).unwrap();
+            assert_eq!(before - copied.left, counted, "{text}");
+        }
+    }
+
+    /// What the process really takes, whose memory nothing else changes: each test is a process.
+    #[test]
+    fn small_objects_take_no_more_than_is_counted() {
+        const COUNT: usize = 200_000;
+        let resident = || -> usize {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+            line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+        };
+        for item in
+            [r#"{"":1}"#, r#"{"key":"text"}"#, r#"{"a":{"b":{"c":1}}}"#, "{}", "[]", r#"{"a":1,"b":2,"c":3,"d":4}"#]
+        {
+            let text = format!("[{}]", vec![item; COUNT].join(","));
+            let mut budget = Budget::of_memory(usize::MAX);
+            let before = resident();
+            let value = read(text.as_bytes(), &mut budget).unwrap();
+            let (taken, counted) = (resident().saturating_sub(before) / COUNT, (usize::MAX - budget.left) / COUNT);
+            assert!(counted >= taken, "{item}: {counted} bytes are counted, {taken} taken");
+            println!("{item}: {counted} bytes are counted, {taken} taken");
+            // Memory that was freed is used again, and would not be seen.
+            std::mem::forget(value);
         }
     }
 }

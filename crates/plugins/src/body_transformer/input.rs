@@ -83,6 +83,9 @@ pub(super) fn add_within(
         budget.take(text.len())?;
     }
     budget.take_value()?;
+    if fields.is_empty() {
+        budget.take_table()?;
+    }
     budget.take_entry(&name)?;
     add(fields, name, value);
     Ok(())

@@ -108,7 +108,8 @@ impl Document<'_> {
             }
             let value = attribute.unescape_value().map_err(|error| error.to_string())?;
             let name = local_name(attribute.key.local_name().as_ref());
-            let taken = self.budget.take_entry(&name).and_then(|()| self.budget.take_value());
+            let table = if attributes.is_empty() { self.budget.take_table() } else { Ok(()) };
+            let taken = table.and_then(|()| self.budget.take_entry(&name)).and_then(|()| self.budget.take_value());
             taken.and_then(|()| self.budget.take(value.len())).map_err(|exhausted| exhausted.to_string())?;
             attributes.insert(name, Json::String(value.into_owned()));
         }

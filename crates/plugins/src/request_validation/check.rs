@@ -343,7 +343,9 @@ impl<'s> Run<'s> {
                     match (map.get_mut(name), &self.schema.parts[*index].default) {
                         (Some(value), _) => self.fill(*index, value, budget)?,
                         (None, Some(default)) => {
-                            let taken = budget.take_entry(name).and_then(|()| budget.take_copy(default));
+                            let table = if map.is_empty() { budget.take_table() } else { Ok(()) };
+                            let taken = table.and_then(|()| budget.take_entry(name));
+                            let taken = taken.and_then(|()| budget.take_copy(default));
                             taken.map_err(|exhausted| bad(exhausted.to_string()))?;
                             map.insert(name.clone(), default.clone());
                         }
