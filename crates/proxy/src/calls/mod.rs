@@ -45,9 +45,9 @@ pub(crate) type BeginHttp2 = Box<dyn Fn(Stream, SocketAddr) -> LocalFuture<io::R
 pub(crate) struct Calls {
     begin_http2: BeginHttp2,
     pools: RefCell<HashMap<Arc<CallOrigin>, Rc<Pool>>>,
+    links: IdleLinks,
     sent: Cell<(usize, usize)>,
 }
-    links: IdleLinks,
 
 impl Calls {
     pub(crate) fn new(begin_http2: BeginHttp2) -> Calls {
