@@ -1,7 +1,7 @@
-//! What a request gets: the exposition, or a word about where it is.
+//! Answers requests: with the exposition, or with a page that says where it is.
 //!
-//! Whom it is given to is a matter of the address that is listened on; there are no keys here. On loopback the name counts that
-//! is asked for (`hosts`).
+//! The listening address decides who can reach it; there are no keys here. On loopback the requested host name is checked
+//! (`hosts`).
 
 use crate::hosts::Stranger;
 use crate::negotiation::Choice;
@@ -18,7 +18,7 @@ const NAMES_KEY: &str = "name[]";
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// What is sent.
+/// The body of a response.
 pub(crate) type Payload = Either<Full<Bytes>, Stream>;
 
 /// Answers a request; the exposition's bytes come later, as they are asked for.
@@ -114,7 +114,7 @@ async fn expose<B>(request: &Request<B>, source: &Arc<ExpositionSource>) -> Resu
     Ok(response)
 }
 
-/// The families that are asked for, as many as a head has room for; `None`: all.
+/// The requested families, as many as a head has room for; `None` for all.
 fn names(query: &str) -> Option<Vec<String>> {
     let pairs = form_urlencoded::parse(query.as_bytes());
     let names: Vec<_> = pairs.filter(|(key, _)| key == NAMES_KEY).map(|(_, value)| value.into_owned()).collect();
@@ -181,7 +181,7 @@ mod tests {
         check("name[]=a", &["a"]);
         check("name%5B%5D=a_total&x=1&name[]=b%20c+d", &["a_total", "b c d"]);
         check("name=a&Name[]=b", &[]);
-        // What is no name names no family, and does not ask for all.
+        // An invalid name matches no family, and does not select all.
         check("name[]", &[""]);
         check("name[]=%zz&name[]=%ff", &["%zz", "\u{fffd}"]);
     }

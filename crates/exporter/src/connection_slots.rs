@@ -1,8 +1,8 @@
 //! Places among the connections of a server beside the gateway's traffic: the exporter, the admin API.
 //!
-//! Its address may be reachable for anybody, so no peer may take what others need: loopback, where the operator and the
-//! sidecar are, has places of its own, and one source address has its share of the others. Sources are told apart by address
-//! alone; who they are is not known before they have asked.
+//! The address may be reachable for anybody, so no peer may take what others need: loopback, where the operator and the
+//! sidecar are, has places of its own, and one source address has its share of the others. Sources are distinguished by
+//! address alone; nothing else is known before the first request.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,16 +11,16 @@ use tokio::sync::watch;
 /// Connections at once.
 pub const CONNECTIONS_MAX: usize = 256;
 
-/// Of these, the ones that only loopback gets.
+/// The part of them that only loopback gets.
 const LOOPBACK_KEPT: usize = 64;
 
-/// Of the others, what one source gets.
+/// Most places of one source among the others.
 const OF_SOURCE_MAX: usize = 32;
 
 /// Bits of an IPv6 address that one customer of a network holds; the rest is theirs to choose.
 const IPV6_SOURCE_BITS: u32 = 64;
 
-/// How many times as many there are of a server that back-ends send their traffic to.
+/// Factor on all bounds for a server that back-ends send their traffic to.
 const WIDE: usize = 16;
 
 /// Hands out places.
@@ -35,12 +35,12 @@ pub struct ConnectionSlot {
 }
 
 impl ConnectionSlots {
-    /// For a server that back-ends send their traffic to.
+    /// Bounds for a server that back-ends send their traffic to.
     pub fn wide() -> ConnectionSlots {
         ConnectionSlots(watch::Sender::new(Taken { more: WIDE - 1, ..Taken::default() }))
     }
 
-    /// A place for a connection of this peer; `None`: there is none for it now.
+    /// A place for a connection of this peer; `None` if none is free for it.
     pub fn take(&self, peer: IpAddr) -> Option<ConnectionSlot> {
         let source = PeerGroup::of(peer);
         let is_taken = self.0.send_if_modified(|taken| taken.take(source));
@@ -49,7 +49,7 @@ impl ConnectionSlots {
 
     /// Waits until all places are free.
     pub async fn all_free(&self) {
-        // The sender is here, so there is no other end of waiting.
+        // This cannot fail: the sender is `self.0`.
         let _ = self.0.subscribe().wait_for(|taken| taken.all() == 0).await;
     }
 }
@@ -60,7 +60,7 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// Whose places count together.
+/// The peers whose places are counted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum PeerGroup {
     Loopback,
@@ -80,12 +80,12 @@ impl PeerGroup {
     }
 }
 
-/// Who has places.
+/// The places that are taken.
 #[derive(Debug, Default)]
 struct Taken {
     loopback: usize,
     remote: usize,
-    /// How many times as many places again there are.
+    /// Additional multiples of the usual number of places.
     more: usize,
     /// The parts of `remote`; none of them is 0.
     of_source: HashMap<IpAddr, usize>,
@@ -96,7 +96,7 @@ impl Taken {
         self.loopback + self.remote
     }
 
-    /// Whether there was one.
+    /// Returns whether a place was free.
     fn take(&mut self, source: PeerGroup) -> bool {
         let times = self.more + 1;
         match source {

@@ -1,7 +1,7 @@
 //! Accepting the connections of a server beside the gateway's traffic: the exporter, the admin API.
 //!
-//! A connection without a place is refused at once. In the kernel's queue they would hold up everybody behind them, those included
-//! for whom a place is kept.
+//! A connection without a place is refused at once. In the kernel's queue it would hold up everybody behind it, including peers
+//! with a reserved place.
 
 use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
 use socket2::SockRef;
@@ -10,19 +10,20 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tracing::warn;
 
-/// Of failures in a row, one in this many is logged.
+/// One in this many failures in a row is logged.
 const FAILURES_PER_LINE: u64 = 100;
-/// How long accepting pauses after it failed, e.g. for want of file descriptors.
+/// How long accepting pauses after a failure, for example without free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often it is logged at most that connections were turned away.
+/// The shortest interval between log lines about refused connections.
 const TURNED_AWAY_EVERY: Duration = Duration::from_secs(10);
 
 /// Without a body, because the request is not read: the response to a HEAD must not have one.
 const TURNED_AWAY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 1\r\nconnection: close\r\n\r\n";
 
-/// Accepts for as long as it is polled, for the server of this name in the log; `serve` is given each connection with its place.
+/// Accepts connections as long as it is polled. The log calls the server by this name; `serve` gets each connection with its
+/// place.
 pub async fn accept(
     listener: &TcpListener,
     places: &ConnectionSlots,
@@ -59,7 +60,7 @@ pub async fn accept(
 }
 
 fn turn_away(stream: &TcpStream) {
-    // Its buffer is empty still, so it takes all; where it does not, closing says enough.
+    // The buffer is still empty, so it takes all of it; if not, closing the connection is enough.
     let _ = SockRef::from(stream).send(TURNED_AWAY);
 }
 

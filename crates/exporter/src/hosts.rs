@@ -16,7 +16,7 @@ const SHOWN_CHARS_MAX: usize = 100;
 /// Names that a server knows as its own, besides `localhost` and all addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts {
-    /// Where further names are written.
+    /// The key of the configuration for further names.
     key: &'static str,
     /// In lower case, without a dot at their end.
     names: Vec<String>,
@@ -25,11 +25,11 @@ pub struct Hosts {
 /// Why a request is not answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stranger {
-    /// It asks for a host that is not the server's.
+    /// The requested host is not one of the server's.
     Host {
-        /// As it came; its beginning, where it is long.
+        /// As sent; cut if it is long.
         host: String,
-        /// Where the server's names are written.
+        /// The key of the configuration for the server's names.
         key: &'static str,
     },
     /// A page of another site made a browser send it.
@@ -37,12 +37,13 @@ pub enum Stranger {
 }
 
 impl Hosts {
-    /// With these names; `key` is where a person adds one.
+    /// A server with these names; `key` is the key of the configuration that adds one.
     pub fn new(key: &'static str, names: impl IntoIterator<Item = String>) -> Hosts {
         Hosts { key, names: names.into_iter().map(|name| canonical(&name)).collect() }
     }
 
-    /// Tells who must not be answered over loopback. A request without a host, as of HTTP/1.0, comes from no browser.
+    /// Returns why a request over loopback must be refused. A request without a host, as in HTTP/1.0, does not come
+    /// from a browser.
     pub fn check<B>(&self, request: &Request<B>) -> Result<(), Stranger> {
         let of_target = request.uri().authority().map(Authority::as_str).map(str::as_bytes);
         let of_field = request.headers().get_all(HOST).into_iter().map(|host| host.as_bytes());
@@ -79,8 +80,8 @@ fn canonical(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// Of `Sec-Fetch-*`, which browsers add and pages cannot change. A link that somebody follows is no attack; what a page loads by
-/// itself from here it cannot read, but may well make us work for.
+/// Checks `Sec-Fetch-*`, which browsers add and pages cannot change. A link that somebody follows is not an attack. A page
+/// cannot read what it loads from here, but could make us work for it.
 fn is_cross_site(method: &Method, headers: &HeaderMap) -> bool {
     let is = |name: &str, value: &str| headers.get(name).is_some_and(|found| found == value);
     let is_link = is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document") && *method == Method::GET;

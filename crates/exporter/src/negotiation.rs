@@ -1,9 +1,9 @@
-//! What a scraper can read: `Accept` and `Accept-Encoding` (RFC 9110, section 12.5).
+//! Negotiates the format: `Accept` and `Accept-Encoding` (RFC 9110, section 12.5).
 //!
-//! Chosen as Go's `expfmt.NegotiateIncludingOpenMetrics` chooses, since that is what scrapers are written for: the best
-//! quality wins, then what is named rather than `*`, then what comes first; and who accepts nothing that there is gets
-//! the text format and no 406. Where OpenMetrics cannot say that something is a counter (`apisix_http_status`), who accepts
-//! text, too, gets text: a receiver that goes by the types would take a counter for a gauge. Parameters such as `escaping` are read over: all names are plain ones.
+//! The rules are those of Go's `expfmt.NegotiateIncludingOpenMetrics`, since scrapers are written for it: the best quality wins,
+//! then a name before `*`, then the first; and a client that accepts no supported format gets the text format instead of a 406. If
+//! OpenMetrics cannot declare a counter (`apisix_http_status`), clients that also accept text get text: a receiver that goes by the
+//! types would take a counter for a gauge. Parameters such as `escaping` are ignored: all names are plain ones.
 
 use hyper::HeaderMap;
 use hyper::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
@@ -12,7 +12,7 @@ use stillgate_metrics::encode::Format;
 /// The type of OpenMetrics' first draft, whose text is the same. Scrapers that know only this one must see it named.
 const OPENMETRICS_DRAFT: &str = "application/openmetrics-text; version=0.0.1; charset=utf-8";
 
-/// The one message that there is in protobuf.
+/// The only supported message in protobuf.
 const MESSAGE: &str = "io.prometheus.client.MetricFamily";
 
 /// How an exposition is to be sent.
@@ -25,7 +25,7 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// What suits these fields of a request best, where text is preferred to OpenMetrics or not.
+    /// The best choice for these fields of a request; `prefers_text` ranks text before OpenMetrics.
     pub(crate) fn of(headers: &HeaderMap, prefers_text: bool) -> Choice {
         let (format, content_type) = format(headers, prefers_text);
         Choice { format, content_type, gzip: gzip(headers) }
@@ -49,7 +49,7 @@ fn format(headers: &HeaderMap, prefers_text: bool) -> (Format, &'static str) {
     if prefers_text && accepts_text && is_openmetrics { text } else { best }
 }
 
-/// What a clause of `Accept` asks for, if there is such a thing.
+/// The format that a clause of `Accept` requests, if it is supported.
 fn offered(clause: &Clause<'_>) -> Option<(Format, &'static str)> {
     let of = |format: Format| Some((format, format.content_type()));
     let version = clause.parameter("version");
@@ -123,7 +123,7 @@ struct Clause<'a> {
 }
 
 impl<'a> Clause<'a> {
-    /// The alternatives of a field's value. Those with a quality that is none are left out.
+    /// The alternatives of a field's value. Those with an invalid quality are left out.
     fn list(value: &'a str) -> impl Iterator<Item = Clause<'a>> {
         split(value, ',').filter_map(|clause| {
             let (name, parameters) = clause.split_once(';').unwrap_or((clause, ""));

@@ -19,13 +19,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tracing::debug;
 
-/// Within this a request's head has to be there, on a new connection as on one that is kept.
+/// The head of a request has to arrive within this time, on new and on kept connections.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// After this a connection gets no further request, so that nobody holds a place for good.
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(300);
 
-/// What a connection has to finish in, once it is too old.
+/// The time for a connection to finish once it is too old.
 const CONNECTION_END_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A connection that is to end gets so long for its first request.
@@ -34,10 +34,10 @@ const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
 /// A scraper that takes nothing for so long is gone.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What waits to be sent on a connection, beside one piece; and the longest head of a request.
+/// Bytes waiting to be sent on a connection, besides one piece; also the longest head of a request.
 pub(crate) const BUFFER_BYTES_MAX: usize = 64 * 1024;
 
-/// What the kernel keeps of that, of which it takes the double. It would take megabytes for each scraper that is slow.
+/// Size of the kernel's send buffer, which it doubles. Its default would take megabytes for each slow scraper.
 const SEND_BUFFER_BYTES: usize = 256 * 1024;
 
 /// The connections of a server that accepts no more.
@@ -46,27 +46,27 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Waits until the last one has finished what it was at.
+    /// Waits until the last one has finished its work.
     pub(crate) async fn ended(self) {
         self.places.all_free().await;
     }
 }
 
-/// Serves until `stopping` is true or dropped; then connections finish what they are at, and nobody accepts any more.
+/// Serves until `stopping` is true or dropped; then connections finish their work, and no others are accepted.
 pub(crate) async fn serve(
     listener: TcpListener,
     source: Arc<ExpositionSource>,
     stopping: watch::Receiver<bool>,
 ) -> Connections {
     let places = ConnectionSlots::default();
-    // Otherwise it is open to others than those on this machine anyway, under whatever name they know.
+    // Other addresses are open beyond this machine anyway, under any name.
     let is_on_loopback = listener.local_addr().is_ok_and(|at| at.ip().to_canonical().is_loopback());
     let accepting = door::accept(&listener, &places, "exporter", |stream, peer, place| {
         let (source, stopping) = (source.clone(), stopping.clone());
         tokio::spawn(serve_connection(stream, peer, place, source, is_on_loopback, stopping));
     });
     tokio::select! {
-        // Who would be accepted just now may be another process's to serve.
+        // A connection that would be accepted just now may be meant for another process.
         biased;
         () = stop(stopping.clone()) => {}
         () = accepting => {}
@@ -100,7 +100,7 @@ async fn serve_connection(
             .serve_connection(TokioIo::new(stream), service)
     );
     let ended = tokio::select! {
-        // What has come is read before it is said that nothing has.
+        // Data that has arrived is read before the connection counts as idle.
         biased;
         ended = connection.as_mut() => Some(ended),
         () = tokio::time::sleep(CONNECTION_AGE_MAX) => None,
@@ -127,11 +127,11 @@ fn prepare(stream: &TcpStream) -> std::io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_nodelay(true)?;
     socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
-    // Counts from when the scraper last took something, also while its window is closed (tcp(7)).
+    // Counts from when the scraper last read something, also while its window is closed (tcp(7)).
     socket.set_tcp_user_timeout(Some(SEND_TIMEOUT))
 }
 
 async fn stop(mut stopping: watch::Receiver<bool>) {
-    // Where nobody is left to say so, it is to stop too.
+    // If the sender is dropped, it is to stop as well.
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }

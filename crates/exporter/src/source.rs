@@ -1,7 +1,7 @@
-//! The collector, as the exporter's tasks share it.
+//! The collector, shared by the exporter's tasks.
 //!
-//! Work on it is done in short stretches: a refresh, or a piece. In between the other scrapes have their turn. The
-//! clock is read here, and nowhere below.
+//! Work on it is done in short stretches: a refresh, or a piece. Other scrapes have their turn in between. The clock is
+//! read here, and nowhere below.
 
 use crate::hosts::Hosts;
 use crate::tally::Tally;
@@ -17,7 +17,7 @@ use tracing::{info, warn};
 /// Expositions that are sent at once. Each may pin a few pieces and fill a send buffer.
 pub(crate) const SCRAPES_MAX: usize = 128;
 
-/// Where the exposition is.
+/// The location of the exposition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
     /// Its path.
@@ -33,7 +33,7 @@ impl Site {
     }
 }
 
-/// What all tasks need.
+/// State shared by all tasks.
 #[derive(Debug)]
 pub(crate) struct ExpositionSource {
     /// The tasks run on one thread at a time, so nobody ever waits here: it is a lock only so that they may go on on
@@ -41,7 +41,7 @@ pub(crate) struct ExpositionSource {
     inner: Mutex<Inner>,
     places: Arc<Semaphore>,
     pub(crate) tally: Arc<Tally>,
-    /// Told before there is work to do.
+    /// Notified before there is work to do.
     pub(crate) work: Notify,
 }
 
@@ -58,9 +58,9 @@ struct Inner {
 /// Why there is nothing to expose.
 #[derive(Debug)]
 pub(crate) enum Unavailable {
-    /// As the collector says.
+    /// The collector's error.
     Collect(CollectError),
-    /// Everybody else is being served already.
+    /// All places for scrapes are taken.
     Busy,
     /// Something panicked in the middle of work on the collector, so its numbers may be wrong.
     Broken,
@@ -107,7 +107,7 @@ impl ExpositionSource {
         self.inner.lock().map_err(|_| Unavailable::Broken)
     }
 
-    /// Where the exposition is.
+    /// The location of the exposition.
     pub(crate) fn site(&self) -> Result<Arc<Site>, Unavailable> {
         Ok(self.lock()?.site.clone())
     }
@@ -151,12 +151,12 @@ impl ExpositionSource {
         refreshed
     }
 
-    /// Whether those who accept both get text, and not OpenMetrics.
+    /// Whether clients that accept both get text instead of OpenMetrics.
     pub(crate) fn prefers_text(&self) -> Result<bool, Unavailable> {
         Ok(self.lock()?.collector.prefers_text())
     }
 
-    /// The beginning of an exposition, of some families only where `names` are given.
+    /// The beginning of an exposition; `names` restricts it to some families.
     pub(crate) fn cursor(&self, format: Format, gzip: bool, names: Option<Vec<String>>) -> Result<Cursor, Unavailable> {
         self.tally.begun(format);
         Ok(self.lock()?.collector.cursor(format, gzip, names))
@@ -174,7 +174,7 @@ impl ExpositionSource {
         Ok(piece)
     }
 
-    /// What there is to be done once a second. True: again soon.
+    /// Work that is due once a second. Returns true if it should be called again soon.
     pub(crate) async fn tend(&self) -> Result<bool, Unavailable> {
         let is_small = self.lock()?.collector.is_small();
         if !is_small {
@@ -182,7 +182,7 @@ impl ExpositionSource {
         }
         let mut inner = self.lock()?;
         if inner.refreshes == 0 || !inner.is_available {
-            // What comes of it is logged, whether or not anybody scrapes.
+            // The result is logged, whether or not anybody scrapes.
             let _ = self.refresh_now(&mut inner);
         }
         let is_busy = inner.collector.tend(now_ms());
@@ -195,16 +195,16 @@ impl ExpositionSource {
         Ok(is_busy)
     }
 
-    /// How many series there are of what, largest first.
+    /// The number of series of each family, largest first.
     pub(crate) async fn cardinality(&self) -> Result<Vec<FamilyCardinality>, Unavailable> {
         self.before_work().await;
         let mut inner = self.lock()?;
-        // Where that fails it has been logged, and what was there before is told.
+        // A failure has been logged, and the previous values are returned.
         let _ = self.refresh_now(&mut inner);
         Ok(inner.collector.cardinality())
     }
 
-    /// Has the values read. Which series there are is known from the last second.
+    /// Passes the current values to `look`. The set of series is at most a second old.
     pub(crate) async fn look(&self, look: impl FnOnce(&Collector)) -> Result<(), Unavailable> {
         let is_small = self.lock()?.collector.is_small();
         if !is_small {
@@ -214,13 +214,13 @@ impl ExpositionSource {
         Ok(())
     }
 
-    /// Series with one of these values of a label, or of several together, go.
+    /// Removes series with one of these values of a label, or of several together.
     pub(crate) fn remove(&self, labels: Vec<String>, values: Vec<Vec<String>>) -> Result<(), Unavailable> {
         self.lock()?.collector.remove(labels, values);
         Ok(())
     }
 
-    /// These values are in use again.
+    /// Keeps series with these values again.
     pub(crate) fn restore(&self, labels: &[String], values: &[Vec<String>]) -> Result<(), Unavailable> {
         self.lock()?.collector.restore(labels, values);
         Ok(())
@@ -231,14 +231,14 @@ impl ExpositionSource {
         Ok(())
     }
 
-    /// Lets the thread that is for work take over.
+    /// Lets the worker thread take over.
     async fn before_work(&self) {
         self.work.notify_one();
         tokio::task::yield_now().await;
     }
 }
 
-/// A clock before 1970 is no clock; nothing then expires.
+/// A clock before 1970 is ignored: nothing expires then.
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

@@ -20,7 +20,7 @@ const SLICE: Duration = Duration::from_micros(500);
 pub(crate) struct Stream {
     source: Arc<ExpositionSource>,
     cursor: Cursor,
-    /// When the slice began that is being worked on.
+    /// When the current slice began.
     slice: Option<Instant>,
     _place: SendPermit,
 }
@@ -37,7 +37,7 @@ impl Body for Stream {
 
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Unavailable>>> {
         let this = self.get_mut();
-        // The server goes on for as long as the socket takes what it gets, so ending the slice is up to us.
+        // The server continues as long as the socket accepts data, so ending the slice is up to us.
         let now = Instant::now();
         if now - *this.slice.get_or_insert(now) >= SLICE {
             this.slice = None;

@@ -1,6 +1,6 @@
-//! What an exporter has done, counted by its thread and read by any other.
+//! Counters of an exporter's work, written by its thread and read by any other.
 //!
-//! How these numbers become series is up to whoever owns a writer; the exporter only reads segments.
+//! The owner of a writer decides how these numbers become series; the exporter only reads segments.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -11,9 +11,9 @@ use stillgate_metrics::encode::Format;
 pub struct Counts {
     /// Scrapes begun in text, OpenMetrics and protobuf.
     pub text: u64,
-    /// As `text`.
+    /// See `text`.
     pub openmetrics: u64,
-    /// As `text`.
+    /// See `text`.
     pub protobuf: u64,
     /// Scrapes turned away, since there were too many or there was nothing to read.
     pub refused: u64,
@@ -21,7 +21,7 @@ pub struct Counts {
     pub pieces: u64,
     /// Bytes of these pieces.
     pub bytes: u64,
-    /// What refreshing and encoding have taken, by the wall clock, in nanoseconds.
+    /// Time spent on refreshing and encoding, by the wall clock, in nanoseconds.
     pub encoding_ns: u64,
     /// Scrapes that are being sent now.
     pub scraping: u64,

@@ -34,12 +34,12 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tracing::debug;
 
-/// Of the niced thread: a tenth of the weight of a worker.
+/// Nice value of the niced thread: a tenth of the weight of a worker.
 const NICE: i32 = 10;
 
-/// The idle thread has a core within this, or there is none free.
+/// The idle thread gets a core within this time, or none is free.
 const TAKE_TIMEOUT: Duration = Duration::from_millis(5);
-/// After it had none, it is not asked for so long.
+/// After a failed offer the idle thread gets no other for so long.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// How long it runs the tasks before it gives them back, so that it does not rest on them when the cores become busy.
 const STINT: Duration = Duration::from_millis(100);
@@ -53,7 +53,7 @@ pub(crate) fn run(runtime: &Runtime, source: &ExpositionSource, ended: &watch::R
 }
 
 fn take_turns(runtime: &Runtime, source: &ExpositionSource, ended: &watch::Receiver<bool>, take_timeout: Duration) {
-    // It is refused only where the process is niced more than that already.
+    // This fails only if the process has a higher nice value already.
     let _ = rustix::process::setpriority_process(None, NICE);
     let is_offered = AtomicBool::new(false);
     let (offer, offers) = sync_channel(1);
@@ -63,7 +63,7 @@ fn take_turns(runtime: &Runtime, source: &ExpositionSource, ended: &watch::Recei
         let its_turns = IdleTurns { is_offered: &is_offered, offers, give_back };
         let spawned = idle.spawn_scoped(scope, move || its_turns.run(runtime, ended));
         if let Err(error) = spawned {
-            // What it would have listened to is gone with it, so no offer is ever taken.
+            // The receiver is dropped with the thread that failed to start, so no offer is ever taken.
             debug!(%error, "exporter: no idle thread");
         }
         NicedTurns { is_offered: &is_offered, offer, given_back, take_timeout }.run(runtime, source, ended);
@@ -72,7 +72,7 @@ fn take_turns(runtime: &Runtime, source: &ExpositionSource, ended: &watch::Recei
 
 /// The niced thread's ends.
 struct NicedTurns<'a> {
-    /// Whoever turns it to false runs the tasks.
+    /// The thread that sets it to false runs the tasks.
     is_offered: &'a AtomicBool,
     offer: SyncSender<()>,
     given_back: Receiver<End>,
@@ -82,12 +82,12 @@ struct NicedTurns<'a> {
 /// The idle thread's ends.
 struct IdleTurns<'a> {
     is_offered: &'a AtomicBool,
-    /// Wakes it; that alone is no turn.
+    /// Wakes the thread; it does not grant a turn.
     offers: Receiver<()>,
     give_back: SyncSender<End>,
 }
 
-/// Why the idle thread gives back.
+/// The reason why the idle thread gives back.
 enum End {
     Stint,
     Starved,
@@ -113,18 +113,18 @@ impl NicedTurns<'_> {
         }
     }
 
-    /// False: the idle thread had no core.
+    /// Returns false if the idle thread had no core.
     fn offer(&self) -> bool {
         self.is_offered.store(true, Ordering::Release);
         match self.offer.try_send(()) {
-            // Full: it has not yet been woken by the last one.
+            // Full: the last offer has not woken it yet.
             Ok(()) | Err(TrySendError::Full(())) => {}
             Err(TrySendError::Disconnected(())) => return false,
         }
         let end = match self.given_back.recv_timeout(self.take_timeout) {
             Ok(end) => Ok(end),
             Err(RecvTimeoutError::Timeout) if self.is_offered.swap(false, Ordering::AcqRel) => return false,
-            // It was taken, or there is nobody who could.
+            // The offer was taken, or the idle thread has ended.
             Err(_) => self.given_back.recv(),
         };
         matches!(end, Ok(End::Stint))
@@ -149,7 +149,7 @@ impl IdleTurns<'_> {
                     () = tokio::time::sleep(STINT) => {}
                 }
             });
-            // One long refresh may take longer than a stint, and that is no starving.
+            // One long refresh may take longer than a stint; that does not count as starving.
             let waited = began.elapsed().saturating_sub(ran().saturating_sub(ran_before));
             let end = if waited > STINT + WAITED_MAX { End::Starved } else { End::Stint };
             if self.give_back.send(end).is_err() {
@@ -162,12 +162,12 @@ impl IdleTurns<'_> {
 fn end_of(ended: &watch::Receiver<bool>) -> impl Future<Output = ()> + use<> {
     let mut ended = ended.clone();
     async move {
-        // An error is an end too: nobody is left who could say so.
+        // An error is an end as well: the sender is gone.
         let _ = ended.wait_for(|ended| *ended).await;
     }
 }
 
-/// What this thread has run, ever.
+/// The CPU time of this thread since it began.
 fn ran() -> Duration {
     let ran = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(ran.tv_sec.cast_unsigned(), ran.tv_nsec as u32)

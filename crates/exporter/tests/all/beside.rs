@@ -17,7 +17,7 @@ fn ask(door: &SideDoor, target: &str, lines: &str) -> UnixStream {
     ours
 }
 
-/// All that comes on it, to its end, which is a reset where nothing was read of what was asked.
+/// The whole response, up to the end, which is a reset if the request was not read to its end.
 fn read(mut connection: UnixStream) -> String {
     let mut text = Vec::new();
     match connection.read_to_end(&mut text) {
@@ -50,13 +50,13 @@ fn scrapes_that_nobody_reads_have_a_bound_of_their_own() {
     eventually("all to be under way", || running.exporter.counts().scraping == SCRAPES_MAX as u64);
     assert_eq!(read(ask(&door, "/", "")), "", "there is no place");
     assert_eq!(running.exporter.counts().refused, refused + 1);
-    // Those who come to the exporter's own address have theirs.
+    // Connections to the exporter's own address have their own places.
     let whole = scrape(running.addr(), "/metrics", ACCEPT_TEXT, false);
     assert_eq!(whole.status, 200);
     drop(stuck.pop());
     eventually("a place to be free", || running.exporter.counts().scraping == SCRAPES_MAX as u64 - 1);
     assert!(read(ask(&door, "/", "")).contains("requests_total{"));
-    // Who waited gets all of it, as fast as it reads.
+    // A client that waited gets all of it, as fast as it reads.
     assert!(read(stuck.pop().unwrap()).len() > whole.body.len());
 }
 

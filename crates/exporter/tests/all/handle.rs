@@ -1,4 +1,4 @@
-//! What the owner of an exporter can do with it.
+//! Operations of an exporter's owner.
 
 use crate::running::{Running, registry};
 use std::future::Future;
@@ -9,7 +9,8 @@ use stillgate_exporter::{Exporter, Site};
 use stillgate_metrics::{Collector, CollectorOptions};
 use stillgate_testkit::{ACCEPT_TEXT, Client, Connection, SlowScrape, eventually, scrape};
 
-/// What a scrape in flight has when the exporter is to end, and who has asked for nothing yet when it is to serve no more.
+/// The time for a scrape in flight when the exporter is to end, and for a connection without a request when it stops
+/// serving.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
 

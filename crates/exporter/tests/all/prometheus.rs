@@ -83,11 +83,11 @@ impl Counted {
     }
 }
 
-/// What every format has.
+/// Checks of every format.
 fn check_all(prometheus: &Prometheus) {
     prometheus.wait_for_value("sum(requests_total)", 300.0);
     prometheus.wait_until_up();
-    // What there is is absent after a scrape that took too long, until the next one.
+    // Values are absent after a scrape that took too long, until the next one.
     let only = |expression: &str| prometheus.wait_for(expression, |found| found.len() == 1).remove(0);
     assert_eq!(only(&format!("requests_total{{route=\"{QUOTED_ROUTE}\"}}")).0["route"], ROUTE);
     let value = |expression: &str| only(expression).1;
@@ -100,7 +100,7 @@ fn check_all(prometheus: &Prometheus) {
     assert!((median - 0.5).abs() < 1e-9, "{median}");
 }
 
-/// Those that carry exemplars.
+/// Checks of the formats that carry exemplars.
 fn check_exemplars(prometheus: &Prometheus) {
     let of_requests = prometheus.exemplars("requests_total");
     assert!(of_requests.iter().any(|each| each.labels["trace_id"] == "t1" && each.value == 1.0), "{of_requests:?}");
@@ -139,7 +139,7 @@ fn protobuf_with_native_histograms() {
     assert!(prometheus.served()[0].starts_with("application/vnd.google.protobuf"));
     prometheus.wait_for_value("histogram_count(sizes)", 100.0);
     prometheus.wait_for_value("histogram_sum(sizes)", 5050.0);
-    // Of schema 3 a bucket is a twelfth wide: so exact is a quantile.
+    // Buckets of schema 3 are a twelfth wide, which bounds the error of a quantile.
     for (quantile, expected) in [(0.1, 10.0), (0.5, 50.0), (0.9, 90.0), (0.99, 99.0)] {
         let quantiles =
             prometheus.wait_for(&format!("histogram_quantile({quantile}, sizes)"), |found| found.len() == 1);

@@ -1,4 +1,4 @@
-//! What scrapers of all kinds get: obedient ones, slow ones, many, hostile ones.
+//! Responses for all kinds of scrapers: obedient ones, slow ones, many, hostile ones.
 
 use crate::running::{Running, small};
 use std::net::TcpStream;
@@ -44,7 +44,7 @@ fn each_format_plain_and_packed() {
     assert!(counts.encoding_ns > 0);
 }
 
-/// Of delimited messages whose first field is the name.
+/// Reads delimited messages whose first field is the name.
 fn names_of_families(mut bytes: &[u8]) -> Vec<String> {
     let mut names = Vec::new();
     while !bytes.is_empty() {
@@ -176,7 +176,7 @@ fn a_slow_scraper_pins_little_and_holds_up_nobody() {
     assert!(made < whole.body.len() as u64 / 2 && made < 1 << 20, "{made} of {}", whole.body.len());
     let during = scrape(addr, "/metrics", ACCEPT_TEXT, true);
     assert!(during.body == whole.body);
-    // What is answered is out before its place is free.
+    // A response is complete before its place is free.
     eventually("only the slow one to be answered", || running.exporter.counts().scraping == 1);
     assert!(slow.finish().body == whole.body);
     eventually("the place to be free", || running.exporter.counts().scraping == 0);

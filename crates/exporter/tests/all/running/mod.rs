@@ -18,11 +18,11 @@ pub mod small {
 
 /// All of it.
 pub struct Running {
-    /// Under test.
+    /// The exporter under test.
     pub exporter: Exporter,
     writer: Writer,
     requests: Arc<Declared>,
-    /// Of the numbers, with zeros in front.
+    /// Digits of the numbers, with leading zeros.
     digits: usize,
 }
 
@@ -42,7 +42,7 @@ impl Running {
         Running::on(TcpListener::bind("127.0.0.1:0").unwrap(), registry, series, digits)
     }
 
-    /// The same on this socket.
+    /// As [`Running::of`], on this socket.
     pub fn on(listener: TcpListener, registry: Arc<Registry>, series: usize, digits: usize) -> Running {
         let requests = registry.declare(family("requests_total", &["n"], Kind::Counter)).unwrap();
         let buckets = Buckets { classic: vec![1.0, 10.0], native: None };
@@ -62,7 +62,7 @@ impl Running {
         self.exporter.address().unwrap()
     }
 
-    /// What a worker does now and then.
+    /// Periodic work of a worker.
     pub fn tick(&mut self) {
         self.writer.tick(now_ms());
     }
