@@ -3,7 +3,7 @@
 /// A node's, as the directory keeps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
-    /// Of the process that holds it.
+    /// Epoch of the process that holds it.
     pub epoch: u64,
     /// When it ends, in milliseconds of the directory's clock.
     pub until_ms: u64,

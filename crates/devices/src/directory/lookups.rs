@@ -1,7 +1,8 @@
-//! What a node remembers of its look-ups: where devices are, or that they are nowhere.
+//! A node's cache of look-ups: the places of devices, or that they are not connected.
 //!
-//! A place is remembered for long: if it is wrong, its node says so. That a device is nowhere is forgotten soon, as no node
-//! would contradict it. Bounded in bytes; at the bound, what was not used since the last turn gives way (the clock algorithm).
+//! A place is kept for long: if it is wrong, its node says so. The absence of a device is forgotten soon, as no node would
+//! contradict it. Bounded in bytes; at the bound, entries that were not used since the last turn are evicted (the clock
+//! algorithm).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,13 +13,13 @@ pub const PLACE_KEPT_MS: u64 = 600_000;
 /// Milliseconds that the lack of one is.
 pub const ABSENCE_KEPT_MS: u64 = 1_000;
 
-/// What an entry counts beside its device's id.
+/// Bytes that an entry counts besides its device's id.
 const ENTRY_BYTES: usize = 160;
 
-/// What is known of a device.
+/// A cached result for a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
-    /// That node has it.
+    /// The device is connected to that node.
     At(Arc<str>),
     /// It is not connected.
     Offline {
@@ -53,7 +54,7 @@ impl Lookups {
         Lookups { bytes_max, bytes: 0, slots: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// What is known of a device.
+    /// The cached result for a device.
     pub fn get(&mut self, device: &str, now_ms: u64) -> Option<Known> {
         let slot = self.slots.get_mut(device).filter(|slot| now_ms < slot.until_ms)?;
         slot.is_used = true;

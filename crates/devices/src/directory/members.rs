@@ -1,6 +1,7 @@
-//! The nodes that live, as the directory was last read.
+//! The live nodes, as the directory was last read.
 //!
-//! While the directory is away the last reading stands: nodes that lived then are tried, and their connections tell.
+//! While the directory is unreachable the last reading holds: nodes that were alive then are tried, and their
+//! connections show whether they still are.
 
 use super::{Era, Lease};
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ pub struct Member {
     pub filled: Option<Era>,
 }
 
-/// Those whose lease had not ended.
+/// The nodes whose lease had not ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Members {
     living: BTreeMap<Box<str>, Member>,
@@ -31,8 +32,8 @@ pub struct Members {
 }
 
 impl Members {
-    /// What was read at `now_ms`, in milliseconds of the directory's clock, which also dates `era`: `era_now` is what an era
-    /// would be that began now.
+    /// The members read at `now_ms`, in milliseconds of the directory's clock, which also dates `era`; `era_now` is the era
+    /// that would begin now.
     pub fn new(
         read: impl IntoIterator<Item = (Box<str>, Member)>,
         era: Option<Era>,
@@ -47,15 +48,16 @@ impl Members {
         Members { living, is_complete, is_steady: true }
     }
 
-    /// What another process of this node has read, names and addresses: who is asked until the directory was read here.
+    /// Names and addresses that another process of this node has read: the nodes to ask until the directory was read
+    /// here.
     pub fn told(read: impl IntoIterator<Item = (Box<str>, Box<str>)>) -> Members {
         let lease = Lease { epoch: 0, until_ms: u64::MAX };
         let living = read.into_iter().map(|(node, address)| (node, Member { lease, address, filled: None }));
         Members { living: living.collect(), is_complete: false, is_steady: false }
     }
 
-    /// The same for a node that has reached the directory for so long: where it was away, other nodes are behind with what
-    /// they have to register, and with their leases.
+    /// The members for a node that has reached the directory for so long: after an outage, other nodes are behind with
+    /// their registrations and leases.
     pub fn after(self, contact_ms: u64) -> Members {
         let is_steady = contact_ms > LEASE_MS;
         Members { is_complete: self.is_complete && is_steady, is_steady, ..self }

@@ -55,35 +55,35 @@ impl Era {
 pub struct Place {
     /// The node's name.
     pub node: Box<str>,
-    /// Of the node's process; random, and new when its lease has ended.
+    /// Epoch of the node's process; random, and new when its lease has ended.
     pub epoch: u64,
     /// Its number on its node: higher than those of the device's earlier connections to the same process. A connection that moves
     /// to another process of the node gets a higher number there.
     pub connection: u64,
 }
 
-/// What the directory knows of a device.
+/// The directory's entry for a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     /// Connected, if the place's node lives in this epoch.
     Online {
         /// Where.
         place: Place,
-        /// Of the connection.
+        /// Generation of the connection.
         generation: Generation,
         /// Since when, in milliseconds since the epoch.
         since_ms: u64,
     },
     /// Not connected.
     Offline {
-        /// Of the last connection.
+        /// Generation of the last connection.
         generation: Generation,
         /// When it ended, in milliseconds since the epoch.
         last_seen_ms: u64,
     },
 }
 
-/// What happens to a second connection of a device.
+/// The policy for a second connection of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Duplicate {
     /// It takes the place of the first.
@@ -99,7 +99,7 @@ pub struct Connect {
     pub place: Place,
     /// The directory's, as the node knows it.
     pub era: Era,
-    /// What becomes of another connection.
+    /// The policy for another connection of the device.
     pub duplicate: Duplicate,
     /// With [`Duplicate::Refuse`]: the entry of this generation was looked up, and its node is dead.
     pub dead: Option<Generation>,
@@ -121,7 +121,7 @@ pub enum Connected {
     Occupied {
         /// Where.
         place: Place,
-        /// Of that connection.
+        /// Generation of that connection.
         generation: Generation,
     },
 }
@@ -145,7 +145,7 @@ pub enum Registered {
 }
 
 impl Entry {
-    /// Of the current or last connection.
+    /// Generation of the current or last connection.
     pub fn generation(&self) -> Generation {
         match self {
             Entry::Online { generation, .. } | Entry::Offline { generation, .. } => *generation,
@@ -178,7 +178,7 @@ pub fn connect(entry: &mut Option<Entry>, request: Connect) -> Connected {
     }
     if let Some(Entry::Online { place: other, generation, .. }) = entry
         && duplicate == Duplicate::Refuse
-        // A node that connects anew has closed what it had.
+        // A node that connects again has closed its former connection.
         && (&other.node, other.epoch) != (&place.node, place.epoch)
         && dead != Some(*generation)
     {
@@ -186,7 +186,7 @@ pub fn connect(entry: &mut Option<Entry>, request: Connect) -> Connected {
     }
     let generation = match entry {
         None => Generation(1),
-        // The same connection, whose answer was lost: asked twice it has one generation.
+        // The same connection, whose answer was lost: a repeated request gets the same generation.
         Some(Entry::Online { place: other, generation, .. }) if *other == place => *generation,
         Some(entry) => Generation(entry.generation().0 + 1),
     };

@@ -9,7 +9,7 @@ use crate::generation::Generation;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Bound;
 
-/// What to ask the directory.
+/// A request to the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// [`super::connect`]
@@ -18,7 +18,7 @@ pub enum Request {
         device: Box<str>,
         /// Its connection here.
         place: Place,
-        /// What becomes of another one.
+        /// The policy for another connection of the device.
         duplicate: Duplicate,
         /// The directory's.
         era: Era,
@@ -29,14 +29,14 @@ pub enum Request {
         device: Box<str>,
         /// Its connection here.
         place: Place,
-        /// Of the connection.
+        /// Generation of the connection.
         generation: Generation,
         /// Since when, in milliseconds since the epoch.
         since_ms: u64,
     },
 }
 
-/// What an answer or an event makes necessary.
+/// An action that an answer or an event makes necessary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing.
@@ -106,8 +106,8 @@ pub struct Registrations {
 const PASSED_OVER_MAX: usize = 1_000;
 
 impl Registrations {
-    /// Of a node without devices. `epoch` is random; places are numbered after `last_place`, which is above all numbers of a process
-    /// that has had the same epoch.
+    /// The state of a node without devices. `epoch` is random; places are numbered after `last_place`, which is above all numbers
+    /// of a process that has had the same epoch.
     pub fn new(node: Box<str>, epoch: u64, last_place: u64) -> Registrations {
         Registrations {
             node,
@@ -253,7 +253,7 @@ impl Registrations {
         next.into_iter().next_back().unwrap_or_default()
     }
 
-    /// What to ask next; nothing before the era is known. An answer goes to [`Registrations::answered`] or
+    /// The next request; `None` until the era is known. Its answer goes to [`Registrations::answered`] or
     /// [`Registrations::registered`], the lack of one to [`Registrations::unanswered`].
     pub fn next_request(&mut self) -> Option<Request> {
         let era = self.era?;
@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(registrations.answered("d", &d, current), Effect::None);
         assert_eq!(registrations.registered("e", &e, Generation(1), Registered::Current), Effect::None);
         assert_eq!(registrations.unanswered("f", &f), Effect::None);
-        // One that has ended is taken back.
+        // The registration of a connection that has ended is taken back.
         registrations.connected("g", 4, Duplicate::Replace, 0);
         registrations.next_request();
         registrations.disconnected("g", 4);

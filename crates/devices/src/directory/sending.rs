@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// How often a message is sent: once more after the first node did not take it.
 const SENDS_MAX: u8 = 2;
 
-/// What to do for the message. The answer goes to the function of the same name.
+/// The next step for the message. The answer goes to the function of the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Read the device's entry: [`Sending::looked_up`].
@@ -68,7 +68,7 @@ pub enum NotTaken {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Away;
 
-/// What the steps need.
+/// Inputs of the steps.
 #[derive(Debug)]
 pub struct View<'a> {
     /// The node's memory.
@@ -90,7 +90,7 @@ enum Found {
 pub struct Sending {
     device: Box<str>,
     sends: u8,
-    /// What waits for members that are read after it.
+    /// The result to return once members have been read after it.
     found: Found,
     last_node: Option<Arc<str>>,
 }

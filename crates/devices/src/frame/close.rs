@@ -6,7 +6,7 @@ use super::reader::FrameError;
 /// The longest reason of a close frame, in bytes of UTF-8: its code takes two of a control frame's payload.
 pub const CLOSE_REASON_BYTES_MAX: usize = CONTROL_PAYLOAD_BYTES_MAX - 2;
 
-/// A status code that may stand in a close frame: 1000 to 1003, 1007 to 1014, 3000 to 4999 (RFC 6455 section 7.4 and the
+/// A status code that is valid in a close frame: 1000 to 1003, 1007 to 1014, 3000 to 4999 (RFC 6455 section 7.4 and the
 /// IANA registry that it founds).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CloseCode(u16);
@@ -16,7 +16,7 @@ impl CloseCode {
     pub const NORMAL: CloseCode = CloseCode(1000);
     /// 1001: this side goes away; connect again.
     pub const GOING_AWAY: CloseCode = CloseCode(1001);
-    /// 1002: bytes that are no frames.
+    /// 1002: bytes that are not frames.
     pub const PROTOCOL_ERROR: CloseCode = CloseCode(1002);
     /// 1003: a kind of message that is not taken here, as binary where text is spoken.
     pub const UNSUPPORTED: CloseCode = CloseCode(1003);

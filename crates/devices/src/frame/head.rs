@@ -12,7 +12,7 @@ use super::reader::FrameError;
 /// The longest payload of a control frame (RFC 6455 section 5.5).
 pub const CONTROL_PAYLOAD_BYTES_MAX: usize = 125;
 
-/// What a frame is (RFC 6455 section 5.2).
+/// The type of a frame (RFC 6455 section 5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Opcode {
@@ -64,7 +64,7 @@ pub(super) struct Head {
     pub(super) mask: [u8; 4],
 }
 
-/// What a byte made of a head.
+/// The state of a head after another byte.
 pub(super) enum Grown {
     /// More is to come.
     Partial,
@@ -113,7 +113,7 @@ impl PartialHead {
         }
     }
 
-    /// The length that stands behind the first two bytes, in the fewest bytes that hold it.
+    /// The length that follows the first two bytes, in the fewest bytes that hold it.
     fn extended_length(&self) -> Result<u64, FrameError> {
         let read = |bytes: &[u8]| bytes.iter().fold(0, |value: u64, byte| value << 8 | u64::from(*byte));
         let (length, least) = match self.length_bytes() {

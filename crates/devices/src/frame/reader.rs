@@ -21,7 +21,7 @@ pub enum Event<'a> {
     Close(Option<(CloseCode, String)>),
 }
 
-/// Why what a client sent is no sequence of frames, or none that is taken here.
+/// Why a client's bytes are not a sequence of frames that is accepted here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameError {
     /// A reserved bit without an extension that would use it (section 5.2).
@@ -94,7 +94,7 @@ struct Frame {
     left_bytes: u32,
 }
 
-/// What is kept between reads because it is not whole yet.
+/// Incomplete data that is kept between reads.
 #[derive(Debug, Default)]
 struct Gathered {
     message: Vec<u8>,
@@ -223,7 +223,7 @@ impl Reader {
         whole.extend_from_slice(payload);
     }
 
-    /// What the end of a frame made whole; `payload` is what came last.
+    /// The event that the end of a frame completes; `payload` is its last part.
     fn finish<'a>(&mut self, frame: Frame, payload: &'a [u8]) -> Result<Event<'a>, FrameError> {
         let is_control = frame.opcode.is_control();
         let before = match &mut self.gathered {

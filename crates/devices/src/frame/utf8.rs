@@ -1,6 +1,6 @@
 //! UTF-8 checked as it comes: the first byte that no valid text could have there is an error, however the text is split.
 
-/// What remains between two pieces: the beginning of a character, three bytes at most.
+/// The state between two pieces: the beginning of a character, three bytes at most.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Utf8 {
     begun: [u8; 4],

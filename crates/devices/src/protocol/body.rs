@@ -70,7 +70,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// The same with bytes of its own.
+    /// Converts it to a body that owns its bytes.
     pub fn into_owned(self) -> Body<'static> {
         match self {
             Body::Json(text) => Body::Json(Cow::Owned(text.into_owned())),

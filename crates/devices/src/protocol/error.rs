@@ -52,7 +52,7 @@ pub enum ProtocolError {
     Value {
         /// The key.
         key: &'static str,
-        /// What its value is to be.
+        /// The expected value.
         wanted: &'static str,
     },
     /// A body that cannot be handed on.

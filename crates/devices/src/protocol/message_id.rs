@@ -1,10 +1,10 @@
-//! What tells a message from every other.
+//! The unique identifier of a message.
 
 use crate::hex;
 use std::fmt;
 
-/// 128 random bits; 32 lowercase hexadecimal digits as text. The same for every copy of a message, so a device that gets one
-/// twice can tell.
+/// 128 random bits; 32 lowercase hexadecimal digits as text. All copies of a message have the same one, so a device
+/// recognises duplicates.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(pub u128);
 

@@ -1,4 +1,4 @@
-//! What devices and the gateway say to each other, in JSON, CBOR or bare frames (subprotocols `stillgate.v1`,
+//! The messages between devices and the gateway, in JSON, CBOR or bare frames (subprotocols `stillgate.v1`,
 //! `stillgate.v1+cbor`, and none).
 //!
 //! ```text
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Reading is strict: a key that is unknown, repeated, missing or of another type is an error that says so. Later keys need a
-//! later subprotocol, so nothing that a device says is silently ignored. What is in a body is its reader's business; only
-//! its syntax and depth are checked.
+//! later subprotocol, so nothing from a device is silently ignored. Of a body only syntax and depth are checked; the rest is
+//! up to its reader.
 
 mod body;
 mod cbor;
@@ -38,13 +38,13 @@ pub const TOKEN_BYTES_MAX: usize = 256;
 pub enum Protocol {
     /// JSON in text frames.
     Json,
-    /// The same in CBOR (RFC 8949), in binary frames.
+    /// The same messages in CBOR (RFC 8949), in binary frames.
     Cbor,
     /// A message is one frame and nothing more: no acknowledgements, no replies, no hello.
     Raw,
 }
 
-/// What a device said.
+/// A message from a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FromDevice<'a> {
     /// It is back, with what the gateway's last hello gave it; or new, with neither.
@@ -69,7 +69,7 @@ pub enum FromDevice<'a> {
     /// Something for the upstream: [`Body::Json`] or [`Body::Bytes`], and with [`Protocol::Raw`] [`Body::Text`] or
     /// [`Body::Bytes`].
     Event {
-        /// What it says.
+        /// The body of the event.
         body: Body<'a>,
     },
 }
@@ -77,13 +77,13 @@ pub enum FromDevice<'a> {
 /// A body as a protocol writes it, made once for however many devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoded {
-    /// What follows the message's number, up to the end of its frame.
+    /// The bytes after the message's number, up to the end of its frame.
     bytes: Arc<[u8]>,
     is_text: bool,
 }
 
 impl Encoded {
-    /// What was encoded before, as [`Encoded::as_bytes`] and [`Encoded::is_text`] gave it.
+    /// Rebuilds an encoded message from [`Encoded::as_bytes`] and [`Encoded::is_text`].
     pub fn from_parts(bytes: &[u8], is_text: bool) -> Encoded {
         Encoded { bytes: bytes.into(), is_text }
     }
@@ -199,7 +199,7 @@ fn raw_body(is_text: bool, payload: &[u8]) -> Body<'_> {
     }
 }
 
-/// What a message's keys say together.
+/// Combines the keys of a message.
 fn said<'a>(fields: &Fields<'a>, protocol: Protocol) -> Result<FromDevice<'a>, ProtocolError> {
     const TYPE: ProtocolError = ProtocolError::Value { key: "type", wanted: "a string: ack, reply, event or hello" };
     let kind = fields.get("type").ok_or(ProtocolError::Missing { key: "type", of: "a message" })?;

@@ -9,7 +9,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hasher;
 
-/// What an entry counts beside the reply that it keeps.
+/// Bytes that an entry counts besides the reply that it keeps.
 const ENTRY_BYTES: usize = 160;
 
 /// The bounds of the table.
@@ -21,7 +21,7 @@ pub struct IdempotencyLimits {
     pub bytes_max: usize,
 }
 
-/// What became of the message of a key that is known, with the same body.
+/// The outcome of an earlier message with the same key and body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Again {
     /// It is on its way: wait for its outcome.
@@ -44,7 +44,7 @@ pub enum IdempotencyError {
 #[derive(Debug)]
 struct Known {
     body: u128,
-    /// Of the message that was sent.
+    /// Id of the message that was sent.
     id: MessageId,
     until_ms: u64,
     again: Again,

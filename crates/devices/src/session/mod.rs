@@ -29,7 +29,7 @@ use crate::protocol::{Body, Encoded, MessageId};
 use std::fmt;
 use unacknowledged::{Entry, Unacknowledged};
 
-/// What happens to a message that does not fit.
+/// The policy for a message that does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// It is refused (429).
@@ -47,7 +47,7 @@ pub struct SessionLimits {
     pub queue_bytes_max: usize,
     /// How long a session outlives its connection, and how long a written message without a waiting sender stays for a resume.
     pub resume_ms: u64,
-    /// What happens at `queue_bytes_max`.
+    /// The policy at `queue_bytes_max`.
     pub policy: Policy,
     /// Whether the device acknowledges: not with `raw`.
     pub acknowledges: bool,
@@ -80,7 +80,7 @@ pub enum ResumeError {
 /// A device acknowledged what it was never sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AckError {
-    /// What it acknowledged.
+    /// The number of the message that it acknowledged.
     pub seq: u64,
     /// The highest number that was sent; 0 for none.
     pub sent: u64,
@@ -97,7 +97,7 @@ pub struct HandedOut {
     pub encoded: Encoded,
 }
 
-/// What moves to another node with its device: the messages that it was sent and has not acknowledged.
+/// The state that moves to another node with its device: the messages that were sent to it and are not acknowledged.
 #[derive(Debug, Clone)]
 pub struct Carried {
     /// The session.
@@ -132,7 +132,7 @@ impl Session {
         Session { id, generation, state: State::Attached, sent: 0, unacknowledged: Unacknowledged::default() }
     }
 
-    /// One that came from another node with its device, now connected here.
+    /// A session that came from another node with its device, which is now connected here.
     pub fn from_carried(carried: Carried, generation: Generation, now_ms: u64) -> Session {
         let mut session = Session { sent: carried.sent, ..Session::new(carried.id, generation) };
         for HandedOut { id, seq, encoded } in carried.messages {
@@ -152,7 +152,7 @@ impl Session {
         self.unacknowledged.forward();
     }
 
-    /// What the device brings back to resume.
+    /// The token that the device sends to resume.
     pub fn token(&self) -> ResumeToken {
         ResumeToken { session: self.id, generation: self.generation }
     }
@@ -351,7 +351,7 @@ impl Session {
             if entry.wait.is_some_and(|wait| now_ms >= wait.deadline_ms) {
                 let was_written = entry.was_written();
                 entry.tell(Outcome::TimedOut { was_written }, notices);
-                // What was not written is withdrawn; of what the device has, nobody wants the reply any more.
+                // Unwritten messages are withdrawn. For messages that the device has, nobody wants the reply any more.
                 if !was_written || entry.encoded.is_none() {
                     return false;
                 }

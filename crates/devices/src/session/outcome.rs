@@ -1,4 +1,4 @@
-//! What became of a message, for the back-end that sent it.
+//! The outcome of a message, for the back-end that sent it.
 
 use crate::protocol::{Body, Encoded, MessageId};
 
@@ -22,13 +22,13 @@ pub struct Message {
     pub encoded: Encoded,
     /// Under [`super::Policy::LatestPerKey`], what it is the latest value of.
     pub key: Option<Box<str>>,
-    /// What its sender waits for.
+    /// The level that its sender waits for.
     pub level: Level,
     /// How long, in milliseconds of the session's clock.
     pub deadline_ms: u64,
 }
 
-/// What became of a message. Told once for each message, when its sender's wait is over.
+/// The outcome of a message. Reported once for each message, when its sender's wait is over.
 ///
 /// `was_written`: whether it may have reached the device. If not, it has not, and will not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub enum Outcome {
         /// See [`Outcome`].
         was_written: bool,
     },
-    /// Its session ended: the device connected anew or elsewhere (409), or did not come back (410, or 504 if written).
+    /// Its session ended: the device connected again or elsewhere (409), or did not come back (410, or 504 if written).
     Ended {
         /// See [`Outcome`].
         was_written: bool,
@@ -63,6 +63,6 @@ pub enum Outcome {
 pub struct Notice {
     /// The message's.
     pub id: MessageId,
-    /// What became of it.
+    /// The outcome of the message.
     pub outcome: Outcome,
 }

@@ -14,7 +14,7 @@ pub struct PulseLimits {
     pub ping_timeout_ms: u32,
 }
 
-/// What is due.
+/// The action that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beat {
     /// Nothing before this time.
@@ -42,7 +42,7 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// Of a connection that begins now.
+    /// The pulse of a connection that begins now.
     pub fn new(now_ms: u64, random: u16) -> Pulse {
         Pulse { heard_ms: now_ms, pinged_ms: None, sooner: random }
     }
@@ -53,7 +53,7 @@ impl Pulse {
         self.pinged_ms = None;
     }
 
-    /// What is due now. A [`Beat::Ping`] counts as sent.
+    /// The action that is due now. A [`Beat::Ping`] counts as sent.
     pub fn beat(&mut self, now_ms: u64, random: u16, limits: PulseLimits) -> Beat {
         if let Some(pinged_ms) = self.pinged_ms {
             let until_ms = pinged_ms.saturating_add(u64::from(limits.ping_timeout_ms));

@@ -1,4 +1,4 @@
-//! What a device keeps of its session, to come back to it.
+//! The token that a device keeps to resume its session.
 
 use crate::generation::Generation;
 use crate::hex;
@@ -14,7 +14,7 @@ pub struct SessionId(pub u128);
 pub struct ResumeToken {
     /// The session.
     pub session: SessionId,
-    /// Of the connection.
+    /// Generation of the connection.
     pub generation: Generation,
 }
 

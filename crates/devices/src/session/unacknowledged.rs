@@ -13,10 +13,10 @@ use super::outcome::{Level, Message, Notice, Outcome};
 use crate::protocol::{Encoded, MessageId};
 use std::collections::VecDeque;
 
-/// What an entry counts beside its bytes, so that messages without any are bounded, too.
+/// Bytes that an entry counts besides its contents, so that messages without any are bounded, too.
 pub(super) const ENTRY_OVERHEAD_BYTES: usize = 64;
 
-/// What a sender waits for, and how long.
+/// The level that a sender waits for, and its deadline.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wait {
     pub(super) level: Level,
@@ -33,7 +33,7 @@ pub(super) struct Entry {
     /// None once the device has it, while its sender waits for the reply.
     pub(super) encoded: Option<Encoded>,
     key: Option<Box<str>>,
-    /// None once its sender has been told.
+    /// `None` once its sender has been notified.
     pub(super) wait: Option<Wait>,
     /// When it was last handed out.
     pub(super) handed_out_ms: u64,
@@ -59,7 +59,7 @@ impl Entry {
         ENTRY_OVERHEAD_BYTES + key + self.encoded.as_ref().map_or(0, Encoded::len)
     }
 
-    /// Tells its sender, if it still waits.
+    /// Notifies its sender, if it still waits.
     pub(super) fn tell(&mut self, outcome: Outcome, notices: &mut Vec<Notice>) {
         if self.wait.take().is_some() {
             notices.push(Notice { id: self.id, outcome });
@@ -85,7 +85,7 @@ impl Unacknowledged {
         self.entries.iter()
     }
 
-    /// What a message would count.
+    /// The bytes that a message would count.
     pub(super) fn bytes_of(message: &Message) -> usize {
         ENTRY_OVERHEAD_BYTES + message.key.as_ref().map_or(0, |key| key.len()) + message.encoded.len()
     }

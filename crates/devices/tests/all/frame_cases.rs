@@ -1,4 +1,4 @@
-//! What a client may send and what it may not, in the groups of the Autobahn test suite; each case whole and byte by byte.
+//! Frames that a client may and may not send, in the groups of the Autobahn test suite; each case whole and byte by byte.
 
 use crate::client::{Seen, close, frame, read};
 use stillgate_devices::frame::FrameError;

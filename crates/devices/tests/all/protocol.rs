@@ -1,4 +1,4 @@
-//! What devices say and are told, in JSON and in CBOR: well formed, and hostile.
+//! Messages from and to devices, in JSON and in CBOR: well formed, and hostile.
 
 use minicbor::Encoder;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use stillgate_devices::protocol::{Body, BodyError, DEPTH_MAX, FromDevice, Messag
 const ID: MessageId = MessageId(0x5f);
 const ID_TEXT: &str = "0000000000000000000000000000005f";
 
-/// What the gateway sends for this body.
+/// The gateway's message for this body.
 fn message(protocol: Protocol, body: &Body<'_>) -> Vec<u8> {
     let encoded = protocol.encode(body).unwrap();
     let mut out = Vec::new();

@@ -65,7 +65,7 @@ impl Tried {
         self.session.resume(token, Generation(generation), self.now_ms, &self.limits)
     }
 
-    /// What senders have learned since the last call.
+    /// The outcomes that senders were given since the last call.
     fn learned(&mut self) -> Vec<(u128, Outcome)> {
         self.notices.drain(..).map(|notice| (notice.id.0, notice.outcome)).collect()
     }
@@ -124,7 +124,7 @@ fn timeouts_say_whether_the_message_may_have_arrived() {
     it.tick(5_000);
     let late = |was_written| Outcome::TimedOut { was_written };
     assert_eq!(it.learned(), [(1, late(true)), (2, late(false))]);
-    // The second was withdrawn, as its sender was told. The first can be acknowledged, which nobody waits for.
+    // The second was withdrawn, as its sender learned. The first can be acknowledged, which nobody waits for.
     assert_eq!(it.write(), []);
     it.acknowledge(1).unwrap();
     assert_eq!((it.learned(), it.session.queued_bytes()), (vec![], 0));
@@ -247,7 +247,7 @@ fn a_session_moves_with_its_device() {
     let token = it.session.token();
     let carried = it.session.carry(token, &mut it.notices).unwrap();
     let ended = |was_written| Outcome::Ended { was_written };
-    // What was not written does not move, so that it certainly has not arrived.
+    // Unwritten messages do not move, so that they certainly have not arrived.
     assert_eq!(it.learned(), [(1, Outcome::Acknowledged), (2, ended(true)), (3, ended(false))]);
     assert!(it.session.carry(token, &mut it.notices).is_err());
     let mut there = Tried { session: Session::from_carried(carried, Generation(2), 0), ..begin(LIMITS) };
@@ -293,7 +293,7 @@ fn repeated_requests_are_sent_once() {
     assert!(table.bytes() <= 400);
 }
 
-/// What may happen to a session.
+/// A step of a session's life.
 #[derive(Debug, Clone)]
 enum Step {
     Push(Level),
@@ -369,7 +369,7 @@ proptest! {
         it.session.end(&mut it.notices);
         told.extend(it.learned());
         prop_assert_eq!(told.len(), pushed.len());
-        // Nothing that was not written is written after its sender has been told so.
+        // A message that was reported as undelivered is never written afterwards.
         for (id, _) in written {
             let is_undelivered = matches!(
                 told[&id],

@@ -2,7 +2,7 @@
 
 use stillgate_devices::frame::{Event, FrameError, Reader};
 
-/// What a reader gave back, in words of its own.
+/// A reader's events, as owned values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Seen {
     Text(Vec<u8>),

@@ -17,7 +17,7 @@ const CARRY_MS: u64 = 500;
 pub(super) static ENCODED: LazyLock<Encoded> =
     LazyLock::new(|| Protocol::Json.encode(&Body::Json("1".into())).unwrap());
 
-/// What is on its way over a connection.
+/// A frame in flight on a connection.
 pub(super) enum Frame {
     Hello(ResumeToken, Process),
     Message { id: MessageId, seq: u64 },

@@ -81,7 +81,7 @@ impl World {
     }
 }
 
-/// What an [`Answer::Read`] says.
+/// The members in an [`Answer::Read`].
 pub(super) fn members(era: Option<Era>, members: Vec<(Box<str>, Member)>, now_ms: u64, contact_ms: u64) -> Members {
     Members::new(members, era, now_ms, Era((now_ms / 1000) as u32)).after(contact_ms)
 }

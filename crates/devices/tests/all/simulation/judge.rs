@@ -1,4 +1,4 @@
-//! What is wrong in the end, and whether the worlds were wild enough to show it.
+//! Checks the final state, and whether the worlds were wild enough to reveal errors.
 
 use super::message::{Sent, Told};
 use super::{DEVICES, SETTLED_MS, World};

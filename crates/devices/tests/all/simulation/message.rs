@@ -9,7 +9,7 @@ use stillgate_devices::protocol::MessageId;
 use stillgate_devices::session::{Message, Notice, Outcome, Refused};
 
 const TIMEOUT_MS: u64 = 2_000;
-/// What the sender's node waits longer than the node of the device.
+/// Extra time that the sender's node waits, beyond the node of the device.
 const GRACE_MS: u64 = 500;
 const PEERS_ASKED_MS: u64 = 500;
 /// After a fault: a lease, and some requests that are lost.

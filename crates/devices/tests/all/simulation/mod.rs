@@ -60,7 +60,7 @@ impl Random {
     }
 }
 
-/// What a node asks of the directory, with what it needs to know the answer by.
+/// A node's request to the directory, with the state that is needed to handle the answer.
 #[derive(Debug, Clone)]
 enum Asked {
     Heartbeat {
@@ -125,7 +125,7 @@ enum Mail {
         from: Process,
         message: MessageId,
     },
-    /// What became of it.
+    /// The outcome of a forwarded message.
     Forwarded {
         to: Process,
         by: usize,
@@ -319,7 +319,7 @@ impl World {
         if self.process(to.0) != to || it.is_over || self.now_ms < it.dead_until_ms {
             return;
         }
-        // What comes for a node that is stopped waits in its sockets.
+        // Mail for a node that is stopped waits in its sockets.
         if !self.is_up(to.0) {
             return self.mail.push((self.now_ms + TICK_MS, mail));
         }

@@ -79,7 +79,7 @@ impl World {
             (session.token(), session.carry(session.token(), &mut notices).unwrap())
         });
         assert!(notices.is_empty(), "a session that moves has callers waiting");
-        // That it is not noticed yet does not change.
+        // Connections whose loss is not noticed yet stay that way.
         let (silent, others) =
             std::mem::take(&mut self.nodes[old].silent).into_iter().partition(|(.., number)| *number == before);
         self.nodes[old].silent = others;
