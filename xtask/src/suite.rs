@@ -52,6 +52,9 @@ const TESTS_FAILED: i32 = 100;
 /// Makes tests run their long forms: bounds on time that only a machine of one's own keeps, more worlds, more kills, longer storms.
 pub(crate) const LONG_FORMS: &[(&str, &str)] = &[
     ("STILLGATE_NIGHTLY", "1"),
+    ("STILLGATE_BISECTIONS", "1000"),
+    ("STILLGATE_COMPARISONS", "1000"),
+    ("STILLGATE_NIGHTS", "2000"),
     ("STILLGATE_ETCD_STOPPED_SECONDS", "60"),
     ("STILLGATE_KILLS", "50"),
     ("STILLGATE_SIMULATION_SEEDS", "10000"),

@@ -10,6 +10,7 @@ use crate::commit::{
     ATTEMPTS_MAX, caught_up, commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome,
 };
 use crate::control::WriteError;
+use crate::off_thread::off_thread;
 use crate::query::Query;
 use crate::resource::address::Address;
 use crate::resource::plan::{Operation, plan};
@@ -22,8 +23,9 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
+use std::sync::Arc;
 use stillgate_datastore::transaction::WRITES_MAX;
-use stillgate_datastore::{Key, Write};
+use stillgate_datastore::{Condition, Key, Unreferenced, Write};
 use stillgate_schema::lenient_json;
 
 /// One operation, as it is sent.
@@ -38,30 +40,71 @@ struct Sent {
     body: Option<Box<RawValue>>,
 }
 
-pub(crate) async fn batch(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
-    let sent = parse(&asked.body)?;
-    may_write(api)?;
-    let operation = |(index, sent)| operation(sent).map_err(|message| failed(index, &Answer::bad(message)));
-    let operations = sent.into_iter().enumerate().map(operation).collect::<Result<Vec<Operation>, Answer>>()?;
+pub(crate) async fn batch(api: Arc<Api>, asked: Asked) -> Result<Answer, Answer> {
+    may_write(&api)?;
+    let (body, place) = (asked.body.clone(), asked.place.clone());
+    let read = off_thread(move || {
+        let read = operations(&body);
+        drop(place);
+        read
+    });
+    let operations: Arc<[Operation]> = read.await??.into();
     for _ in 1..ATTEMPTS_MAX {
-        match attempt(api, asked, &operations).await? {
+        match attempt(&api, &asked, &operations).await? {
             Ok(answer) => return Ok(answer),
-            Err((_, modified)) => caught_up(api, modified).await,
+            Err((_, modified)) => caught_up(&api, modified).await,
         }
     }
-    let last = attempt(api, asked, &operations).await?;
+    let last = attempt(&api, &asked, &operations).await?;
     last.map_err(|(key, modified)| precondition_failed(&key, modified))
+}
+
+fn operations(body: &[u8]) -> Result<Vec<Operation>, Answer> {
+    let operation = |(index, sent)| operation(sent).map_err(|message| failed(index, &Answer::bad(message)));
+    parse(body)?.into_iter().enumerate().map(operation).collect()
+}
+
+/// A batch that is to be committed.
+struct Planned {
+    /// What is stored.
+    stored: View,
+    writes: Vec<Write>,
+    conditions: Vec<(Key, Condition)>,
+    unreferenced: Vec<Unreferenced>,
+    /// Text: as trees they would take many times their size.
+    results: Vec<String>,
 }
 
 /// `Ok(Err)`: another write came before, of this key and with this revision.
 async fn attempt(
-    api: &Api,
+    api: &Arc<Api>,
     asked: &Asked,
-    operations: &[Operation],
+    operations: &Arc<[Operation]>,
 ) -> Result<Result<Answer, (Key, Option<u64>)>, Answer> {
+    let (planning, operations, place) = (api.clone(), operations.clone(), asked.place.clone());
+    // Each operation looks at all documents that may refer to its own.
+    let planned = off_thread(move || {
+        let planned = plan_all(&planning, &operations);
+        drop(place);
+        planned
+    });
+    let Planned { stored, writes, conditions, unreferenced, results } = planned.await??;
+    let transaction = transaction(asked, conditions, unreferenced, writes);
+    if asked.query.dry_run()? {
+        return dry_run(api, stored, transaction).await.map(Ok);
+    }
+    let outcome = match commit(api, asked, transaction).await {
+        Ok(outcome) => outcome,
+        Err(WriteError::Conflict { key, modified }) => return Ok(Err((key, modified))),
+        Err(error) => return Err(Answer::refused(&error)),
+    };
+    let body = format!("{{\"revision\":{},\"results\":[{}]}}\n", outcome.revision, results.join(","));
+    Ok(Ok(with_outcome(Answer::text(StatusCode::OK, body), &outcome)))
+}
+
+fn plan_all(api: &Api, operations: &[Operation]) -> Result<Planned, Answer> {
     let mut view = View::new(api.control.documents());
     let stored = View::new(api.control.documents());
-    // Results are text: as trees they would take many times their size.
     let (mut writes, mut results) = (Vec::<Write>::new(), Vec::<String>::new());
     let (mut conditions, mut unreferenced) = (Vec::new(), Vec::new());
     for (index, operation) in operations.iter().enumerate() {
@@ -82,23 +125,12 @@ async fn attempt(
         }
         unreferenced.extend(plan.unreferenced);
     }
-    if writes.len() > WRITES_MAX {
-        return Err(Answer::bad(format!(
-            "{} writes, which is more than {WRITES_MAX} in one transaction; send several batches",
-            writes.len()
-        )));
+    match writes.len() {
+        0..=WRITES_MAX => Ok(Planned { stored, writes, conditions, unreferenced, results }),
+        count => Err(Answer::bad(format!(
+            "{count} writes, which is more than {WRITES_MAX} in one transaction; send several batches"
+        ))),
     }
-    let transaction = transaction(asked, conditions, unreferenced, writes);
-    if asked.query.dry_run()? {
-        return dry_run(api, &stored, transaction).await.map(Ok);
-    }
-    let outcome = match commit(api, asked, transaction).await {
-        Ok(outcome) => outcome,
-        Err(WriteError::Conflict { key, modified }) => return Ok(Err((key, modified))),
-        Err(error) => return Err(Answer::refused(&error)),
-    };
-    let body = format!("{{\"revision\":{},\"results\":[{}]}}\n", outcome.revision, results.join(","));
-    Ok(Ok(with_outcome(Answer::text(StatusCode::OK, body), &outcome)))
 }
 
 fn parse(bytes: &[u8]) -> Result<Vec<Sent>, Answer> {

@@ -4,6 +4,7 @@ use crate::answer::Answer;
 use crate::collections::Collection;
 use crate::control::{Outcome, WriteError};
 use crate::masks::hide_private_keys;
+use crate::off_thread::off_thread;
 use crate::resource::references::parsed;
 use crate::resource::view::View;
 use crate::router::{Api, Asked};
@@ -104,8 +105,12 @@ pub(crate) fn with_outcome(answer: Answer, outcome: &Outcome) -> Answer {
 }
 
 /// What a transaction would change, and what that would mean.
-pub(crate) async fn dry_run(api: &Api, view: &View, transaction: Transaction) -> Result<Answer, Answer> {
-    let changes: Vec<Json> = transaction.writes.iter().map(|write| change(view, write)).collect();
+pub(crate) async fn dry_run(api: &Api, view: View, transaction: Transaction) -> Result<Answer, Answer> {
+    let (transaction, changes) = off_thread(move || {
+        let changes: Vec<Json> = transaction.writes.iter().map(|write| change(&view, write)).collect();
+        (transaction, changes)
+    })
+    .await?;
     let checked = api.control.check(transaction).await.map_err(|error| match error {
         WriteError::Conflict { key, modified } => precondition_failed(&key, modified),
         error => Answer::refused(&error),

@@ -6,6 +6,7 @@ use crate::collections::Collection;
 use crate::commit::{audit, author, change as change_of, may_write, precondition_failed, with_outcome};
 use crate::control::{Change, ChangeSummary, Edit, WriteError};
 use crate::masks::{hide_private_keys, mask};
+use crate::off_thread::off_thread;
 use crate::resource::references::parsed;
 use crate::resource::view::View;
 use crate::router::{Api, Asked};
@@ -55,7 +56,8 @@ pub(crate) async fn roll_back(api: &Api, asked: &Asked) -> Result<Answer, Answer
     if asked.query.dry_run()? {
         let writes = api.control.writes_back_to(to).await.map_err(|error| refused(&error))?;
         let view = View::new(api.control.documents());
-        let changes: Vec<Json> = writes.iter().map(|write| change_of(&view, write)).collect();
+        let changes = off_thread(move || writes.iter().map(|write| change_of(&view, write)).collect::<Vec<Json>>());
+        let changes = changes.await?;
         return Ok(Answer::json(StatusCode::OK, json!({ "dry_run": true, "changes": changes })));
     }
     let outcome =

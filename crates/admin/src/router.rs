@@ -134,7 +134,7 @@ async fn answer(api: Arc<Api>, action: Action, asked: Asked) -> Answer {
         Action::History => history::list(&api, &asked).await,
         Action::Change => history::change(&api, &asked).await,
         Action::RollBack => answered(history::roll_back(&api, &asked).await),
-        Action::Batch => answered(batch::batch(&api, &asked).await),
+        Action::Batch => answered(batch::batch(api, asked).await),
         Action::Backup => answered(backup::backup(&api, &asked).await),
         Action::SessionShow => sign_in::show(&api, &asked),
         Action::SessionOpen => sign_in::open(&api, asked).await,

@@ -16,7 +16,7 @@ use crate::commit::{
 };
 use crate::control::WriteError;
 use crate::off_thread::off_thread;
-use crate::resource::references::still_unused;
+use crate::resource::references::{parsed, referred as referred_by, still_alone, still_unused};
 use crate::resource::view::View;
 use crate::router::{Api, Asked};
 use axum::http::StatusCode;
@@ -26,9 +26,10 @@ pub(crate) use remembered::Standalone;
 use remembered::fingerprint;
 use request::{Text, Version, Whole};
 use serde_json::{Map, Value as Json, json};
+use std::collections::{BTreeSet, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use stillgate_datastore::{Document, Key, Unreferenced, Write};
+use stillgate_datastore::{Condition, Document, Key, Unreferenced, Write};
 
 const DIGEST: HeaderName = HeaderName::from_static("x-digest");
 const LAST_MODIFIED: HeaderName = HeaderName::from_static("x-last-modified");
@@ -168,6 +169,10 @@ struct Planned {
     /// From before the documents were read, which go on changing.
     revision: u64,
     changes: Changes,
+    /// What has to hold until it is committed: what its documents refer to is there, besides what it writes itself.
+    conditions: Vec<(Key, Condition)>,
+    /// And nothing has come that refers to what it deletes, or that has what only one may have.
+    unreferenced: Vec<Unreferenced>,
 }
 
 /// `None`: what is stored came with this digest.
@@ -181,19 +186,37 @@ fn plan(api: &Api, body: &[u8], digest: &str) -> Result<Option<Planned>, Answer>
     }
     let revision = view.revision();
     let changes = changes(api, &view, &whole)?;
-    Ok(Some(Planned { digest: digest.to_owned(), view, revision, changes }))
+    let written: HashSet<&Key> = changes.writes.iter().map(Write::key).collect();
+    let (mut referred, mut shared, mut unreferenced) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+    for write in &changes.writes {
+        let Some(collection) = Collection::of_key(write.key().as_str()) else { continue };
+        match write {
+            Write::Put { key, value, .. } => {
+                let document = parsed(value);
+                let found = referred_by(&view, collection, key, &document);
+                referred.extend(found.into_iter().filter(|key| !written.contains(key)));
+                shared.extend(still_alone(&view, collection, &document).into_iter().map(|of| of.below));
+            }
+            Write::Delete { key } => unreferenced.extend(still_unreferenced(&view, collection, key)),
+        }
+    }
+    let conditions = referred.into_iter().map(|key| (key, Condition::Present)).collect();
+    // One for all documents of a collection: there may be very many.
+    let untouched = |below| Unreferenced { below, since: revision, mention: String::new() };
+    unreferenced.extend(shared.into_iter().map(untouched));
+    Ok(Some(Planned { digest: digest.to_owned(), view, revision, changes, conditions, unreferenced }))
 }
 
 /// `Ok(Err)`: another write came before, of this key and with this revision.
 async fn commit_plan(api: &Api, asked: &Asked, planned: Planned) -> Result<Result<Answer, (Key, Option<u64>)>, Answer> {
-    let Planned { digest, view, revision: before, changes: Changes { writes, versions, indexes } } = planned;
-    let unreferenced = writes.iter().flat_map(|write| still_unreferenced(&view, write)).collect();
-    let transaction = transaction(asked, Vec::new(), unreferenced, writes);
+    let Planned { digest, view, revision: before, changes, conditions, unreferenced } = planned;
+    let Changes { writes, versions, indexes } = changes;
+    let transaction = transaction(asked, conditions, unreferenced, writes);
     let is_dry = asked.query.dry_run()?;
     let outcome = match transaction.writes.is_empty() {
         // A datastore takes no transaction without writes.
         true => None,
-        false if is_dry => return dry_run(api, &view, transaction).await.map(Ok),
+        false if is_dry => return dry_run(api, view, transaction).await.map(Ok),
         false => match commit_all(api, asked, transaction).await {
             Ok(outcome) => Some(outcome),
             Err(WriteError::Conflict { key, modified }) => return Ok(Err((key, modified))),
@@ -220,16 +243,14 @@ async fn commit_plan(api: &Api, asked: &Asked, planned: Planned) -> Result<Resul
 }
 
 /// What has to hold until a document is deleted: nothing that came meanwhile refers to it.
-fn still_unreferenced(view: &View, write: &Write) -> Vec<Unreferenced> {
-    let Write::Delete { key } = write else { return Vec::new() };
-    match Collection::of_key(key.as_str()) {
-        Some(collection) if collection.naming == Naming::Username => {
+fn still_unreferenced(view: &View, collection: &Collection, key: &Key) -> Vec<Unreferenced> {
+    match collection.naming {
+        Naming::Username => {
             // Its credentials. Of all consumers, since etcd takes no condition for each of many.
             let below = format!("{}/", collection.name);
             vec![Unreferenced { below, since: view.revision(), mention: String::new() }]
         }
-        Some(collection) => still_unused(view, collection, key.id()),
-        None => Vec::new(),
+        _ => still_unused(view, collection, key.id()),
     }
 }
 

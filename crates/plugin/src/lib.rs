@@ -70,7 +70,7 @@ pub use scripts::Scripts;
 pub use secrets::{NoSecrets, Secret, Secrets};
 pub use settled::{Settled, Span};
 pub use table::{Ignorable, Table};
-pub use template::Template;
+pub use template::{Part, Template};
 pub use upstreams::{NoUpstreams, OwnUpstream, Upstreams};
 pub use worker::{Counts, Worker};
 

@@ -15,6 +15,7 @@ use crate::upstreams::Upstreams;
 use serde_json::json;
 use std::rc::Rc;
 use std::sync::Arc;
+use stillgate_route::Variable;
 use stillgate_schema::{At, Definitions, Fault, Json, Node, Path, Position, Sink, Value, expected, json_of, map, read};
 
 /// The key under which each plugin has what all plugins have.
@@ -234,10 +235,13 @@ impl Table {
         if let Some(function) = &meta.pre_function {
             plugin = self.precede(function, plugin, (kind.name, node), origin, path, sink)?;
         }
-        let of_filter = |filter: &Filter| Arguments::among(|visit| filter.each_variable(visit), FILTER_BYTES_MAX);
+        let only_watches = meta.pre_function.is_none() && self.ignorable.names.contains(&kind.name);
+        let of_filter =
+            |filter: &Filter| Arguments::among(|visit| filter.each_variable(visit), FILTER_BYTES_MAX, only_watches);
+        let of_plugin = |visit: &mut dyn FnMut(&Variable)| plugin.each_variable(visit);
         let awaited = Awaited {
             by_filter: meta.filter.as_ref().and_then(of_filter),
-            by_plugin: Arguments::among(|visit| plugin.each_variable(visit), plugin.arguments_bytes_max()),
+            by_plugin: Arguments::among(of_plugin, plugin.arguments_bytes_max(), only_watches),
         };
         Some(Entry {
             name: kind.name,

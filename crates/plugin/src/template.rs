@@ -18,6 +18,16 @@ pub enum Part {
     WithDefault(Variable, Box<[u8]>),
 }
 
+impl Part {
+    /// The variable in it.
+    pub fn variable(&self) -> Option<&Variable> {
+        match self {
+            Part::Variable(variable) | Part::WithDefault(variable, _) => Some(variable),
+            Part::Text(_) => None,
+        }
+    }
+}
+
 type ParseVariable = fn(&str) -> Result<Variable, VariableError>;
 
 /// The first that is unknown is an error.
@@ -25,6 +35,12 @@ fn strict(parse: impl FnOnce(&mut dyn FnMut(VariableError)) -> Template) -> Resu
     let mut first = None;
     let template = parse(&mut |error| first = first.take().or(Some(error)));
     first.map_or(Ok(template), Err)
+}
+
+impl From<Variable> for Template {
+    fn from(variable: Variable) -> Template {
+        Template([Part::Variable(variable)].into())
+    }
 }
 
 impl Template {
@@ -130,12 +146,14 @@ impl Template {
         self.0
     }
 
+    /// Its parts in order.
+    pub fn parts(&self) -> &[Part] {
+        &self.0
+    }
+
     /// The variables in it.
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
-        self.0.iter().filter_map(|part| match part {
-            Part::Variable(variable) | Part::WithDefault(variable, _) => Some(variable),
-            Part::Text(_) => None,
-        })
+        self.0.iter().filter_map(Part::variable)
     }
 }
 

@@ -99,7 +99,28 @@ impl PathPattern {
         parsed.map_err(|kind| PatternError { text: text.to_owned(), kind })
     }
 
-    /// Names of what the pattern captures, in order.
+    /// The pattern as APISIX's routers without parameters see it: `:name` is plain text, except before a `*` that has a
+    /// name or is not at the end, where they compare segments as the router with parameters does.
+    pub fn with_plain_colons(self) -> PathPattern {
+        let params = self.key.iter().filter(|&&byte| byte == PARAM).count();
+        if params == 0 || params < self.names.len() || !self.tail.is_empty() {
+            return self;
+        }
+        let mut names = self.names.iter();
+        let mut key = Vec::with_capacity(self.key.len());
+        for &byte in &self.key {
+            match byte {
+                PARAM => {
+                    key.push(b':');
+                    key.extend(names.next().into_iter().flat_map(|name| name.bytes()));
+                }
+                byte => key.push(byte),
+            }
+        }
+        PathPattern { key: key.into(), tail: Box::default(), names: Box::default() }
+    }
+
+    /// Names of the captures of the pattern, in order.
     pub fn names(&self) -> &[Box<str>] {
         &self.names
     }
@@ -492,6 +513,23 @@ mod tests {
         };
         assert_eq!(captured("/:x/*/c", "/a/b/d/c"), ["a", "b/d"]);
         assert_eq!(captured("/a/*/b/*", "/a/x/b/y"), ["x"]);
+    }
+
+    #[test]
+    fn without_parameters_a_colon_is_text() {
+        let check = |text: &str, path: &str, expected: bool| {
+            let plain = PathPattern::parse(text).unwrap().with_plain_colons();
+            assert_eq!((plain.to_string().as_str(), plain.matches(path.as_bytes())), (text, expected), "{text} {path}");
+        };
+        for (path, is_taken) in [("/a/:id/b", true), ("/a/1/b", false)] {
+            check("/a/:id/b", path, is_taken);
+            check("/a/:id/*", &format!("{path}/c"), is_taken);
+        }
+        // With this kind of star, APISIX compares segments.
+        check("/a/:id/*rest", "/a/1/b", true);
+        check("/a/:id/*/b", "/a/1/x/b", true);
+        assert!(PathPattern::parse("/a/:id").unwrap().with_plain_colons().is_exact());
+        check("/a*", "/ab", true);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Environment variables are not substituted here: an author of a store's documents must not read the gateway's
 //! environment.
 
+use crate::partial_json::UNREADABLE;
 use serde_json::{Number, Value as Json};
 use stillgate_yaml::diagnostic::{Path, Position, Sink};
 use stillgate_yaml::scalar::{Layout, Scalar, Style};
@@ -11,7 +12,7 @@ use stillgate_yaml::tree::{DEPTH_MAX, Entry, Node, SCALAR_BYTES_MAX, Value};
 /// The position of everything in a document: a path is more useful than a line of JSON. No file has a line 0.
 pub const DOCUMENT: Position = Position::NOWHERE;
 
-/// The tree of a document; values out of bounds are reported.
+/// The tree of a document; values out of bounds or [`UNREADABLE`] are reported, and refused.
 pub fn node(json: &Json, path: &Path<'_>, sink: &mut Sink) -> Node {
     below(json, DEPTH_MAX, path, sink)
 }
@@ -27,9 +28,15 @@ fn below(json: &Json, depth: usize, path: &Path<'_>, sink: &mut Sink) -> Node {
             let item = |(index, item)| below(item, depth - 1, &path.index(index), sink);
             Value::List(items.iter().enumerate().map(item).collect())
         }
+        Json::Object(entries) if depth < DEPTH_MAX && entries.contains_key(UNREADABLE) => {
+            unreadable(&entries[UNREADABLE], path, sink)
+        }
         Json::Object(entries) => {
             let entry = |(key, value): (&String, &Json)| {
-                let value = below(value, depth - 1, &path.key(key), sink);
+                let value = match key == UNREADABLE {
+                    true => Node { at: DOCUMENT, value: unreadable(value, path, sink) },
+                    false => below(value, depth - 1, &path.key(key), sink),
+                };
                 Entry { key: key.as_str().into(), key_at: DOCUMENT, value }
             };
             Value::Map(entries.iter().map(entry).collect())
@@ -46,7 +53,18 @@ fn below(json: &Json, depth: usize, path: &Path<'_>, sink: &mut Sink) -> Node {
     Node { at: DOCUMENT, value }
 }
 
-/// A whole number is one however it is written: JSON Schema makes no difference between 1, 1.0 and 1e0.
+/// `why` is the value under [`UNREADABLE`].
+fn unreadable(why: &Json, path: &Path<'_>, sink: &mut Sink) -> Value {
+    match why.as_str() {
+        Some(why) => sink.error(DOCUMENT, path, format!("not JSON: {why}")),
+        // The value before has reported it.
+        None if sink.has_errors() => {}
+        None => sink.error(DOCUMENT, path, "not JSON"),
+    }
+    Value::Refused
+}
+
+/// A whole number is one in every notation: JSON Schema makes no difference between 1, 1.0 and 1e0.
 fn written(number: &Number) -> String {
     /// Up to here a float has every whole number.
     const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
@@ -85,6 +103,32 @@ mod tests {
         check("1.5", "1.5");
         check("1e300", "1e+300");
         check("18446744073709551615", "18446744073709551615");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused_by_itself() {
+        let check = |json: Json, path: &str, refused: &[&str]| {
+            let mut sink = Sink::alone();
+            let read = node(&json, &Path::Root, &mut sink);
+            let Value::Map(entries) = &read.value else { panic!("{json}") };
+            let found: Vec<&str> =
+                entries.iter().filter(|of| of.value.value == Value::Refused).map(|of| &*of.key).collect();
+            assert_eq!(found, refused, "{json}");
+            let errors = sink.into_errors().diagnostics;
+            let found: Vec<(&str, &str)> = errors.iter().map(|error| (&*error.path, &*error.message)).collect();
+            assert_eq!(found, [(path, "not JSON: why")], "{json}");
+        };
+        check(json!({"a": {UNREADABLE: "why"}, "b": 1}), "a", &["a"]);
+        check(json!({"a": [1, {UNREADABLE: "why"}]}), "a[1]", &[]);
+        check(json!({"b": 1, UNREADABLE: "why"}), "", &[UNREADABLE]);
+        check(json!({"a": {UNREADABLE: "why"}, UNREADABLE: null}), "a", &["a", UNREADABLE]);
+        // It is never treated as absent.
+        for json in [json!({UNREADABLE: null}), json!({"a": {UNREADABLE: 7}}), json!({"a": {"b": 1, UNREADABLE: null}})]
+        {
+            let mut sink = Sink::default();
+            node(&json, &Path::Root, &mut sink);
+            assert!(sink.has_errors(), "{json}");
+        }
     }
 
     #[test]

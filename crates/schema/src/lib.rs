@@ -12,6 +12,7 @@ pub mod kind;
 pub mod lenient_json;
 pub mod matching;
 pub mod object;
+pub mod partial_json;
 pub mod quantity;
 
 pub use description::Definitions;

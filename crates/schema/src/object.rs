@@ -111,6 +111,10 @@ pub fn refuse_key(
     sink: &mut Sink,
 ) {
     let key = &*entry.key;
+    // Its value has been reported.
+    if entry.value.value == Value::Refused {
+        return;
+    }
     if foreign.keys.contains(&key) {
         if !asks_for_nothing(&entry.value) {
             sink.foreign(entry.key_at, path, Fault::new(foreign.what).hint(foreign.hint));

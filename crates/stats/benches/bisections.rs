@@ -2,13 +2,17 @@
 //! binary search, on the same planted commits; then whether stated probabilities hold.
 //!
 //! `cargo bench -p stillgate-stats --bench bisections`; more words are the runs of a row (200), those of the calibration
-//! (1,000; a quarter for all rows but the first), and what the name of a row must have in it, such as `Compilers`. Seeds are the
-//! numbers of the runs, so the same words print the same figures. A bisection takes a third of a second.
+//! (1,000), and what the name of a row must have in it, such as `Compilers`. `FIRST..LAST` in place of the runs of the calibration
+//! are some of its seeds, so that it can be made in pieces. Seeds are the numbers of the runs, so the same words print the same
+//! figures. A bisection takes a tenth of a second.
 
 #[path = "../tests/all/simulated/mod.rs"]
 mod simulated;
 
-use simulated::{NOISE, OF_STATES, Outcome, Planted, SCATTERS, Scatter, calibration, of_states, ours, pinpoint, plain};
+use simulated::{
+    NOISE, OF_STATES, Outcome, Planted, SCATTERS, Scatter, Tally, calibration, of_states, ours, pinpoint, plain,
+};
+use std::ops::Range;
 use std::thread;
 
 const CONFIDENCE: f64 = 0.95;
@@ -16,9 +20,10 @@ const CONFIDENCE: f64 = 0.95;
 fn main() {
     let counts: Vec<u64> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
     let runs = counts.first().copied().unwrap_or(200);
-    let calibrated = counts.get(1).copied().unwrap_or(1000);
-    let mut words = std::env::args().skip(1).filter(|word| !word.starts_with('-') && word.parse::<u64>().is_err());
-    let wanted = words.next_back().unwrap_or_default();
+    let piece = std::env::args().skip(1).find_map(|word| range(&word));
+    let calibrated = piece.clone().unwrap_or(0..counts.get(1).copied().unwrap_or(1000));
+    let is_name = |word: &String| !word.starts_with('-') && word.parse::<u64>().is_err() && range(word).is_none();
+    let wanted = std::env::args().skip(1).rfind(is_name).unwrap_or_default();
     println!("{:<28} {:>6} {:>9} {:>8} {:>6}", "128 commits, a step of 3%", "right", "undecided", "median", "p90");
     let runs_of = |name: &str| if name.contains(&wanted) { runs } else { 0 };
     for scatter in SCATTERS {
@@ -34,44 +39,66 @@ fn main() {
         planted.surround();
         ours(planted, CONFIDENCE)
     });
-    println!("\n{:<28} {:>6} {:>6} {:>9}", "sizes and places drawn", "stated", "right", "undecided");
-    for (scatter, confidence, share) in [
-        (Scatter::Normal, 0.95, 1),
-        (Scatter::Normal, 0.8, 4),
-        (Scatter::Heavy, 0.95, 4),
-        (Scatter::Drifting, 0.95, 4),
-        (Scatter::Bimodal, 0.95, 4),
-        (Scatter::Quiet, 0.95, 4),
-        (Scatter::Compilers, 0.95, 4),
+    if calibrated.is_empty() {
+        return;
+    }
+    heading("sizes and places drawn");
+    for (scatter, confidence) in [
+        (Scatter::Normal, 0.95),
+        (Scatter::Normal, 0.8),
+        (Scatter::Heavy, 0.95),
+        (Scatter::Drifting, 0.95),
+        (Scatter::Bimodal, 0.95),
+        (Scatter::Quiet, 0.95),
+        (Scatter::Compilers, 0.95),
     ] {
         let name = format!("{scatter:?}, {confidence}");
-        if calibrated == 0 || !name.contains(&wanted) {
-            continue;
+        if name.contains(&wanted) {
+            show(&name, &halves(calibrated.clone(), |seeds| calibration(scatter, confidence, seeds)));
         }
-        let [stated, right, undecided] = halves(calibrated / share, |seeds| calibration(scatter, confidence, seeds));
-        println!("{name:<28} {stated:>6.3} {right:>6.3} {undecided:>9.3}");
     }
-    println!("\n{:<28} {:>6} {:>9}", "states far apart", "wrong", "undecided");
+    heading("states far apart");
     for scatter in OF_STATES {
-        let name = format!("{scatter:?}, 0.95");
-        if calibrated > 0 && name.contains(&wanted) {
-            let [wrong, undecided, _] = halves(calibrated / 4, |seeds| {
-                let [wrong, undecided] = of_states(scatter, seeds);
-                [wrong, undecided, 0.0]
-            });
-            println!("{name:<28} {wrong:>6.3} {undecided:>9.3}");
+        for (name, readings) in [(format!("{scatter:?}"), None), (format!("{scatter:?}, up to 400"), Some(400))] {
+            // The longer ones only where they are wanted.
+            let is_wanted = if readings.is_none() { name.contains(&wanted) } else { name == wanted };
+            if is_wanted {
+                show(&name, &halves(calibrated.clone(), |seeds| of_states(scatter, readings, seeds)));
+            }
         }
     }
 }
 
-/// On two threads; the mean of both.
-fn halves(runs: u64, of: impl Fn(std::ops::Range<u64>) -> [f64; 3] + Sync) -> [f64; 3] {
-    let (a, b) = thread::scope(|scope| {
-        let first = scope.spawn(|| of(0..runs / 2));
-        let second = of(runs / 2..runs);
-        (first.join().expect("it does not panic"), second)
-    });
-    [0, 1, 2].map(|index| f64::midpoint(a[index], b[index]))
+/// Such as `250..500`.
+fn range(word: &str) -> Option<Range<u64>> {
+    let (first, last) = word.split_once("..")?;
+    Some(first.parse().ok()?..last.parse().ok()?)
+}
+
+fn heading(name: &str) {
+    println!(
+        "\n{name:<28} {:>6} {:>6} {:>6} {:>9} {:>16} {:>7} {:>7} {:>12}",
+        "runs", "right", "wrong", "undecided", "named of none", "stated", "right", "sizes held"
+    );
+}
+
+fn show(name: &str, tally: &Tally) {
+    let Tally { runs, right, wrong, invented, unchanged, sized, held: sizes, .. } = *tally;
+    let [stated, held] = tally.of_decided();
+    let undecided = tally.undecided();
+    let (invented, sizes) = (format!("{invented} of {unchanged}"), format!("{sizes} of {sized}"));
+    println!(
+        "{name:<28} {runs:>6} {right:>6} {wrong:>6} {undecided:>9} {invented:>16} {stated:>7.3} {held:>7.3} {sizes:>12}"
+    );
+}
+
+/// On two threads.
+fn halves(seeds: Range<u64>, of: impl Fn(Range<u64>) -> Tally + Sync) -> Tally {
+    let middle = seeds.start.midpoint(seeds.end);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| of(seeds.start..middle));
+        of(middle..seeds.end).plus(first.join().expect("it does not panic"))
+    })
 }
 
 /// Nothing where there are to be no runs.

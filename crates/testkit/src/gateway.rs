@@ -297,6 +297,11 @@ impl Gateway {
         std::fs::rename(&beside, self.config_path()).expect("put the new config in place");
     }
 
+    /// How many of its threads have a name that begins so.
+    pub fn threads(&self, prefix: &str) -> usize {
+        self.process.threads(prefix)
+    }
+
     /// # Panics
     /// When the process has ended or its log tells of a panic.
     #[track_caller]

@@ -157,6 +157,14 @@ impl Process {
         sleeps.sum()
     }
 
+    /// How many of its threads have names that begin like this.
+    pub fn threads(&self, prefix: &str) -> usize {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("a live process has threads");
+        // A thread may end meanwhile.
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.filter(|name| name.starts_with(prefix)).count()
+    }
+
     /// Whether all of its threads wait: none has work left, such as opening what it needs after its start.
     pub fn is_at_rest(&self) -> bool {
         let mut tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("a live process has threads");

@@ -85,7 +85,13 @@ impl Balancer {
 
     /// Chooses an endpoint not in `tried`. `key` is the input of the consistent hash; without one it falls back to the
     /// round robin. `random` must be fresh for each call.
+    #[inline]
     pub fn pick(&mut self, key: Option<&[u8]>, now_ms: u64, random: u64, tried: &Tried) -> Option<usize> {
+        self.pick_usable(key, now_ms, random, tried).or_else(|| self.last_resort(tried))
+    }
+
+    /// Like [`Balancer::pick`], without endpoints that are set aside or unhealthy.
+    pub fn pick_usable(&mut self, key: Option<&[u8]>, now_ms: u64, random: u64, tried: &Tried) -> Option<usize> {
         if self.slow_start_ms > 0 {
             self.slots.iter_mut().for_each(|slot| slot.grow(now_ms, self.slow_start_ms));
         }
@@ -108,7 +114,7 @@ impl Balancer {
                 return Some(index as usize);
             }
         }
-        self.last_resort(tried)
+        None
     }
 
     /// The endpoint that failed least recently; endpoints that failed at the same time, or that only active checks have
@@ -145,6 +151,9 @@ impl Balancer {
     /// Handles the result of a try for the endpoint; returns a change of its state.
     #[inline]
     pub fn report(&mut self, index: usize, report: Report, now_ms: u64) -> Option<News> {
+        if matches!(report, Report::Status(_) | Report::Opened) {
+            self.slots[index].unanswered.end();
+        }
         let health = &mut self.slots[index].health;
         let news = match self.checks.as_ref().and_then(|checks| checks.passive.as_ref()) {
             None => health.report_connection(report, now_ms),
@@ -162,7 +171,13 @@ impl Balancer {
         news
     }
 
-    /// Whether one more may be ejected: never more than the share that is allowed, never the last.
+    /// Handles that the endpoint has ended a request without an answer, which may be the request's fault. Returns
+    /// whether it has done so for request after request: then the endpoint is at fault.
+    pub fn note_unanswered(&mut self, index: usize, now_ms: u64) -> bool {
+        self.slots[index].unanswered.note(now_ms)
+    }
+
+    /// Whether one more may be ejected: never more than the allowed share, never the last.
     fn may_eject(&self) -> bool {
         let percent = self.checks.as_ref().map_or(100, |checks| checks.max_ejected_percent as usize);
         let members = || self.tiers.iter().flat_map(|tier| &tier.members);

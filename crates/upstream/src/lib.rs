@@ -16,6 +16,7 @@ mod retry;
 mod slot;
 mod state;
 mod tried;
+mod unanswered;
 
 pub use balancer::Balancer;
 pub use dns::{Change, Resolver, ResolverSettings, Unresolved};
@@ -27,3 +28,4 @@ pub use queue::Ticket;
 pub use retry::{Attempt, Decision, Failure, decide};
 pub use state::{EndpointStatus, UpstreamState};
 pub use tried::Tried;
+pub use unanswered::{UNANSWERED_MS, UNANSWERED_REQUESTS};

@@ -6,8 +6,8 @@
 //! 2. A reused connection that ends before any response byte is not evidence against the node, which may just have
 //!    closed it for being idle: the same node is tried at once on a fresh connection, and that does not count as a
 //!    retry.
-//! 3. Failures that the request itself causes are not tried again: a server name that no node accepts, a request that a
-//!    node refuses, one on which a second node closes a new connection without an answer.
+//! 3. Failures that the request itself causes are not tried again: a server name that a second node refuses, a request
+//!    that a node refuses, one on which a second node closes a new connection without an answer.
 //! 4. Otherwise `retries` bounds how often another node is tried, `retry_timeout` until when, and `retry_budget` how
 //!    many requests do so at once.
 //!
@@ -30,7 +30,7 @@ pub enum Failure {
     TryTimeout,
     /// The response broke the protocol or a limit.
     BadResponse,
-    /// It is not known that any node accepts the server name of the request.
+    /// The node refuses the server name of the request, and it is not known that any node accepts it.
     Name,
     /// The node reports that the request itself violates its protocol or its bounds.
     Refused,
@@ -54,7 +54,7 @@ impl Failure {
 /// The failed try and what came before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt {
-    /// How it failed.
+    /// The kind of failure.
     pub failure: Failure,
     /// It went over a connection that had carried a request before.
     pub reused: bool,
@@ -62,15 +62,17 @@ pub struct Attempt {
     pub request_sent: bool,
     /// Another node has closed a new connection on this request, without an answer.
     pub closed_before: bool,
+    /// Another node has refused the server name of this request, and it is not known that any node accepts it.
+    pub refused_before: bool,
     /// A byte of the response was read.
     pub response_started: bool,
     /// Sending it twice means the same as once (RFC 9110 section 9.2.2).
     pub idempotent: bool,
-    /// All of the body read so far is still held, or there is none.
+    /// All of the body read so far is still held, or the request has none.
     pub body_replayable: bool,
     /// Number of tries on other nodes so far.
     pub retries_used: u32,
-    /// The upstream's `retries`; `None`: one for each other node.
+    /// The upstream's `retries`; `None` for one per other node.
     pub retries: Option<u32>,
     /// Endpoints of the upstream that can be chosen.
     pub choices: usize,
@@ -111,7 +113,11 @@ pub enum Decision {
 pub fn decide(attempt: &Attempt) -> Decision {
     let status = attempt.failure.status();
     let safe = !attempt.request_sent || (attempt.idempotent && attempt.body_replayable);
-    let is_final = matches!(attempt.failure, Failure::BadResponse | Failure::Name | Failure::Refused);
+    let is_final = match attempt.failure {
+        Failure::BadResponse | Failure::Refused => true,
+        Failure::Name => attempt.refused_before,
+        _ => false,
+    };
     if !safe || attempt.response_started || is_final {
         return Decision::Fail(status);
     }
@@ -156,6 +162,7 @@ mod tests {
             reused: false,
             request_sent: !failure.is_connect(),
             closed_before: false,
+            refused_before: false,
             response_started: false,
             idempotent: true,
             body_replayable: true,
@@ -175,6 +182,7 @@ mod tests {
         let post = |failure| Attempt { idempotent: false, ..get(failure) };
         let reused = |attempt| Attempt { reused: true, ..attempt };
         let unsent = |attempt| Attempt { request_sent: false, ..attempt };
+        let twice = |attempt| Attempt { refused_before: true, ..attempt };
         let used = |retries_used, attempt| Attempt { retries_used, ..attempt };
         let table = [
             ("GET refused", get(Connect), RetryNext(502)),
@@ -192,7 +200,11 @@ mod tests {
             ("POST try timeout", post(TryTimeout), Fail(504)),
             ("GET send timeout", get(SendTimeout), RetryNext(504)),
             ("GET bad response", get(BadResponse), Fail(502)),
-            ("GET of an unknown name", unsent(get(Name)), Fail(502)),
+            ("GET of an unproved name", unsent(get(Name)), RetryNext(502)),
+            ("POST of an unproved name", unsent(post(Name)), RetryNext(502)),
+            ("GET of a name that a second node refuses", twice(unsent(get(Name))), Fail(502)),
+            ("GET of a refused name, then no connection", twice(get(Connect)), RetryNext(502)),
+            ("GET of an unproved name, retries: 0", Attempt { retries: Some(0), ..unsent(get(Name)) }, Fail(502)),
             ("GET refused by the node's HTTP/2", get(Refused), Fail(502)),
             ("GET refused by the node's HTTP/2, reused", reused(get(Refused)), Fail(502)),
             ("GET closed by a second node", Attempt { closed_before: true, ..get(Reset) }, Fail(502)),
@@ -220,7 +232,7 @@ mod tests {
     /// Every combination of the inputs of `decide`, compared with the rules one by one.
     #[test]
     fn every_combination_keeps_the_rules() {
-        let bits = 0..1u32 << 7;
+        let bits = 0..1u32 << 8;
         let mut seen = [0usize; 4];
         for (failure, bits) in FAILURES.iter().flat_map(|f| bits.clone().map(move |b| (*f, b))) {
             let bit = |n: u32| bits >> n & 1 == 1;
@@ -230,6 +242,7 @@ mod tests {
                     reused: bit(0),
                     request_sent: bit(1),
                     closed_before: bit(6),
+                    refused_before: bit(7),
                     response_started: bit(2),
                     idempotent: bit(3),
                     body_replayable: bit(4),
@@ -278,7 +291,8 @@ mod tests {
             assert!(!retried, "response begun: {attempt:?}");
         }
         let is_closed = attempt.failure == Failure::Reset && attempt.request_sent && !attempt.reused;
-        if matches!(attempt.failure, Failure::Name | Failure::Refused) || (attempt.closed_before && is_closed) {
+        let is_refused = attempt.failure == Failure::Name && attempt.refused_before;
+        if attempt.failure == Failure::Refused || is_refused || (attempt.closed_before && is_closed) {
             assert!(!retried, "the request is to blame: {attempt:?}");
         }
         match decision {

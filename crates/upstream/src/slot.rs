@@ -8,6 +8,7 @@ use crate::balancer::Latency;
 use crate::endpoint::Endpoint;
 use crate::health::Health;
 use crate::tried::Tried;
+use crate::unanswered::Unanswered;
 use std::collections::HashMap;
 
 /// One endpoint and its changing state.
@@ -25,7 +26,8 @@ pub(crate) struct Slot {
     pub(crate) current: i64,
     pub(crate) latency: Latency,
     pub(crate) health: Health,
-    /// Of its weight, in hundredths; less than all only while it grows after a recovery.
+    pub(crate) unanswered: Unanswered,
+    /// Share of its weight in hundredths; less than the whole only while it grows after a recovery.
     share: u64,
     growing_since_ms: Option<u64>,
     /// When it was last chosen although no endpoint was usable, by a count of these choices.
@@ -50,6 +52,7 @@ impl Slot {
             current: 0,
             latency: Latency::default(),
             health: Health::default(),
+            unanswered: Unanswered::default(),
             share: SHARE_WHOLE,
             growing_since_ms: None,
             resorted: 0,

@@ -92,7 +92,17 @@ impl<C> UpstreamState<C> {
         self.balancer.pick(key, now_ms, random, tried)
     }
 
-    /// A try begins on the endpoint; see [`Balancer::on_start`].
+    /// Chooses an endpoint for a request whose server name, possibly a valid one, was refused by an endpoint:
+    /// preferably one that has not refused an unproved name since it last accepted one.
+    #[cold]
+    pub fn pick_undoubted(&mut self, key: Option<&[u8]>, now_ms: u64, random: u64, tried: &Tried) -> Option<usize> {
+        let mut avoided = tried.clone();
+        self.names.doubted().for_each(|index| avoided.insert(index));
+        let undoubted = self.balancer.pick_usable(key, now_ms, random, &avoided);
+        undoubted.or_else(|| self.pick(key, now_ms, random, tried))
+    }
+
+    /// Begins a try on the endpoint; see [`Balancer::on_start`].
     #[inline]
     pub fn on_start(&mut self, index: usize) {
         self.balancer.on_start(index);
@@ -193,7 +203,13 @@ impl<C> UpstreamState<C> {
         self.balancer.report(index, report, now_ms)
     }
 
-    /// The endpoint has accepted a server name that came with a request.
+    /// Handles that the endpoint has ended a request without an answer, which may be the request's fault; see
+    /// [`Balancer::note_unanswered`].
+    pub fn note_unanswered(&mut self, index: usize, now_ms: u64) -> bool {
+        self.balancer.note_unanswered(index, now_ms)
+    }
+
+    /// Records that the endpoint has accepted the server name of a request.
     pub fn accept_name(&mut self, index: usize, name: &str) {
         self.names.accept((index, self.balancer.slots()[index].generation), name);
     }

@@ -6,7 +6,7 @@
 
 use crate::error::ChunkError;
 use crate::limits::{CHUNK_LINE_BYTES_MAX, TRAILER_BYTES_MAX};
-use crate::name::Name;
+use crate::name::{Name, is_lookalike};
 
 /// The part of the buffer that one call consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,12 +43,25 @@ pub struct ChunkDecoder {
     line: u16,
     /// The trailer section as it comes, then only its lines that may be forwarded. Unallocated without trailers.
     trailer: Vec<u8>,
+    /// Trailer fields with a `_` in their names are left out, as header fields are.
+    drops_underscores: bool,
+    dropped: u16,
 }
 
 /// More hexadecimal digits overflow, or are an attempt to.
 const SIZE_DIGITS_MAX: u8 = 15;
 
 impl ChunkDecoder {
+    /// See [`crate::BodyDecoder::of_request`].
+    pub(crate) fn of_request(drops_underscores: bool) -> ChunkDecoder {
+        ChunkDecoder { drops_underscores, ..ChunkDecoder::default() }
+    }
+
+    /// See [`crate::BodyDecoder::dropped`].
+    pub(crate) fn dropped(&self) -> usize {
+        usize::from(self.dropped)
+    }
+
     /// Whether the last chunk and the trailer section were seen.
     #[inline]
     pub fn is_done(&self) -> bool {
@@ -171,22 +184,26 @@ impl ChunkDecoder {
             return Err(ChunkError::LineEnd);
         }
         if self.trailer == b"\r\n" || self.trailer.ends_with(b"\r\n\r\n") {
-            self.trailer = forwardable(&self.trailer)?;
+            (self.trailer, self.dropped) = forwardable(&self.trailer, self.drops_underscores)?;
             self.state = State::Done;
         }
         Ok(take)
     }
 }
 
-/// The lines of a trailer section that may be sent on: no field that frames, routes or authenticates
-/// (RFC 9110 section 6.5.1).
-fn forwardable(section: &[u8]) -> Result<Vec<u8>, ChunkError> {
+/// The lines of a trailer section that may be forwarded: not those that frame, route or authenticate (RFC 9110
+/// section 6.5.1). And how many were dropped for a `_` in their names.
+fn forwardable(section: &[u8], drops_underscores: bool) -> Result<(Vec<u8>, u16), ChunkError> {
     let mut slots = [httparse::EMPTY_HEADER; crate::HEADERS_MAX];
     let Ok(httparse::Status::Complete((_, fields))) = httparse::parse_headers(section, &mut slots) else {
         return Err(ChunkError::TrailerMalformed);
     };
-    let mut lines = Vec::new();
+    let (mut lines, mut dropped) = (Vec::new(), 0);
     for field in fields {
+        if drops_underscores && field.name.contains('_') {
+            dropped += 1;
+            continue;
+        }
         if is_forbidden_trailer(field.name.as_bytes()) {
             continue;
         }
@@ -195,9 +212,10 @@ fn forwardable(section: &[u8]) -> Result<Vec<u8>, ChunkError> {
         lines.extend_from_slice(field.value);
         lines.extend_from_slice(b"\r\n");
     }
-    Ok(lines)
+    Ok((lines, dropped))
 }
 
+/// Also forbids names that some servers cannot distinguish from a forbidden one.
 fn is_forbidden_trailer(name: &[u8]) -> bool {
     const ALSO: [&[u8]; 9] = [
         b"authorization",
@@ -210,7 +228,8 @@ fn is_forbidden_trailer(name: &[u8]) -> bool {
         b"cache-control",
         b"max-forwards",
     ];
-    Name::classify(name) != Name::Other || ALSO.iter().any(|other| name.eq_ignore_ascii_case(other))
+    Name::classify(name) != Name::Other
+        || ALSO.iter().any(|other| name.eq_ignore_ascii_case(other) || is_lookalike(name, other))
 }
 
 #[cfg(test)]
@@ -222,7 +241,10 @@ mod tests {
 
     /// Decodes in pieces of `step` bytes.
     fn run(input: &[u8], step: usize) -> Result<Run, ChunkError> {
-        let mut decoder = ChunkDecoder::default();
+        run_with(&mut ChunkDecoder::default(), input, step)
+    }
+
+    fn run_with(decoder: &mut ChunkDecoder, input: &[u8], step: usize) -> Result<Run, ChunkError> {
         let mut content = Vec::new();
         let mut rest = input;
         while !rest.is_empty() && !decoder.is_done() {
@@ -247,6 +269,21 @@ mod tests {
         check("3\r\nabc\r\n0\r\n\r\nGET", "abc", "GET", "");
         check("00A;x=y;q=\"z\"\r\n0123456789\r\n1\r\n!\r\n000\r\n\r\n", "0123456789!", "", "");
         check("1\r\na\r\n0\r\nX-Sum: 1\r\nContent-Length: 9\r\nCookie: a\r\n\r\nz", "a", "z", "X-Sum: 1\r\n");
+    }
+
+    #[test]
+    fn trailers_with_underscores_are_dropped_where_header_fields_are() {
+        let fields = "X_User: root\r\nX-Sum: a_b\r\n_: 1\r\nX.User: 2\r\n";
+        let never = "Proxy_Authorization: a\r\nSet.Cookie: b\r\ncontent_length: 9\r\nX_Real_IP: c\r\n";
+        let input = format!("1\r\na\r\n0\r\n{fields}{never}\r\n");
+        for (drops, expected, dropped) in [(true, "X-Sum: a_b\r\nX.User: 2\r\n", 5), (false, fields, 0)] {
+            for step in [1, 2, 7, 4096] {
+                let mut decoder = ChunkDecoder::of_request(drops);
+                let got = run_with(&mut decoder, input.as_bytes(), step).unwrap();
+                assert_eq!(got, (b"a".into(), Vec::new(), expected.into(), true), "by {step}");
+                assert_eq!(decoder.dropped(), dropped);
+            }
+        }
     }
 
     #[test]

@@ -15,9 +15,10 @@ pub use lines::{OwnedLine, remove_lines};
 pub use names::{FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
 
 use crate::fields::{Field, FieldSet, Fields};
-use crate::name::Name;
+use crate::name::{Name, is_lookalike, is_same};
 use lines::{Line, Lines, push_line};
 use names::{Shapes, has_any, is_token};
+use std::borrow::Cow;
 use std::fmt;
 
 /// Why a name, value, target or the like cannot be part of a head.
@@ -264,6 +265,21 @@ impl Edits {
         list.iter().for_each(|line| visit(line.name(text), line.value(text)));
     }
 
+    /// The trailer lines of a body under names that were not added, nor any that some servers cannot tell from those: what
+    /// reads trailers as if they had been in the head would take them for what was added.
+    pub fn trailers<'a>(&self, lines: &'a [u8]) -> Cow<'a, [u8]> {
+        if lines.is_empty() || self.lines.list.is_empty() {
+            return Cow::Borrowed(lines);
+        }
+        let is_added = |name: &[u8]| {
+            let mut added = self.lines.list.iter().map(|line| line.name(&self.lines.text));
+            added.any(|added| is_same(added, name) || is_lookalike(name, added))
+        };
+        let name_of = |line: &[u8]| line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
+        let kept = lines.split_inclusive(|byte| *byte == b'\n').filter(|line| !is_added(&line[..name_of(line)]));
+        Cow::Owned(kept.collect::<Vec<_>>().concat())
+    }
+
     /// Name and value of each line of [`Edits::appended`].
     pub fn appended_lines(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let lines = self.appended.split(|byte| *byte == b'\n');
@@ -456,6 +472,16 @@ mod tests {
         assert!(["host", "b"].iter().all(|name| values(&edits, name).is_empty()));
         edits.clear();
         assert!(!edits.is_changed() && values(&edits, "b") == ["3"]);
+    }
+
+    #[test]
+    fn trailers_do_not_have_the_names_of_added_lines() {
+        const LINES: &[u8] = b"X-User: root\r\nx_user: root\r\nX-Users: 1\r\nX.USER: root\r\nX-Sum: X-User: 7\r\n";
+        let mut edits = Edits::default();
+        assert_eq!(&*edits.trailers(LINES), LINES);
+        edits.add(name("X-User"), value("jack"));
+        assert_eq!(&*edits.trailers(LINES), b"X-Users: 1\r\nX-Sum: X-User: 7\r\n");
+        assert_eq!(&*edits.trailers(b""), b"");
     }
 
     #[test]

@@ -126,8 +126,16 @@ impl BodyDecoder {
         }
     }
 
-    /// Takes the body's bytes out of `buffer`, leaving the content in `buffer[..data]` and everything from
-    /// `consumed` on untouched. Takes as much as it can: afterwards either all is consumed or the body is done.
+    /// Like [`BodyDecoder::new`], for a request's body, with [`crate::RequestHead::drops_underscores`] for its trailers.
+    pub fn of_request(framing: Framing, drops_underscores: bool) -> BodyDecoder {
+        match framing {
+            Framing::Chunked => BodyDecoder::Chunked(ChunkDecoder::of_request(drops_underscores)),
+            _ => BodyDecoder::new(framing),
+        }
+    }
+
+    /// Decodes the body's bytes in `buffer`: the content is then in `buffer[..data]`, and everything from `consumed` on
+    /// is untouched. Takes as much as possible: afterwards either all is consumed or the body is done.
     pub fn decode(&mut self, buffer: &mut [u8]) -> Result<Decoded, ChunkError> {
         match self {
             BodyDecoder::Length(left) => {
@@ -158,6 +166,15 @@ impl BodyDecoder {
             BodyDecoder::Length(left) => *left == 0,
             BodyDecoder::Chunked(decoder) => decoder.is_done(),
             BodyDecoder::UntilClose => false,
+        }
+    }
+
+    /// The number of trailer fields that were dropped for a `_` in their names.
+    #[inline]
+    pub fn dropped(&self) -> usize {
+        match self {
+            BodyDecoder::Chunked(decoder) => decoder.dropped(),
+            _ => 0,
         }
     }
 

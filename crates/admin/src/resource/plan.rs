@@ -186,18 +186,13 @@ fn checked(
     document: &Json,
 ) -> Result<Vec<(Key, Condition)>, Answer> {
     let mut conditions = checked_references(control, view, op, key, document)?;
-    match (op.collection.naming, op.address.parent.as_deref()) {
-        (Naming::Credential, Some(username)) => {
-            let plugins = control.plugins();
-            let is_other = |name: &String| plugins.iter().any(|plugin| plugin.name == name && !plugin.is_auth);
-            if document["plugins"].as_object().is_some_and(|plugins| plugins.keys().any(is_other)) {
-                return Err(Answer::bad("only supports auth type plugins in consumer credential"));
-            }
-            references::key_is_free(view, username, document)?;
-            conditions.extend(present(view, references::consumer(view, username)?));
+    if let (Naming::Credential, Some(username)) = (op.collection.naming, op.address.parent.as_deref()) {
+        let plugins = control.plugins();
+        let is_other = |name: &String| plugins.iter().any(|plugin| plugin.name == name && !plugin.is_auth);
+        if document["plugins"].as_object().is_some_and(|plugins| plugins.keys().any(is_other)) {
+            return Err(Answer::bad("only supports auth type plugins in consumer credential"));
         }
-        (Naming::Username, _) => references::key_is_free(view, key.id(), document)?,
-        _ => {}
+        conditions.extend(present(view, references::consumer(view, username)?));
     }
     Ok(conditions)
 }
@@ -215,8 +210,10 @@ fn checked_references(
         not_both(document, "remote_addr", "remote_addrs")?;
     }
     rules::check(op.collection, document).map_err(|why| Answer::bad(of_document(why)))?;
-    if op.collection.name == "global_rules" {
-        references::alone_among_global_rules(view, key, document)?;
+    match op.collection.naming {
+        Naming::Username | Naming::Credential => references::keys_are_free(view, key, document)?,
+        _ if op.collection.name == "global_rules" => references::alone_among_global_rules(view, key, document)?,
+        _ => {}
     }
     let mut referred = references::present(view, op.collection, document)?;
     referred.extend(references::of_plugins(view, document));
@@ -262,10 +259,7 @@ fn written(
     conditions: Vec<(Key, Condition)>,
     status: StatusCode,
 ) -> Plan {
-    let unreferenced = match op.collection.name {
-        "global_rules" => references::still_alone(view, &document),
-        _ => Vec::new(),
-    };
+    let unreferenced = references::still_alone(view, op.collection, &document);
     let value = document.to_string();
     let mut shown = document;
     hide_private_keys(op.collection, &mut shown);

@@ -70,15 +70,35 @@ pub(crate) fn still_unused(view: &View, collection: &Collection, id: &str) -> Ve
     users.into_iter().map(still).collect()
 }
 
-/// What has to hold until a global rule is written whose plugins no other has.
-pub(crate) fn still_alone(view: &View, document: &Json) -> Vec<Unreferenced> {
-    let plugins = document["plugins"].as_object().into_iter().flat_map(|plugins| plugins.keys());
-    let still = |plugin: &String| Unreferenced {
-        below: "global_rules/".to_owned(),
-        since: view.revision(),
-        mention: format!("\"{plugin}\""),
+/// What has to hold until a document is written that has what only one may have: plugins of a global rule, keys of a consumer,
+/// names of a certificate.
+pub(crate) fn still_alone(view: &View, collection: &Collection, document: &Json) -> Vec<Unreferenced> {
+    let (below, mentions): (&str, Vec<String>) = match collection.name {
+        "global_rules" => {
+            let plugins = document["plugins"].as_object().into_iter().flat_map(|plugins| plugins.keys());
+            ("global_rules/", plugins.map(|plugin| format!("\"{plugin}\"")).collect())
+        }
+        "consumers" | "credentials" => {
+            ("consumers/", keys_of_consumer(document).map(|(_, _, key)| Json::from(key).to_string()).collect())
+        }
+        // Names may be written in several ways.
+        "ssls" => ("ssls/", vec![String::new()]),
+        _ => return Vec::new(),
     };
-    plugins.map(still).collect()
+    let still = |mention| Unreferenced { below: below.to_owned(), since: view.revision(), mention };
+    mentions.into_iter().map(still).collect()
+}
+
+/// What is stored of all that a document refers to.
+pub(crate) fn referred(view: &View, collection: &Collection, key: &Key, document: &Json) -> Vec<Key> {
+    let of_fields = REFERENCES.iter().filter(|(collections, ..)| collections.contains(&collection.name));
+    let of_fields = of_fields.filter_map(|(_, field, target, _)| Some((*target, text_of(&document[*field])?)));
+    let superior = text_of(&document["protocol"]["superior_id"]).filter(|_| collection.name == "stream_routes");
+    let superior = superior.map(|id| ("stream_routes", id));
+    let consumer = (collection.name == "credentials").then(|| ("consumers", owner_of(key).to_owned()));
+    let named = of_fields.chain(superior).chain(consumer);
+    let found = named.filter_map(|(target, id)| stored(view, target, &id));
+    found.chain(of_plugins(view, document)).collect()
 }
 
 /// Whether nothing refers to a document, so that it can be deleted.
@@ -132,17 +152,28 @@ pub(crate) fn alone_among_global_rules(view: &View, key: &Key, document: &Json) 
 const KEYS_OF_CONSUMERS: [(&str, &str); 4] =
     [("key-auth", "key"), ("basic-auth", "username"), ("jwt-auth", "key"), ("hmac-auth", "key_id")];
 
+/// The keys by which plugins find a consumer: plugin, field and value.
+fn keys_of_consumer(document: &Json) -> impl Iterator<Item = (&'static str, &'static str, &str)> {
+    KEYS_OF_CONSUMERS
+        .into_iter()
+        .filter_map(|(plugin, field)| Some((plugin, field, document["plugins"][plugin][field].as_str()?)))
+}
+
+/// The consumer of `consumers/NAME` and of `consumers/NAME/credentials/ID`.
+fn owner_of(key: &Key) -> &str {
+    key.id().split('/').next().unwrap_or_default()
+}
+
 /// Whether no other consumer is found by a key of this consumer or credential.
-pub(crate) fn key_is_free(view: &View, username: &str, document: &Json) -> Result<(), Answer> {
-    for (plugin, field) in KEYS_OF_CONSUMERS {
-        let Some(value) = document["plugins"][plugin][field].as_str() else { continue };
+pub(crate) fn keys_are_free(view: &View, key: &Key, document: &Json) -> Result<(), Answer> {
+    for (plugin, field, value) in keys_of_consumer(document) {
         // Most documents are told apart by their text, which is much cheaper than parsing all of them.
         let in_text = Json::from(value).to_string();
-        for (key, other) in view.below("consumers/") {
-            let owner = key.id().split('/').next().unwrap_or_default();
-            let is_found = owner != username
-                && (other.value.contains(&in_text) || has_escapes(&other.value))
-                && parsed(&other.value)["plugins"][plugin][field].as_str() == Some(value);
+        for (other, stored) in view.below("consumers/") {
+            let owner = owner_of(&other);
+            let is_found = owner != owner_of(key)
+                && (stored.value.contains(&in_text) || has_escapes(&stored.value))
+                && parsed(&stored.value)["plugins"][plugin][field].as_str() == Some(value);
             if is_found {
                 return Err(Answer::bad(format!("duplicate key found with consumer: {owner}")));
             }

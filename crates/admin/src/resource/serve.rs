@@ -85,7 +85,7 @@ async fn execute(api: &Api, asked: &Asked, operation: Arc<Operation>) -> Result<
         }
         let transaction = transaction(asked, plan.conditions.clone(), plan.unreferenced.clone(), plan.writes.clone());
         if asked.query.dry_run()? {
-            return dry_run(api, &view, transaction).await;
+            return dry_run(api, view, transaction).await;
         }
         match commit(api, asked, transaction).await {
             Ok(outcome) => return Ok(done(plan, operation.verb, &outcome)),

@@ -434,3 +434,59 @@ async fn what_goes_meanwhile_is_not_referred_to() {
     *client.memory.overtaking.lock().unwrap() = Some(("global_rules/4", json!({ "plugins": { "traffic-split": {} } })));
     assert_eq!(client.ask(patch).await.0, 400);
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_of_two_consumers_gets_a_key() {
+    let with = |key: &str| json!({ "username": "rose", "plugins": { "key-auth": { "key": key } } });
+    let own = r#"{"plugins": {"key-auth": {"key": "k"}}}"#;
+    let lines = [
+        r#"PUT /apisix/admin/consumers {"username": "jack", "plugins": {"key-auth": {"key": "k"}}}"#.to_owned(),
+        format!("PUT /apisix/admin/consumers/jill/credentials/c {own}"),
+        format!(
+            r#"POST /v1/batch [{{"method": "PUT", "path": "/apisix/admin/consumers/jill/credentials/c", "body": {own}}}]"#
+        ),
+    ];
+    for line in lines {
+        let client = Client::admin();
+        client.memory.put("consumers/jill", &json!({ "username": "jill" }));
+        *client.memory.overtaking.lock().unwrap() = Some(("consumers/rose", with("k")));
+        let (status, answer) = client.ask(&line).await;
+        assert!(status == 400 && answer.contains("duplicate key found with consumer: rose"), "{line}: {answer}");
+        // Another key is no reason.
+        let client = Client::admin();
+        client.memory.put("consumers/jill", &json!({ "username": "jill" }));
+        *client.memory.overtaking.lock().unwrap() = Some(("consumers/rose", with("other")));
+        assert!([200, 201].contains(&client.ask(&line).await.0), "{line}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replacement_of_everything_sees_what_changes_meanwhile() {
+    let upstream = r#"{"id": "u", "nodes": {"127.0.0.1:1": 1}}"#;
+    let stored: serde_json::Value = serde_json::from_str(upstream).unwrap();
+    let client = Client::admin();
+    client.memory.put("upstreams/u", &stored);
+    // It writes the route only; what that refers to goes, and is put again.
+    let put = format!(
+        r#"PUT /apisix/admin/configs | X-Digest: 1 {{"upstreams": [{upstream}], "routes": [{{"id": "1", "uri": "/", "upstream_id": "u"}}]}}"#
+    );
+    *client.memory.overtaking.lock().unwrap() = Some(("upstreams/u", json!(null)));
+    assert_eq!(client.ask(&put).await.0, 202);
+    assert_eq!((client.memory.get("upstreams/u"), client.memory.get("routes/1").is_some()), (Some(stored), true));
+    // What only one may have, and another has got, is not left to two.
+    let with_key = json!({ "username": "rose", "plugins": { "key-auth": { "key": "k" } } });
+    for (overtaking, document, own) in [
+        (
+            "global_rules/2",
+            json!({ "plugins": { "cors": {} } }),
+            r#"{"global_rules": [{"id": "1", "plugins": {"cors": {}}}]}"#,
+        ),
+        ("consumers/rose", with_key, r#"{"consumers": [{"username": "jack", "plugins": {"key-auth": {"key": "k"}}}]}"#),
+        ("ssls/2", json!({ "snis": ["a.test"] }), r#"{"ssls": [{"id": "1", "snis": ["a.test"]}]}"#),
+    ] {
+        let client = Client::admin();
+        *client.memory.overtaking.lock().unwrap() = Some((overtaking, document));
+        let (status, answer) = client.ask(&format!("PUT /apisix/admin/configs | X-Digest: 1 {own}")).await;
+        assert_eq!((status, client.memory.get(overtaking)), (202, None), "{overtaking}: {answer}");
+    }
+}

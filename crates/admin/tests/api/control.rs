@@ -17,7 +17,7 @@ pub(crate) struct Memory {
     /// Why nothing can be written.
     pub(crate) refusal: Mutex<Option<WriteError>>,
     pub(crate) is_file: bool,
-    /// What another client writes just before the next write.
+    /// What another client writes just before the next write; null: it deletes that.
     pub(crate) overtaking: Mutex<Option<(&'static str, Json)>>,
 }
 
@@ -30,6 +30,11 @@ impl Memory {
     pub(crate) fn put_text(&self, key: &str, value: &str) {
         let put = Write::Put { key: Key::parse(key).unwrap(), value: value.to_owned(), ttl_seconds: None };
         self.commit(changing(vec![put], Author::default())).unwrap();
+    }
+
+    fn delete(&self, key: &str) {
+        let delete = Write::Delete { key: Key::parse(key).unwrap() };
+        self.commit(changing(vec![delete], Author::default())).unwrap();
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<Json> {
@@ -142,7 +147,10 @@ impl Control for Memory {
 
     fn write(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
         if let Some((key, value)) = self.overtaking.lock().unwrap().take() {
-            self.put(key, &value);
+            match value.is_null() {
+                true => self.delete(key),
+                false => self.put(key, &value),
+            }
         }
         let outcome = self.commit(transaction).map(|outcome| Outcome {
             generation: (wait == Wait::Served).then_some(outcome.revision + 1000),

@@ -91,6 +91,8 @@ object! {
         server_header: bool = Flag => default(true);
         /// Whether header fields of requests with a `_` in their names are passed on, as with nginx's directive of this name. If not, they are dropped before anything else looks at the request: nodes behind CGI, WSGI or PHP cannot tell `X_User` from `X-User`.
         underscores_in_headers: bool = Flag => default(false);
+        /// Whether `:name` in the `uri` of a route takes any one segment, as with APISIX's router `radixtree_uri_with_parameter`. If not, it is plain text, as with APISIX's other routers.
+        path_parameters: bool = Flag => default(true);
         /// Time bounds of the client side and of shutdown.
         timeouts: Timeouts = map::<Timeouts>() => nested;
         /// Size and count bounds.

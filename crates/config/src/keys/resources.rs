@@ -234,7 +234,7 @@ resource! {
         /// With `type: chash`, what kind of thing `key` names.
         hash_on: At<HashOn> = Located(HASH_ON) => default(unplaced(HashOn::Vars));
         /// With `type: chash`, the variable, header or cookie that is hashed; `remote_addr` with `hash_on: vars`. With
-        /// `hash_on: consumer` the consumer's name is.
+        /// `hash_on: consumer` the consumer's name is, with `vars_combinations` a text such as `$host$remote_addr`.
         key: At<String> = Located(TEXT) => optional;
         /// What is taken on at once. Not in APISIX.
         limits: At<UpstreamLimits> = Located(map::<UpstreamLimits>()) => nested;
@@ -341,6 +341,7 @@ pub(crate) enum HashOn {
     Header,
     Cookie,
     Consumer,
+    Combination,
 }
 
 const HASH_ON: Choice<HashOn> = Choice {
@@ -349,8 +350,9 @@ const HASH_ON: Choice<HashOn> = Choice {
         ("header", HashOn::Header),
         ("cookie", HashOn::Cookie),
         ("consumer", HashOn::Consumer),
+        ("vars_combinations", HashOn::Combination),
     ],
-    unbuilt: &["vars_combinations"],
+    unbuilt: &[],
 };
 
 #[derive(Debug, Clone, Copy, PartialEq)]

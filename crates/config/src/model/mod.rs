@@ -22,7 +22,7 @@ pub use origin::{Kind, Origin};
 pub use route_list::RouteList;
 pub use routes::{Route, StreamRoute, Target};
 pub use ssls::{ClientAuth, ClientPair, KeyPair, RefusedSsl, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls};
-pub use upstream::{Balance, Node, PassHost, Protocol, Upstream, UpstreamTimeouts};
+pub use upstream::{Balance, HashKey, Node, PassHost, Protocol, Upstream, UpstreamTimeouts};
 
 use crate::keys::gateway::Gateway;
 use std::sync::Arc;

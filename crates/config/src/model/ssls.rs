@@ -35,7 +35,7 @@ pub enum SslUse {
 pub struct RefusedSsl {
     /// As [`ServerSsl::names`].
     pub names: Vec<String>,
-    /// A name of it could not be read, so it takes every name that no entry has exactly.
+    /// A name of it could not be read, so it takes every name that no earlier entry has exactly; later ones are refused.
     pub is_name_unread: bool,
     /// As [`ServerSsl::is_default`].
     pub is_default: bool,

@@ -7,7 +7,8 @@ use crate::values::{Host, ProxyProtocol};
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_route::Variable;
+use stillgate_plugin::{Part, Template};
+use stillgate_route::{Lookup, Variable};
 
 /// One upstream. Two that compare equal may share a balancer's state across a reload.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -73,10 +74,46 @@ pub enum Balance {
     RoundRobin,
     /// Fewest requests in flight by weight.
     LeastConn,
-    /// Ketama consistent hash of a request variable.
-    ConsistentHash(#[serde(serialize_with = "text")] Variable),
+    /// Ketama consistent hash of a text of the request.
+    ConsistentHash(HashKey),
     /// Peak exponentially weighted moving average of latency, best of two random choices.
     Ewma,
+}
+
+/// The text that a consistent hash hashes: a variable, or several with text between them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HashKey {
+    written: Box<str>,
+    template: Template,
+}
+
+impl HashKey {
+    /// The key of `hash_on: vars_combinations`.
+    pub(crate) fn new(written: &str, template: Template) -> HashKey {
+        HashKey { written: written.into(), template }
+    }
+
+    /// Its variables and the text between them. Where the request has none of the variables, the client's address is hashed.
+    pub fn parts(&self) -> &[Part] {
+        self.template.parts()
+    }
+
+    /// Appends the text, and returns how many of the variables `vars` has.
+    pub fn write(&self, vars: &dyn Lookup, out: &mut Vec<u8>, buffer: &mut Vec<u8>) -> usize {
+        self.template.write(vars, out, buffer)
+    }
+}
+
+impl From<Variable> for HashKey {
+    fn from(variable: Variable) -> HashKey {
+        HashKey { written: variable.to_string().into(), template: Template::from(variable) }
+    }
+}
+
+impl Serialize for HashKey {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&self.written)
+    }
 }
 
 /// One entry of `nodes`.
@@ -131,8 +168,4 @@ impl UpstreamTimeouts {
 
 fn checks<S: Serializer>(checks: &Option<Arc<Checks>>, to: S) -> Result<S::Ok, S::Error> {
     checks.as_deref().serialize(to)
-}
-
-fn text<S: Serializer>(variable: &Variable, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(variable)
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::facts::Documents;
 use stillgate_plugin::{Level, OwnUpstream, Upstreams};
-use stillgate_route::{HostPattern, RouteSpec};
+use stillgate_route::{HostPattern, PathPattern, RouteSpec};
 use stillgate_schema::json_of;
 use stillgate_schema::kind::{At, read};
 use stillgate_schema::object::map;
@@ -40,6 +40,8 @@ pub(crate) struct Catalog {
     /// Whether those are the listeners of the gateway that the resources are for.
     pub(crate) are_listeners_known: bool,
     pub(crate) acme: Option<Acme>,
+    /// `gateway.path_parameters`.
+    has_path_parameters: bool,
     /// Their keys, and what their nodes speak.
     upstream_ids: HashMap<String, Identified<(Arc<str>, Protocol)>>,
     pub(super) services: HashMap<String, Identified<Arc<Service>>>,
@@ -100,6 +102,7 @@ impl Catalog {
             listeners: listeners_of(gateway),
             are_listeners_known: true,
             acme: gateway.acme.clone(),
+            has_path_parameters: gateway.path_parameters,
             upstream_ids: HashMap::new(),
             services: HashMap::new(),
             refused_services: HashMap::new(),
@@ -107,6 +110,17 @@ impl Catalog {
             plugins: SharedPlugins::of(plugins),
             groups: Groups::default(),
         }
+    }
+
+    /// A route's paths as the gateway reads them.
+    pub(super) fn with_paths(&self, mut keys: RouteKeys) -> RouteKeys {
+        if !self.has_path_parameters {
+            let plain = |at: At<PathPattern>| At { value: at.value.with_plain_colons(), ..at };
+            let all_plain = |paths: Vec<PathPattern>| paths.into_iter().map(PathPattern::with_plain_colons).collect();
+            keys.uri = keys.uri.map(plain);
+            keys.uris = keys.uris.map(|At { at, value }| At { at, value: all_plain(value) });
+        }
+        keys
     }
 
     /// Puts a resource where those that refer to it find it; `None`: takes it away. Whether it is another one to them. `line`: of
@@ -255,7 +269,13 @@ impl Catalog {
         let service_name = service.flatten().and_then(|service| service.name.clone());
         let services_upgrades = service.flatten().is_some_and(|service| service.upgrades);
         let scripts = self.plugins.set.table.scripts;
-        let takes = takes(keys, (&id, scripts), service.flatten().map_or(&[], |service| &service.hosts), path, sink);
+        let takes = takes(
+            self.with_paths(keys),
+            (&id, scripts),
+            service.flatten().map_or(&[], |service| &service.hosts),
+            path,
+            sink,
+        );
         let of_service = service.map(|service| service.map_or(&Found::Wrong, |service| &service.upstream));
         let (target, protocol) = match (found, of_service) {
             (Found::Target(target, protocol), None | Some(Found::Target(..) | Found::Absent)) => {

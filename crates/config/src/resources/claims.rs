@@ -25,6 +25,8 @@ pub(crate) struct Claim {
 pub(crate) enum What {
     /// A name that clients of TLS ask for.
     ServerName(Box<str>),
+    /// One that cannot be read, and so may be any that no earlier entry has.
+    UnreadServerName,
     /// To be shown where no name fits.
     DefaultCertificate,
     /// A plugin's credential, by digest.
@@ -80,6 +82,7 @@ impl Claim {
                 let fault = Fault::new(format!("{name:?} is a name of the entry {}", holder.place()));
                 fault.hint("keep one of them; a second certificate goes into certs and keys")
             }
+            What::UnreadServerName => Fault::new(format!("a name may be one of the entry {}", holder.place())),
             What::DefaultCertificate => {
                 let fault = Fault::new(format!("the entry {} is the default already", holder.place()));
                 fault.hint("keep one of them")
@@ -98,6 +101,15 @@ impl Claim {
     /// Reports it of the resource at `path`.
     pub(crate) fn report(&self, holder: &Holder, path: &Path<'_>, sink: &mut Sink) {
         report(&self.keys, path, &mut |path| sink.error(self.at, path, self.fault(holder)));
+    }
+
+    /// The same where the other one has a name that cannot be read.
+    pub(crate) fn report_unread(&self, holder: &Holder, path: &Path<'_>, sink: &mut Sink) {
+        let What::ServerName(name) = &self.what else { return };
+        let place = holder.place();
+        let fault = Fault::new(format!("{name:?} may be a name of the entry {place}, of which one cannot be read"));
+        let fault = fault.hint("mend that entry, or delete it");
+        report(&self.keys, path, &mut |path| sink.error(self.at, path, fault.clone()));
     }
 }
 
@@ -161,8 +173,14 @@ impl Claims {
     /// The one who has what is claimed, unless it is `holder` or shares it.
     pub(crate) fn in_the_way(&self, claim: &Claim, holder: &Holder) -> Option<&Holder> {
         let (first, identity) = self.0.get(&claim.what)?.first()?;
-        let is_shared = claim.identity.is_some() && claim.identity == *identity;
+        let is_shared = claim.what == What::UnreadServerName || claim.identity.is_some() && claim.identity == *identity;
         (first != holder && !is_shared).then_some(first)
+    }
+
+    /// The first made before `holder` that may have a server name, since one of its own cannot be read.
+    pub(crate) fn unread_before(&self, claim: &Claim, holder: &Holder) -> Option<&Holder> {
+        let (first, _) = self.0.get(&What::UnreadServerName)?.first()?;
+        (matches!(claim.what, What::ServerName(_)) && first < holder).then_some(first)
     }
 
     /// Whether anyone has what is claimed.
@@ -170,8 +188,11 @@ impl Claims {
         self.0.contains_key(&claim.what)
     }
 
-    /// All who have claimed the same.
+    /// All who have claimed the same, or what may be the same.
     pub(crate) fn holders(&self, claims: &[Claim]) -> impl Iterator<Item = &Holder> {
-        claims.iter().filter_map(|claim| self.0.get(&claim.what)).flatten().map(|(holder, _)| holder)
+        let is_unread = claims.iter().any(|claim| claim.what == What::UnreadServerName);
+        let names = self.0.iter().filter(move |(what, _)| is_unread && matches!(what, What::ServerName(_)));
+        let same = claims.iter().filter_map(|claim| self.0.get(&claim.what));
+        same.chain(names.map(|(_, holders)| holders)).flatten().map(|(holder, _)| holder)
     }
 }

@@ -4,6 +4,7 @@
 //! all that it could have come before. Otherwise a broader route would answer what this one guards, perhaps without a key.
 
 use super::catalog::Catalog;
+use super::claims::{Claim, What};
 use super::definition::Definition;
 use super::takes::{has_params, narrow};
 use crate::keys::resources::{ROUTE_PRIORITY_MAX, RouteKeys, ServiceKeys};
@@ -13,7 +14,7 @@ use crate::model::{Kind, RefusedSsl, Route, Ssl, SslUse, StreamRoute, Target};
 use std::sync::Arc;
 use stillgate_route::{Expression, HostPattern, PathPattern, RouteMatch, RouteSpec, Unread, UriRoute};
 use stillgate_schema::object::Object;
-use stillgate_schema::text::diagnostic::{Path, Severity, Sink};
+use stillgate_schema::text::diagnostic::{Path, Position, Severity, Sink};
 use stillgate_schema::text::tree::{Entry, Node, Value};
 
 /// A refusal, and what it is wider than the resource by.
@@ -161,7 +162,7 @@ impl Catalog {
         };
         let unread = Unread { host: is_host_unread || service_hosts.is_none(), path: is_path_unread };
         let scripts = self.plugins.set.table.scripts;
-        let takes = match narrow(read.keys, (id, scripts), &service_hosts.unwrap_or_default()) {
+        let takes = match narrow(self.with_paths(read.keys), (id, scripts), &service_hosts.unwrap_or_default()) {
             RouteMatch::Expression(expression) => return (RouteMatch::Expression(expression), Vec::new()),
             RouteMatch::Uri(uri) => uri,
         };
@@ -223,9 +224,19 @@ fn refused_ssl(id: &str, document: &Node) -> Option<Refusal> {
         return None;
     }
     let snis = keys.snis.iter().flat_map(|snis| &snis.value);
-    let names = keys.sni.iter().chain(snis).map(|name| name.value.clone()).collect();
+    let names: Vec<String> = keys.sni.iter().chain(snis).map(|name| name.value.clone()).collect();
+    // No later entry gets what may be its own.
+    let claim = |key, what| Claim::new(Position::NOWHERE, key, what);
+    let mut claims: Vec<Claim> =
+        names.iter().map(|name| claim("snis", What::ServerName(name.as_str().into()))).collect();
+    if is_name_unread {
+        claims.push(claim("snis", What::UnreadServerName));
+    }
+    if is_default && (states_default || read.has_unread(&["default"])) {
+        claims.push(claim("default", What::DefaultCertificate));
+    }
     let usage = SslUse::Refused(RefusedSsl { names, is_name_unread, is_default });
     let ssl = Ssl { id: id.to_owned(), usage, pairs: Vec::new(), acme: false };
     let widened = if is_name_unread { vec!["server name"] } else { Vec::new() };
-    Some(Refusal { definition: Definition::Ssl(Some(Arc::new(ssl)), Vec::new()), widened })
+    Some(Refusal { definition: Definition::Ssl(Some(Arc::new(ssl)), claims), widened })
 }

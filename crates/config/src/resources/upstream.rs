@@ -5,9 +5,10 @@ use super::ssls::{Ssls, refuse_without_https};
 use super::stream_upstreams::check_stream_keys;
 use crate::keys::nodes::NodeEntry;
 use crate::keys::resources::{HashOn, HostChoice, Scheme, Type, UpstreamKeys};
-use crate::model::{Balance, Node, PassHost, Protocol, Upstream, UpstreamTimeouts};
+use crate::model::{Balance, HashKey, Node, PassHost, Protocol, Upstream, UpstreamTimeouts};
 use std::collections::HashMap;
 use std::time::Duration;
+use stillgate_plugin::Template;
 use stillgate_route::Variable;
 use stillgate_schema::kind::At;
 use stillgate_schema::matching::parse_variable;
@@ -27,7 +28,7 @@ pub(crate) fn upstream(mut keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Pa
         Type::RoundRobin => Balance::RoundRobin,
         Type::LeastConn => Balance::LeastConn,
         Type::Ewma => Balance::Ewma,
-        Type::ConsistentHash => Balance::ConsistentHash(hashed(keys.hash_on.clone(), keys.key.clone(), path, sink)),
+        Type::ConsistentHash => Balance::ConsistentHash(hash_key(keys.hash_on.clone(), keys.key.clone(), path, sink)),
     };
     if keys.r#type != Type::ConsistentHash
         && let Some(key) = &keys.key
@@ -74,28 +75,49 @@ pub(crate) fn upstream(mut keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Pa
     }
 }
 
-/// The variable that `hash_on` and `key` name.
-fn hashed(on: At<HashOn>, key: Option<At<String>>, path: &Path<'_>, sink: &mut Sink) -> Variable {
+/// What `hash_on` and `key` name.
+fn hash_key(on: At<HashOn>, key: Option<At<String>>, path: &Path<'_>, sink: &mut Sink) -> HashKey {
     // Its name is the key; APISIX takes no notice of another.
     if on.value == HashOn::Consumer {
-        return Variable::ConsumerName;
+        return Variable::ConsumerName.into();
     }
     let Some(key) = key else {
+        let hint = match on.value {
+            HashOn::Combination => "write the text to hash, such as \"$host$remote_addr\"",
+            _ => "name the header or cookie to hash",
+        };
         if on.value != HashOn::Vars {
-            let fault = Fault::new("needs the key \"key\"").hint("name the header or cookie to hash");
-            sink.error(on.at, &path.key("hash_on"), fault);
+            sink.error(on.at, &path.key("hash_on"), Fault::new("needs the key \"key\"").hint(hint));
         }
-        return Variable::RemoteAddr;
+        return Variable::RemoteAddr.into();
     };
+    let mut refuse = |fault| sink.error(key.at, &path.key("key"), fault);
     let name = match on.value {
-        HashOn::Vars | HashOn::Consumer => key.value.strip_prefix('$').unwrap_or(&key.value).to_owned(),
+        HashOn::Vars | HashOn::Consumer => key.value.clone(),
         HashOn::Header => format!("http_{}", key.value.to_ascii_lowercase().replace('-', "_")),
         HashOn::Cookie => format!("cookie_{}", key.value),
+        HashOn::Combination => {
+            let template = Template::parse_lenient(&key.value, &mut |error| refuse(Fault::new(error.to_string())));
+            for variable in template.variables().filter(|variable| !is_known_before_the_node(variable)) {
+                refuse(Fault::new(format!("\"{variable}\": not known before the node is chosen")));
+            }
+            return HashKey::new(&key.value, template);
+        }
     };
-    parse_variable(&name).unwrap_or_else(|fault| {
-        sink.error(key.at, &path.key("key"), fault);
+    let late = Variable::parse_late(&name).ok().filter(is_known_before_the_node);
+    let variable = late.map_or_else(|| parse_variable(&name), Ok).unwrap_or_else(|fault| {
+        refuse(fault);
         Variable::RemoteAddr
-    })
+    });
+    variable.into()
+}
+
+/// Whether a request has it when its node is chosen, with plugins and without.
+fn is_known_before_the_node(variable: &Variable) -> bool {
+    !matches!(
+        variable,
+        Variable::Status | Variable::Recorded(_) | Variable::SentHeader(_) | Variable::UpstreamHeader(_)
+    )
 }
 
 fn nodes(entries: At<Vec<NodeEntry>>, scheme_port: Option<u16>, path: &Path<'_>, sink: &mut Sink) -> Vec<Node> {

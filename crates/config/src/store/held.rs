@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 use std::collections::HashSet;
 use std::sync::Arc;
 use stillgate_schema::json::{DOCUMENT, node};
-use stillgate_schema::lenient_json;
+use stillgate_schema::partial_json::Document;
 use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Sink};
 use stillgate_schema::text::tree::Node;
 
@@ -133,6 +133,14 @@ fn alone(kind: Kind, id: &str, document: &str, nothing: &Catalog) -> Alone {
     let mut sink = Sink::alone().passing_unknown();
     let definition = define(kind, id, document, nothing, &mut sink);
     let is_refused = sink.has_errors();
+    let definition = match kind {
+        // Its names are its own, whatever else cannot be read.
+        Kind::Ssls if is_refused => {
+            let document = readable(kind, id, document);
+            document.and_then(|document| nothing.refusal(kind, id, &document, "")).map(|refusal| refusal.definition)
+        }
+        _ => definition,
+    };
     let mut claims: Vec<Claim> =
         definition.iter().flat_map(|of| of.claims().into_iter().chain(of.credentials())).collect();
     // One that it has twice is one. A group guards nothing, so one that is refused leaves it to others.
@@ -172,11 +180,9 @@ pub(super) fn define(kind: Kind, id: &str, document: &str, catalog: &Catalog, si
     catalog.define(written, Named { id, at: DOCUMENT, path: root, node: &node }, sink)
 }
 
-/// What of a document can be read, whether it can be used or not. Of one that is not UTF-8, a datastore gives what is, behind a
-/// word on it.
+/// What of a document can be read, whether it can be used or not.
 pub(super) fn readable(kind: Kind, id: &str, document: &str) -> Option<Node> {
-    let object = &document[document.find('{')?..];
-    tree(kind, id, object, &mut Sink::alone()).map(|tree| tree.node)
+    tree(kind, id, document, &mut Sink::alone()).map(|tree| tree.node)
 }
 
 /// A document as the tree that its keys are read from.
@@ -186,16 +192,18 @@ struct Tree {
     is_encrypted: bool,
 }
 
-/// The tree of a document; `None`: it is not JSON, which has been reported.
+/// The tree of a document, in which what is not JSON is refused; `None`: nothing of it is. Both have been reported.
 fn tree(kind: Kind, id: &str, document: &str, sink: &mut Sink) -> Option<Tree> {
     let root = &Path::Root;
-    let mut document = match read(kind, id, document) {
-        Ok(document) => document,
-        Err(error) => {
-            sink.error(DOCUMENT, root, Fault::new(format!("not JSON: {error}")));
-            return None;
-        }
-    };
+    let read = Document::read(document);
+    if let Err(error) = &read {
+        sink.error(DOCUMENT, root, Fault::new(format!("not JSON: {error}")));
+    }
+    let read = read.ok()?;
+    if let Some(why) = read.no_text() {
+        sink.error(DOCUMENT, root, Fault::new(format!("not JSON: {why}")));
+    }
+    let mut document = identified(kind, id, read.json);
     let with = document.as_object_mut().and_then(|keys| keys.remove(ENCRYPTED_WITH));
     if let Some(with) = &with {
         sink.error(DOCUMENT, root, encrypted(with.as_str().unwrap_or_default()));
@@ -216,16 +224,15 @@ fn encrypted(with: &str) -> Fault {
     fault.hint("put that key back and restart, or write the resource again, with its secrets in plain text")
 }
 
-/// The document in a text. That of a secret manager need not repeat its id.
-fn read(kind: Kind, id: &str, text: &str) -> serde_json::Result<Json> {
-    let mut document: Json = serde_json::from_str(&lenient_json::escaped(text))?;
+/// A document with its id, which that of a secret manager need not repeat.
+fn identified(kind: Kind, id: &str, mut document: Json) -> Json {
     if kind == Kind::Secrets
         && let Some(keys) = document.as_object_mut()
         && keys.get("id").is_none_or(|own| own.as_str().is_some_and(|own| is_id(kind, id, own)))
     {
         keys.insert("id".to_owned(), json!(id));
     }
-    Ok(document)
+    document
 }
 
 /// Whether `written` is the id of the resource `id`: of credentials and secret managers, the last part of it.

@@ -364,7 +364,7 @@ fn positions() {
     check(
         "# ünï¢öde ☃\ngateway: {\"😀\": 1, workers: x}\n",
         expect![[r#"
-            2:11: gateway["😀"]: unknown key "😀"; known keys: workers, listeners, stream_proxy, admin, devices, config, data_encryption, metrics, acme, pid_file, trusted_proxies, server_header, underscores_in_headers, timeouts, limits, route_cache, access_log, log, lua, debug
+            2:11: gateway["😀"]: unknown key "😀"; known keys: workers, listeners, stream_proxy, admin, devices, config, data_encryption, metrics, acme, pid_file, trusted_proxies, server_header, underscores_in_headers, path_parameters, timeouts, limits, route_cache, access_log, log, lua, debug
             2:28: gateway.workers: expected auto or a number from 1 to 256, found the text "x""#]],
     );
     check(

@@ -397,6 +397,58 @@ fn names_of_a_rejected_certificate_are_refused() {
     assert_eq!(uses(&store), []);
 }
 
+/// Which may ask for the certificates of clients.
+#[test]
+fn no_later_certificate_has_a_name_that_another_may_have() {
+    let ssl = |names: Json| json!({"snis": names, "cert": "a.pem", "key": "a.key"});
+    let unread = |store: &mut Store| {
+        let text = r#"{"snis": ["a.example", 010], "cert": "a.pem", "key": "a.key", "client": {"ca": "c.pem"}}"#;
+        let (kind, id) = (Kind::Ssls, "unread".to_owned());
+        store.apply([Change::Put { kind, id, document: text.into(), created: 2, origin: Origin::named("test") }]);
+    };
+    let of = |ids: &[&str]| -> Vec<_> {
+        ids.iter().map(|id| (Kind::Ssls, (*id).to_owned(), Serving::Unavailable)).collect()
+    };
+    for is_first in [false, true] {
+        let mut store = store();
+        if is_first {
+            unread(&mut store);
+        }
+        store.apply([
+            put(Kind::Ssls, "before", 1, ssl(json!(["a.example", "*.b.example"]))),
+            put(Kind::Ssls, "behind", 3, ssl(json!(["c.example"]))),
+            put(Kind::Ssls, "default", 4, json!({"default": true, "cert": "a.pem", "key": "a.key"})),
+            put(Kind::Ssls, "client", 5, json!({"type": "client", "cert": "a.pem", "key": "a.key"})),
+        ]);
+        if !is_first {
+            assert_eq!(rejected(&store), []);
+            unread(&mut store);
+        }
+        assert_eq!(rejected(&store), of(&["behind", "unread"]), "{is_first}");
+        let reason = store.rejected().find(|of| of.id == "behind").unwrap().reason.clone();
+        let why = "\"c.example\" may be a name of the entry \"unread\", of which one cannot be read";
+        assert!(reason.contains(why), "{reason}");
+        // Mended, it has what it says.
+        store.apply([put(Kind::Ssls, "unread", 2, ssl(json!(["c.example"])))]);
+        assert_eq!(rejected(&store), of(&["behind"]));
+        store.apply([put(Kind::Ssls, "unread", 2, ssl(json!(["d.example"])))]);
+        assert_eq!(rejected(&store), []);
+        let mut store = self::store();
+        unread(&mut store);
+        store.apply([put(Kind::Ssls, "behind", 3, ssl(json!(["c.example"]))), delete(Kind::Ssls, "unread")]);
+        assert_eq!(rejected(&store), []);
+    }
+    // Whatever else of it cannot be read, its readable names are its own.
+    for first in [
+        json!({"snis": ["a.example"], "cert": 7, "key": "a.key", "client": 7}),
+        json!({"snis": ["a.example"], "ssl_protocols": 7}),
+    ] {
+        let mut store = self::store();
+        store.apply([put(Kind::Ssls, "1", 1, first.clone()), put(Kind::Ssls, "2", 2, ssl(json!(["a.example"])))]);
+        assert_eq!(rejected(&store), of(&["1", "2"]), "{first}");
+    }
+}
+
 #[test]
 fn a_secret_that_cannot_be_looked_up_refuses_its_resource() {
     let mut store = store();
@@ -437,10 +489,18 @@ fn hostile_documents_are_refused() {
 fn text_that_is_no_json_is_refused() {
     let mut store = store();
     let origin = || Origin::named("test");
-    for text in ["", "{", "{\"uri\": \"/a\"} x", "\u{0}", "[1,", "{\"a\":1e999}"] {
+    // An object that breaks off may guard anything.
+    for (text, serving) in [
+        ("", Serving::Nothing),
+        ("{", Serving::Unavailable),
+        ("{\"uri\": \"/a\"} x", Serving::Unavailable),
+        ("\u{0}", Serving::Nothing),
+        ("[1,", Serving::Nothing),
+        ("{\"a\":1e999}", Serving::Unavailable),
+    ] {
         let document = text.into();
         store.apply([Change::Put { kind: Kind::Routes, id: "r".to_owned(), document, created: 1, origin: origin() }]);
-        assert_eq!(rejected(&store), [(Kind::Routes, "r".to_owned(), Serving::Nothing)], "{text:?}");
+        assert_eq!(rejected(&store), [(Kind::Routes, "r".to_owned(), serving)], "{text:?}");
     }
 }
 

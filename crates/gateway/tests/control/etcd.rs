@@ -317,7 +317,7 @@ fn what_cannot_be_used_is_listed_and_closes_only_what_it_would_take() {
         &json!({"type": "roundrobin", "service_name": "a", "discovery_type": "nacos"}),
     );
     write(&etcd, "routes/discovered", &json!({"uri": "/discovered", "upstream_id": "discovered"}));
-    etcd.put(0, "/apisix/routes/text", "{not JSON");
+    etcd.put(0, "/apisix/routes/text", "not JSON");
     etcd.put(0, "/apisix/routes/bytes", [0xff_u8, 0xfe]);
     let expected = [
         ("routes", "bytes", "previous"),

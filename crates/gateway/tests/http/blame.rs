@@ -2,7 +2,9 @@
 
 use crate::shared::STILLGATE;
 use std::net::SocketAddr;
-use stillgate_testkit::http2::{Http2, code, kind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use stillgate_testkit::http2::{END_STREAM, Http2, code, kind};
 use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually};
 
 /// One failure of any kind ejects.
@@ -28,11 +30,17 @@ fn states(gateway: &Gateway) -> Vec<String> {
 
 /// A node that closes the connection on a request with this in its target, and serves all others.
 fn choosy() -> Upstream {
-    Upstream::serve(|connection| {
+    choosy_counting(Arc::default())
+}
+
+/// The same, with a count of those that it serves.
+fn choosy_counting(served: Arc<AtomicUsize>) -> Upstream {
+    Upstream::serve(move |connection| {
         while let Ok(head) = connection.read_head() {
             if head.method_and_target().1.contains("poison") {
                 return;
             }
+            served.fetch_add(1, Ordering::SeqCst);
             connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
         }
     })
@@ -61,6 +69,87 @@ fn a_node_that_closes_on_what_another_serves_is_ejected() {
         states(&gateway)[0] == "set_aside"
     });
     assert_eq!(states(&gateway)[1], "healthy");
+}
+
+/// As long as the nodes answer others in between, such a request may come as often as it likes.
+#[test]
+fn a_request_that_nodes_close_on_ejects_none_that_answers_others() {
+    let counts: [Arc<AtomicUsize>; 4] = Default::default();
+    let nodes = counts.each_ref().map(|count| choosy_counting(count.clone()));
+    let gateway = gateway(&nodes.each_ref().map(Upstream::addr), "");
+    for _ in 0..30 {
+        let before: usize = nodes.iter().map(Upstream::connections).sum();
+        assert_eq!(gateway.get("/poison").head.status(), 502);
+        let made = nodes.iter().map(Upstream::connections).sum::<usize>() - before;
+        assert_eq!(made, 2);
+        let served = || counts.each_ref().map(|count| count.load(Ordering::SeqCst));
+        let before = served();
+        eventually("an answer of each node", || {
+            assert_eq!(gateway.get("/").head.status(), 200);
+            served().iter().zip(before).all(|(now, before)| *now > before)
+        });
+    }
+    assert_eq!(states(&gateway), ["healthy"; 4]);
+    assert!(!gateway.log().contains("it is set aside"), "{}", gateway.log());
+}
+
+/// Two nodes that close every connection do not excuse each other for ever, with or without passive checks.
+#[test]
+fn nodes_that_close_on_every_request_are_at_fault_themselves() {
+    for checks in ["", STRICT] {
+        let closing = [(); 2].map(|()| Upstream::serve(|connection| drop(connection.read_head())));
+        let spare = Upstream::echo();
+        let [first, second] = closing.each_ref().map(|node| node.addr());
+        let gateway = Gateway::start(
+            STILLGATE,
+            &Setup::resources(format!(
+                "upstreams: [{{id: u, nodes: [{}, {}, {}]{}{checks}}}]\nroutes: [{{id: r, uri: /*, upstream_id: u}}]\n",
+                of_tier(first, 1),
+                of_tier(second, 1),
+                of_tier(spare.addr(), 0),
+                if checks.is_empty() { "" } else { ", " },
+            )),
+        );
+        assert_eq!(gateway.get("/").head.status(), 502, "the request may be at fault");
+        eventually("the third node to be tried", || gateway.get("/").head.status() == 200);
+        for _ in 0..10 {
+            assert_eq!(gateway.get("/").head.status(), 200);
+        }
+        // Never more than half of them, and none where nothing says what counts.
+        let ejected = states(&gateway).iter().filter(|state| *state == "set_aside").count();
+        assert_eq!(ejected, usize::from(!checks.is_empty()));
+    }
+}
+
+fn of_tier(node: SocketAddr, priority: u8) -> String {
+    format!("{{host: {}, port: {}, weight: 1, priority: {priority}}}", node.ip(), node.port())
+}
+
+/// The same of a node of HTTP/2 that resets every stream.
+#[test]
+fn a_node_that_resets_every_stream_is_at_fault_itself() {
+    let serving = |answer: fn(&mut Http2, u32)| {
+        Upstream::serve(move |connection| {
+            let mut peer = Http2::accept(connection.stream().try_clone().expect("a handle"), &[]);
+            while let Some(frame) = peer.next_frame() {
+                if frame.kind == kind::HEADERS {
+                    answer(&mut peer, frame.stream);
+                }
+            }
+        })
+    };
+    for checks in ["", STRICT] {
+        let node = serving(|peer, stream| peer.send(kind::RST_STREAM, 0, stream, &code::PROTOCOL_ERROR.to_be_bytes()));
+        let spare = serving(|peer, stream| peer.send_head(stream, &[(":status", "200")], END_STREAM));
+        let setup = Setup::to_tiers(&[node.addr(), spare.addr()]).upstream("http2: true").upstream(checks);
+        let gateway = Gateway::start(STILLGATE, &setup);
+        assert_eq!(gateway.get("/").head.status(), 502, "the request may be at fault");
+        eventually("the other node to be tried", || gateway.get("/").head.status() == 200);
+        for _ in 0..10 {
+            assert_eq!(gateway.get("/").head.status(), 200);
+        }
+        assert_eq!(states(&gateway)[0] == "set_aside", !checks.is_empty());
+    }
 }
 
 /// Without another node to compare with it counts, as before.

@@ -99,3 +99,27 @@ fn without_a_value_it_is_the_clients_address() {
     };
     assert_eq!(ask(""), ask(""));
 }
+
+#[test]
+fn several_variables_are_one_key() {
+    let nodes = nodes();
+    let hash = |key: &str, plugins: &str| asked(&gateway(&nodes, key, plugins));
+    let by_number = hash("hash_on: header, key: X-N", "");
+    // The text that is hashed is that of the header alone.
+    for key in ["$http_x_n", "$arg_absent$http_x_n", "$arg_absent$arg_n"] {
+        assert_eq!(hash(&format!("hash_on: vars_combinations, key: \"{key}\""), ""), by_number, "{key}");
+    }
+    let both = hash("hash_on: vars_combinations, key: \"$http_x_n-$arg_n\"", "");
+    let rewritten =
+        hash("hash_on: header, key: X-Both", "proxy-rewrite: {headers: {set: {X-Both: \"$http_x_n-$arg_n\"}}}");
+    assert_eq!(both, rewritten);
+    assert_ne!(both, by_number);
+    // What plugins have left, with text around it.
+    let set = "proxy-rewrite: {headers: {set: {X-N: same}}}";
+    assert!(is_one_node(&hash("hash_on: vars_combinations, key: \"a-$http_x_n-b\"", set)));
+    // None of the variables has a value: the client's address, as APISIX counts.
+    let by_address = hash("key: remote_addr", "");
+    for key in ["a-$arg_absent", "constant"] {
+        assert_eq!(hash(&format!("hash_on: vars_combinations, key: \"{key}\""), ""), by_address, "{key}");
+    }
+}

@@ -256,3 +256,31 @@ fn a_storm_of_changes_ends_with_the_last_and_fails_no_request() {
     let took = since.elapsed();
     assert!(u128::from(generation) <= 2 + took.as_millis() / SETTLE.as_millis(), "{generation} in {took:?}");
 }
+
+/// `:name` is text, as in APISIX's default router; a reload changes that.
+#[test]
+fn a_colon_can_be_plain_text() {
+    let node = node();
+    let routes = [
+        ("any", "uri: /*"),
+        ("param", "uri: /a/:id"),
+        ("named", "uri: /b/:id/*rest"),
+        ("hosted", "host: h, uris: [/a/:id/c]"),
+    ];
+    let setup = resources(&node, &routes);
+    let gateway = Gateway::start(STILLGATE, &setup.clone().gateway("path_parameters: false"));
+    let mut client = gateway.client();
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: h");
+    let check = |client: &mut Client, cases: [(&str, &str); 5]| {
+        for (path, expected) in cases {
+            assert_eq!(ask(client, &[&get(path)]), expected, "{path}");
+        }
+    };
+    let plain = [("/a/:id", "param"), ("/a/1", "any"), ("/a/:id/c", "hosted"), ("/a/1/c", "any"), ("/b/1/2", "named")];
+    check(&mut client, plain);
+    gateway.reload(&setup);
+    check(
+        &mut client,
+        [("/a/:id", "param"), ("/a/1", "param"), ("/a/:id/c", "hosted"), ("/a/1/c", "hosted"), ("/b/1/2", "named")],
+    );
+}

@@ -4,7 +4,7 @@
 use crate::shared::STILLGATE;
 use crate::shared::reflect::{ask, asked, check, reflecting, route, setup};
 use stillgate_testkit::http2::{END_STREAM, Http2, get_fields};
-use stillgate_testkit::{Connection, Gateway, Upstream};
+use stillgate_testkit::{Connection, Gateway, Setup, Upstream, eventually};
 
 const CONSUMERS: &str = r#"consumers: [{"username": "jack", "labels": {"custom_id": "7", "team": "blue"}, "credentials": [{"id": "c1", "plugins": {"key-auth": {"key": "k"}}}]}]
 routes:
@@ -144,6 +144,29 @@ fn names_with_underscores_are_dropped_unless_they_are_wanted() {
     streams.send_head(1, &[&get_fields("/plain")[..], &forged].concat(), END_STREAM);
     let text = String::from_utf8(streams.finish(1).1).expect("text");
     assert!(!text.contains("forged") && text.to_lowercase().contains("x-kept: 1"), "{text}");
+}
+
+/// Trailers are fields as well: some servers read them as if they had been in the head.
+#[test]
+fn trailers_with_underscores_are_dropped_unless_they_are_wanted() {
+    for (keys, expected, dropped) in
+        [("workers: 1", "X-Sum: a_b\r\n\r\n", 2), ("workers: 1\nunderscores_in_headers: true", "X_User: root\r\n", 0)]
+    {
+        let node = Upstream::bind();
+        let gateway = Gateway::start(STILLGATE, &Setup::to(node.addr()).gateway(keys));
+        let mut client = gateway.client();
+        client.send(
+            "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\
+             X_User: root\r\nX-Sum: a_b\r\nX_Forwarded_For: forged\r\n\r\n",
+        );
+        let mut taken = node.accept();
+        taken.read_head().expect("the head");
+        let rest = taken.read_exactly("2\r\nab\r\n0\r\n".len() + expected.len()).expect("the body");
+        assert!(rest.ends_with(expected.as_bytes()), "{}", String::from_utf8_lossy(&rest));
+        taken.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(client.expect_response("POST").head.status(), 200);
+        eventually("it is counted", || gateway.status()["requests"]["header_lines_dropped"] == dropped);
+    }
 }
 
 /// What the gateway says of itself and of the client, and what a plugin does not want to be said.

@@ -4,7 +4,8 @@ use crate::shared::streams::{Streams, lines, nodes_of};
 use crate::shared::upgrade::Upgraded;
 use serde_json::Value;
 use std::net::UdpSocket;
-use stillgate_testkit::{Client, Connection, Setup, Upstream, eventually};
+use std::time::{Duration, Instant};
+use stillgate_testkit::{Client, Connection, Setup, Upstream, eventually, with_longer_times};
 
 fn check(client: &mut Connection, node: &mut Connection) {
     client.send("ping");
@@ -76,7 +77,19 @@ fn a_port_that_is_of_http_and_then_of_streams_keeps_its_connections() {
     assert_eq!(request.get("/").head.status(), 200);
     upgraded.configure(&streams.setup());
     let second = upgraded.upgrade();
-    let (mut client, mut peer) = (streams.client(), node.accept());
+    // The old process may have taken a connection, and would wait for its request.
+    let mut pair = None;
+    with_longer_times(Duration::from_secs(5), "a connection after the old process has stopped accepting", |time| {
+        let (client, since) = (streams.client(), Instant::now());
+        let mut peer = None;
+        while peer.is_none() && since.elapsed() < time {
+            std::thread::sleep(Duration::from_millis(10));
+            peer = node.try_accept();
+        }
+        pair = peer.map(|peer| (client, peer));
+        pair.is_some()
+    });
+    let (mut client, mut peer) = pair.expect("the loop above ends with one");
     check(&mut client, &mut peer);
     let last = request.get("/");
     assert_eq!((last.head.status(), last.head.get("connection")), (200, Some("close")));

@@ -53,7 +53,7 @@ the pairs that were finished are kept.
 One error, --alpha, holds for all measures, looks and comparisons together. The number of pairs is fixed before the first and never extended; \
 --sequential looks at half and three quarters of them too, and pays for it. Measures are tested by Wilcoxon's signed-rank test on \
 the pairs' log ratios, failed requests by the sign test of pairs, instructions by Student's test on three repetitions a side with \
-valgrind; a change of instructions or memory below 1% counts as none. Throughput is not judged where the generator was the limit, \
+valgrind, and where these differ by ranks, too, on as many as that takes (seven for two builds); a change of instructions or memory below 1% counts as none. Throughput is not judged where the generator was the limit, \
 latencies where it was late.")]
 pub(crate) struct Compare {
     #[command(flatten)]

@@ -7,6 +7,8 @@
 //!
 //! What a system call does inside the kernel is not in these counts.
 
+use super::measures::{self, EFFECT_MIN};
+use super::repetitions;
 use super::run::Contest;
 use super::side::{Asking, seconds};
 use crate::cli::typed::quoted_word;
@@ -24,10 +26,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use stillgate_load::{Outcome, Pace};
 
-/// Repetitions a side; the rule that judges them is in `repetitions`.
+/// Repetitions a side, and more where they differ; the rule that judges them is in `repetitions`.
 pub(crate) const REPETITIONS: usize = 3;
 
-/// Of each side; what is not counted by then is not counted.
+/// Of each side for the first repetitions; if they take longer, nothing is counted.
 const TIME_S_MAX: u64 = 90;
 
 /// Load of the shorter and of the longer run of a repetition.
@@ -63,8 +65,11 @@ pub(crate) fn count(
     let begun = Instant::now();
     let time_s_max = TIME_S_MAX * contest.builds.len() as u64;
     let mut counts = vec![Vec::new(); contest.builds.len()];
-    for repetition in 0..REPETITIONS {
-        progress.step(&format!("instructions, {} of {REPETITIONS}", repetition + 1));
+    let mut wanted = REPETITIONS;
+    let mut repetition = 0;
+    while repetition < wanted {
+        repetition += 1;
+        progress.step(&format!("instructions, {repetition} of {wanted}"));
         // In turn, so that nothing that changes meanwhile is one side's alone.
         for (spec, figures) in contest.builds.iter().zip(&mut counts) {
             if contest.stop.load(Ordering::Relaxed) {
@@ -74,14 +79,29 @@ pub(crate) fn count(
                 .once(spec, contest.upstream.address, design, &mut |_| {})
                 .map_err(|error| format!("{}: {error}", spec.name))?;
             figures.push(figure);
-            if begun.elapsed() > Duration::from_secs(time_s_max) {
+            if repetition <= REPETITIONS && begun.elapsed() > Duration::from_secs(time_s_max) {
                 return Err(format!("counting them took longer than {time_s_max} s"));
             }
+        }
+        if repetition == REPETITIONS {
+            wanted = wanted_of(design, &counts);
+            (REPETITIONS..wanted).for_each(|_| progress.add_step());
         }
     }
     let mut counts = counts.into_iter();
     let mut next = || counts.next().unwrap_or_default();
     Ok(Instructions { counted_by: counter.name().to_owned(), a: next(), b: next(), others: counts.collect() })
+}
+
+/// Repetitions that are to be counted after the first ones: more where two builds seem to differ.
+pub(super) fn wanted_of(design: &CompareDesign, counts: &[Vec<f64>]) -> usize {
+    let comparisons = design.comparisons();
+    let level = design.alpha / measures::family(comparisons.len(), true) as f64;
+    let differ = comparisons.iter().any(|between| {
+        let (one, other) = (&counts[between.one as usize], &counts[between.other as usize]);
+        repetitions::seem_to_differ(one, other, design.alpha, EFFECT_MIN.ln_1p())
+    });
+    if differ { repetitions::needed(level).max(REPETITIONS) } else { REPETITIONS }
 }
 
 /// One count of one program, for each request. `begin` hears what is done, as it begins.

@@ -1,14 +1,16 @@
 //! Judging a figure with hardly any noise from a few repetitions a side: instructions per request.
 //!
-//! Three repetitions a side cannot reach a usual significance by ranks: of the 20 ways to deal six figures to two sides one
-//! puts all of B above all of A, so that would be a false alarm in 10% of comparisons, both directions counted.
-//! The noise is estimated instead: Student's test of two samples with pooled variance, on logarithms. Its error is the stated
-//! one where the noise is normal. That counts are not quite normal (a table that grows in one start and not in the other) is
-//! met twice: the noise is taken to be at least [`NOISE_MIN`], and a difference below 1% is none, however certain
-//! ([`Measure::effect_min`](super::measures::Measure::effect_min)), so figures that agree by luck decide nothing.
-//! `false_alarms` holds the rule to the stated error with heavy tails, too.
+//! Three repetitions a side show how little noise there is: Student's test of two samples with pooled variance, on logarithms,
+//! with a noise of at least [`NOISE_MIN`]. A difference below 1% is none, however certain
+//! ([`Measure::effect_min`](super::measures::Measure::effect_min)).
+//!
+//! They cannot show a difference. Counts may have two states, such as a table that grows in one start and not in the other, and
+//! then all of A are in the one and all of B in the other in 3% of comparisons, without any noise around them. So
+//! where the three differ more are counted, as many as [`needed`], and a difference must then also show in the ranks of all of them
+//! (Mann and Whitney), whatever they scatter like. Where it ends there, the error is that of the ranks, as the three only say
+//! whether to go on. `false_alarms` holds the rule to the stated error with heavy tails and with states.
 
-use stillgate_stats::{effect_beyond, minimum_detectable_effect_two_sample, two_sample_t};
+use stillgate_stats::{effect_beyond, mann_whitney, minimum_detectable_effect_two_sample, two_sample_t};
 
 /// Standard deviation of a repetition's logarithm that is assumed at least.
 const NOISE_MIN: f64 = 1e-4;
@@ -22,8 +24,10 @@ pub(crate) struct Difference {
     pub(crate) effect: f64,
     pub(crate) low: f64,
     pub(crate) high: f64,
-    /// Two-sided.
+    /// Two-sided: the larger one of both tests.
     pub(crate) p_value: f64,
+    /// That of Student's test.
+    by_noise: f64,
     pub(crate) minimum_detectable: f64,
 }
 
@@ -44,9 +48,28 @@ pub(crate) fn difference(a: &[f64], b: &[f64], level: f64, power: f64, effect_mi
         effect: test.estimate.value,
         low: test.estimate.interval.low,
         high: test.estimate.interval.high,
-        p_value: test.p_value,
+        p_value: mann_whitney(a, b).map_or(1.0, |ranks| ranks.p_value).max(test.p_value),
+        by_noise: test.p_value,
         minimum_detectable: seen.unwrap_or(f64::INFINITY).max(counts),
     })
+}
+
+/// Whether so many repetitions seem to differ by enough, so that more would show whether they do.
+pub(crate) fn seem_to_differ(a: &[f64], b: &[f64], error: f64, effect_min: f64) -> bool {
+    let found = difference(a, b, error, 0.5, effect_min);
+    found.is_some_and(|found| found.by_noise <= error && found.effect.abs() >= effect_min)
+}
+
+/// Repetitions a side with which all of one above all of the other have a p-value by ranks of at most `level`, above 0: the
+/// two of all ways to deal them out.
+pub(crate) fn needed(level: f64) -> usize {
+    let (mut count, mut ways) = (1, 2.0);
+    while 2.0 / ways > level {
+        count += 1;
+        // C(2n, n) from the one before.
+        ways *= 2.0 * (2.0 * count as f64 - 1.0) / count as f64;
+    }
+    count
 }
 
 #[cfg(test)]
@@ -55,11 +78,25 @@ mod tests {
 
     #[test]
     fn a_clear_difference_is_certain_and_none_is_none() {
-        let clear = difference(&[1000.0, 1001.0, 999.0], &[1050.0, 1051.0, 1049.0], 0.001, 0.9, 0.0).unwrap();
-        assert!(clear.p_value < 1e-6 && clear.low > 0.04 && clear.high < 0.06, "{clear:?}");
+        let around = |middle: f64| [0.0, 1.0, -1.0, 0.5, -0.5, 0.2, -0.2].map(|off| middle + off);
+        let clear = difference(&around(1000.0), &around(1050.0), 0.001, 0.9, 0.0).unwrap();
+        assert!(clear.p_value < 0.001 && clear.low > 0.04 && clear.high < 0.06, "{clear:?}");
         assert!(clear.minimum_detectable < 0.02, "{clear:?}");
+        // Of three the ranks cannot say it, but that more would.
+        let (a, b) = (&around(1000.0)[..3], &around(1050.0)[..3]);
+        assert!(difference(a, b, 0.001, 0.9, 0.0).unwrap().p_value >= 0.1 && seem_to_differ(a, b, 0.01, 0.01));
+        assert!(!seem_to_differ(a, b, 0.01, 0.06) && !seem_to_differ(a, a, 0.01, 0.0));
         let none = difference(&[1000.0, 1001.0, 999.0], &[1001.0, 999.0, 1000.0], 0.001, 0.9, 0.0).unwrap();
         assert!(none.p_value > 0.5 && none.low < 0.0 && none.high > 0.0, "{none:?}");
+    }
+
+    #[test]
+    fn as_many_are_needed_as_ranks_take() {
+        // C(14, 7) = 3432, C(12, 6) = 924.
+        assert_eq!([2.0 / 3432.0, 2.0 / 3433.0, 2.0 / 924.0, 0.5, 1.0].map(needed), [7, 8, 6, 2, 1]);
+        assert_eq!(needed(0.01 / 8.0), 7);
+        let apart = |count: usize| difference(&vec![1.0; count], &vec![2.0; count], 0.01, 0.9, 0.01).unwrap().p_value;
+        assert!(apart(7) <= 0.01 / 8.0 && apart(6) > 0.01 / 8.0);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! looked at.
 //!
 //! Of a long row evenly spread commits come first; then, between two whose counts differ, the one in the middle, until the
-//! commit that changed them is named. Each commit's counts are kept as soon as they are there.
+//! commit that changed them is named. Then both sides of each change are counted again: a count that has two states differs between
+//! two commits by chance, and their ranges no longer do. Each commit's counts are kept as soon as they are there.
 
 use super::suite::{EachCommit, Measured};
 use crate::bisect::checkouts::{Built, Checkouts};
@@ -14,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::git::{self, git, short};
 use crate::history::analysis::count_change;
 use crate::result::bisect::{CommitRecord, Line as Merges};
-use crate::store::{Counted, Line};
+use crate::store::{self, Line};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +23,10 @@ use std::time::Duration;
 
 /// Times that each count is taken on the first commit of a night; one that differs is none.
 const CHECKS: usize = 2;
+
+/// Times that each count is taken on both sides of a change. A count with two equally frequent states looks changed between two
+/// commits in half of all cases, and still does after these in one of 128.
+const CHECKS_OF_CHANGE: usize = 4;
 
 /// Failures are tried once more.
 const TRIES: usize = 2;
@@ -41,6 +46,17 @@ type Counts = Vec<Option<Vec<f64>>>;
 
 /// Of each series the unit of its counts; none where it is not known yet.
 type Units = Vec<Option<Option<String>>>;
+
+/// A row while it is counted.
+struct Counted {
+    /// Of each commit; none before it was counted.
+    seen: Vec<Option<Counts>>,
+    /// Of each series whether its counts differ on the same commit.
+    scattering: Vec<bool>,
+    units: Units,
+    /// What could not be counted.
+    failed: Vec<String>,
+}
 
 /// What the counts of a night need besides their suite.
 pub(crate) struct Sweep<'a> {
@@ -102,57 +118,89 @@ impl Sweep<'_> {
         lines: &[Line],
         mut keep: impl FnMut(&[Line]) -> Result,
     ) -> Result<Vec<String>> {
-        let mut seen: Vec<Option<Counts>> =
-            row.commits.iter().map(|record| self.known(each, &record.commit, lines)).collect();
-        let mut scattering = vec![false; each.series.len()];
-        let mut units: Units = each.series.iter().map(|series| self.unit_before(each, series, lines)).collect();
+        let mut counted = Counted {
+            seen: row.commits.iter().map(|record| self.known(each, &record.commit, lines)).collect(),
+            scattering: vec![false; each.series.len()],
+            units: each.series.iter().map(|series| self.unit_before(each, series, lines)).collect(),
+            failed: Vec::new(),
+        };
         let planned = spread(row.commits.len(), self.commits_max);
-        let mut failed = Vec::new();
-        let missing = planned.iter().filter(|index| seen[**index].is_none()).count();
+        let missing = planned.iter().filter(|index| counted.seen[**index].is_none()).count();
         let mut progress = Progress::new("counts", missing as u64);
         for done in 0..2 * self.commits_max {
-            let Some(index) = next(&seen, &planned, self.min_effect) else { break };
+            let Some(index) = next(&counted.seen, &planned, self.min_effect) else { break };
             if done >= missing {
                 progress.add_step();
             }
             let record = &row.commits[index];
             progress.step(&format!("{} {}", short(&record.commit), record.subject));
-            if let Some(same) = self.same(each, row, &seen, index)? {
-                let counts = seen[same].clone().unwrap_or_default();
-                let same = Some(row.commits[same].commit.as_str());
-                keep(&self.lines(each, record, row.place + index as u64, (&counts, &units), same)?)?;
-                seen[index] = Some(counts);
-                continue;
-            }
-            let place = match self.checkouts.build(&record.commit, self.stop)? {
-                Built::There { place, .. } => place,
-                Built::Stopped => return Err(interrupted()),
-                Built::Failed(why) => {
-                    progress.note(&why);
-                    failed.push(format!("{}: {}", short(&record.commit), why.lines().next().unwrap_or_default()));
-                    seen[index] = Some(vec![None; each.series.len()]);
-                    continue;
+            let lines = match self.same(each, row, &counted.seen, index)? {
+                Some(same) => {
+                    counted.seen[index] = counted.seen[same].clone();
+                    let same = Some(row.commits[same].commit.as_str());
+                    self.lines(each, row, index, &counted, same)?
+                }
+                None => {
+                    let times = vec![if done == 0 { CHECKS } else { 1 }; each.series.len()];
+                    self.count_commit(each, row, (index, &times), &mut counted, &progress)?;
+                    self.lines(each, row, index, &counted, None)?
                 }
             };
-            let times = if done == 0 { CHECKS } else { 1 };
-            let mut counts = Vec::new();
-            for ((series, scatters), unit) in each.series.iter().zip(&mut scattering).zip(&mut units) {
-                let counted = match *scatters {
-                    true => None,
-                    false => self.count(series, &place, (times, unit), &progress)?,
-                };
-                *scatters |= counted.as_ref().is_some_and(|values| !is_count(values, self.min_effect));
-                if let (true, Some(values)) = (*scatters, &counted) {
-                    failed.push(format!("{}: is no count, since it scatters: {values:?}", series.name));
-                }
-                counts.push(counted.filter(|_| !*scatters));
+            keep(&lines)?;
+        }
+        for index in 0..counted.seen.len() {
+            let times = missing_checks(&counted.seen, index, self.min_effect);
+            if times.iter().any(|times| *times > 0) {
+                let record = &row.commits[index];
+                progress.add_step();
+                progress.step(&format!("{} {}, again", short(&record.commit), record.subject));
+                self.count_commit(each, row, (index, &times), &mut counted, &progress)?;
+                keep(&self.lines(each, row, index, &counted, None)?)?;
             }
-            self.checkouts.remove(&record.commit);
-            keep(&self.lines(each, record, row.place + index as u64, (&counts, &units), None)?)?;
-            seen[index] = Some(counts);
         }
         progress.finish();
-        Ok(failed)
+        Ok(counted.failed)
+    }
+
+    /// Counts each series of a commit so many times more. What cannot be counted remains as it was, or is none.
+    fn count_commit(
+        &self,
+        each: &EachCommit,
+        row: &Row,
+        (index, times): (usize, &[usize]),
+        counted: &mut Counted,
+        progress: &Progress,
+    ) -> Result {
+        let commit = &row.commits[index].commit;
+        let counts = counted.seen[index].get_or_insert_with(|| vec![None; each.series.len()]);
+        let place = match self.checkouts.build(commit, self.stop)? {
+            Built::There { place, .. } => place,
+            Built::Stopped => return Err(interrupted()),
+            Built::Failed(why) => {
+                progress.note(&why);
+                counted.failed.push(format!("{}: {}", short(commit), why.lines().next().unwrap_or_default()));
+                return Ok(());
+            }
+        };
+        for (number, (series, times)) in each.series.iter().zip(times).enumerate() {
+            // What scatters is counted again only where it looked changed before that was known.
+            if *times == 0 || counted.scattering[number] && counts[number].is_none() {
+                continue;
+            }
+            let more = self.count(series, &place, (*times, &mut counted.units[number]), progress)?;
+            let Some(more) = more else { continue };
+            let values = [counts[number].take().unwrap_or_default(), more].concat();
+            let scatters = !is_count(&values, self.min_effect);
+            if scatters && !counted.scattering[number] {
+                counted.scattering[number] = true;
+                counted.failed.push(format!("{}: is no count, since it scatters: {values:?}", series.name));
+            }
+            // With all that was counted, those who read it see that it is no change.
+            let was_known = values.len() > *times;
+            counts[number] = (was_known || !scatters).then_some(values);
+        }
+        self.checkouts.remove(commit);
+        Ok(())
     }
 
     /// Of what was counted of a series before; none where that is not known.
@@ -233,17 +281,19 @@ impl Sweep<'_> {
     fn lines(
         &self,
         each: &EachCommit,
-        record: &CommitRecord,
-        place: u64,
-        (counts, units): (&[Option<Vec<f64>>], &Units),
+        row: &Row,
+        index: usize,
+        counted: &Counted,
         same_as: Option<&str>,
     ) -> Result<Vec<Line>> {
+        let (record, place) = (&row.commits[index], row.place + index as u64);
+        let Some(counts) = &counted.seen[index] else { return Ok(Vec::new()) };
         let committed = git(self.top, &["show", "--no-patch", "--format=%cI", &record.commit])?.map_err(Error::new)?;
         let same_as = same_as.map(str::to_owned);
-        let counted = Counted { place, committed, subject: record.subject.clone(), same_as };
-        let lines = each.series.iter().zip(counts).zip(units).filter_map(|((series, values), unit)| {
+        let commit = store::Counted { place, committed, subject: record.subject.clone(), same_as };
+        let lines = each.series.iter().zip(counts).zip(&counted.units).filter_map(|((series, values), unit)| {
             let mut line = Line::new(&series.name, self.machine, self.at.to_owned(), &record.commit, values.clone()?);
-            line.counted = Some(counted.clone());
+            line.counted = Some(commit.clone());
             line.unit = unit.clone().flatten();
             line.measure = Some(series.measure.clone());
             line.build = each.build.clone();
@@ -308,6 +358,27 @@ fn next(seen: &[Option<Counts>], planned: &[usize], min_effect: f64) -> Option<u
     widest.map(|(_, index)| index)
 }
 
+/// How often each series of a commit is to be counted again: where it is on a side of a change, with nothing left to count between.
+fn missing_checks(seen: &[Option<Counts>], index: usize, min_effect: f64) -> Vec<usize> {
+    let Some(counts) = &seen[index] else { return Vec::new() };
+    let of = |number: usize| {
+        let Some(values) = &counts[number] else { return 0 };
+        let at = |place: usize| seen[place].as_ref().and_then(|counts| counts[number].as_ref());
+        let before = (0..index).rev().find(|place| at(*place).is_some());
+        let after = (index + 1..seen.len()).find(|place| at(*place).is_some());
+        let is_change = |other: usize| {
+            let between = index.min(other) + 1..index.max(other);
+            let differs = at(other).is_some_and(|other| count_change(values, other, min_effect).is_some());
+            differs && seen[between].iter().all(Option::is_some)
+        };
+        match before.into_iter().chain(after).any(is_change) {
+            true => CHECKS_OF_CHANGE.saturating_sub(values.len()),
+            false => 0,
+        }
+    };
+    (0..counts.len()).map(of).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -364,6 +435,31 @@ mod tests {
         let order = swept(&levels, 11);
         assert!(order.contains(&33) && order.contains(&42) && order.len() <= 11 + 16, "{order:?}");
         assert_eq!(swept(&[None, None, None], 2), [2, 0]);
+    }
+
+    #[test]
+    fn both_sides_of_a_change_are_counted_again() {
+        let counts = |values: &[f64]| Some(vec![Some(values.to_vec())]);
+        // Not counted: 2 is not yet, and 5 cannot be.
+        let seen = [
+            counts(&[100.0, 100.0]),
+            counts(&[100.0]),
+            None,
+            counts(&[150.0]),
+            counts(&[100.0]),
+            Some(vec![None]),
+            counts(&[150.0; 5]),
+            counts(&[150.0]),
+        ];
+        let missing = |seen: &[Option<Counts>]| -> Vec<Vec<usize>> {
+            (0..seen.len()).map(|index| missing_checks(seen, index, 0.01)).collect()
+        };
+        assert_eq!(missing(&seen).concat(), [0, 0, 3, 3, 0, 0, 0]);
+        // What scatters is no change any more.
+        let mut again = seen.clone();
+        again[3] = counts(&[150.0, 100.0, 150.0, 100.0]);
+        again[4] = counts(&[100.0, 150.0, 100.0, 100.0]);
+        assert_eq!(missing(&again).concat(), [0; 7]);
     }
 
     #[test]

@@ -5,16 +5,20 @@
 //!                                                                    ──▶ Flow::Body ──▶ read here, or on a thread for such work
 //! ```
 //!
-//! Of a body nothing is kept but the values that are asked for, none longer than [`VALUE_BYTES_MAX`]; a longer one is as if it were
-//! not there. They are those of the body that was here when they were first asked for, whatever becomes of it behind.
+//! Of a body nothing is kept but the values that are asked for, none longer than [`VALUE_BYTES_MAX`]. They are those of the body
+//! that was here when they were first asked for, whatever becomes of it behind.
+//!
+//! A body that cannot be read, or a value that is longer, is not absent: a node may read it, and a condition on it may be what keeps
+//! clients out. The request is answered 400 or 413, unless a plugin asks that only watches.
 
+mod multipart;
 mod reading;
 
 use crate::answer::Answer;
 use crate::flow::{Flow, QueueFull};
 use crate::json::Exhausted;
 use crate::request::Request;
-use reading::Reading;
+use reading::{Reading, Unread};
 use std::sync::Arc;
 use stillgate_route::Variable;
 use stillgate_wire::FieldName;
@@ -25,6 +29,7 @@ pub const VALUE_BYTES_MAX: usize = 64 * 1024;
 const SHORT_BYTES_MAX: usize = 8 * 1024;
 
 const CONTENT_TYPE: FieldName<'static> = FieldName::constant("Content-Type");
+const CONTENT_ENCODING: FieldName<'static> = FieldName::constant("Content-Encoding");
 
 /// Arguments that somebody asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,11 +37,18 @@ pub struct Arguments {
     /// In the body, each once.
     variables: Arc<[Variable]>,
     bytes_max: usize,
+    /// Whether one that cannot be read is absent to whoever asks.
+    takes_unread: bool,
 }
 
 impl Arguments {
     /// Of the variables that `each` visits, those in the body, which may have so many bytes; `None`: there are none.
-    pub fn among(each: impl FnOnce(&mut dyn FnMut(&Variable)), bytes_max: usize) -> Option<Arguments> {
+    /// `only_watches`: what asks can neither refuse nor change the request.
+    pub fn among(
+        each: impl FnOnce(&mut dyn FnMut(&Variable)),
+        bytes_max: usize,
+        only_watches: bool,
+    ) -> Option<Arguments> {
         let mut variables = Vec::new();
         each(&mut |variable| {
             let is_in_body = matches!(variable, Variable::PostArg(_) | Variable::BodyArg(_));
@@ -44,12 +56,16 @@ impl Arguments {
                 variables.push(variable.clone());
             }
         });
-        (!variables.is_empty()).then(|| Arguments { variables: variables.into(), bytes_max })
+        let takes_unread = only_watches;
+        (!variables.is_empty()).then(|| Arguments { variables: variables.into(), bytes_max, takes_unread })
     }
 }
 
-/// A value each; `None`: the body has none.
-type Values = Vec<Option<Box<[u8]>>>;
+/// A value; `None`: the body has none.
+type Value = Result<Option<Box<[u8]>>, Unread>;
+
+/// One each.
+type Values = Vec<Value>;
 
 /// Arguments that are known of one request.
 #[derive(Debug, Default)]
@@ -61,10 +77,23 @@ impl Known {
     }
 
     pub(crate) fn value(&self, variable: &Variable) -> Option<&[u8]> {
-        self.find(variable)?.as_deref()
+        self.find(variable)?.as_ref().ok()?.as_deref()
     }
 
-    fn find(&self, variable: &Variable) -> Option<&Option<Box<[u8]>>> {
+    /// The answer to a request of which something that is asked for cannot be read.
+    fn refusal(&self, wanted: &Arguments) -> Option<Flow> {
+        if wanted.takes_unread {
+            return None;
+        }
+        let unread = wanted.variables.iter().find_map(|variable| self.find(variable)?.as_ref().err())?;
+        let status = match unread {
+            Unread::Body => 400,
+            Unread::TooLong => 413,
+        };
+        Some(Answer::page(status).into())
+    }
+
+    fn find(&self, variable: &Variable) -> Option<&Value> {
         self.0.iter().find_map(|(of, values)| values.get(of.iter().position(|of| of == variable)?))
     }
 
@@ -74,13 +103,15 @@ impl Known {
 }
 
 impl Request<'_> {
-    /// What is to be waited for before the arguments can be asked for; it ends with [`Flow::Continue`]. `None`: nothing.
+    /// What is to be waited for before the arguments can be asked for; it ends with [`Flow::Continue`], or with an answer where one
+    /// cannot be read. `None`: nothing.
     pub fn await_arguments(&mut self, wanted: &Arguments) -> Option<Flow> {
         if wanted.variables.iter().all(|variable| self.settled.arguments.find(variable).is_some()) {
-            return None;
+            return self.settled.arguments.refusal(wanted);
         }
-        let mut buffer = Vec::new();
-        let reading = self.header(CONTENT_TYPE, &mut buffer).and_then(Reading::of);
+        let (mut of_type, mut of_coding) = (Vec::new(), Vec::new());
+        let coding = self.header(CONTENT_ENCODING, &mut of_coding);
+        let reading = self.header(CONTENT_TYPE, &mut of_type).and_then(|kind| Reading::of(kind, coding));
         let reading = reading.filter(|reading| wanted.variables.iter().any(|variable| reading.may_have(variable)))?;
         if self.body_here().is_some_and(|body| body.len() <= wanted.bytes_max) {
             return self.read_arguments(wanted, reading);
@@ -100,7 +131,7 @@ impl Request<'_> {
             return match reading.values(body, &wanted.variables, wanted.bytes_max) {
                 Ok(values) => {
                     self.settled.arguments.note(wanted, values);
-                    None
+                    self.settled.arguments.refusal(wanted)
                 }
                 Err(Exhausted) => Some(Answer::page(413).into()),
             };
@@ -110,7 +141,7 @@ impl Request<'_> {
         let then = move |values: Result<Result<Values, Exhausted>, QueueFull>, request: &mut Request<'_>| match values {
             Ok(Ok(values)) => {
                 request.settled.arguments.note(&wanted, values);
-                Flow::Continue
+                request.settled.arguments.refusal(&wanted).unwrap_or(Flow::Continue)
             }
             Ok(Err(Exhausted)) => Answer::page(413).into(),
             Err(full) => full.into(),

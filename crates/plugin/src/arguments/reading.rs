@@ -1,92 +1,138 @@
 //! What a body has under the names that are asked for.
 //!
 //! Several values of a name, and the items of a list, are one text with `, ` between them, as several lines of a header field are;
-//! but `post_arg_NAME` is the first. A value that is no text, number, flag or list of those is as if it were not there.
+//! but `post_arg_NAME` is the first. A value that is no text, number, flag or list of those is as if it were not there. One that
+//! cannot be read is another matter: nobody knows what it is.
 
-use super::{VALUE_BYTES_MAX, Values};
+use super::multipart::{Part, parameter, parts};
+use super::{VALUE_BYTES_MAX, Value, Values};
 use crate::json::{self, Budget, Exhausted};
 use crate::query::decoded;
 use serde_json::Value as Json;
 use stillgate_route::{BodyPath, BodyStep, Variable};
 
-/// What a body is read as.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reading {
-    Json,
-    Form,
-    /// With what stands between its parts.
-    Multipart(Box<[u8]>),
+/// Why nobody knows what a value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// The body is not what its type says.
+    Body,
+    /// It is longer than [`VALUE_BYTES_MAX`].
+    TooLong,
 }
 
-/// Parts of a multipart body that are looked at.
-const PARTS_MAX: usize = 256;
+/// What a body is read as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Reading {
+    kind: Kind,
+    /// Whether it is compressed.
+    is_coded: bool,
+}
 
-/// A value on its way: the texts it is put together from. `None`: it is too long.
-type Joined = Option<Vec<u8>>;
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    Json,
+    Form,
+    /// With what stands between its parts, where that is said.
+    Multipart(Option<Box<[u8]>>),
+}
+
+const KINDS: [(&[u8], Kind); 3] = [
+    (b"application/json", Kind::Json),
+    (b"application/x-www-form-urlencoded", Kind::Form),
+    (b"multipart/form-data", Kind::Multipart(None)),
+];
+
+/// A body that has been looked into.
+enum Contents<'b> {
+    Json(Json),
+    Form(&'b [u8]),
+    Parts(Vec<Part<'b>>),
+}
 
 impl Reading {
-    /// By the value of `Content-Type`; `None`: such a body has no arguments.
-    pub(super) fn of(content_type: &[u8]) -> Option<Reading> {
-        let (kind, parameters) =
-            content_type.split_at(memchr::memchr(b';', content_type).unwrap_or(content_type.len()));
-        match &*kind.trim_ascii().to_ascii_lowercase() {
-            b"application/json" => Some(Reading::Json),
-            b"application/x-www-form-urlencoded" => Some(Reading::Form),
-            b"multipart/form-data" => Some(Reading::Multipart(parameter(parameters, b"boundary")?.into())),
-            _ => None,
-        }
+    /// By the values of `Content-Type` and `Content-Encoding`; `None`: such a body has no arguments. As in APISIX, a type may have
+    /// another text around it.
+    pub(super) fn of(content_type: &[u8], content_encoding: Option<&[u8]>) -> Option<Reading> {
+        let (own, parameters) = content_type.split_at(memchr::memchr(b';', content_type).unwrap_or(content_type.len()));
+        let (own, whole) = (own.trim_ascii().to_ascii_lowercase(), content_type.to_ascii_lowercase());
+        let exact = KINDS.iter().find(|(name, _)| *name == own);
+        let (_, kind) =
+            exact.or_else(|| KINDS.iter().find(|(name, _)| memchr::memmem::find(&whole, name).is_some()))?;
+        let boundary = || parameter(parameters, b"boundary").flatten().filter(|boundary| !boundary.is_empty());
+        let kind = match kind {
+            Kind::Multipart(_) => Kind::Multipart(boundary().map(Box::from)),
+            kind => kind.clone(),
+        };
+        let is_coded = content_encoding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
+        Some(Reading { kind, is_coded })
     }
 
     /// Whether such a body may have a value of the variable.
     pub(super) fn may_have(&self, variable: &Variable) -> bool {
-        matches!(variable, Variable::BodyArg(_)) || *self == Reading::Form
+        matches!(variable, Variable::BodyArg(_)) || self.kind == Kind::Form
     }
 
     /// The values of variables in a body.
     ///
     /// # Errors
     ///
-    /// If the body says more than may be held at once. What is not JSON has no values; but this may be JSON, and have the values
-    /// that a condition refuses.
+    /// If the body says more than may be held at once.
     pub(super) fn values(&self, body: &[u8], variables: &[Variable], bytes_max: usize) -> Result<Values, Exhausted> {
-        let json = match self {
-            Reading::Json => match json::read(body, &mut Budget::of_body(bytes_max)) {
-                Ok(json) => json,
+        if body.trim_ascii().is_empty() {
+            return Ok(variables.iter().map(|_| Ok(None)).collect());
+        }
+        let contents = match self.contents(body, bytes_max)? {
+            Ok(contents) => contents,
+            Err(unread) => return Ok(variables.iter().map(|_| Err(unread)).collect()),
+        };
+        Ok(variables.iter().map(|variable| value(&contents, variable)).collect())
+    }
+
+    fn contents<'b>(&self, body: &'b [u8], bytes_max: usize) -> Result<Result<Contents<'b>, Unread>, Exhausted> {
+        if self.is_coded {
+            return Ok(Err(Unread::Body));
+        }
+        Ok(match &self.kind {
+            Kind::Json => match json::read(body, &mut Budget::of_body(bytes_max)) {
+                Ok(json) => Ok(Contents::Json(json)),
                 Err(error) if json::is_exhausted(&error) => return Err(Exhausted),
-                Err(_) => Json::Null,
+                Err(_) => Err(Unread::Body),
             },
-            Reading::Form | Reading::Multipart(_) => Json::Null,
-        };
-        let value = |variable: &Variable| match (self, variable) {
-            (Reading::Json, Variable::BodyArg(way)) => of_json(&json, way),
-            (Reading::Form, Variable::PostArg(name)) => form(body, name).next().and_then(|first| joined([first])),
-            (Reading::Form, Variable::BodyArg(way)) => chosen(form, body, way),
-            (Reading::Multipart(boundary), Variable::BodyArg(way)) => {
-                chosen(|body, name| parts(body, boundary, name), body, way)
-            }
-            _ => None,
-        };
-        Ok(variables.iter().map(|variable| value(variable).map(Vec::into_boxed_slice)).collect())
+            Kind::Form => Ok(Contents::Form(body)),
+            Kind::Multipart(Some(boundary)) => parts(body, boundary).map(Contents::Parts),
+            Kind::Multipart(None) => Err(Unread::Body),
+        })
     }
 }
+
+fn value(contents: &Contents<'_>, variable: &Variable) -> Value {
+    let found = match (contents, variable) {
+        (Contents::Json(json), Variable::BodyArg(way)) => of_json(json, way)?,
+        (Contents::Form(body), Variable::PostArg(name)) => joined(form(body, name).take(1))?,
+        (Contents::Form(body), Variable::BodyArg(way)) => chosen(|name| form(body, name), way)?,
+        (Contents::Parts(parts), Variable::BodyArg(way)) => {
+            chosen(|name| parts.iter().filter(move |part| part.name == name.as_bytes()).map(|part| part.content), way)?
+        }
+        _ => None,
+    };
+    Ok(found.map(Vec::into_boxed_slice))
+}
+
+/// The texts that a value is put together from; `None`: there are none.
+type Joined = Result<Option<Vec<u8>>, Unread>;
 
 /// Of the values of a name, those that a way leads to.
-fn chosen<'a, T: AsRef<[u8]>, I: Iterator<Item = T>>(
-    named: impl FnOnce(&'a [u8], &'a str) -> I,
-    body: &'a [u8],
-    way: &'a BodyPath,
-) -> Joined {
+fn chosen<'w, T: AsRef<[u8]>, I: Iterator<Item = T>>(named: impl FnOnce(&'w str) -> I, way: &'w BodyPath) -> Joined {
     match way.steps() {
-        [BodyStep::Name(name)] | [BodyStep::Name(name), BodyStep::Each] => joined(named(body, name)),
-        [BodyStep::Name(name), BodyStep::Item(index)] => joined(named(body, name).nth(*index)),
-        _ => None,
+        [BodyStep::Name(name)] | [BodyStep::Name(name), BodyStep::Each] => joined(named(name)),
+        [BodyStep::Name(name), BodyStep::Item(index)] => joined(named(name).skip(*index).take(1)),
+        _ => Ok(None),
     }
 }
 
-/// One text of several; `None`: there is none, or it is too long.
+/// One text of several.
 fn joined<T: AsRef<[u8]>>(texts: impl IntoIterator<Item = T>) -> Joined {
-    texts.into_iter().try_fold(None, |out: Joined, text| {
-        let text = text.as_ref();
+    texts.into_iter().try_fold(None, |out: Option<Vec<u8>>, text| {
         let mut out = match out {
             None => Vec::new(),
             Some(mut out) => {
@@ -94,9 +140,12 @@ fn joined<T: AsRef<[u8]>>(texts: impl IntoIterator<Item = T>) -> Joined {
                 out
             }
         };
-        out.extend_from_slice(text);
-        (out.len() <= VALUE_BYTES_MAX).then_some(Some(out))
-    })?
+        out.extend_from_slice(text.as_ref());
+        match out.len() <= VALUE_BYTES_MAX {
+            true => Ok(Some(out)),
+            false => Err(Unread::TooLong),
+        }
+    })
 }
 
 fn of_json(json: &Json, way: &BodyPath) -> Joined {
@@ -132,48 +181,23 @@ fn form<'a>(body: &'a [u8], name: &'a str) -> impl Iterator<Item = Vec<u8>> {
     pairs.filter(move |(key, _)| decoded(key).eq(name.bytes())).map(|(_, value)| decoded(value).collect())
 }
 
-/// The contents of the parts of a name in a multipart body (RFC 7578).
-fn parts<'a>(body: &'a [u8], boundary: &[u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-    let mark = [b"--", boundary].concat();
-    let marks: Vec<usize> = memchr::memmem::find_iter(body, &mark).take(PARTS_MAX + 1).collect();
-    let between: Vec<&[u8]> = marks.windows(2).map(|pair| &body[pair[0] + mark.len()..pair[1]]).collect();
-    between.into_iter().filter_map(move |part| {
-        let end = memchr::memmem::find(part, b"\r\n\r\n")?;
-        let content = &part[end + 4..];
-        let is_named = name_of(&part[..end]).is_some_and(|of| of == name.as_bytes());
-        is_named.then(|| content.strip_suffix(b"\r\n").unwrap_or(content))
-    })
-}
-
-/// The name of a part, by its header.
-fn name_of(head: &[u8]) -> Option<&[u8]> {
-    const FIELD: &[u8] = b"content-disposition:";
-    head.split(|byte| *byte == b'\n').find_map(|line| {
-        let (name, value) = line.trim_ascii().split_at_checked(FIELD.len())?;
-        name.eq_ignore_ascii_case(FIELD).then(|| parameter(value, b"name")).flatten()
-    })
-}
-
-/// A parameter of a header field: `; name=value`, in quotes or without.
-fn parameter<'a>(text: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
-    text.split(|byte| *byte == b';').find_map(|pair| {
-        let (key, value) = pair.split_at(memchr::memchr(b'=', pair)?);
-        let value = value[1..].trim_ascii();
-        let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
-        (key.trim_ascii().eq_ignore_ascii_case(name) && !value.is_empty()).then_some(value)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check(content_type: &str, body: &str, variable: &str, expected: Option<&str>) {
-        let reading = Reading::of(content_type.as_bytes()).unwrap();
+    fn read(content_type: &str, body: &str, variable: &str) -> Result<Option<String>, Unread> {
+        let reading = Reading::of(content_type.as_bytes(), None).unwrap();
         let variables = [Variable::parse_with_body(variable).unwrap()];
         let value = reading.values(body.as_bytes(), &variables, 0).unwrap().remove(0);
-        assert_eq!(value.map(|value| String::from_utf8(value.into()).unwrap()).as_deref(), expected, "{variable}");
+        value.map(|value| value.map(|value| String::from_utf8(value.into()).unwrap()))
     }
+
+    #[track_caller]
+    fn check(content_type: &str, body: &str, variable: &str, expected: Option<&str>) {
+        assert_eq!(read(content_type, body, variable), Ok(expected.map(str::to_owned)), "{variable}");
+    }
+
+    const MULTIPART: &str = "multipart/form-data; boundary=B";
 
     #[test]
     fn json_is_read_along_a_way() {
@@ -190,8 +214,52 @@ mod tests {
         check("application/json", r#"{"a":"user","a":"admin"}"#, "post_arg.a", Some("admin"));
         check("application/json", r#"{"a":"ä\n"}"#, "post_arg.a", Some("ä\n"));
         check("application/json", json, "post_arg_t", None);
-        for broken in ["{", "[1]", "", "\u{feff}{\"a\":1}"] {
-            check("application/json", broken, "post_arg.a", None);
+        for without in ["[1]", "7", "null", "", " \r\n"] {
+            check("application/json", without, "post_arg.a", None);
+        }
+    }
+
+    /// What a node may read all the same must not pass for nothing.
+    #[test]
+    fn a_body_that_cannot_be_read_is_not_empty() {
+        for broken in
+            ["{", "\u{feff}{\"a\":1}", "{\"a\":1}x", "{\"a\":010}", "{\"a\":NaN}", "{'a':1}", "{\"a\":1,}", "\"\n\""]
+        {
+            assert_eq!(read("application/json", broken, "post_arg.a"), Err(Unread::Body), "{broken}");
+        }
+        let deep = format!("{{\"b\":{}{},\"a\":1}}", "[".repeat(200), "]".repeat(200));
+        assert_eq!(read("application/json", &deep, "post_arg.a"), Err(Unread::Body));
+        for content_type in
+            ["multipart/form-data", "multipart/form-data; boundary=\"\"", "multipart/form-data; boundary=B; boundary=C"]
+        {
+            let body = "--B\r\nContent-Disposition: form-data; name=a\r\n\r\n1\r\n--B--";
+            assert_eq!(read(content_type, body, "post_arg.a"), Err(Unread::Body), "{content_type}");
+        }
+        let variables = [Variable::parse_with_body("post_arg.a").unwrap()];
+        for (coding, expected) in [
+            ("identity", Ok(Some(b"1"[..].into()))),
+            ("Identity", Ok(Some(b"1"[..].into()))),
+            ("gzip", Err(Unread::Body)),
+            ("identity, br", Err(Unread::Body)),
+        ] {
+            let reading = Reading::of(b"application/x-www-form-urlencoded", Some(coding.as_bytes())).unwrap();
+            assert_eq!(reading.values(b"a=1", &variables, 0).unwrap(), [expected], "{coding}");
+            assert_eq!(reading.values(b"", &variables, 0).unwrap(), [Ok(None)], "{coding}");
+        }
+    }
+
+    #[test]
+    fn a_type_may_have_other_text_around_it() {
+        let kind = |content_type: &str| Reading::of(content_type.as_bytes(), None).map(|reading| reading.kind);
+        assert_eq!(kind("text/plain, application/json"), Some(Kind::Json));
+        assert_eq!(kind("application/json-patch+json"), Some(Kind::Json));
+        assert_eq!(kind(" APPLICATION/X-WWW-FORM-URLENCODED;charset=utf-8"), Some(Kind::Form));
+        assert_eq!(
+            kind("multipart/form-data; boundary=application/json"),
+            Some(Kind::Multipart(Some(b"application/json"[..].into())))
+        );
+        for other in ["text/plain", "text/json", "multipart/mixed; boundary=B", ""] {
+            assert_eq!(kind(other), None, "{other}");
         }
     }
 
@@ -223,38 +291,41 @@ mod tests {
         let parts = "--B\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\none\r\n\
                      --B\r\ncontent-type: text/plain\r\ncontent-disposition: form-data; name=f; filename=\"x\"\r\n\r\ntwo\r\nlines\r\n\
                      --B\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--B--\r\n";
-        check("multipart/form-data; boundary=B", parts, "post_arg.a", Some("one, 1"));
+        check(MULTIPART, parts, "post_arg.a", Some("one, 1"));
+        check(MULTIPART, parts, "post_arg.a[1]", Some("1"));
         check("multipart/form-data; boundary=\"B\"", parts, "post_arg.f", Some("two\r\nlines"));
-        check("multipart/form-data; boundary=C", parts, "post_arg.a", None);
-        check("multipart/form-data; boundary=B", parts, "post_arg_a", None);
-        let many = "--B\r\nContent-Disposition: form-data; name=a\r\n\r\n1\r\n".repeat(PARTS_MAX + 9) + "--B--";
-        check("multipart/form-data; boundary=B", &many, "post_arg.a[255]", Some("1"));
-        check("multipart/form-data; boundary=B", &many, "post_arg.a[256]", None);
-        assert_eq!(Reading::of(b"multipart/form-data"), None);
-        assert_eq!(Reading::of(b"text/plain"), None);
+        check(MULTIPART, parts, "post_arg_a", None);
+        check(MULTIPART, parts, "post_arg.b", None);
+        assert_eq!(read("multipart/form-data; boundary=C", parts, "post_arg.a"), Err(Unread::Body));
     }
 
     #[test]
     fn what_takes_too_much_memory_is_refused() {
         let body = format!("{{\"a\":[{}]}}", vec!["{}"; 600_000].join(","));
         let variables = [Variable::parse_with_body("post_arg.b").unwrap()];
-        assert_eq!(Reading::Json.values(body.as_bytes(), &variables, 0), Err(Exhausted));
-        assert!(Reading::Json.values(body.as_bytes(), &variables, 64 << 20).is_ok());
+        let reading = Reading::of(b"application/json", None).unwrap();
+        assert_eq!(reading.values(body.as_bytes(), &variables, 0), Err(Exhausted));
+        assert!(reading.values(body.as_bytes(), &variables, 64 << 20).is_ok());
     }
 
     #[test]
-    fn what_is_too_long_is_not_there() {
+    fn what_is_too_long_is_not_read() {
         let of = |length: usize| {
             serde_json::json!({"a": "x".repeat(length), "b": ["x".repeat(length / 2), "x".repeat(length / 2)]})
                 .to_string()
         };
         let lengths = |length: usize| {
             let variables = ["post_arg.a", "post_arg.b"].map(|name| Variable::parse_with_body(name).unwrap());
-            let values = Reading::Json.values(of(length).as_bytes(), &variables, 0).unwrap();
-            values.into_iter().map(|value| value.map(|value| value.len())).collect::<Vec<_>>()
+            let reading = Reading::of(b"application/json", None).unwrap();
+            let values = reading.values(of(length).as_bytes(), &variables, 0).unwrap();
+            values.into_iter().map(|value| value.map(|value| value.unwrap().len())).collect::<Vec<_>>()
         };
-        assert_eq!(lengths(VALUE_BYTES_MAX), [Some(VALUE_BYTES_MAX), None]);
-        assert_eq!(lengths(VALUE_BYTES_MAX - 2), [Some(VALUE_BYTES_MAX - 2), Some(VALUE_BYTES_MAX)]);
-        assert_eq!(lengths(VALUE_BYTES_MAX + 2), [None, None]);
+        assert_eq!(lengths(VALUE_BYTES_MAX), [Ok(VALUE_BYTES_MAX), Err(Unread::TooLong)]);
+        assert_eq!(lengths(VALUE_BYTES_MAX - 2), [Ok(VALUE_BYTES_MAX - 2), Ok(VALUE_BYTES_MAX)]);
+        assert_eq!(lengths(VALUE_BYTES_MAX + 2), [Err(Unread::TooLong); 2]);
+        // The first of a form counts by itself.
+        let form = format!("a=1&a={}", "x".repeat(VALUE_BYTES_MAX));
+        check("application/x-www-form-urlencoded", &form, "post_arg_a", Some("1"));
+        assert_eq!(read("application/x-www-form-urlencoded", &form, "post_arg.a"), Err(Unread::TooLong));
     }
 }

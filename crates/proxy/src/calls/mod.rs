@@ -33,6 +33,8 @@ use tokio::time::{Instant, timeout};
 const ORIGINS_MAX: usize = 256;
 /// Calls of a worker under way to one server.
 const CALLS_MAX: usize = 1024;
+/// A call that its server ends without a reply after this share of its time has held the request up, and counts as failed.
+const SLOW_SHARE: u32 = 4;
 /// Calls of a worker that nobody waits for.
 const SENT_MAX: usize = 256;
 /// Their bytes.
@@ -58,14 +60,15 @@ impl Calls {
     pub(crate) async fn call(self: Rc<Self>, mut call: Call) -> Result<Reply, CallError> {
         let pool = self.pool(&call.origin);
         let _under_way = UnderWay::begin(&pool.under_way)?;
-        let trial = Trial::begin(&pool.breaker, Instant::now())?;
+        let began = Instant::now();
+        let trial = Trial::begin(&pool.breaker, began)?;
         let result = self.exchange(&pool, &mut call).await;
         match result {
             // Too large a reply is a reply.
             Ok(_) | Err(CallError::TooLarge) => trial.end(true, Instant::now()),
-            // A client's request, which such a call may carry, can be what the server closes the connection on. That takes no time,
-            // so there is nothing to spare.
-            Err(CallError::Closed) => drop(trial),
+            // A client's request, which such a call may carry, can be what the server closes the connection on. Where that takes no
+            // time, there is nothing to spare.
+            Err(CallError::Closed) if began.elapsed() < call.timeout / SLOW_SHARE => drop(trial),
             Err(_) => trial.end(false, Instant::now()),
         }
         result

@@ -133,6 +133,21 @@ fn one_that_closes_on_some_calls_does_not_rest() {
     }
 }
 
+/// It holds requests up as one does that never answers.
+#[test]
+fn one_that_closes_late_rests_after_a_while() {
+    let server = Upstream::serve(|connection: &mut Connection| {
+        if connection.read_request().is_ok() {
+            std::thread::sleep(Duration::from_millis(400));
+        }
+    });
+    let mut call = call_to(&server, "/");
+    call.timeout = Duration::from_millis(1200);
+    let results = run((0..6).map(|_| call.clone()));
+    assert!(results[..5].iter().all(|result| *result != Err(CallError::Resting)), "{results:?}");
+    assert_eq!(results[5], Err(CallError::Resting));
+}
+
 #[test]
 fn what_nobody_waits_for_is_bounded() {
     let server = Upstream::bind();

@@ -3,7 +3,7 @@
 //!
 //! A gRPC call gets its own form; the log and the metrics tell of it the status that any other request would have got.
 
-use super::body_pipe::filter_all;
+use super::body_pipe::{BrokenBody, filter_all};
 use super::chain::{self, Answered};
 use super::forwarding::CommonLines;
 use super::sender::Coding;
@@ -145,7 +145,7 @@ impl From<ChunkError> for OwnAnswer {
 
 /// Stages an answer to the request; the connection goes on where the request's body is here and the answer does not forbid
 /// it. `None`: nothing can be answered any more.
-pub(crate) fn stage(serving: &mut Serving<'_>, own: OwnAnswer) -> Option<KeepAlive> {
+pub(crate) async fn stage(serving: &mut Serving<'_>, own: OwnAnswer) -> Option<KeepAlive> {
     let OwnAnswer(own) = own;
     tracing::debug!(status = own.answer.status, message = %own.message, "answered by the gateway");
     let Serving { worker, client, exchange, .. } = serving;
@@ -163,7 +163,7 @@ pub(crate) fn stage(serving: &mut Serving<'_>, own: OwnAnswer) -> Option<KeepAli
     exchange.response_body.clear();
     exchange.response_body.end_capture();
     exchange.response_edits.clear();
-    let own = if exchange.chains.is_on() { filter(serving, *own) } else { *own };
+    let own = if exchange.chains.is_on() { filter(serving, *own).await } else { *own };
     write(serving, &own, keep_alive);
     Some(KeepAlive(keep_alive))
 }
@@ -172,37 +172,44 @@ pub(crate) fn stage(serving: &mut Serving<'_>, own: OwnAnswer) -> Option<KeepAli
 pub(crate) struct KeepAlive(bool);
 
 /// Lets the plugins see the answer, and change it. One that they cannot be given as they want it is an error in our own form.
-fn filter(serving: &mut Serving<'_>, own: Given) -> Given {
+async fn filter(serving: &mut Serving<'_>, own: Given) -> Given {
     let (kind, came_with) = (own.kind, own.answer.status);
-    let filtered = run_filters(serving, own);
+    let filtered = run_filters(serving, own).await;
     let exchange = &mut *serving.exchange;
     exchange.response_body.clear();
-    let own = filtered.unwrap_or_else(|Failed { is_panic }| {
+    let own = filtered.unwrap_or_else(|failed| {
         exchange.response_edits.clear();
-        let status = if is_panic || came_with < 400 { 500 } else { came_with };
-        *OwnAnswer::error(status, "a plugin failed").of_kind(kind).0
+        let (status, message) = match failed {
+            Failed::Broken(broken) if broken.is_busy() => (broken.status(), broken.message()),
+            Failed::Broken(broken) if !broken.is_panic() && came_with >= 400 => (came_with, "a plugin failed"),
+            Failed::Panicked | Failed::Broken(_) => (500, "a plugin failed"),
+        };
+        *OwnAnswer::error(status, message).of_kind(kind).0
     });
     exchange.outcome.status = own.answer.status;
     own
 }
 
 /// Plugins could not do what they do to an answer.
-struct Failed {
-    is_panic: bool,
+enum Failed {
+    /// At the head.
+    Panicked,
+    /// At the body.
+    Broken(BrokenBody),
 }
 
-fn run_filters(serving: &mut Serving<'_>, own: Given) -> Result<Given, Failed> {
+async fn run_filters(serving: &mut Serving<'_>, own: Given) -> Result<Given, Failed> {
     let Given { mut answer, message, kind } = own;
     let content_type = answer.content_type.take();
     if let Some(Ok(value)) = content_type.as_deref().map(|text| FieldValue::new(text.as_bytes())) {
         serving.exchange.response_edits.fields.add(CONTENT_TYPE, value);
     }
     chain::header_filter(serving, Answered::Us(answer.status, answer.body.bytes().len()))
-        .map_err(|_| Failed { is_panic: true })?;
+        .map_err(|_| Failed::Panicked)?;
     let Serving { worker, client, exchange, .. } = serving;
-    let filtered = filter_all(&mut exchange.response_body, answer.body.bytes(), client.address, worker);
+    let filtered = filter_all(&mut exchange.response_body, answer.body.bytes(), client.address, worker).await;
     let filtered = filtered.inspect_err(|broken| broken.tell(worker));
-    if let Some(filtered) = filtered.map_err(|broken| Failed { is_panic: broken.is_panic() })? {
+    if let Some(filtered) = filtered.map_err(Failed::Broken)? {
         answer.body = Body::Owned(filtered);
     }
     answer.status = exchange.response_edits.status().unwrap_or(answer.status);

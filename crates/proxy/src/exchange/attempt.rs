@@ -3,7 +3,7 @@
 //! The relay moves the bytes; what its events mean is decided here. Whether there is another try is not.
 
 use super::answer::OwnAnswer;
-use super::connecting::{Connection, connect, pooled};
+use super::connecting::{Connection, connect, judge_refusal, pooled};
 use super::relay::{Event, Relay};
 use super::tries::Tries;
 use super::{After, Exchange, Serving, forwarding, response};
@@ -40,6 +40,8 @@ pub(super) struct Failed {
     pub(super) response_started: bool,
     /// The node closed the connection while the rest of the request had yet to come from its client.
     pub(super) awaited_client: bool,
+    /// The node has ended request after request without an answer: it is at fault, whatever this request is.
+    pub(super) is_of_node: bool,
     /// What TLS failed of, where the log does not tell it of the node.
     pub(super) reason: Option<String>,
 }
@@ -49,7 +51,7 @@ impl Failed {
     /// or the request is to blame.
     pub(super) fn is_closed(&self) -> bool {
         let is_sent = self.request_sent && !self.response_started && !self.awaited_client;
-        self.failure == Failure::Reset && !self.reused && is_sent
+        self.failure == Failure::Reset && !self.reused && is_sent && !self.is_of_node
     }
 }
 
@@ -121,13 +123,13 @@ impl<'a> Trying<'a> {
         exchange.outcome.node_ended();
         exchange.tries.answered(error.failure.status());
         let (failure, reason) = (error.failure, error.is_handshake.then(|| error.reason()));
-        let awaited_client = false;
         Ended::Failed(Failed {
             failure,
             reused: false,
             request_sent: false,
             response_started: false,
-            awaited_client,
+            awaited_client: false,
+            is_of_node: false,
             reason,
         })
     }
@@ -165,12 +167,25 @@ impl<'a> Trying<'a> {
             failed.request_sent = false;
         }
         exchange.tries.answered(failed.failure.status());
-        if is_of_client(exchange, &failed) {
+        let is_of_client = is_of_client(exchange, &failed);
+        if (is_of_client && !awaited_client) || failed.is_closed() {
+            self.note_unanswered(&mut failed);
+        }
+        if is_of_client && !failed.is_of_node {
             health::report(self.worker, self.upstream, self.index, Report::Inconclusive, String::new);
         } else if !failed.is_closed() {
-            health::report_failure(self.worker, self.upstream, self.index, failed.failure, reused);
+            health::report_failure(self.worker, self.upstream, self.index, failed.failure, failed.reused);
         }
         Ended::Failed(failed)
+    }
+
+    /// The request may be at fault, unless the node has failed all others as well.
+    fn note_unanswered(&self, failed: &mut Failed) {
+        failed.is_of_node = self.upstream.state.borrow_mut().note_unanswered(self.index, self.worker.clock.now_ms());
+        if failed.is_of_node && failed.failure == Failure::Refused {
+            // A stream that is reset is no sign of a connection that was idle for too long.
+            (failed.failure, failed.reused) = (Failure::Reset, false);
+        }
     }
 }
 
@@ -201,6 +216,9 @@ pub(super) async fn run(serving: &mut Serving<'_>, tries: &Tries<'_>, index: usi
         },
     };
     serving.exchange.tries.connected(connection.connect_us);
+    if let Some(refused) = tries.refused.take() {
+        judge_refusal(serving, tries, refused, index);
+    }
     let staged = forwarding::stage_request(serving, tries.target.upstream, index);
     let mut relay = Relay::new(serving.lend(), &mut connection.stream, tries.target.bounds, trying.began_ms);
     let event = match staged {
@@ -285,6 +303,7 @@ pub(super) fn interrupted(exchange: &mut Exchange, event: Event, reused: bool, b
             request_sent: exchange.to_node.total > 0,
             response_started: exchange.from_node.total > 0,
             awaited_client: false,
+            is_of_node: false,
             reason: None,
         }),
         Event::ClientGone => {
@@ -309,7 +328,7 @@ fn answer_to(event: Event) -> OwnAnswer {
         }
         Event::BrokenRequest(broken) => OwnAnswer::closing(broken.status(), broken.message()),
         Event::Deadline => OwnAnswer::deadline(),
-        Event::BrokenResponse(broken) => OwnAnswer::error(502, broken.message()),
+        Event::BrokenResponse(broken) => OwnAnswer::error(broken.status_of_response(), broken.message()),
         Event::PluginFailed => OwnAnswer::error(500, "a plugin failed"),
         Event::Cut => OwnAnswer::error(502, "the node broke its response off"),
         Event::Head | Event::Finished | Event::NodeFailed(_) | Event::ClientGone => {

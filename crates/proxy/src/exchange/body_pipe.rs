@@ -8,7 +8,8 @@
 //!
 //! Where the node has nothing more for now, filters give what they hold back without need. A filter that takes long says how
 //! much it takes at once, and the worker serves others in between; one that takes too long for that has its work done on
-//! another thread, and nothing is read meanwhile.
+//! another thread, and nothing is read meanwhile. Where those threads have too much to do, the body waits for its turn, up to a
+//! bound.
 //!
 //! Nothing is read, and no filter is given a piece, before what the last one came to is written: that is the backpressure, and
 //! what bounds the memory where a small piece becomes a large one. A request can be sent again as long as all that its filters
@@ -25,17 +26,21 @@ use crate::basics::buffer::Buffers;
 use crate::connection::stream::Stream;
 use crate::worker::Worker;
 use crate::worker::body_memory::{Full, Held};
-use crate::worker::offload::Done;
+use crate::worker::offload::Offloading;
 use crate::worker::plugins::{Refusal, guarded};
+use offloaded::Doing;
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use stillgate_plugin::BodyChanges;
 use stillgate_plugin::body::Change;
-use stillgate_plugin::flow::{Output, Work};
-use tokio::sync::oneshot;
+use stillgate_plugin::flow::Output;
+use stillgate_wire::Edits;
+use tokio::time::Sleep;
 
 /// What a filter is given at once.
 pub(super) const PIECE_BYTES_MAX: usize = 16 * 1024;
@@ -96,13 +101,9 @@ struct Waiting {
     at: usize,
     plugin: &'static str,
     step: Step,
-    done: Doing,
-}
-
-/// Where the work is.
-enum Doing {
-    Here(Work),
-    Elsewhere(oneshot::Receiver<Done>),
+    doing: Doing,
+    /// Ends the wait; `None`: it has not begun.
+    limit: Option<Pin<Box<Sleep>>>,
 }
 
 /// Why a body goes no further.
@@ -126,7 +127,16 @@ impl BrokenBody {
         match self.why {
             Why::Refused(Refusal::Malformed) => 400,
             Why::Refused(Refusal::Failed) | Why::Panic => 500,
+            Why::Refused(Refusal::Busy) => 503,
             Why::Refused(_) => 413,
+        }
+    }
+
+    /// The same where it is the response's.
+    pub(crate) fn status_of_response(self) -> u16 {
+        match self.why {
+            Why::Refused(Refusal::Busy) => 503,
+            _ => 502,
         }
     }
 
@@ -136,6 +146,7 @@ impl BrokenBody {
             Why::Refused(Refusal::Memory | Refusal::ClientMemory) => {
                 "the memory limit for bodies held by plugins is reached"
             }
+            Why::Refused(Refusal::Busy) => "the threads that do the work of plugins are busy",
             Why::Refused(Refusal::Time) => "plugins exceeded their CPU limit for this body",
             Why::Refused(Refusal::Head | Refusal::TooLarge) => "the body is larger than a plugin may hold",
             Why::Refused(Refusal::Failed) | Why::Panic => "a plugin failed",
@@ -149,6 +160,10 @@ impl BrokenBody {
 
     pub(crate) fn is_panic(self) -> bool {
         self.why == Why::Panic
+    }
+
+    pub(crate) fn is_busy(self) -> bool {
+        self.why == Why::Refused(Refusal::Busy)
     }
 
     /// Counts it, and tells the log.
@@ -323,18 +338,18 @@ impl Filtered {
     }
 
     /// Runs a body that is here as a whole.
-    fn run_all(&mut self, body: &[u8]) -> Result<(), BrokenBody> {
+    async fn run_all(&mut self, body: &[u8], threads: &Offloading) -> Result<(), BrokenBody> {
         if !self.changes.drops_what_comes() {
             for piece in body.chunks(PIECE_BYTES_MAX) {
                 self.run(piece, Step::Piece)?;
-                self.finish_work()?;
+                self.finish_work(threads).await?;
             }
             self.run(&[], Step::End)?;
-            return self.finish_work();
+            return self.finish_work(threads).await;
         }
         while !self.is_ended {
             self.take_replacement()?;
-            self.finish_work()?;
+            self.finish_work(threads).await?;
         }
         Ok(())
     }
@@ -381,7 +396,7 @@ impl Filtered {
             return Err(broken(Why::Refused(Refusal::Time)));
         }
         let plugin = running.get();
-        self.waiting = work.map(|(at, work)| Waiting { at, plugin, step, done: Doing::Here(work) });
+        self.waiting = work.map(|(at, work)| Waiting { at, plugin, step, doing: Doing::NotBegun(work), limit: None });
         let held: usize = self.changes.filters_mut().map(|(_, filter)| filter.held_bytes()).sum();
         let bytes = held + self.out.len() + self.between.iter().map(Vec::capacity).sum::<usize>();
         let counted = self.held.as_mut().map_or(Ok(()), |counted| counted.set(bytes));
@@ -409,7 +424,7 @@ impl From<Full> for Refusal {
 /// All that comes of a body that is here as a whole.
 ///
 /// `None`: nothing changes it.
-pub(crate) fn filter_all(
+pub(crate) async fn filter_all(
     filtered: &mut Filtered,
     body: &[u8],
     client: IpAddr,
@@ -423,7 +438,7 @@ pub(crate) fn filter_all(
         return Ok(None);
     }
     filtered.start(false, worker.plugins.held.begin(client));
-    filtered.run_all(body)?;
+    filtered.run_all(body, &worker.plugins.offloading).await?;
     Ok(Some(std::mem::take(&mut filtered.out)))
 }
 
@@ -432,6 +447,8 @@ pub(crate) struct BodyPipe<'a> {
     pub(crate) receiver: &'a mut Receiver,
     pub(crate) filtered: &'a mut Filtered,
     pub(crate) sender: &'a mut Sender,
+    /// Of a request: what its trailers must not say again.
+    pub(crate) edits: Option<&'a Edits>,
 }
 
 impl BodyPipe<'_> {
@@ -443,7 +460,8 @@ impl BodyPipe<'_> {
         }
         let buffers = &worker.buffers;
         let end = self.receiver.is_done().then(|| self.receiver.trailers());
-        self.sender.stage(self.receiver.content(), end, buffers);
+        let end = end.map(|lines| self.edits.map_or(Cow::Borrowed(lines), |edits| edits.trailers(lines)));
+        self.sender.stage(self.receiver.content(), end.as_deref(), buffers);
         self.pass_on(self.sender.content_left());
         Ok(())
     }

@@ -111,7 +111,7 @@ pub(super) async fn connect(
             let fault = fault.map(|name| state.borrow_mut().refuse_name(index, &name));
             // A client that gives a call less time than we give a node shows nothing of the node either.
             let is_late = error.failure == Failure::ConnectTimeout && deadline_ms < ours_ms;
-            if fault == Some(NameFault::Name) {
+            if fault == Some(NameFault::Unproved) {
                 error.failure = Failure::Name;
             }
             let is_of_node = !error.is_local && !is_late && matches!(fault, None | Some(NameFault::Node));
@@ -119,5 +119,23 @@ pub(super) async fn connect(
             health::report(worker, upstream, index, report, || error.reason());
             Err(error)
         }
+    }
+}
+
+/// The node at `index` is connected to under the server name that another one has refused while nothing proved the name:
+/// what that shows of the other.
+#[cold]
+pub(super) fn judge_refusal(serving: &Serving<'_>, tries: &Tries<'_>, refused: usize, index: usize) {
+    let Some(name) = server_name(serving.exchange, tries, index) else { return };
+    let (upstream, name) = (tries.target.upstream, name.to_str());
+    let fault = {
+        let mut state = upstream.state.borrow_mut();
+        // Also where the connection was there: the name may have been forgotten since it was made.
+        state.accept_name(index, &name);
+        state.refuse_name(refused, &name)
+    };
+    if fault == NameFault::Node {
+        let why = || "it refuses a server name that another node accepts".to_owned();
+        health::report(serving.worker, upstream, refused, Report::Failed(Failure::Connect), why);
     }
 }

@@ -14,7 +14,7 @@ use crate::connection::stream::Stream;
 use std::io;
 use std::ops::Range;
 use std::task::{Context, Poll, ready};
-use stillgate_wire::{BodyDecoder, ChunkError, Framing};
+use stillgate_wire::{BodyDecoder, ChunkError};
 use tokio::io::ReadBuf;
 
 /// What has been received on one connection and not been passed on.
@@ -90,12 +90,12 @@ impl Receiver {
     }
 
     /// The head is complete: what follows it is the body's.
-    pub(crate) fn start_body(&mut self, head_len: usize, framing: Framing) -> Result<(), ChunkError> {
+    pub(crate) fn start_body(&mut self, head_len: usize, decoder: BodyDecoder) -> Result<(), ChunkError> {
         let end = self.leftover.end;
         self.base = head_len;
         self.content = head_len..head_len;
         self.leftover = end..end;
-        self.decoder = BodyDecoder::new(framing);
+        self.decoder = decoder;
         self.decode(head_len..end)
     }
 
@@ -157,6 +157,12 @@ impl Receiver {
     /// Trailer lines of a finished body.
     pub(crate) fn trailers(&self) -> &[u8] {
         self.decoder.trailers()
+    }
+
+    /// Trailer fields that were dropped for their names.
+    #[inline]
+    pub(crate) fn dropped_trailers(&self) -> usize {
+        self.decoder.dropped()
     }
 
     /// Reads bytes of a head; `Ready(Ok(0))` is the end of the connection. The buffer must have room.

@@ -221,9 +221,16 @@ impl<'a> Relay<'a> {
     #[cold]
     fn wait_for_request_filters(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
         let Serving { worker, exchange, .. } = &mut self.serving;
+        let was_waiting = exchange.request_body.is_waiting();
         match exchange.request_pipe().wait_for_filters(cx, worker) {
             Poll::Pending => Ok(Poll::Pending),
-            Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
+            Poll::Ready(Ok(())) => {
+                if was_waiting {
+                    self.request_moved_ms = worker.clock.now_ms();
+                    self.try_began_ms = self.request_moved_ms;
+                }
+                Ok(Poll::Ready(()))
+            }
             Poll::Ready(Err(broken)) => Err(Event::BrokenRequest(broken)),
         }
     }
@@ -336,9 +343,15 @@ impl<'a> Relay<'a> {
             return Ok(Poll::Ready(()));
         }
         let Serving { worker, exchange, .. } = &mut self.serving;
+        let was_waiting = exchange.response_body.is_waiting();
         match exchange.response_pipe().wait_for_filters(cx, worker) {
             Poll::Pending => Ok(Poll::Pending),
-            Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
+            Poll::Ready(Ok(())) => {
+                if was_waiting {
+                    self.response_moved_ms = worker.clock.now_ms();
+                }
+                Ok(Poll::Ready(()))
+            }
             Poll::Ready(Err(broken)) => Err(self.stop(Event::BrokenResponse(broken))),
         }
     }
@@ -452,12 +465,14 @@ impl<'a> Relay<'a> {
         if sending && !self.serving.exchange.to_node.is_idle() {
             let since_ms = self.node_takes.map_or(self.request_moved_ms, |uptake| uptake.since_ms());
             consider(since_ms + self.bounds.node.send, Wait::NodeSend);
-        } else if sending && !self.awaits_continue {
+        } else if sending && !self.awaits_continue && !self.serving.exchange.request_body.is_waiting() {
             consider(self.request_moved_ms + self.bounds.client_body_ms, Wait::ClientBody);
         }
         if !self.serving.exchange.to_client.is_idle() && !self.serving.exchange.holds_response() {
             let since_ms = self.client_takes.map_or(self.response_moved_ms, |uptake| uptake.since_ms());
             consider(since_ms + self.bounds.client_send_ms, Wait::ClientSend);
+        } else if self.serving.exchange.response_body.is_waiting() {
+            // The filters have a bound of their own.
         } else if !sending || self.awaits_continue || self.phase == Phase::Body {
             let moved_ms = self.request_moved_ms.max(self.response_moved_ms);
             consider(moved_ms + self.bounds.node.read, Wait::NodeRead);

@@ -13,6 +13,7 @@ use crate::plan::snapshot::Snapshot;
 use crate::sockets::listener::Active;
 use crate::worker::Worker;
 use std::rc::Rc;
+use stillgate_wire::BodyDecoder;
 
 /// Serves the request whose head was just parsed.
 pub(crate) async fn run(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange) -> After {
@@ -98,7 +99,8 @@ async fn phases(serving: &mut Serving<'_>) -> Result<After, OwnAnswer> {
 fn receive(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
     let settings = serving.settings();
     let Serving { client, exchange, .. } = serving;
-    let started = exchange.from_client.start_body(exchange.request.len, exchange.request.framing);
+    let decoder = BodyDecoder::of_request(exchange.request.framing, exchange.request.drops_underscores);
+    let started = exchange.from_client.start_body(exchange.request.len, decoder);
     let head = exchange.from_client.head();
     client.address = client_address(settings, head, &exchange.request, client.peer.ip());
     (client.port, client.is_named) = (client.peer.port(), false);
@@ -121,7 +123,7 @@ async fn give(serving: &mut Serving<'_>, own: OwnAnswer) -> After {
             Err(own) => own,
         },
     };
-    match answer::stage(serving, own) {
+    match answer::stage(serving, own).await {
         Some(keep_alive) => answer::flush(serving, keep_alive).await,
         None => After::Close,
     }
@@ -130,6 +132,10 @@ async fn give(serving: &mut Serving<'_>, own: OwnAnswer) -> After {
 /// The response is out: plugins, metrics and the access log are told.
 #[inline]
 fn log(serving: &mut Serving<'_>) {
+    let dropped = serving.exchange.from_client.dropped_trailers();
+    if dropped > 0 {
+        serving.worker.counters.header_lines_dropped.add(dropped as u64);
+    }
     let ended = Moment::now(&serving.exchange.outcome);
     chain::log(serving, ended);
     serving.worker.record(serving.client, serving.exchange, serving.snapshot, ended);

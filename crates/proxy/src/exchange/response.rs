@@ -8,7 +8,7 @@ use super::sender::Coding;
 use super::{Exchange, Serving, upgraded};
 use std::io::Write;
 use stillgate_upstream::Failure;
-use stillgate_wire::{Framing, Method, Name, ResponseHead, Version, reason, write_response};
+use stillgate_wire::{BodyDecoder, Framing, Method, Name, ResponseHead, Version, reason, write_response};
 
 /// Interim responses passed on for one request.
 const INTERIMS_MAX: u32 = 100;
@@ -49,7 +49,8 @@ pub(super) fn begin(relay: &mut Relay<'_>) -> Result<(), Event> {
         return upgraded::agree(relay);
     }
     let exchange = &mut *relay.serving.exchange;
-    let started = exchange.from_node.start_body(exchange.response.len, exchange.response.framing);
+    let decoder = BodyDecoder::new(exchange.response.framing);
+    let started = exchange.from_node.start_body(exchange.response.len, decoder);
     started.map_err(|_| Event::NodeFailed(Failure::BadResponse))?;
     forwarding::edit_response(exchange, &relay.serving.snapshot.plan.settings);
     if exchange.chains.is_on() {

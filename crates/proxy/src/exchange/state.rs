@@ -129,13 +129,23 @@ impl Exchange {
     /// The way of the request's body.
     #[inline]
     pub(crate) fn request_pipe(&mut self) -> BodyPipe<'_> {
-        BodyPipe { receiver: &mut self.from_client, filtered: &mut self.request_body, sender: &mut self.to_node }
+        BodyPipe {
+            receiver: &mut self.from_client,
+            filtered: &mut self.request_body,
+            sender: &mut self.to_node,
+            edits: Some(&self.request_edits.fields),
+        }
     }
 
     /// The way of the response's body.
     #[inline]
     pub(crate) fn response_pipe(&mut self) -> BodyPipe<'_> {
-        BodyPipe { receiver: &mut self.from_node, filtered: &mut self.response_body, sender: &mut self.to_client }
+        BodyPipe {
+            receiver: &mut self.from_node,
+            filtered: &mut self.response_body,
+            sender: &mut self.to_client,
+            edits: None,
+        }
     }
 
     /// Whether the request could be sent once more from its beginning.

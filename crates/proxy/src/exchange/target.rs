@@ -7,6 +7,7 @@ use crate::connection::grpc;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::plan::{Settings, TimeoutsMs};
 use stillgate_config::Balance;
+use stillgate_plugin::Part;
 use stillgate_plugin::facts::append_address;
 use stillgate_route::Lookup;
 use stillgate_wire::HeadLimits;
@@ -90,26 +91,36 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Puts the value that the consistent hash hashes into `exchange.key`, as plugins have left it; the client's address where there is
-/// none, as in APISIX. False: nothing is hashed.
+/// Puts the text that the consistent hash hashes into `exchange.key`, as plugins have left it; the client's address where the
+/// request has none of its variables, as in APISIX. False: nothing is hashed.
 fn hash_key(serving: &mut Serving<'_>, balance: &Balance) -> bool {
-    let Balance::ConsistentHash(variable) = balance else { return false };
+    let Balance::ConsistentHash(hashed) = balance else { return false };
     // Taken out while the exchange lends its facts.
     let mut key = std::mem::take(&mut serving.exchange.key);
     let mut buffer = std::mem::take(&mut serving.exchange.value);
     key.clear();
-    let mut take = |value: Option<&[u8]>| value.map(|value| key.extend_from_slice(value)).is_some();
-    let has_value = match serving.exchange.chains.is_on() {
-        true => chain::edited_value(serving, variable, &mut buffer, &mut take),
-        false => {
-            let facts = serving.exchange.facts(serving.client, &serving.snapshot.plan);
-            take(facts.value(variable, &mut buffer))
-        }
-    };
+    let mut has_value = false;
+    for part in hashed.parts() {
+        let (variable, default) = match part {
+            Part::Text(text) => {
+                key.extend_from_slice(text);
+                continue;
+            }
+            Part::Variable(variable) => (variable, None),
+            Part::WithDefault(variable, default) => (variable, Some(&**default)),
+        };
+        let mut take = |value: Option<&[u8]>| value.or(default).map(|value| key.extend_from_slice(value)).is_some();
+        has_value |= match serving.exchange.chains.is_on() {
+            true => chain::edited_value(serving, variable, &mut buffer, &mut take),
+            false => {
+                let facts = serving.exchange.facts(serving.client, &serving.snapshot.plan);
+                take(facts.value(variable, &mut buffer))
+            }
+        };
+    }
     if !has_value {
-        buffer.clear();
-        append_address(&mut buffer, serving.client.address);
-        take(Some(&buffer));
+        key.clear();
+        append_address(&mut key, serving.client.address);
     }
     (serving.exchange.key, serving.exchange.value) = (key, buffer);
     true

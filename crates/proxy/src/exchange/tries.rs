@@ -10,6 +10,7 @@ use super::{After, Exchange, Serving};
 use crate::node::health;
 use crate::telemetry::metrics::UpstreamEvent;
 use std::borrow::Cow;
+use std::cell::Cell;
 use stillgate_upstream::{Attempt, Decision, Failure, Report, decide};
 use stillgate_wire::ResponseError;
 
@@ -23,6 +24,9 @@ pub(super) struct Tries<'a> {
     /// The node that closed a new connection on the request without an answer. It counts against the node unless a second
     /// one does the same.
     pub(super) closed: Option<usize>,
+    /// The node that has refused the request's server name, which no node is known to accept. The next node that is connected
+    /// to shows whether the name or the first node is at fault, and takes this out.
+    pub(super) refused: Cell<Option<usize>>,
     /// What is answered where there is no other node.
     status: u16,
 }
@@ -30,7 +34,15 @@ pub(super) struct Tries<'a> {
 /// Tries nodes, and says what becomes of the connection.
 pub(super) async fn run(serving: &mut Serving<'_>, target: &Target<'_>) -> Result<After, OwnAnswer> {
     let began_ms = serving.worker.clock.now_ms();
-    let mut tries = Tries { target, began_ms, retries_used: 0, is_fresh: false, closed: None, status: 503 };
+    let mut tries = Tries {
+        target,
+        began_ms,
+        retries_used: 0,
+        is_fresh: false,
+        closed: None,
+        refused: Cell::default(),
+        status: 503,
+    };
     serving.exchange.tried.clear();
     let mut same = None;
     loop {
@@ -40,12 +52,18 @@ pub(super) async fn run(serving: &mut Serving<'_>, target: &Target<'_>) -> Resul
         }
         serving.exchange.tried.insert(index);
         match attempt::run(serving, &tries, index).await {
-            Ended::Done(after) => return Ok(after),
+            Ended::Done(after) => {
+                tries.spare_closed(serving);
+                return Ok(after);
+            }
             Ended::Switched(node) => {
                 serving.exchange.upgraded = Some(Switch::Tunnel(Box::new(Upgraded::new(serving, index, node))));
                 return Ok(After::Tunnel);
             }
-            Ended::Refused(own) => return Err(own),
+            Ended::Refused(own) => {
+                tries.spare_closed(serving);
+                return Err(own);
+            }
             Ended::Failed(failed) => same = tries.next(serving, index, failed)?.then_some(index),
         }
     }
@@ -55,7 +73,11 @@ impl Tries<'_> {
     fn pick(&self, serving: &Serving<'_>) -> Option<usize> {
         let Exchange { has_key, key, tried, .. } = &*serving.exchange;
         let (key, now_ms) = (has_key.then_some(key.as_slice()), serving.worker.clock.now_ms());
-        self.target.upstream.state.borrow_mut().pick(key, now_ms, serving.worker.random(), tried)
+        let (mut state, random) = (self.target.upstream.state.borrow_mut(), serving.worker.random());
+        match self.refused.get() {
+            None => state.pick(key, now_ms, random, tried),
+            Some(_) => state.pick_undoubted(key, now_ms, random, tried),
+        }
     }
 
     #[cold]
@@ -72,9 +94,6 @@ impl Tries<'_> {
     /// Whether the same node is asked again after a try that failed; otherwise it is the next one.
     #[cold]
     fn next(&mut self, serving: &mut Serving<'_>, index: usize, failed: Failed) -> Result<bool, OwnAnswer> {
-        if serving.worker.clock.now_ms() >= self.target.bounds.deadline_ms {
-            return Err(OwnAnswer::deadline());
-        }
         let attempt = self.judge(serving, index, &failed);
         if failed.is_closed() {
             let before = self.closed.replace(index);
@@ -84,6 +103,13 @@ impl Tries<'_> {
             }
         } else if failed.response_started {
             self.closed = None;
+        }
+        if failed.failure == Failure::Name {
+            self.refused.set(Some(index));
+        }
+        if serving.worker.clock.now_ms() >= self.target.bounds.deadline_ms {
+            self.spare_closed(serving);
+            return Err(OwnAnswer::deadline());
         }
         match decide(&attempt) {
             Decision::RetrySame => {
@@ -119,6 +145,16 @@ impl Tries<'_> {
         }
     }
 
+    /// The request may be over before another node shows whether the one that closed its connection is at fault. As the client
+    /// may have ended it, that does not count; closing on request after request does. Where the node was blamed, this
+    /// changes nothing.
+    #[inline]
+    fn spare_closed(&self, serving: &Serving<'_>) {
+        if self.closed.is_some() {
+            self.acquit([self.closed, None], serving);
+        }
+    }
+
     fn fail(&self, serving: &mut Serving<'_>, failed: Failed, status: u16) -> OwnAnswer {
         self.blame_closed(serving);
         let exchange = &mut *serving.exchange;
@@ -139,6 +175,7 @@ impl Tries<'_> {
             reused: failed.reused,
             request_sent: failed.request_sent,
             closed_before: self.closed.is_some_and(|closed| closed != index) && failed.is_closed(),
+            refused_before: self.refused.get().is_some(),
             response_started: failed.response_started,
             // Of the request that the node gets, whatever the client's was.
             idempotent: serving.exchange.method_sent.is_idempotent(),

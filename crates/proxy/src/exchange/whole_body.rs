@@ -32,7 +32,7 @@ pub(super) async fn receive(
     let mut moved_ms = serving.worker.clock.now_ms();
     let received = poll_fn(|cx| poll(serving, &mut kept, bytes_max, &mut moved_ms, cx)).await;
     match received {
-        Ok(()) => finish(serving, kept).map(Ok).map_err(|broken| refused(serving, broken)),
+        Ok(()) => finish(serving, kept).await.map(Ok).map_err(|broken| refused(serving, broken)),
         Err(Stopped::Lost(lost)) => Ok(Err(lost)),
         Err(Stopped::Broken(broken)) => Err(refused(serving, broken)),
         Err(Stopped::TooLarge) => Err(beyond(serving, too_large)),
@@ -133,7 +133,7 @@ fn keep(exchange: &mut Exchange, kept: &mut Vec<u8>) {
 }
 
 /// The body is here: it takes the place of what came, unless it is there still.
-fn finish(serving: &mut Serving<'_>, mut kept: Vec<u8>) -> Result<(), BrokenBody> {
+async fn finish(serving: &mut Serving<'_>, mut kept: Vec<u8>) -> Result<(), BrokenBody> {
     let Serving { worker, client, exchange, .. } = serving;
     let has_changes = !exchange.request_body.is_empty();
     if kept.is_empty() && !has_changes {
@@ -141,7 +141,7 @@ fn finish(serving: &mut Serving<'_>, mut kept: Vec<u8>) -> Result<(), BrokenBody
     }
     keep(exchange, &mut kept);
     if has_changes {
-        let filtered = filter_all(&mut exchange.request_body, &kept, client.address, worker)?;
+        let filtered = filter_all(&mut exchange.request_body, &kept, client.address, worker).await?;
         exchange.request_body.clear();
         // It is not on its way yet.
         exchange.request_body.changes.captured_mut().rewind();

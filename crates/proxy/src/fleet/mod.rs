@@ -30,7 +30,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_config::{Gateway, ListenPlace, Listener};
 use stillgate_metrics::Writer;
 use stillgate_plugin::{Outbox, Process};
@@ -39,6 +39,10 @@ use tokio::sync::{mpsc, watch};
 
 /// Changes of listeners that a worker has not looked at yet.
 const UPDATES_MAX: usize = 16;
+
+/// How long a change of listeners waits for workers to apply it, and how often it looks. Busy workers need a turn of theirs.
+const UPDATE_TIME: Duration = Duration::from_millis(500);
+const UPDATE_LOOK: Duration = Duration::from_millis(1);
 
 /// What a worker's thread is called, before its number.
 pub const WORKER_NAME: &str = "worker-";
@@ -196,7 +200,8 @@ impl Fleet {
         Ok(NewListeners { listeners: listeners.to_vec(), added, dealt })
     }
 
-    /// Has the workers listen on what a configuration says, and no more. What comes in by others gets so long to finish.
+    /// Has the workers listen on what a configuration says, and no more. What comes in by others gets so long to finish. Waits until
+    /// they do, for a moment at most: who has reloaded expects new connections to be served as the new configuration says.
     pub fn listen(&mut self, new: NewListeners, within: Duration) {
         let NewListeners { listeners, added, dealt } = new;
         let Some(sockets) = &mut self.sockets else { return };
@@ -205,13 +210,19 @@ impl Fleet {
         self.closing.extend(removed.iter().map(|listening| (listening.bound(), listening.held())));
         // The workers' descriptors are to be the last: who closes those takes first what waits.
         drop(removed);
+        let pending = Arc::new(());
         for (updates, added) in self.updates.iter().zip(dealt) {
             if added.is_empty() && changed.is_empty() && places.is_empty() {
                 continue;
             }
-            let update = ListenerUpdate { added, changed: changed.clone(), removed: places.clone(), within };
+            let (changed, pending) = (changed.clone(), pending.clone());
+            let update = ListenerUpdate { added, changed, removed: places.clone(), within, pending };
             // There was room, and none but this sends; a worker that has ended listens on nothing.
             let _ = updates.try_send(update);
+        }
+        let deadline = Instant::now() + UPDATE_TIME;
+        while Arc::strong_count(&pending) > 1 && Instant::now() < deadline {
+            std::thread::sleep(UPDATE_LOOK);
         }
     }
 

@@ -43,6 +43,8 @@ pub(crate) struct ListenerUpdate {
     pub(crate) removed: Vec<ListenPlace>,
     /// What connections of those removed get to finish.
     pub(crate) within: Duration,
+    /// Dropped once the update is applied, so that its sender can wait for that.
+    pub(crate) pending: Arc<()>,
 }
 
 /// What a worker listens on.
@@ -101,6 +103,7 @@ impl Serving {
         if !update.removed.is_empty() {
             spawn_local(wake_connections(worker.clone()));
         }
+        drop(update.pending);
         result
     }
 

@@ -40,10 +40,12 @@ impl<'a> Choice<'a> {
             return Err(STATUS_UNAVAILABLE);
         }
         let key = match &definition.balance {
-            Balance::ConsistentHash(variable) => {
-                let (vars, mut buffer) = (StreamVars { session, ends }, Vec::new());
-                let mut value = |variable| vars.value(variable, &mut buffer).map(<[u8]>::to_vec);
-                value(variable).or_else(|| value(&Variable::RemoteAddr))
+            Balance::ConsistentHash(hashed) => {
+                let (vars, mut key, mut buffer) = (StreamVars { session, ends }, Vec::new(), Vec::new());
+                if hashed.write(&vars, &mut key, &mut buffer) == 0 {
+                    key = vars.value(&Variable::RemoteAddr, &mut buffer).unwrap_or_default().to_vec();
+                }
+                Some(key)
             }
             Balance::RoundRobin | Balance::LeastConn | Balance::Ewma => None,
         };
@@ -92,6 +94,7 @@ impl<'a> Choice<'a> {
             reused: false,
             request_sent: false,
             closed_before: false,
+            refused_before: false,
             response_started: false,
             idempotent: true,
             body_replayable: true,

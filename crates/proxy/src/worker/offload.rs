@@ -5,21 +5,21 @@
 
 use super::plugins::{Panicked, guarded};
 use crate::basics::clock::thread_cpu_time;
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
-use std::sync::OnceLock;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use stillgate_plugin::QueueFull;
 use stillgate_plugin::flow::{Output, Work};
 use stillgate_profiler::threads::Registration;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// Threads that work for one plugin.
-const THREADS: usize = 2;
+pub(crate) const THREADS: usize = 2;
 /// Plugins with threads of their own; those beyond share the threads of the last. Each thread takes memory for its stack only, and
 /// waits.
 const PLUGINS_MAX: usize = 32;
 /// Work of one plugin that may wait for one of its threads.
-const QUEUE_MAX: usize = 256;
+pub(crate) const QUEUE_MAX: usize = 256;
 /// Their niceness, which is that of the control thread: less than a worker's.
 const NICE: i32 = 10;
 
@@ -45,39 +45,68 @@ struct Pool {
     plugin: &'static str,
     /// `None`: they could not be begun.
     queue: Option<Sender<Job>>,
+    /// The places of the queue that are free. Those who wait for one get it in their order.
+    places: Arc<Semaphore>,
 }
+
+/// A place in the queue of a plugin's work.
+pub(crate) struct Place(OwnedSemaphorePermit);
 
 struct Job {
     work: Work,
     done: oneshot::Sender<Done>,
+    /// Given back when a thread takes the job.
+    place: Place,
 }
 
 impl Offloading {
     /// Has work of a plugin done. Dropping the receiver lets go of work that has not begun.
     pub(crate) fn submit(&self, plugin: &'static str, work: Work) -> Result<oneshot::Receiver<Done>, QueueFull> {
-        self.submit_or_return(plugin, work).map_err(|_| QueueFull)
+        let pool = self.pool_of(plugin).ok_or(QueueFull)?;
+        let place = pool.places.clone().try_acquire_owned().map_err(|_| QueueFull)?;
+        pool.submit(work, Place(place))
     }
 
-    /// The same; where as much waits as may, the work comes back.
-    pub(crate) fn submit_or_return(&self, plugin: &'static str, work: Work) -> Result<oneshot::Receiver<Done>, Work> {
-        let Some(queue) = self.queue_of(plugin) else { return Err(work) };
-        let (done, receiver) = oneshot::channel();
-        match queue.try_send(Job { work, done }) {
-            Ok(()) => Ok(receiver),
-            Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => Err(job.work),
-        }
+    /// Waits for a place in the queue.
+    pub(crate) fn place(&self, plugin: &'static str) -> impl Future<Output = Result<Place, QueueFull>> + use<> {
+        let places = self.pool_of(plugin).map(|pool| pool.places.clone());
+        async move { places.ok_or(QueueFull)?.acquire_owned().await.map(Place).map_err(|_| QueueFull) }
     }
 
-    fn queue_of(&self, plugin: &'static str) -> Option<&Sender<Job>> {
+    /// [`Offloading::submit`] with a place of the plugin's queue.
+    pub(crate) fn submit_at(
+        &self,
+        plugin: &'static str,
+        work: Work,
+        place: Place,
+    ) -> Result<oneshot::Receiver<Done>, QueueFull> {
+        self.pool_of(plugin).ok_or(QueueFull)?.submit(work, place)
+    }
+
+    fn pool_of(&self, plugin: &'static str) -> Option<&Pool> {
         let mut last = None;
         for pool in &self.pools {
-            let pool = pool.get_or_init(|| Pool { plugin, queue: begin() });
-            last = pool.queue.as_ref();
+            let pool = pool.get_or_init(|| Pool::new(plugin));
+            last = Some(pool);
             if pool.plugin == plugin {
                 break;
             }
         }
         last
+    }
+}
+
+impl Pool {
+    fn new(plugin: &'static str) -> Pool {
+        Pool { plugin, queue: begin(), places: Arc::new(Semaphore::new(QUEUE_MAX)) }
+    }
+
+    fn submit(&self, work: Work, place: Place) -> Result<oneshot::Receiver<Done>, QueueFull> {
+        let queue = self.queue.as_ref().ok_or(QueueFull)?;
+        let (done, receiver) = oneshot::channel();
+        // A place was taken out of the queue before it was given back: there is room for it.
+        queue.try_send(Job { work, done, place }).map_err(|_| QueueFull)?;
+        Ok(receiver)
     }
 }
 
@@ -99,7 +128,8 @@ fn serve(jobs: &Receiver<Job>) {
     let _profiled = Registration::of_current();
     // Of this thread only. Where it is refused the work is done all the same.
     let _ = rustix::process::setpriority_process(None, NICE);
-    for Job { work, done } in jobs {
+    for Job { work, done, place: Place(place) } in jobs {
+        drop(place);
         if !done.is_closed() {
             let began = thread_cpu_time();
             let output = guarded(work);

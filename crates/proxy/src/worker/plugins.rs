@@ -202,6 +202,8 @@ pub(crate) enum Refusal {
     ClientMemory,
     /// Filters have worked on it for as long as they may.
     Time,
+    /// The threads that do a filter's work have had too much else to do.
+    Busy,
 }
 
 impl Refusal {
@@ -215,6 +217,7 @@ impl Refusal {
             Refusal::Memory => "memory",
             Refusal::ClientMemory => "client_memory",
             Refusal::Time => "time",
+            Refusal::Busy => "busy",
         }
     }
 }

@@ -13,8 +13,8 @@ const COUNTS: usize = 3;
 /// Share and length (in the unit of the values) of the tails of a step's size, beyond the least.
 pub(super) const TAILS: [(f64, f64); 2] = [(0.7, 0.03), (0.3, 0.25)];
 
-/// A product is turned into a logarithm before it overflows.
-const PRODUCT_MAX: f64 = 1e150;
+/// Factors of a likelihood are brought back to 1 after so many, before their product overflows.
+const FACTORS: usize = 4;
 
 /// A place with readings, and the steps between it and the one before.
 pub(super) struct Row {
@@ -43,13 +43,23 @@ pub(super) fn rows(readings: &[Reading], weights: &[f64]) -> Vec<Row> {
     rows
 }
 
+/// The sums of one noise model up to each row: enough to know how well it explains the readings.
+pub(super) struct Explained {
+    noise: Noise,
+    /// Logarithm of the probability of all readings, but for a factor that all models share.
+    pub(super) log_evidence: f64,
+    /// Of chains with none, one and two steps, after the last row.
+    counts: [f64; COUNTS],
+    /// Of each row: probability of each level given the row's own readings.
+    seen: Vec<Vec<f64>>,
+    before: Vec<Sums>,
+}
+
 /// All sums of one noise model.
 #[derive(Debug, Clone)]
 pub(super) struct Chain {
     pub(super) noise: Noise,
-    /// Logarithm of the probability of all readings, but for a factor that all models share.
-    pub(super) log_evidence: f64,
-    /// Its share among the models; set by who compares them.
+    /// Its share among the models.
     pub(super) share: f64,
     pub(super) none: f64,
     pub(super) several: f64,
@@ -71,28 +81,36 @@ type Sums = [Vec<f64>; COUNTS];
 /// Of no step, one step before a place, one after it, two steps: of each level of the place.
 pub(super) type Fates = [Vec<f64>; 4];
 
-impl Chain {
+impl Explained {
     /// `ends` are the weights of chains with none, one, two steps.
-    pub(super) fn of(rows: &[Row], noise: Noise, ends: [f64; COUNTS], step_min: f64, grid: &Grid) -> Chain {
-        let jump = Jump::new(step_min, grid);
+    pub(super) fn of(rows: &[Row], noise: Noise, ends: [f64; COUNTS], jump: &Jump, grid: &Grid) -> Explained {
         let mut log_scale = 0.0;
-        let seen: Vec<Vec<f64>> = rows.iter().map(|row| likelihood(row, noise, grid, &mut log_scale)).collect();
-        let before = forward(rows, &seen, &jump, &mut log_scale);
-        let behind = backward(rows, &seen, &jump);
-        let last: Vec<f64> = before[rows.len() - 1].iter().map(|level| level.iter().sum()).collect();
-        let counts: Vec<f64> = last.iter().zip(ends).map(|(sum, end)| sum * end).collect();
+        let levels: Vec<f64> = (0..grid.cells).map(|index| grid.level(index)).collect();
+        let seen: Vec<Vec<f64>> = rows.iter().map(|row| likelihood(row, noise, &levels, &mut log_scale)).collect();
+        let before = forward(rows, &seen, jump, &mut log_scale);
+        let last = &before[rows.len() - 1];
+        let counts: [f64; COUNTS] = std::array::from_fn(|count| last[count].iter().sum::<f64>() * ends[count]);
+        let log_evidence = log_scale + counts.iter().sum::<f64>().ln();
+        Explained { noise, log_evidence, counts, seen, before }
+    }
+}
+
+impl Chain {
+    /// `share` is that of its noise among the models, `ends` are the weights of chains with none, one, two steps.
+    pub(super) fn of(explained: Explained, rows: &[Row], share: f64, ends: [f64; COUNTS], jump: &Jump) -> Chain {
+        let Explained { noise, counts, seen, before, .. } = explained;
+        let behind = backward(rows, &seen, jump);
         let total: f64 = counts.iter().sum();
         let mut chain = Chain {
             noise,
-            log_evidence: log_scale + total.ln(),
-            share: 0.0,
+            share,
             none: counts[0] / total,
             several: counts[2] / total,
             gaps: Vec::new(),
             states: Vec::new(),
             before,
             behind: Vec::new(),
-            jump,
+            jump: jump.clone(),
             places: rows.iter().map(|row| row.place).collect(),
             ends,
         };
@@ -140,33 +158,28 @@ impl Chain {
 }
 
 /// Probability of each level given the row's readings, but for a factor whose logarithm goes to `log_scale`.
-fn likelihood(row: &Row, noise: Noise, grid: &Grid, log_scale: &mut f64) -> Vec<f64> {
+fn likelihood(row: &Row, noise: Noise, levels: &[f64], log_scale: &mut f64) -> Vec<f64> {
     let Noise { scale, degrees } = noise;
-    let mut logs: Vec<f64> = (0..grid.cells)
-        .map(|index| {
-            let level = grid.level(index);
-            let (mut product, mut log) = (1.0, 0.0);
-            for value in &row.values {
-                let z = (value - level) / scale;
-                product *= 1.0 + z * z / degrees;
-                if product > PRODUCT_MAX {
-                    log += f64::ln(product);
-                    product = 1.0;
-                }
+    let (inverse, power) = (1.0 / (scale * scale * degrees), ((degrees + 1.0) / 2.0) as i32);
+    // Of the densities' denominators, of which the smallest is 1; far levels may become infinite.
+    let (mut products, mut log) = (vec![1.0; levels.len()], 0.0);
+    for values in row.values.chunks(FACTORS) {
+        for value in values {
+            for (product, level) in products.iter_mut().zip(levels) {
+                let off = value - level;
+                *product *= 1.0 + off * off * inverse;
             }
-            -(degrees + 1.0) / 2.0 * (log + product.ln())
-        })
-        .collect();
-    let best = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        }
+        let least = products.iter().copied().fold(f64::INFINITY, f64::min);
+        products.iter_mut().for_each(|product| *product /= least);
+        log += f64::ln(least);
+    }
     let front = libm::lgamma((degrees + 1.0) / 2.0)
         - libm::lgamma(degrees / 2.0)
         - (degrees * std::f64::consts::PI).ln() / 2.0
         - scale.ln();
-    *log_scale += best + front * row.values.len() as f64;
-    for log in &mut logs {
-        *log = (*log - best).exp();
-    }
-    logs
+    *log_scale += front * row.values.len() as f64 - f64::from(power) * log;
+    products.into_iter().map(|product| product.recip().powi(power)).collect()
 }
 
 /// Up to and with each row.
@@ -312,7 +325,7 @@ pub(super) fn sizes(chains: &[Chain], place: usize, grid: &Grid) -> Vec<f64> {
 
 /// The distribution of a step's size.
 #[derive(Debug, Clone)]
-struct Jump {
+pub(super) struct Jump {
     /// The least, in cells.
     least: usize,
     /// Of each tail: its weight at the least, and what one cell more leaves of it.
@@ -320,7 +333,7 @@ struct Jump {
 }
 
 impl Jump {
-    fn new(step_min: f64, grid: &Grid) -> Jump {
+    pub(super) fn new(step_min: f64, grid: &Grid) -> Jump {
         let least = ((step_min / grid.cell).round() as usize).clamp(1, grid.cells);
         let tails = TAILS.map(|(share, length)| {
             let kept = (-grid.cell / length).exp();
@@ -340,15 +353,21 @@ impl Jump {
     /// After a step from these levels.
     fn over(&self, from: &[f64]) -> Vec<f64> {
         let mut to = vec![0.0; from.len()];
-        for (weight, kept) in self.tails {
-            let (mut rising, mut falling) = (0.0, 0.0);
-            for (more, value) in from.iter().enumerate().take(from.len() - self.least.min(from.len())) {
-                rising = rising * kept + value;
-                to[more + self.least] += weight * rising;
-                let mirrored = from.len() - 1 - more;
-                falling = falling * kept + from[mirrored];
-                to[mirrored - self.least] += weight * falling;
+        let weights = self.tails.map(|(weight, _)| weight);
+        let kept = self.tails.map(|(_, kept)| kept);
+        let (mut rising, mut falling) = ([0.0; TAILS.len()], [0.0; TAILS.len()]);
+        let last = from.len() - 1;
+        for (more, value) in from.iter().enumerate().take(from.len() - self.least.min(from.len())) {
+            let mirrored = last - more;
+            let (mut up, mut down) = (0.0, 0.0);
+            for tail in 0..TAILS.len() {
+                rising[tail] = rising[tail] * kept[tail] + value;
+                falling[tail] = falling[tail] * kept[tail] + from[mirrored];
+                up += weights[tail] * rising[tail];
+                down += weights[tail] * falling[tail];
             }
+            to[more + self.least] += up;
+            to[mirrored - self.least] += down;
         }
         to
     }

@@ -33,7 +33,7 @@ const SCALE_RATIO_OF_FEW: f64 = 1.3;
 const SCALES_FAR_MAX: usize = 5;
 const SCALE_FAR_RATIO: f64 = 1.6;
 
-/// Degrees of freedom: outliers as they come on shared machines, and almost none.
+/// Degrees of freedom: outliers as they come on shared machines, and almost none. Odd, so that densities are whole powers.
 const TAILS: [f64; 2] = [3.0, 11.0];
 
 /// Below this share of the values there is no telling noise from rounding.

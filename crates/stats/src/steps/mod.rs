@@ -14,12 +14,15 @@ mod walk;
 pub use choice::{Conclusion, choose, conclude, next_place};
 
 use crate::estimate::{Estimate, Interval};
-use chain::{Chain, Fates, Row};
+use chain::{Chain, Explained, Fates, Jump, Row};
 use grid::Grid;
 use walk::Seen;
 
 /// How often levels and drift are estimated in turn, each from what the other leaves.
 const DRIFT_ROUNDS_MAX: usize = 4;
+
+/// Noise models that explain the readings so much worse than the best one change nothing.
+const MODEL_SHARE_MIN: f64 = 1e-12;
 
 /// Where the machine walks with a smaller probability than this, nothing is made of it.
 const WALK_SHARE_MIN: f64 = 0.01;
@@ -138,16 +141,22 @@ fn without_drift(readings: &[Reading], drift: Vec<f64>, prior: &StepPrior) -> Op
 fn on_grid(readings: &[Reading], drift: Vec<f64>, prior: &StepPrior, grid: Grid) -> Option<Steps> {
     let Normed { weights, ends, pairs } = Normed::of(prior);
     let rows = chain::rows(readings, &weights);
-    let mut chains: Vec<Chain> =
-        grid.noises.iter().map(|noise| Chain::of(&rows, *noise, ends, prior.step_min, &grid)).collect();
-    let best = chains.iter().map(|chain| chain.log_evidence).fold(f64::NEG_INFINITY, f64::max);
+    let jump = Jump::new(prior.step_min, &grid);
+    let explained: Vec<Explained> =
+        grid.noises.iter().map(|noise| Explained::of(&rows, *noise, ends, &jump, &grid)).collect();
+    let best = explained.iter().map(|explained| explained.log_evidence).fold(f64::NEG_INFINITY, f64::max);
     if !best.is_finite() {
         return None;
     }
-    let sum: f64 = chains.iter().map(|chain| (chain.log_evidence - best).exp()).sum();
-    for chain in &mut chains {
-        chain.share = (chain.log_evidence - best).exp() / sum;
-    }
+    let share = |explained: &Explained| (explained.log_evidence - best).exp();
+    let counted: Vec<(f64, Explained)> = explained
+        .into_iter()
+        .map(|explained| (share(&explained), explained))
+        .filter(|(share, _)| *share >= MODEL_SHARE_MIN)
+        .collect();
+    let sum: f64 = counted.iter().map(|(share, _)| share).sum();
+    let chains: Vec<Chain> =
+        counted.into_iter().map(|(share, explained)| Chain::of(explained, &rows, share / sum, ends, &jump)).collect();
     let over = |of: fn(&Chain) -> f64| chains.iter().map(|chain| chain.share * of(chain)).sum::<f64>();
     let (none, several) = (over(|chain| chain.none), over(|chain| chain.several));
     let noise = over(|chain| chain.noise.scale);

@@ -1,6 +1,6 @@
 //! Planted bisections, a few of those that `cargo bench -p stillgate-stats --bench bisections` runs.
 
-use crate::simulated::{NOISE, OF_STATES, Planted, Scatter, calibration, of_states, ours, search};
+use crate::simulated::{NOISE, Planted, Scatter, Tally, calibration, of_states, ours, search};
 use stillgate_stats::Conclusion;
 
 #[test]
@@ -20,14 +20,41 @@ fn a_step_as_large_as_the_noise_is_found_among_128_commits() {
 
 /// A state that lasts for some runs, or comes by chance, is neither a step nor an outlier that could be left out: what is said of it is
 /// right, or nothing is said.
-#[test]
-fn states_far_apart_are_not_taken_for_steps() {
-    let runs = 15;
-    for scatter in OF_STATES {
-        let [wrong, _] = of_states(scatter, 0..runs);
-        // Of 15 with an error of 5%; more than three have a probability of 0.6%.
-        assert!(wrong * runs as f64 <= 3.0, "{scatter:?}: {wrong}");
-    }
+fn states_are_not_taken_for_steps(scatter: Scatter) {
+    // The nightly makes 1,000.
+    let runs = std::env::var("STILLGATE_BISECTIONS").map_or(16, |runs| runs.parse().unwrap());
+    let halves = std::thread::scope(|scope| {
+        let first = scope.spawn(|| of_states(scatter, None, 0..runs / 2));
+        of_states(scatter, None, runs / 2..runs).plus(first.join().unwrap())
+    });
+    // An error of 5%, of all that are decided and where nothing changed, and three standard deviations of so many runs.
+    let most = |of: u64| 0.05 * of as f64 + 3.0 * (0.05 * 0.95 * of as f64).sqrt();
+    let Tally { right, wrong, invented, unchanged, .. } = halves;
+    assert!((wrong as f64) <= most(right + wrong), "{scatter:?}: {halves:?}");
+    assert!((invented as f64) <= most(unchanged), "{scatter:?}: {halves:?}");
+}
+
+macro_rules! states {
+    ($($name:ident: $scatter:ident,)*) => {$(
+        #[test]
+        fn $name() {
+            states_are_not_taken_for_steps(Scatter::$scatter);
+        }
+    )*};
+}
+
+states! {
+    two_states_are_not_taken_for_steps: TwoStates,
+    two_values_are_not_taken_for_steps: TwoValues,
+    three_states_are_not_taken_for_steps: ThreeStates,
+    a_rare_state_is_not_taken_for_a_step: RareState,
+    states_that_last_are_not_taken_for_steps: Sticky,
+    walking_states_are_not_taken_for_steps: WalkingStates,
+    states_with_drifting_chances_are_not_taken_for_steps: DriftingChance,
+    drawn_states_are_not_taken_for_steps: DrawnStates,
+    a_state_that_is_more_frequent_is_found_where_it_begins: MoreOften,
+    a_state_that_is_somewhat_more_frequent_is_found_where_it_begins: SomewhatMoreOften,
+    a_state_that_appears_is_found_where_it_begins: Appearing,
 }
 
 #[test]
@@ -82,7 +109,8 @@ fn two_steps_are_both_named() {
 #[test]
 fn stated_probabilities_hold() {
     for scatter in [Scatter::Normal, Scatter::Compilers] {
-        let [stated, right, undecided] = calibration(scatter, 0.8, 0..60);
+        let tally = calibration(scatter, 0.8, 0..60);
+        let ([stated, right], undecided) = (tally.of_decided(), tally.undecided() as f64 / 60.0);
         // Three and a half standard deviations of 60 draws.
         assert!((stated - right).abs() < 0.16 && undecided < 0.05, "{scatter:?}: {stated} {right} {undecided}");
     }

@@ -5,7 +5,7 @@
 #[path = "simulated/nights.rs"]
 mod nights;
 
-use nights::night;
+use nights::{Noise, night};
 use stillgate_stats::*;
 
 /// How often `hit` holds over `runs` experiments.
@@ -172,10 +172,21 @@ fn the_minimum_detectable_effect_is_found_as_often_as_promised() {
 
 #[test]
 fn nights_without_a_change_are_quiet_and_a_step_is_found() {
-    let quiet = rate(1, 300, |random| night(random, 0.02, [0.0, 0.0]) != [false, false]);
+    let quiet = rate(1, 300, |random| night(random, Noise::Outliers(0.02), [0.0, 0.0]) != [false, false]);
     assert!(quiet <= 0.01 + scatter(0.01, 300), "{quiet}");
-    let step = rate(2, 60, |random| night(random, 0.02, [0.05, 0.05])[0]);
+    let step = rate(2, 60, |random| night(random, Noise::Outliers(0.02), [0.05, 0.05])[0]);
     assert!(step >= 0.95, "{step}");
-    let small = rate(3, 60, |random| night(random, 0.01, [0.02, 0.02])[0]);
+    let small = rate(3, 60, |random| night(random, Noise::Outliers(0.01), [0.02, 0.02])[0]);
     assert!(small >= 0.9, "{small}");
+}
+
+#[test]
+fn nights_of_measurements_with_states_are_quiet() {
+    // The nightly makes 2,000.
+    let runs = std::env::var("STILLGATE_NIGHTS").map_or(300, |runs| runs.parse().unwrap());
+    for noise in [Noise::States(0.5), Noise::States(0.15), Noise::LastingStates] {
+        let quiet = rate(4, runs, |random| night(random, noise, [0.0, 0.0]) != [false, false]);
+        println!("{noise:?}: {quiet}");
+        assert!(quiet <= 0.01 + scatter(0.01, runs), "{noise:?}: {quiet}");
+    }
 }

@@ -8,8 +8,13 @@ use stillgate_config::Balance;
 use stillgate_route::Variable;
 use stillgate_upstream::{Balancer, Endpoint, Failure, Report, SET_ASIDE_FIRST_MS, Tried, Verdict};
 
-const CHASH: Balance = Balance::ConsistentHash(Variable::Uri);
-const ALL: [Balance; 4] = [Balance::RoundRobin, Balance::LeastConn, CHASH, Balance::Ewma];
+fn chash() -> Balance {
+    Balance::ConsistentHash(Variable::Uri.into())
+}
+
+fn methods() -> [Balance; 4] {
+    [Balance::RoundRobin, Balance::LeastConn, chash(), Balance::Ewma]
+}
 
 /// `10.0.0.N:80` for the N-th of `(weight, priority)`, from 0.
 fn endpoints(nodes: &[(u32, i32)]) -> Vec<Endpoint> {
@@ -69,7 +74,7 @@ fn a_light_member_is_not_starved_when_a_heavy_one_is_gone() {
 
 #[test]
 fn lower_tiers_only_when_all_higher_are_unusable() {
-    for balance in ALL {
+    for balance in methods() {
         let nodes = endpoints(&[(1, 0), (1, 5), (1, 5), (9, -1)]);
         let mut balancer = Balancer::new(&balance, &nodes);
         let mut tried = Tried::new();
@@ -90,7 +95,7 @@ fn lower_tiers_only_when_all_higher_are_unusable() {
 
 #[test]
 fn when_all_are_set_aside_the_least_recently_failed_is_tried() {
-    for balance in ALL {
+    for balance in methods() {
         let mut balancer = Balancer::new(&balance, &weighted(&[1, 1, 1, 0]));
         for (index, now_ms) in [(0, 20), (1, 10), (2, 30)] {
             balancer.report(index, Report::Failed(Failure::Connect), now_ms);
@@ -189,7 +194,7 @@ fn the_ring_is_that_of_nginx() {
             verdict: None,
         })
         .collect();
-    let mut balancer = Balancer::new(&CHASH, &nodes);
+    let mut balancer = Balancer::new(&chash(), &nodes);
     let found: String = (0..40)
         .map(|n| format!("key-{n}"))
         .map(|key| balancer.pick(Some(key.as_bytes()), 0, 0, &Tried::new()).unwrap())
@@ -252,10 +257,10 @@ proptest! {
         let gone = gone.index(all.len());
         let mut rest = all.clone();
         rest.remove(gone);
-        let mut balancer = Balancer::new(&CHASH, &all);
+        let mut balancer = Balancer::new(&chash(), &all);
         let before = owners(&mut balancer, &Tried::new());
 
-        let after = owners(&mut Balancer::new(&CHASH, &rest), &Tried::new());
+        let after = owners(&mut Balancer::new(&chash(), &rest), &Tried::new());
         for (key, owner) in &before {
             prop_assert!(after[key] == *owner || *owner == all[gone].address);
         }
@@ -267,7 +272,7 @@ proptest! {
         balancer.report(gone, Report::Connected, 0);
         prop_assert_eq!(&owners(&mut balancer, &Tried::new()), &before, "and its keys come back");
         rest.reverse();
-        let reversed = owners(&mut Balancer::new(&CHASH, &rest), &Tried::new());
+        let reversed = owners(&mut Balancer::new(&chash(), &rest), &Tried::new());
         prop_assert_eq!(&reversed, &after, "whatever the order");
     }
 
@@ -279,7 +284,7 @@ proptest! {
         randoms in prop::collection::vec(any::<u64>(), 8),
     ) {
         let all = endpoints(&nodes);
-        let mut balancer = Balancer::new(&ALL[method], &all);
+        let mut balancer = Balancer::new(&methods()[method], &all);
         let mut aside = vec![false; all.len()];
         if !all.is_empty() {
             for index in failed.iter().map(|index| index.index(all.len())) {

@@ -80,7 +80,8 @@ fn one_that_could_not_be_ejected_is_when_there_is_room() {
 #[test]
 fn what_active_checks_find_is_seen_at_once_by_all_methods() {
     use stillgate_route::Variable;
-    let methods = [Balance::RoundRobin, Balance::LeastConn, Balance::Ewma, Balance::ConsistentHash(Variable::Uri)];
+    let methods =
+        [Balance::RoundRobin, Balance::LeastConn, Balance::Ewma, Balance::ConsistentHash(Variable::Uri.into())];
     for method in methods {
         let (endpoints, verdicts) = checked(4);
         let mut balancer = Balancer::new(&method, &endpoints);

@@ -129,7 +129,7 @@ impl Label {
                  cipher or protocol), `no_certificate`, `bad_certificate` (the client's), `alert` (sent by the client; it \
                  may not trust the gateway's certificate), `closed`, `timeout` or `other`. Why a plugin refused a body: `too_large`, `malformed` (not in the \
                  coding that its head names), `memory` or `client_memory` (the worker's plugins, or those for this client, hold as \
-                 much as they may) or `time` (of the CPU). Why LuaJIT did not compile: [jit-health.md](jit-health.md#reasons). Why the connection of a device has ended: \
+                 much as they may), `time` (of the CPU) or `busy` (its threads had too much other work). Why LuaJIT did not compile: [jit-health.md](jit-health.md#reasons). Why the connection of a device has ended: \
                  [devices.md](devices.md#metrics).",
             ),
             Label::Route => ("route", "The route's id, never a path; empty where none matched."),

@@ -115,10 +115,47 @@ fn documents(mut number: impl FnMut(usize) -> usize) -> Vec<(Kind, String, Json)
     all
 }
 
+/// Values that lua-cjson takes, and some that no program does; none is JSON.
+const NO_JSON: [&str; 14] = [
+    "010",
+    "-007",
+    "0x10",
+    "-.5",
+    "1.",
+    "1e999",
+    "inf",
+    "-Infinity",
+    "nan",
+    "+1",
+    r#""\ud800""#,
+    r#""\x""#,
+    "\"\0\"",
+    "x",
+];
+
+/// Lists inside one another that lua-cjson reads.
+const DEPTH: usize = 900;
+
+/// Stands in a document for one of [`NO_JSON`], or for a list that is too deep.
+fn no_json(index: usize) -> Json {
+    format!("no JSON {index}").into()
+}
+
+/// A document as text, with what stands for what is no JSON replaced by that.
+fn written(document: &Json) -> String {
+    let mut text = document.to_string();
+    let deep = "[".repeat(DEPTH) + &"]".repeat(DEPTH);
+    for (index, value) in NO_JSON.into_iter().chain([&*deep]).enumerate() {
+        text = text.replace(&no_json(index).to_string(), value);
+    }
+    text
+}
+
 /// Makes a random part of a document one that nobody can read, as text.
 fn spoil(document: &Json, mut number: impl FnMut(usize) -> usize) -> String {
     // No key takes any of them.
-    let junk = [json!({"?": 1}), json!("~^(?"), json!(1.5), json!([[7]]), json!(true)];
+    let mut junk = vec![json!({"?": 1}), json!("~^(?"), json!(1.5), json!([[7]]), json!(true)];
+    junk.extend((0..=NO_JSON.len()).map(no_json));
     let mut document = document.clone();
     for _ in 0..1 + number(2) {
         let keys: Vec<String> = document.as_object().unwrap().keys().cloned().collect();
@@ -142,7 +179,16 @@ fn spoil(document: &Json, mut number: impl FnMut(usize) -> usize) -> String {
             _ => document[key] = junk[number(junk.len())].clone(),
         }
     }
-    document.to_string()
+    if number(3) == 0 {
+        document["desc"] = no_json(number(NO_JSON.len() + 1));
+    }
+    let text = written(&document);
+    match number(8) {
+        // It breaks off.
+        0 => text[..1 + number(text.len() - 1)].to_owned(),
+        1 => text + ["}", ",", "\0{}", "x"][number(4)],
+        _ => text,
+    }
 }
 
 fn put_text(kind: Kind, id: &str, created: u64, text: &str) -> Change {
@@ -240,12 +286,65 @@ fn a_refusal_is_no_wider_than_what_cannot_be_read() {
     check(put_text(Kind::Routes, "r", 2, &text), &[("a.test", "/a/1", true), ("b.test", "/", true)]);
     // What no program can read as a route guards nothing.
     let none = [("a.test", "/a/1", false)];
-    for text in ["", "7", "null", "[{\"uri\": \"/*\"}]", "{}", "{not JSON", "{\"uri\": \"/a", "{\"host\": \"a.test\"}"]
+    for text in ["", "7", "null", "init_dir", "[{\"uri\": \"/*\"}]", "[{\"uri\": 010}]", "{}", "{\"host\": \"a.test\"}"]
     {
         check(put_text(Kind::Routes, "r", 2, text), &none);
     }
     // A path that is too large to be read, in a list.
     check(route(json!({"uris": ["/a", "x".repeat(70_000)], "upstream": nodes()})), &all);
+}
+
+/// What lua-cjson takes and the standard does not is refused by itself, wherever it stands.
+#[test]
+fn a_value_that_is_not_json_leaves_the_others_readable() {
+    let text = |text: &str| put_text(Kind::Routes, "r", 2, &text.replace("NODES", &nodes().to_string()));
+    let known = [("a.test", "/a/1", true), ("a.test", "/b", false)];
+    let of_host = [("a.test", "/a/1", true), ("a.test", "/b", true), ("b.test", "/b", false)];
+    let all = [("a.test", "/a/1", true), ("b.test", "/", true)];
+    let deep = "[".repeat(DEPTH) + &"]".repeat(DEPTH);
+    for value in NO_JSON.into_iter().chain([&*deep]) {
+        let check = |document: &str, expected| check(text(&document.replace("VALUE", value)), expected);
+        check(r#"{"uri": "/a/*", "desc": VALUE, "upstream": NODES}"#, &known);
+        check(r#"{"uri": "/a/*", "plugins": {"count": {"count": VALUE}}, "upstream": NODES}"#, &known);
+        check(r#"{"priority": VALUE, "uri": "/a/*", "upstream": NODES}"#, &known);
+        check(r#"{"uri": "/a/*", "vars": [["arg_y", "==", VALUE]], "upstream": NODES}"#, &known);
+        check(r#"{"uri": VALUE, "host": "a.test", "upstream": NODES}"#, &of_host);
+        check(r#"{"uris": ["/a/*", VALUE], "host": "a.test", "upstream": NODES}"#, &of_host);
+        check(r#"{"uri": "/c", "hosts": [VALUE], "uri": VALUE, "upstream": NODES}"#, &all);
+        check(r#"{"uri": VALUE, "uri": "/a/*", "upstream": NODES}"#, &known);
+    }
+    // What comes behind a break may be any key that is not there.
+    check(text(r#"{"uri": "/a/*", "upstream": {"nodes": "#), &known);
+    check(
+        text(r#"{"uri": "/a/*", "host": "a.test", "plugins": {"key-auth""#),
+        &[("a.test", "/a/1", true), ("b.test", "/a/1", false)],
+    );
+    check(text("{\"uri\": \"/a/*\", \"upstream\": NODES}\0{}"), &known);
+    check(text(r#"{"host": "a.test" "uri": "/a/*", "upstream": NODES}"#), &of_host);
+    for broken in ["{", "{not JSON", r#"{"uri": "/a"#, r#"{"upstream": NODES, "uri"#] {
+        check(text(broken), &all);
+    }
+    // Strings may have line breaks, as in lua-cjson.
+    check(text("{\"uri\": \"/a/*\", \"desc\": \"a\nb\", \"upstream\": NODES}"), &[("a.test", "/a/1", false)]);
+}
+
+/// The error names the value, once, and never what it is.
+#[test]
+fn the_reason_says_where_the_document_is_not_json() {
+    for (text, expected) in [
+        (
+            r#"{"uri": "/a", "plugins": {"count": {"count": 0123456}}, "upstream_id": "u"}"#,
+            "plugins.count.count: not JSON: invalid number",
+        ),
+        (r#"{"uri": "/a", "upstream_id": "u", "plugins": {"key-auth": {"key": "s3cret"#, "plugins: not JSON: (hidden)"),
+        ("(no text: byte 9 is not UTF-8) {\"uri\": \"/a\", \"upstream_id\": \"u\"}", "not JSON: byte 9 is not UTF-8"),
+    ] {
+        let mut store = store();
+        store.apply([put(Kind::Upstreams, "u", 1, nodes()), put_text(Kind::Routes, "r", 2, text)]);
+        let reason = store.rejected().find(|of| of.id == "r").unwrap().reason.clone();
+        let own = reason.split("; so that no other").next().unwrap();
+        assert_eq!(own, expected, "{reason}");
+    }
 }
 
 /// They are those of its routes that name none.
@@ -314,6 +413,18 @@ fn a_consumer_keeps_the_credentials_that_can_be_read() {
     assert_eq!(owner(&store), Some(("jack".to_owned(), vec!["unavailable"])));
     let of = |id: &str, serving| (Kind::Consumers, id.to_owned(), serving);
     assert_eq!(rejected(&store), [of("jack", Serving::Unavailable), of("jill", Serving::Nothing)]);
+    // Nor where a part of it is not JSON.
+    for jack in [
+        r#"{"username": "jack", "plugins": {"key-auth": {"key": "k"}, "count": {"count": 010}}}"#,
+        r#"{"username": "jack", "desc": nan, "plugins": {"key-auth": {"key": "k"}}}"#,
+        r#"{"username": "jack", "plugins": {"key-auth": {"key": "k"}}, "labels": {"a"#,
+        "(no text: byte 9) {\"username\": \"jack\", \"desc\": \"caf\u{fffd}\", \"plugins\": {\"key-auth\": {\"key\": \"k\"}}}",
+    ] {
+        let mut store = self::store();
+        let jill = json!({"username": "jill", "plugins": {"key-auth": {"key": "k"}}});
+        store.apply([put_text(Kind::Consumers, "jack", 1, jack), put(Kind::Consumers, "jill", 2, jill)]);
+        assert_eq!(owner(&store), Some(("jack".to_owned(), vec!["unavailable"])), "{jack}");
+    }
     store.apply([put(Kind::Consumers, "jack", 1, json!({}))]);
     assert_eq!(owner(&store).map(|(name, _)| name), Some("jill".to_owned()));
 }

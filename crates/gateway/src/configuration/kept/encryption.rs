@@ -14,6 +14,7 @@ use stillgate_config::secret_fields::each_encrypted;
 use stillgate_config::{ENCRYPTED_WITH, Gateway, SourceKind};
 use stillgate_datastore::Key;
 use stillgate_datastore::cipher::{Keyring, has_form};
+use stillgate_schema::partial_json::Document;
 
 /// What stands for the fingerprint of a key that is not known.
 const UNKNOWN: &str = "unknown";
@@ -42,11 +43,11 @@ impl Encryption {
         if !self.may_be_encrypted(key, text) {
             return text.clone();
         }
-        // Text that is not JSON is refused elsewhere, with a message.
-        let Ok(mut document) = serde_json::from_str::<Json>(text) else { return text.clone() };
-        let mark = document.as_object_mut().and_then(|keys| keys.remove(ENCRYPTED_WITH));
+        // Text that is not JSON is refused elsewhere, with a message; but what can be read of it is known by its secrets.
+        let Ok(mut document) = Document::read(text) else { return text.clone() };
+        let mark = document.json.as_object_mut().and_then(|keys| keys.remove(ENCRYPTED_WITH));
         let (mut is_other, mut is_unreadable) = (mark.is_some(), false);
-        each_encrypted(collection(key), &mut document, &mut |secret| match self
+        each_encrypted(collection(key), &mut document.json, &mut |secret| match self
             .keyring
             .as_ref()
             .and_then(|keyring| keyring.decrypt(secret))
@@ -61,9 +62,9 @@ impl Encryption {
             // As it was, of which nothing is left by now.
             (true, _) => {
                 let with = mark.as_ref().and_then(Json::as_str).unwrap_or(UNKNOWN);
-                serde_json::from_str(text).map_or_else(|_| text.clone(), |kept| marked(kept, with))
+                Document::read(text).map_or_else(|_| text.clone(), |kept| marked(kept, with))
             }
-            (false, true) => document.to_string().into(),
+            (false, true) => document.text().into(),
             (false, false) => text.clone(),
         }
     }
@@ -74,17 +75,17 @@ impl Encryption {
         if self.keyring.is_none() && !may_be_marked {
             return text.clone();
         }
-        let Ok(mut document) = serde_json::from_str::<Json>(text) else { return text.clone() };
+        let Ok(mut document) = Document::read(text) else { return text.clone() };
         // One that could not be decrypted is kept as it was.
-        if document.get(ENCRYPTED_WITH).is_some() {
-            if let Some(keys) = document.as_object_mut().filter(|_| !self.has_marks) {
+        if document.json.get(ENCRYPTED_WITH).is_some() {
+            if let Some(keys) = document.json.as_object_mut().filter(|_| !self.has_marks) {
                 keys.remove(ENCRYPTED_WITH);
             }
-            return document.to_string().into();
+            return document.text().into();
         }
         let Some(keyring) = &self.keyring else { return text.clone() };
         let mut is_other = false;
-        each_encrypted(collection(key), &mut document, &mut |secret| {
+        each_encrypted(collection(key), &mut document.json, &mut |secret| {
             if !is_reference(secret) {
                 *secret = keyring.encrypt(secret);
                 is_other = true;
@@ -92,7 +93,7 @@ impl Encryption {
         });
         match (is_other, self.has_marks) {
             (false, _) => text.clone(),
-            (true, false) => document.to_string().into(),
+            (true, false) => document.text().into(),
             (true, true) => marked(document, &keyring.fingerprint),
         }
     }
@@ -135,17 +136,18 @@ fn is_reference(secret: &str) -> bool {
     secret.starts_with('$')
 }
 
-fn marked(mut document: Json, with: &str) -> Arc<str> {
-    if let Some(keys) = document.as_object_mut() {
+fn marked(mut document: Document<'_>, with: &str) -> Arc<str> {
+    if let Some(keys) = document.json.as_object_mut() {
         keys.insert(ENCRYPTED_WITH.to_owned(), with.into());
     }
-    document.to_string().into()
+    document.text().into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+    use stillgate_schema::partial_json::UNREADABLE;
 
     const OLD: &str = "qeddd145sfvddff3";
     const NEW: &str = "edd1c9f0985e76a2";
@@ -206,6 +208,30 @@ mod tests {
         }
         let route: Arc<str> = r#"{"uri": "/a", "upstream": {"nodes": {"127.0.0.1:1": 1}}}"#.into();
         assert_eq!(of(&[]).plain(&Key::parse("routes/1").unwrap(), &route), route);
+    }
+
+    /// A consumer that cannot be read in part is known by its credentials, whoever comes later.
+    #[test]
+    fn secrets_of_what_cannot_be_read_in_part_are_decrypted() {
+        let of = |keys: &[&str]| Encryption::with(keys, false);
+        let encrypted = of(&[OLD]).kept(&key(), &jack("plain"));
+        for (kept, prefix) in [
+            (encrypted.replacen('{', "{\"desc\": 010, ", 1), ""),
+            (format!("{}, \"labels\": nan}}", encrypted.strip_suffix('}').unwrap()), ""),
+            (encrypted.strip_suffix('}').unwrap().to_owned(), ""),
+            (format!("(no text: byte 9 is not UTF-8) {encrypted}"), "(no text: byte 9 is not UTF-8) "),
+        ] {
+            let read = of(&[NEW, OLD]).plain(&key(), &kept.as_str().into());
+            let document = Document::read(&read).unwrap();
+            assert_eq!(document.prefix, prefix);
+            assert_eq!(document.json["plugins"]["key-auth"]["key"], "plain", "{read}");
+            assert!(!prefix.is_empty() || read.contains(UNREADABLE), "{read}");
+            assert!(!of(&[OLD]).kept(&key(), &read).contains("plain"), "{read}");
+            let read = of(&[]).plain(&key(), &kept.as_str().into());
+            assert!(is_marked(&read), "{read}");
+        }
+        let raw: Arc<str> = r#"{"username": "jack", "desc": 010}"#.into();
+        assert_eq!(of(&[OLD]).plain(&key(), &raw), raw);
     }
 
     #[test]

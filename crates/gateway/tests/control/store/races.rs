@@ -48,7 +48,12 @@ fn pairs() -> Vec<(Option<(&'static str, Json)>, Pair)> {
                 put("global_rules/r", json!({ "plugins": { "cors": {} } })),
             ],
         ),
+        (None, [put("consumers/t", with_key("t")), put("consumers/r", with_key("r"))]),
     ]
+}
+
+fn with_key(name: &str) -> Json {
+    json!({ "username": name, "plugins": { "key-auth": { "key": "k" } } })
 }
 
 fn is_good(status: u16) -> bool {

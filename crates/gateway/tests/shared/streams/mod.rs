@@ -109,13 +109,18 @@ pub(crate) fn nodes_of(nodes: &[SocketAddr]) -> String {
     format!("nodes: [{}]", nodes.iter().enumerate().map(node).collect::<Vec<_>>().join(", "))
 }
 
+/// The lines that the access log has now.
+pub(crate) fn lines_so_far(gateway: &Gateway) -> Vec<Value> {
+    let text = std::fs::read_to_string(gateway.dir().join("access.log")).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
 /// The lines of the access log, once there are as many.
 #[track_caller]
 pub(crate) fn lines(gateway: &Gateway, count: usize) -> Vec<Value> {
     let mut lines = Vec::new();
     eventually("the lines of the access log", || {
-        let text = std::fs::read_to_string(gateway.dir().join("access.log")).unwrap_or_default();
-        lines = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        lines = lines_so_far(gateway);
         lines.len() >= count
     });
     assert_eq!(lines.len(), count, "{lines:#?}");

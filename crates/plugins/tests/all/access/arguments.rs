@@ -92,6 +92,61 @@ fn texts_of_plugins_that_rewrite_read_them() {
     assert_eq!(told(r#"{"a":{"b":1},"list":["x\r\nX-Evil: 1"]}"#), "> proxy-rewrite answers");
 }
 
+/// A node may read what this gateway does not; so a condition that may hold is no reason to go on.
+#[test]
+fn what_cannot_be_read_is_answered() {
+    let parts = |part: &str| format!("--B\r\nContent-Disposition: form-data; {part}\r\n\r\nadmin\r\n--B--");
+    let long = format!("{{\"role\":\"admin{}\"}}", " ".repeat(70_000));
+    let deep = format!("{{\"role\":\"admin\",\"x\":{}{}}}", "[".repeat(200), "]".repeat(200));
+    let (multipart, gzip) = ("multipart/form-data; boundary=B", "application/json\nContent-Encoding: gzip");
+    let cases = [
+        (JSON, r#"{"role":"admin"}"#, "runs"),
+        (JSON, r#"{"role":"guest"}"#, "passes"),
+        (JSON, "", "passes"),
+        (JSON, r#"["role"]"#, "passes"),
+        (JSON, r#"{"role":"admin""#, "400"),
+        (JSON, r#"{"role":"admin","x":NaN}"#, "400"),
+        (JSON, r#"{"role":"admin","x":010}"#, "400"),
+        (JSON, "{'role':'admin'}", "400"),
+        (JSON, "\u{feff}{\"role\":\"admin\"}", "400"),
+        (JSON, &deep, "400"),
+        (JSON, &long, "413"),
+        (gzip, r#"{"role":"admin"}"#, "400"),
+        ("text/plain, application/json", r#"{"role":"admin"}"#, "runs"),
+        ("application/json-patch+json", r#"{"role":"admin""#, "400"),
+        (FORM, "role=admin", "runs"),
+        (FORM, "%72ole=%61dmin&%", "runs"),
+        ("application/x-www-form-urlencoded\nContent-Encoding: br", "role=guest", "400"),
+        (multipart, &parts("name=role"), "runs"),
+        (multipart, &parts("name=other"), "passes"),
+        (multipart, &parts("filename=role"), "400"),
+        (multipart, &parts("name=other; name*=utf-8''role"), "400"),
+        (multipart, &parts("name=role").replace("--B--", "--B"), "400"),
+        ("multipart/form-data", &parts("name=role"), "400"),
+        ("text/plain", r#"{"role":"admin""#, "passes"),
+    ];
+    for (keys, runs) in [
+        ("ip-restriction: {whitelist: [10.0.0.1], _meta: {filter: [[post_arg.role, '==', admin]]}}", "403"),
+        ("workflow: {rules: [{case: [[post_arg.role, '==', admin]], actions: [[return, {code: 418}]]}]}", "418"),
+        ("fault-injection: {abort: {http_status: 401, vars: [[[post_arg.role, '==', admin]]]}}", "401"),
+    ] {
+        for (content_type, body, expected) in cases {
+            let found = outcome(keys, &post(content_type, body));
+            let expected = if expected == "runs" { runs } else { expected };
+            assert_eq!(found.split(' ').next(), Some(expected), "{keys}: {content_type} {body:.100}");
+        }
+    }
+    // What only watches neither refuses a request nor runs.
+    let watching = "prometheus: {_meta: {filter: [[post_arg.role, '==', admin]]}}\n";
+    for body in [r#"{"role":"admin""#, &long] {
+        assert_eq!(outcome(watching, &post(JSON, body)), "passes");
+        // That it has looked changes nothing for others.
+        let guard = "ip-restriction: {whitelist: [10.0.0.1], _meta: {filter: [[post_arg.role, '==', admin]]}}";
+        let found = outcome(&format!("{watching}{guard}"), &post(JSON, body));
+        assert!(found.starts_with("400") || found.starts_with("413"), "{found}");
+    }
+}
+
 /// How many of three requests with each of the bodies go on.
 fn passed(limit: &str, bodies: &[&str]) -> Vec<usize> {
     let mut plugins = plugins(limit).unwrap();

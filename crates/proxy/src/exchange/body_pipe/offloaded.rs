@@ -1,54 +1,93 @@
 //! Work of filters that is done by other threads, while nothing more of the body is read.
 
-use super::super::filter_time::Stopwatch;
 use super::super::filters::Step;
-use super::{BrokenBody, Doing, Filtered, Waiting, Why};
-use crate::worker::offload::{Offloading, Worked};
-use crate::worker::plugins::{Refusal, guarded};
+use super::{BrokenBody, Filtered, Waiting, Why};
+use crate::worker::offload::{Done, Offloading, Place, Worked};
+use crate::worker::plugins::Refusal;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use stillgate_plugin::flow::Work;
+use stillgate_plugin::{LocalFuture, QueueFull};
+use tokio::sync::oneshot;
+use tokio::time::sleep;
 
 /// CPU time that work may take elsewhere, where it holds up no worker, and what each byte adds to it: brotli at its highest level
 /// takes 1 to 2 µs for a byte.
 pub(super) const OFFLOADED_CPU_MAX: Duration = Duration::from_secs(1);
 const OFFLOADED_CPU_NANOS_PER_BYTE: u64 = 4000;
 
+/// Most that work elsewhere may take, with its time in the queue: nothing is read or written meanwhile. A queue full of blocks for
+/// brotli at its highest level takes 10 s.
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Where the work is.
+pub(super) enum Doing {
+    /// With the filter's pipe.
+    NotBegun(Work),
+    /// It waits for a place in the queue, which is full.
+    Queueing(Work, LocalFuture<Result<Place, QueueFull>>),
+    Elsewhere(oneshot::Receiver<Done>),
+}
+
+impl Doing {
+    /// Takes it as far as it goes now: what has come of it, or where it is.
+    fn poll(
+        self,
+        cx: &mut Context<'_>,
+        threads: &Offloading,
+        plugin: &'static str,
+    ) -> Result<Result<Worked, Doing>, Why> {
+        let busy = |_| Why::Refused(Refusal::Busy);
+        let (work, mut place) = match self {
+            Doing::Elsewhere(mut receiver) => {
+                return match Pin::new(&mut receiver).poll(cx) {
+                    Poll::Pending => Ok(Err(Doing::Elsewhere(receiver))),
+                    Poll::Ready(Ok(Ok(worked))) => Ok(Ok(worked)),
+                    Poll::Ready(Ok(Err(_)) | Err(_)) => Err(Why::Panic),
+                };
+            }
+            Doing::NotBegun(work) => {
+                let place: LocalFuture<_> = Box::pin(threads.place(plugin));
+                (work, place)
+            }
+            Doing::Queueing(work, place) => (work, place),
+        };
+        match place.as_mut().poll(cx) {
+            Poll::Pending => Ok(Err(Doing::Queueing(work, place))),
+            Poll::Ready(place) => {
+                let receiver = place.and_then(|place| threads.submit_at(plugin, work, place)).map_err(busy)?;
+                Doing::Elsewhere(receiver).poll(cx, threads, plugin)
+            }
+        }
+    }
+}
+
 impl Filtered {
     /// Waits for work that is done elsewhere. Ready when filters can be given more.
     #[cold]
     pub(super) fn poll_work(&mut self, cx: &mut Context<'_>, threads: &Offloading) -> Poll<Result<(), BrokenBody>> {
-        while let Some(Waiting { at, plugin, step, done }) = self.waiting.take() {
-            let mut receiver = match done {
-                Doing::Elsewhere(receiver) => receiver,
-                Doing::Here(work) => match threads.submit_or_return(plugin, work) {
-                    Ok(receiver) => receiver,
-                    // They have more to do than they can: it is done here.
-                    Err(work) => {
-                        self.work_here(at, plugin, step, work)?;
-                        // Others are served before it goes on.
-                        cx.waker().wake_by_ref();
-                        return Poll::Pending;
+        while let Some(Waiting { at, plugin, step, doing, limit }) = self.waiting.take() {
+            match doing.poll(cx, threads, plugin).map_err(|why| BrokenBody { plugin, why })? {
+                Ok(worked) => self.worked(at, plugin, worked, step)?,
+                Err(doing) => {
+                    let mut limit = limit.unwrap_or_else(|| Box::pin(sleep(WAIT_MAX)));
+                    if limit.as_mut().poll(cx).is_ready() {
+                        return Poll::Ready(Err(BrokenBody { plugin, why: Why::Refused(Refusal::Busy) }));
                     }
-                },
-            };
-            match Pin::new(&mut receiver).poll(cx) {
-                Poll::Pending => {
-                    self.waiting = Some(Waiting { at, plugin, step, done: Doing::Elsewhere(receiver) });
+                    self.waiting = Some(Waiting { at, plugin, step, doing, limit: Some(limit) });
                     return Poll::Pending;
                 }
-                Poll::Ready(Ok(Ok(worked))) => self.worked(at, plugin, worked, step)?,
-                Poll::Ready(Ok(Err(_)) | Err(_)) => return Poll::Ready(Err(BrokenBody { plugin, why: Why::Panic })),
             }
         }
         Poll::Ready(Ok(()))
     }
 
-    fn work_here(&mut self, at: usize, plugin: &'static str, step: Step, work: Work) -> Result<(), BrokenBody> {
-        let stopwatch = Stopwatch::start();
-        let output = guarded(work).map_err(|_| BrokenBody { plugin, why: Why::Panic })?;
-        self.worked(at, plugin, Worked { output, cpu: stopwatch.elapsed() }, step)
+    /// Whether work elsewhere is waited for, and so neither the node nor the client.
+    #[inline]
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
     }
 
     fn worked(&mut self, at: usize, plugin: &'static str, worked: Worked, step: Step) -> Result<(), BrokenBody> {
@@ -62,11 +101,11 @@ impl Filtered {
         Ok(())
     }
 
-    /// Has all work done by this thread.
-    pub(super) fn finish_work(&mut self) -> Result<(), BrokenBody> {
-        while let Some(Waiting { at, plugin, step, done: Doing::Here(work) }) = self.waiting.take() {
-            self.work_here(at, plugin, step, work)?;
+    /// Waits until all work is done.
+    pub(super) async fn finish_work(&mut self, threads: &Offloading) -> Result<(), BrokenBody> {
+        if self.waiting.is_none() {
+            return Ok(());
         }
-        Ok(())
+        poll_fn(|cx| self.poll_work(cx, threads)).await
     }
 }

@@ -1,13 +1,19 @@
 //! What filters of bodies may hold, and how long they may take.
 
-use super::offloaded::OFFLOADED_CPU_MAX;
+use super::offloaded::{OFFLOADED_CPU_MAX, WAIT_MAX};
 use super::*;
 use crate::basics::clock::thread_cpu_time;
 use stillgate_plugin::{BodyError, BodyFilter};
 
 use crate::worker::body_memory::{BodyMemory, WORKER_BYTES_MAX};
+use crate::worker::offload::{QUEUE_MAX, THREADS};
+use std::future::poll_fn;
 use std::rc::Rc;
-use stillgate_wire::Framing;
+use std::sync::mpsc;
+use std::thread::{self, ThreadId};
+use stillgate_plugin::QueueFull;
+use stillgate_plugin::flow::Work;
+use stillgate_wire::{BodyDecoder, Framing};
 
 const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
@@ -57,6 +63,10 @@ fn filtered(worker: &Rc<BodyMemory>, cpu: Duration, parts: usize) -> Filtered {
     filtered
 }
 
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+}
+
 fn refused(refusal: Refusal) -> Result<(), BrokenBody> {
     Err(BrokenBody { plugin: "holding", why: Why::Refused(refusal) })
 }
@@ -86,8 +96,12 @@ fn what_filters_of_a_worker_hold_is_bounded() {
 #[test]
 fn the_time_that_filters_take_is_bounded() {
     let worker = Rc::default();
+    let threads = Offloading::default();
     let end = |mut filtered: Filtered| {
-        let ran = filtered.run(b"a", Step::End).and_then(|()| filtered.finish_work());
+        let ran = block_on(async {
+            filtered.run(b"a", Step::End)?;
+            filtered.finish_work(&threads).await
+        });
         (ran, filtered)
     };
     assert_eq!(end(filtered(&worker, CPU_MAX / 10, 5)).0, Ok(()));
@@ -127,8 +141,102 @@ fn the_end_goes_with_the_last_piece() {
         filtered.changes.filter(Box::new(Dotted));
         filtered.start(false, Rc::<BodyMemory>::default().begin(CLIENT));
         let mut receiver = Receiver::of(b"hello");
-        receiver.start_body(0, Framing::Length(length)).unwrap();
+        receiver.start_body(0, BodyDecoder::new(Framing::Length(length))).unwrap();
         filtered.advance(&mut receiver).unwrap();
         assert_eq!((filtered.unwritten(), filtered.is_ended), (expected, is_ended));
     }
+}
+
+/// Has something done elsewhere at its end, which tells the thread that did it.
+struct Working(Option<mpsc::SyncSender<ThreadId>>);
+
+impl BodyFilter for Working {
+    fn piece(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<(), BodyError> {
+        Ok(())
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError> {
+        out.push(b'.');
+        Ok(())
+    }
+
+    fn work(&mut self) -> Option<Work> {
+        let told = self.0.take()?;
+        Some(Box::new(move || -> Output { Box::new(told.send(thread::current().id())) }))
+    }
+
+    fn held_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// Work that waits, and what tells which thread did it.
+fn working() -> (Filtered, mpsc::Receiver<ThreadId>) {
+    let (told, hears) = mpsc::sync_channel(1);
+    let mut filtered = Filtered::default();
+    filtered.changes.plugin = "working";
+    filtered.changes.filter(Box::new(Working(Some(told))));
+    filtered.start(false, Rc::<BodyMemory>::default().begin(CLIENT));
+    filtered.run(b"a", Step::End).unwrap();
+    (filtered, hears)
+}
+
+/// Gives the threads as much as they take, none of which ends before the sender is dropped.
+fn fill(threads: &Offloading) -> crossbeam_channel::Sender<()> {
+    let (hold, held) = crossbeam_channel::bounded::<()>(0);
+    let mut jobs = 0;
+    while jobs < THREADS + QUEUE_MAX {
+        let held = held.clone();
+        match threads.submit("working", Box::new(move || Box::new(held.recv().is_err()))) {
+            // The receiver is leaked, as work that nobody waits for is not begun.
+            Ok(ends) => {
+                std::mem::forget(ends);
+                jobs += 1;
+            }
+            Err(QueueFull) => thread::yield_now(),
+        }
+    }
+    hold
+}
+
+#[test]
+fn work_waits_for_a_place_and_is_not_done_by_the_worker() {
+    let threads = Offloading::default();
+    let hold = fill(&threads);
+    let mut bodies: Vec<_> = (0..3).map(|_| working()).collect();
+    block_on(async {
+        for (filtered, hears) in &mut bodies {
+            for _ in 0..10 {
+                let is_pending = poll_fn(|cx| Poll::Ready(filtered.poll_work(cx, &threads).is_pending())).await;
+                assert!(is_pending && filtered.is_waiting() && !filtered.is_ended);
+            }
+            assert!(hears.try_recv().is_err(), "nothing of it was done");
+        }
+        drop(hold);
+        for (filtered, hears) in &mut bodies {
+            filtered.finish_work(&threads).await.unwrap();
+            assert_eq!((filtered.unwritten(), filtered.is_ended), (&b"."[..], true));
+            assert_ne!(hears.try_recv(), Ok(thread::current().id()));
+        }
+    });
+}
+
+#[test]
+fn the_wait_for_work_elsewhere_has_a_bound() {
+    let threads = Offloading::default();
+    let hold = fill(&threads);
+    let (mut filtered, hears) = working();
+    let ran = block_on(async {
+        let is_pending = poll_fn(|cx| Poll::Ready(filtered.poll_work(cx, &threads).is_pending())).await;
+        assert!(is_pending);
+        let limit = filtered.waiting.as_mut().and_then(|waiting| waiting.limit.as_mut()).unwrap();
+        assert!(limit.deadline() <= tokio::time::Instant::now() + WAIT_MAX);
+        limit.as_mut().reset(tokio::time::Instant::now());
+        filtered.finish_work(&threads).await
+    });
+    let broken = ran.unwrap_err();
+    assert_eq!(broken, BrokenBody { plugin: "working", why: Why::Refused(Refusal::Busy) });
+    assert_eq!((broken.status(), broken.status_of_response()), (503, 503));
+    drop(hold);
+    assert!(hears.recv().is_err(), "what nobody waits for is not begun");
 }

@@ -20,7 +20,7 @@ use stillgate_metrics::encode::Format;
 
 use stillgate_metrics::{Collector, CollectorOptions, Options, Process, Registry};
 use stillgate_route::Match;
-use stillgate_wire::{HeadLimits, Progress};
+use stillgate_wire::{BodyDecoder, HeadLimits, Progress};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -89,7 +89,7 @@ impl Bench {
             exchange.request.advance(exchange.from_client.unparsed(), &limits),
             Ok(Progress::Complete(_))
         ));
-        exchange.from_client.start_body(exchange.request.len, exchange.request.framing).unwrap();
+        exchange.from_client.start_body(exchange.request.len, BodyDecoder::new(exchange.request.framing)).unwrap();
         exchange.known.make(&exchange.request, exchange.from_client.head()).unwrap();
         exchange.known.make(&exchange.request, exchange.from_client.head()).unwrap();
         let started = Instant::now();

@@ -335,7 +335,7 @@ fn arguments_are_here_before_a_plugin_is_called() {
             Flow::Continue
         })
     };
-    let asked = || Arguments::among(|visit| visit(&argument), 1_000_000);
+    let asked = || Arguments::among(|visit| visit(&argument), 1_000_000, false);
     let with = |mut entry: Arc<Entry>, awaited| {
         Arc::get_mut(&mut entry).unwrap().awaited = awaited;
         entry

@@ -6,6 +6,9 @@
 // The test and the bench each use their part of this.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod states;
+
+use states::States;
 use std::collections::HashMap;
 use std::rc::Rc;
 use stillgate_stats::*;
@@ -44,6 +47,8 @@ pub(crate) enum Scatter {
     Compilers,
     /// 100 or 150 with equal chances, each with a scatter of 1%.
     TwoStates,
+    /// 100 or 150 with equal chances, and nothing else.
+    TwoValues,
     /// One of three levels, 20% apart.
     ThreeStates,
     /// 100, and 150 in one of seven.
@@ -52,6 +57,10 @@ pub(crate) enum Scatter {
     Sticky,
     /// [`Scatter::TwoStates`] on the walk of [`Scatter::Drifting`].
     WalkingStates,
+    /// 100 or 150, with a chance that walks with time.
+    DriftingChance,
+    /// Two or three states, with distances, chances and scatter that are drawn.
+    DrawnStates,
     /// 100 or 150: 150 in one of ten before the step, and in nine of ten behind it, which is all that changes.
     MoreOften,
     /// The same with 4 and 7 of ten.
@@ -64,24 +73,21 @@ pub(crate) const SCATTERS: [Scatter; 6] =
     [Scatter::Normal, Scatter::Heavy, Scatter::Drifting, Scatter::Bimodal, Scatter::Quiet, Scatter::Compilers];
 
 /// Those that have states far apart.
-pub(crate) const OF_STATES: [Scatter; 8] = [
+pub(crate) const OF_STATES: [Scatter; 11] = [
     Scatter::TwoStates,
+    Scatter::TwoValues,
     Scatter::ThreeStates,
     Scatter::RareState,
     Scatter::Sticky,
     Scatter::WalkingStates,
+    Scatter::DriftingChance,
+    Scatter::DrawnStates,
     Scatter::MoreOften,
     Scatter::SomewhatMoreOften,
     Scatter::Appearing,
 ];
 
-/// Between two states, as a logarithm: 100 and 150.
-const STATES_APART: f64 = 0.405;
-
-/// The scatter of one state.
-const STATE_NOISE: f64 = 0.01;
-
-/// Readings of a bisection whose states are far apart: more would decide more, and no more wrongly.
+/// Readings of a bisection whose states are far apart.
 const READINGS_OF_STATES_MAX: usize = 150;
 
 /// What `data/record.py` has recorded, in the order of the runs.
@@ -97,8 +103,10 @@ pub(crate) struct Planted {
     pub(crate) scatter: Scatter,
     pub(crate) random: Random,
     walk: f64,
-    /// For [`Scatter::Sticky`].
-    is_high: bool,
+    /// None of a scatter without states.
+    states: Option<States>,
+    /// Readings after which it is given up.
+    pub(crate) readings_max: usize,
     recording: Recording,
 }
 
@@ -151,8 +159,10 @@ impl Planted {
     ) -> Planted {
         let mut random = Random::new(seed);
         let recording = Recording::of(scatter, &mut random);
+        let states = States::of(scatter, &mut random);
+        let readings_max = if states.is_some() { READINGS_OF_STATES_MAX } else { READINGS_MAX };
         let (steps, unbuildable) = (steps.into_iter().collect(), Vec::new());
-        Planted { commits, steps, unbuildable, scatter, random, walk: 0.0, is_high: false, recording }
+        Planted { commits, steps, unbuildable, scatter, random, walk: 0.0, states, readings_max, recording }
     }
 
     /// Makes five commits unbuildable: two before the commit that has the step, three behind it.
@@ -180,35 +190,16 @@ impl Planted {
                 }
                 Scatter::Bimodal => self.normal() * 0.5 + if self.random.below(10) < 3 { 1.8 * NOISE } else { 0.0 },
                 Scatter::Quiet | Scatter::Compilers => self.recording.next(),
-                Scatter::TwoStates => self.state(5),
-                Scatter::ThreeStates => 0.2 * self.random.below(3) as f64 + STATE_NOISE * self.random.normal(),
-                Scatter::RareState => {
-                    let is_high = self.random.below(7) == 0;
-                    self.of_state(is_high)
-                }
-                Scatter::Sticky => {
-                    self.is_high ^= self.random.below(12) == 0;
-                    self.of_state(self.is_high)
-                }
-                Scatter::WalkingStates => {
-                    self.walk += NOISE / 7.0 * self.random.normal();
-                    self.walk + self.state(5)
-                }
-                Scatter::MoreOften | Scatter::SomewhatMoreOften | Scatter::Appearing => {
-                    let [before, behind] = self.scatter.shares().unwrap();
-                    self.state(if is_behind { behind } else { before })
-                }
+                _ => self.of_states(is_behind),
             }
     }
 
-    /// High in so many of ten.
-    fn state(&mut self, tenths: u64) -> f64 {
-        let is_high = self.random.below(10) < tenths;
-        self.of_state(is_high)
-    }
-
-    fn of_state(&mut self, is_high: bool) -> f64 {
-        f64::from(u8::from(is_high)) * STATES_APART + STATE_NOISE * self.random.normal()
+    fn of_states(&mut self, is_behind: bool) -> f64 {
+        if self.scatter == Scatter::WalkingStates {
+            self.walk += NOISE / 7.0 * self.random.normal();
+        }
+        let states = self.states.as_mut().expect("every other scatter has states");
+        self.walk + states.read(is_behind, &mut self.random)
     }
 
     fn normal(&mut self) -> f64 {
@@ -217,18 +208,14 @@ impl Planted {
 }
 
 impl Scatter {
-    /// Where a step is one of shares: how many of ten readings are high before it and behind it.
-    pub(crate) fn shares(self) -> Option<[u64; 2]> {
+    /// Where a step is one of shares: the share of readings that are high before it and behind it.
+    pub(crate) fn shares(self) -> Option<[f64; 2]> {
         match self {
-            Scatter::MoreOften => Some([1, 9]),
-            Scatter::SomewhatMoreOften => Some([4, 7]),
-            Scatter::Appearing => Some([0, 3]),
+            Scatter::MoreOften => Some([0.1, 0.9]),
+            Scatter::SomewhatMoreOften => Some([0.4, 0.7]),
+            Scatter::Appearing => Some([0.0, 0.3]),
             _ => None,
         }
-    }
-
-    fn readings_max(self) -> usize {
-        if OF_STATES.contains(&self) { READINGS_OF_STATES_MAX } else { READINGS_MAX }
     }
 }
 
@@ -238,13 +225,24 @@ pub(crate) struct Outcome {
     pub(crate) said: Option<Option<usize>>,
     /// With this probability.
     pub(crate) stated: f64,
+    /// Whether it names more than one step, of which there never are two.
+    pub(crate) names_more: bool,
+    /// Of the step, with the interval that is stated; none of methods that state none.
+    pub(crate) size: Option<Estimate>,
     pub(crate) readings: usize,
 }
 
 impl Outcome {
+    /// Whether the step is where it was said to be, if there is one, and in that direction.
     pub(crate) fn is_right(&self, planted: &Planted) -> bool {
         let is_readable = |place: &usize| !planted.unbuildable.contains(place);
-        self.said == Some(planted.steps.first().and_then(|(before, _)| (0..=*before).rev().find(is_readable)))
+        let step = planted.steps.first();
+        let is_place = self.said == Some(step.and_then(|(before, _)| (0..=*before).rev().find(is_readable)));
+        let is_rise = match planted.scatter.shares() {
+            Some([before, behind]) => behind > before,
+            None => step.is_some_and(|(_, size)| *size > 0.0),
+        };
+        is_place && !self.names_more && (step.is_none() || self.size.is_none_or(|size| (size.value > 0.0) == is_rise))
     }
 }
 
@@ -263,7 +261,7 @@ pub(crate) fn search(planted: &mut Planted, confidence: f64) -> (Steps, Conclusi
         known = steps(&readings, &prior);
         let Some(known) = &known else { continue };
         let said = conclude(known, &readable, confidence);
-        if said != Conclusion::Open || readings.len() >= planted.scatter.readings_max() {
+        if said != Conclusion::Open || readings.len() >= planted.readings_max {
             return (known.clone(), said, readings.len());
         }
     }
@@ -272,12 +270,16 @@ pub(crate) fn search(planted: &mut Planted, confidence: f64) -> (Steps, Conclusi
 /// Of commits with at most one step.
 pub(crate) fn ours(planted: &mut Planted, confidence: f64) -> Outcome {
     let (known, said, readings) = search(planted, confidence);
-    let (said, stated) = match said {
-        Conclusion::Found(found) => (Some(Some(found[0].0)), known.steps[found[0].0]),
-        Conclusion::None => (Some(None), known.none),
-        Conclusion::Open => (None, 0.0),
+    let names_more = matches!(&said, Conclusion::Found(found) if found.len() > 1);
+    let (said, stated, size) = match said {
+        Conclusion::Found(found) => {
+            let before = found[0].0;
+            (Some(Some(before)), known.steps[before], known.size(before, confidence))
+        }
+        Conclusion::None => (Some(None), known.none, None),
+        Conclusion::Open => (None, 0.0, None),
     };
-    Outcome { said, stated, readings }
+    Outcome { said, stated, names_more, size, readings }
 }
 
 /// Chromium's Pinpoint: a commit in the middle is measured and compared with both sides, by the smaller p-value of
@@ -301,7 +303,7 @@ pub(crate) fn pinpoint(planted: &mut Planted) -> Outcome {
             said = false;
         }
     }
-    Outcome { said: said.then_some(Some(low)), stated: 1.0, readings }
+    Outcome { said: said.then_some(Some(low)), stated: 1.0, names_more: false, size: None, readings }
 }
 
 /// The nearer end by the median of a few runs, whatever that is worth.
@@ -324,7 +326,7 @@ pub(crate) fn plain(planted: &mut Planted) -> Outcome {
             low = middle;
         }
     }
-    Outcome { said: Some(Some(low)), stated: 1.0, readings }
+    Outcome { said: Some(Some(low)), stated: 1.0, names_more: false, size: None, readings }
 }
 
 fn differ(a: &[f64], b: &[f64]) -> bool {
@@ -354,11 +356,71 @@ pub(crate) fn drawn(seed: u64) -> (usize, Option<(usize, f64)>) {
     (commits, (random.below(5) != 0).then_some((before, signed)))
 }
 
-/// Bisections of a machine with states: no change in every third, else one of shares, or of 10% to 40% up or down; the share that was
-/// wrong, and the share that was undecided.
-pub(crate) fn of_states(scatter: Scatter, seeds: std::ops::Range<u64>) -> [f64; 2] {
-    let runs = (seeds.end - seeds.start) as f64;
-    let (mut wrong, mut undecided) = (0.0, 0.0);
+/// What came of many bisections.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tally {
+    pub(crate) runs: u64,
+    pub(crate) right: u64,
+    pub(crate) wrong: u64,
+    /// Of the wrong ones, those that name a commit though none changed anything.
+    pub(crate) invented: u64,
+    /// Runs without a change.
+    pub(crate) unchanged: u64,
+    /// Right ones that state the size of a step, and those of them whose interval holds it.
+    pub(crate) sized: u64,
+    pub(crate) held: u64,
+    /// Sum of the probabilities that the answers stated.
+    stated: f64,
+}
+
+impl Tally {
+    fn add(&mut self, planted: &Planted, outcome: &Outcome) {
+        let is_right = outcome.is_right(planted);
+        let is_wrong = outcome.said.is_some() && !is_right;
+        let one = |is: bool| u64::from(u8::from(is));
+        self.runs += 1;
+        self.right += one(is_right);
+        self.wrong += one(is_wrong);
+        self.invented += one(is_wrong && planted.steps.is_empty());
+        self.unchanged += one(planted.steps.is_empty());
+        // Where the share of a state changes there is no size that an interval could hold.
+        if let (true, None, Some(size), Some((_, step))) =
+            (is_right, planted.scatter.shares(), outcome.size, planted.steps.first())
+        {
+            self.sized += 1;
+            self.held += one(size.interval.low <= *step && *step <= size.interval.high);
+        }
+        self.stated += outcome.stated;
+    }
+
+    pub(crate) fn plus(self, other: Tally) -> Tally {
+        Tally {
+            runs: self.runs + other.runs,
+            right: self.right + other.right,
+            wrong: self.wrong + other.wrong,
+            invented: self.invented + other.invented,
+            unchanged: self.unchanged + other.unchanged,
+            sized: self.sized + other.sized,
+            held: self.held + other.held,
+            stated: self.stated + other.stated,
+        }
+    }
+
+    pub(crate) fn undecided(&self) -> u64 {
+        self.runs - self.right - self.wrong
+    }
+
+    /// Mean of what was stated, and share that was right, of all that were decided.
+    pub(crate) fn of_decided(&self) -> [f64; 2] {
+        let decided = (self.right + self.wrong).max(1) as f64;
+        [self.stated / decided, self.right as f64 / decided]
+    }
+}
+
+/// Bisections of a machine with states: no change in every third, else one of shares, or of 10% to 40% up or down.
+/// `readings` other than those of the scatter, if given.
+pub(crate) fn of_states(scatter: Scatter, readings: Option<usize>, seeds: std::ops::Range<u64>) -> Tally {
+    let mut tally = Tally::default();
     for seed in seeds {
         let mut random = Random::new(seed ^ 0x57a7e);
         let commits = 12 << random.below(3);
@@ -367,28 +429,21 @@ pub(crate) fn of_states(scatter: Scatter, seeds: std::ops::Range<u64>) -> [f64; 
         let before = random.below(commits) as usize;
         let step = (seed % 3 != 0).then_some((before, signed));
         let mut planted = Planted::new(commits as usize, step, scatter, seed);
+        planted.readings_max = readings.unwrap_or(planted.readings_max);
         let outcome = ours(&mut planted, 0.95);
-        match outcome.said {
-            None => undecided += 1.0,
-            Some(_) => wrong += f64::from(u8::from(!outcome.is_right(&planted))),
-        }
+        tally.add(&planted, &outcome);
     }
-    [wrong / runs, undecided / runs]
+    tally
 }
 
-/// Bisections with sizes and places drawn: mean stated probability, share that was right, share undecided.
-pub(crate) fn calibration(scatter: Scatter, confidence: f64, seeds: std::ops::Range<u64>) -> [f64; 3] {
-    let (mut stated, mut right, mut decided) = (0.0, 0.0, 0.0);
-    let runs = (seeds.end - seeds.start) as f64;
+/// Bisections with sizes and places drawn.
+pub(crate) fn calibration(scatter: Scatter, confidence: f64, seeds: std::ops::Range<u64>) -> Tally {
+    let mut tally = Tally::default();
     for seed in seeds {
         let (commits, step) = drawn(seed);
         let mut planted = Planted::new(commits, step, scatter, seed);
         let outcome = ours(&mut planted, confidence);
-        if outcome.said.is_some() {
-            decided += 1.0;
-            stated += outcome.stated;
-            right += f64::from(u8::from(outcome.is_right(&planted)));
-        }
+        tally.add(&planted, &outcome);
     }
-    [stated / decided, right / decided, 1.0 - decided / runs]
+    tally
 }

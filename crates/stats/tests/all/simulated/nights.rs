@@ -14,18 +14,55 @@ const THIRD: usize = 100;
 /// What a night calls changed with at most this error is changed.
 const ERROR: f64 = 0.01;
 
+/// How measurements scatter about what they measure.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Noise {
+    /// Of this standard deviation, but one in ten of four times as much.
+    Outliers(f64),
+    /// Each is at one of two states, half as high again, with this probability, and scatters by 1%.
+    States(f64),
+    /// The machine is in one of them for 12 measurements on average.
+    LastingStates,
+}
+
+/// Between the states, as a logarithm.
+const STATES_APART: f64 = 0.405;
+const STATE_SCATTER: f64 = 0.01;
+const LASTING: u64 = 12;
+
+/// A machine that measures.
+struct Machine<'a> {
+    random: &'a mut Random,
+    noise: Noise,
+    is_high: bool,
+}
+
+impl Machine<'_> {
+    fn measure(&mut self) -> f64 {
+        match self.noise {
+            Noise::Outliers(scatter) => {
+                return scatter * if self.random.below(10) == 0 { 4.0 } else { 1.0 } * self.random.normal();
+            }
+            Noise::States(share) => self.is_high = self.random.uniform() < share,
+            Noise::LastingStates => self.is_high ^= self.random.below(LASTING) == 0,
+        }
+        STATE_SCATTER * self.random.normal() + if self.is_high { STATES_APART } else { 0.0 }
+    }
+}
+
 /// One night in which the first series differs from two other commits by these amounts (logarithms): whether it is called
 /// changed, and whether any other is.
-pub(crate) fn night(random: &mut Random, scatter: f64, effects: [f64; 2]) -> [bool; 2] {
+pub(crate) fn night(random: &mut Random, noise: Noise, effects: [f64; 2]) -> [bool; 2] {
+    let machine = &mut Machine { random, noise, is_high: false };
     let mut looks: Vec<[Option<Vec<f64>>; 2]> = Vec::new();
     for series in 0..SERIES {
         let effects = if series == 0 { effects } else { [0.0; 2] };
-        let first = look(random, FIRST, scatter, effects);
+        let first = look(machine, FIRST, effects);
         // A look is taken of all commits at once, and counts where it was asked for.
         let asked = first.each_ref().map(|diffs| is_suspicious(diffs));
-        let second = if asked.contains(&true) { look(random, SECOND, scatter, effects) } else { Default::default() };
+        let second = if asked.contains(&true) { look(machine, SECOND, effects) } else { Default::default() };
         let again = [0, 1].map(|side| asked[side] && is_undecided(&second[side], 2 * SERIES, ERROR));
-        let third = if again.contains(&true) { look(random, THIRD, scatter, effects) } else { Default::default() };
+        let third = if again.contains(&true) { look(machine, THIRD, effects) } else { Default::default() };
         for (side, (second, third)) in second.into_iter().zip(third).enumerate() {
             looks.push([asked[side].then_some(second), again[side].then_some(third)]);
         }
@@ -36,14 +73,17 @@ pub(crate) fn night(random: &mut Random, scatter: f64, effects: [f64; 2]) -> [bo
     [called[..2].contains(&true), called[2..].contains(&true)]
 }
 
-/// Differences to both other commits: today's measurement, and so its noise, is in both. One in ten is an outlier.
-fn look(random: &mut Random, count: usize, scatter: f64, effects: [f64; 2]) -> [Vec<f64>; 2] {
-    let mut draw = || scatter * if random.below(10) == 0 { 4.0 } else { 1.0 } * random.normal();
+/// Differences to both other commits: today's measurement, and so its noise, is in both. Each round measures the three in an order
+/// of its own.
+fn look(machine: &mut Machine<'_>, count: usize, effects: [f64; 2]) -> [Vec<f64>; 2] {
     let mut diffs = [Vec::new(), Vec::new()];
     for _ in 0..count {
-        let today = draw();
-        for (diffs, effect) in diffs.iter_mut().zip(effects) {
-            diffs.push(effect + today - draw());
+        let (mut order, mut measured) = ([0, 1, 2], [0.0; 3]);
+        machine.random.shuffle(&mut order);
+        order.iter().for_each(|side| measured[*side] = machine.measure());
+        let [today, others @ ..] = measured;
+        for ((diffs, effect), other) in diffs.iter_mut().zip(effects).zip(others) {
+            diffs.push(effect + today - other);
         }
     }
     diffs
