@@ -77,18 +77,18 @@ fn range(word: &str) -> Option<Range<u64>> {
 
 fn heading(name: &str) {
     println!(
-        "\n{name:<28} {:>6} {:>6} {:>6} {:>9} {:>16} {:>7} {:>7} {:>12}",
-        "runs", "right", "wrong", "undecided", "named of none", "stated", "right", "sizes held"
+        "\n{name:<28} {:>6} {:>6} {:>6} {:>7} {:>16} {:>9} {:>7} {:>7} {:>12}",
+        "runs", "right", "wrong", "missed", "named of none", "undecided", "stated", "right", "sizes held"
     );
 }
 
 fn show(name: &str, tally: &Tally) {
-    let Tally { runs, right, wrong, invented, unchanged, sized, held: sizes, .. } = *tally;
+    let Tally { runs, right, wrong, missed, invented, unchanged, sized, held: sizes, .. } = *tally;
     let [stated, held] = tally.of_decided();
     let undecided = tally.undecided();
     let (invented, sizes) = (format!("{invented} of {unchanged}"), format!("{sizes} of {sized}"));
     println!(
-        "{name:<28} {runs:>6} {right:>6} {wrong:>6} {undecided:>9} {invented:>16} {stated:>7.3} {held:>7.3} {sizes:>12}"
+        "{name:<28} {runs:>6} {right:>6} {wrong:>6} {missed:>7} {invented:>16} {undecided:>9} {stated:>7.3} {held:>7.3} {sizes:>12}"
     );
 }
 

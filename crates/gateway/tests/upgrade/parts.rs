@@ -240,6 +240,7 @@ fn niceness(pid: u32) -> Vec<i32> {
 fn nothing_leaks_into_the_new_process() {
     let upstream = Upstream::bind();
     let setup = tunnel::setup(&upstream).gateway("workers: 2").gateway("access_log: {path: \"{dir}/access.log\"}");
+    let setup = setup.gateway("metrics: {enabled: false}");
     let mut upgraded = Upgraded::start(&setup);
     let mut tunnels: Vec<Tunnel> = (0..10).map(|_| Tunnel::open(&upgraded.gateway, &upstream)).collect();
     let before = descriptors(upgraded.gateway.pid());

@@ -4,6 +4,7 @@ use super::Steps;
 use super::chain::Fates;
 use super::grid::Grid;
 use crate::mann_whitney::mann_whitney;
+use crate::signed_rank::signed_rank;
 
 /// What may be said.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,14 +39,23 @@ const INNER_MIN: usize = 6;
 /// agree by luck more often than any estimate of the noise knows, and a machine that changes between them looks like a step.
 const BORDER_TURNS: usize = 8;
 
-/// The same where readings have states far apart, so that they are hardly ever near their level; there the borders must also differ by
-/// their ranks. What no estimate of the noise knows is which state a reading will have.
+/// The same where readings have states far apart. There the two must also differ in pairs of readings that were taken in turns, by
+/// themselves: what no estimate of the noise knows is which state a reading will have, and how long a state lasts. They are read
+/// so often at most, until they do.
 const BORDER_TURNS_OF_STATES: usize = 24;
+const BORDER_TURNS_OF_STATES_MAX: usize = 120;
+
+/// A pair is of two readings with at most so many others between them.
+const PAIR_APART_MAX: usize = 2;
 
 /// Near is closer than this, in scales of the noise; of usual readings three in ten are, and of those with states fewer than this
 /// share.
 const NEAR_NOISES: f64 = 0.4;
 const NEAR_SHARE_MIN: f64 = 0.12;
+
+/// Or more than this share is far, or the drift moves by as much between two readings, in scales of the noise.
+const FAR_SHARE_MAX: f64 = 0.05;
+const JUMP_NOISES: f64 = 1.0;
 
 /// Probability of a step from which its borders are read so often.
 const LIKELY_STEP: f64 = 0.9;
@@ -232,7 +242,7 @@ pub fn conclude(known: &Steps, readable: &[bool], confidence: f64) -> Conclusion
     for (place, readable) in readable.iter().enumerate().skip(1) {
         if *readable {
             let is_likely = known.steps[from..place].iter().sum::<f64>() >= confidence;
-            if is_likely && is_bordered(known, borders(known, from), confidence) {
+            if is_likely && is_bordered(known, borders(known, from), from, confidence) {
                 found.push((from, place));
                 named += known.steps[from..place].iter().sum::<f64>();
             }
@@ -249,25 +259,51 @@ pub fn conclude(known: &Steps, readable: &[bool], confidence: f64) -> Conclusion
 }
 
 /// Whether the places next to a step were read in turns often enough, and differ where that must be shown.
-fn is_bordered(known: &Steps, places: (usize, usize), confidence: f64) -> bool {
-    let of = |place: usize| -> Vec<f64> {
-        let readings = known.order.iter().zip(&known.values);
-        readings.filter(|(read, _)| **read == place).map(|(_, value)| *value).collect()
-    };
-    let differ = || mann_whitney(&of(places.0), &of(places.1)).is_some_and(|test| test.p_value <= 1.0 - confidence);
-    turns(known, places) >= known.border_turns() && (!known.has_states() || differ())
+fn is_bordered(known: &Steps, places: (usize, usize), step: usize, confidence: f64) -> bool {
+    match known.has_states() {
+        false => turns(known, places) >= BORDER_TURNS,
+        true => turns(known, places) >= BORDER_TURNS_OF_STATES && differ_in_pairs(known, places, step, confidence),
+    }
+}
+
+/// Whether the second place is above the first, or below it, as the step is, in pairs of readings of both (signed ranks).
+fn differ_in_pairs(known: &Steps, (before, behind): (usize, usize), step: usize, confidence: f64) -> bool {
+    let mut diffs = Vec::new();
+    let mut unpaired: Option<usize> = None;
+    for (at, place) in known.order.iter().enumerate().filter(|(_, place)| [before, behind].contains(*place)) {
+        match unpaired {
+            Some(other) if known.order[other] != *place && at - other <= 1 + PAIR_APART_MAX => {
+                let (first, second) = if *place == behind { (other, at) } else { (at, other) };
+                diffs.push(known.values[second] - known.values[first]);
+                unpaired = None;
+            }
+            _ => unpaired = Some(at),
+        }
+    }
+    let Some(test) = signed_rank(&diffs) else { return false };
+    let Some(size) = known.size(step, confidence) else { return false };
+    let moved = diffs.iter().filter(|diff| **diff != 0.0).count() as f64;
+    let is_rise = test.w_plus > moved * (moved + 1.0) / 4.0;
+    test.p_value <= (1.0 - confidence) / LOOKS && is_rise == (size.value > 0.0)
 }
 
 impl Steps {
-    /// Whether readings are hardly ever near their level.
+    /// Whether readings are hardly ever near their level, many of them far from it, or the machine jumps.
     fn has_states(&self) -> bool {
         let left = self.values.iter().zip(&self.order).map(|(value, place)| (value - self.levels[*place].mean).abs());
-        let near = left.filter(|left| *left < NEAR_NOISES * self.noise).count();
-        (near as f64) < NEAR_SHARE_MIN * self.values.len() as f64
+        let (mut near, mut far) = (0.0, 0.0);
+        for left in left {
+            near += f64::from(u8::from(left < NEAR_NOISES * self.noise));
+            far += f64::from(u8::from(left > FAR_NOISES * self.noise));
+        }
+        let count = self.values.len() as f64;
+        let jumps = self.drift.windows(2).any(|pair| (pair[1] - pair[0]).abs() > JUMP_NOISES * self.noise);
+        near < NEAR_SHARE_MIN * count || far > FAR_SHARE_MAX * count || jumps
     }
 
+    /// How often the borders of a likely step are read before another place.
     fn border_turns(&self) -> usize {
-        if self.has_states() { BORDER_TURNS_OF_STATES } else { BORDER_TURNS }
+        if self.has_states() { BORDER_TURNS_OF_STATES_MAX } else { BORDER_TURNS }
     }
 
     /// Whether readings far from their level move the mean by as much as a step. Levels do not see them, and so do not see a

@@ -364,6 +364,8 @@ pub(crate) struct Tally {
     pub(crate) wrong: u64,
     /// Of the wrong ones, those that name a commit though none changed anything.
     pub(crate) invented: u64,
+    /// Wrong ones that say that nothing changed.
+    pub(crate) missed: u64,
     /// Runs without a change.
     pub(crate) unchanged: u64,
     /// Right ones that state the size of a step, and those of them whose interval holds it.
@@ -382,6 +384,7 @@ impl Tally {
         self.right += one(is_right);
         self.wrong += one(is_wrong);
         self.invented += one(is_wrong && planted.steps.is_empty());
+        self.missed += one(is_wrong && outcome.said == Some(None));
         self.unchanged += one(planted.steps.is_empty());
         // Where the share of a state changes there is no size that an interval could hold.
         if let (true, None, Some(size), Some((_, step))) =
@@ -399,6 +402,7 @@ impl Tally {
             right: self.right + other.right,
             wrong: self.wrong + other.wrong,
             invented: self.invented + other.invented,
+            missed: self.missed + other.missed,
             unchanged: self.unchanged + other.unchanged,
             sized: self.sized + other.sized,
             held: self.held + other.held,
