@@ -288,6 +288,21 @@ fn differ_in_pairs(known: &Steps, (before, behind): (usize, usize), step: usize,
 }
 
 impl Steps {
+    /// XXX
+    pub fn debug_states(&self, step: usize) -> String {
+        let left = self.values.iter().zip(&self.order).map(|(value, place)| (value - self.levels[*place].mean).abs());
+        let (mut near, mut far) = (0.0, 0.0);
+        for left in left {
+            near += f64::from(u8::from(left < NEAR_NOISES * self.noise));
+            far += f64::from(u8::from(left > FAR_NOISES * self.noise));
+        }
+        let count = self.values.len() as f64;
+        let jump = self.drift.windows(2).map(|pair| (pair[1] - pair[0]).abs()).fold(0.0, f64::max) / self.noise;
+        let places = borders(self, step);
+        let of = |place: usize| -> Vec<String> { self.order.iter().zip(&self.values).filter(|(read, _)| **read == place).map(|(_, value)| format!("{value:.2}")).collect() };
+        format!("near {:.2} far {:.2} jump {jump:.1} noise {:.3} n {count} turns {} a {:?} b {:?}", near / count, far / count, self.noise, turns(self, places), of(places.0), of(places.1))
+    }
+
     /// Whether readings are hardly ever near their level, many of them far from it, or the machine jumps.
     fn has_states(&self) -> bool {
         let left = self.values.iter().zip(&self.order).map(|(value, place)| (value - self.levels[*place].mean).abs());

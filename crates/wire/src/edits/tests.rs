@@ -1,3 +1,5 @@
+//! Changes of heads: what is set, added, removed, and what stays as it was.
+
 use super::*;
 use crate::{HeadLimits, Progress, RequestHead};
 
