@@ -299,8 +299,23 @@ impl Steps {
         let count = self.values.len() as f64;
         let jump = self.drift.windows(2).map(|pair| (pair[1] - pair[0]).abs()).fold(0.0, f64::max) / self.noise;
         let places = borders(self, step);
-        let of = |place: usize| -> Vec<String> { self.order.iter().zip(&self.values).filter(|(read, _)| **read == place).map(|(_, value)| format!("{value:.2}")).collect() };
-        format!("near {:.2} far {:.2} jump {jump:.1} noise {:.3} n {count} turns {} a {:?} b {:?}", near / count, far / count, self.noise, turns(self, places), of(places.0), of(places.1))
+        let of = |place: usize| -> Vec<String> {
+            self.order
+                .iter()
+                .zip(&self.values)
+                .filter(|(read, _)| **read == place)
+                .map(|(_, value)| format!("{value:.2}"))
+                .collect()
+        };
+        format!(
+            "near {:.2} far {:.2} jump {jump:.1} noise {:.3} n {count} turns {} a {:?} b {:?}",
+            near / count,
+            far / count,
+            self.noise,
+            turns(self, places),
+            of(places.0),
+            of(places.1)
+        )
     }
 
     /// Whether readings are hardly ever near their level, many of them far from it, or the machine jumps.
