@@ -118,7 +118,7 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// The answer to a write that nobody could make, with a key or without: "a key is missing" would mislead.
+    /// The answer to a write that is refused with every key, where "a key is missing" would mislead.
     fn is_useless(&self, request: &Request) -> Option<Answer> {
         let peer = request.extensions().get::<Peer>()?.0;
         let is_refused = || matches!(self.guard.decide(peer, request), Err(Refusal::KeyMissing));

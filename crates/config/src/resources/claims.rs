@@ -23,11 +23,11 @@ pub(crate) struct Claim {
 /// What is claimed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum What {
-    /// A name that clients of TLS ask for.
+    /// A server name of TLS.
     ServerName(Box<str>),
-    /// One that cannot be read, and so may be any that no earlier entry has.
+    /// An unreadable server name: it may be any name that no earlier entry has.
     UnreadServerName,
-    /// To be shown where no name fits.
+    /// The certificate for clients whose server name no entry has.
     DefaultCertificate,
     /// A plugin's credential, by digest.
     Credential(&'static str, Identity),
@@ -103,7 +103,7 @@ impl Claim {
         report(&self.keys, path, &mut |path| sink.error(self.at, path, self.fault(holder)));
     }
 
-    /// The same where the other one has a name that cannot be read.
+    /// Reports a server name that may be the unreadable one of an earlier entry.
     pub(crate) fn report_unread(&self, holder: &Holder, path: &Path<'_>, sink: &mut Sink) {
         let What::ServerName(name) = &self.what else { return };
         let place = holder.place();

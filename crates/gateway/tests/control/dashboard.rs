@@ -59,6 +59,35 @@ fn without_metrics_one_panel_says_so() {
     }
 }
 
+/// Without a section `gateway.metrics` they are on. Of few requests a second the slowest is shown, and no high percentile.
+#[test]
+fn of_few_requests_the_slowest_is_shown() {
+    let keys = format!("  keys: [{{name: admin, key: {KEY}, role: admin}}]\n");
+    let routes = "routes: [{id: own, uri: /own, plugins: {mocking: {response_example: x}}}]\n";
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(routes).gateway(&keys));
+    let mut page = Page::open(DESK);
+    sign_in(&mut page, &gateway);
+    let shown = [
+        ("/overview", "document.body.innerText.includes('the slowest of')"),
+        ("/overview", "/max [0-9.,]+ .?s/.test(document.querySelector('.ranking-about')?.innerText ?? '')"),
+        (
+            "/routes/own",
+            "[...document.querySelectorAll('.legend li')].some((it) => /^max[0-9.,]+ .?s$/.test(it.innerText.replaceAll('\\n', '')))",
+        ),
+        (
+            "/routes/own",
+            "[...document.querySelectorAll('.legend li')].some((it) => it.innerText.replaceAll('\\n', '') === 'p99–')",
+        ),
+    ];
+    for (path, script) in shown {
+        page.visit(path);
+        eventually(script, || {
+            assert_eq!(gateway.get("/own").head.status(), 200);
+            page.eval(script) == Json::Bool(true)
+        });
+    }
+}
+
 /// A gateway with something of everything, most of it with a name that breaks out.
 fn full() -> (Gateway, Upstream) {
     let gateway = gateway();

@@ -5,6 +5,7 @@ use super::chain::Fates;
 use super::grid::Grid;
 use crate::mann_whitney::mann_whitney;
 use crate::signed_rank::signed_rank;
+use std::ops::RangeInclusive;
 
 /// What may be said.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,12 +49,17 @@ const BORDER_TURNS_OF_STATES_MAX: usize = 120;
 /// A pair is of two readings with at most so many others between them.
 const PAIR_APART_MAX: usize = 2;
 
-/// Near is closer than this, in scales of the noise; of usual readings three in ten are, and of those with states fewer than this
-/// share.
+/// Near is closer than this, in scales of the noise: of usual readings three in ten. Those with states have their level between the
+/// states, so that hardly one is near, or at one of them, so that many are.
 const NEAR_NOISES: f64 = 0.4;
-const NEAR_SHARE_MIN: f64 = 0.12;
+const NEAR_SHARES: RangeInclusive<f64> = 0.12..=0.45;
+const NEAR_SHARE_WITHOUT_NOISE: f64 = 0.97;
 
-/// Or more than this share is far, or the drift moves by as much between two readings, in scales of the noise.
+/// Off the level is farther than this: of usual readings 4%, and 14% where there are outliers.
+const OFF_NOISES: f64 = 2.0;
+const OFF_SHARE_MAX: f64 = 0.25;
+
+/// More than this share is far, or the drift moves by as much between two readings, in scales of the noise.
 const FAR_SHARE_MAX: f64 = 0.05;
 const JUMP_NOISES: f64 = 1.0;
 
@@ -69,6 +75,8 @@ const LOOKS: f64 = 50.0;
 /// many of the least steps: a single wild run is not to ask for hundreds of others.
 const FAR_NOISES: f64 = 5.0;
 const FAR_STEPS_MAX: f64 = 30.0;
+/// A change may be hidden where they move the mean by more than this many of the least steps.
+const STEPS_HIDDEN_MAX: f64 = 0.5;
 
 /// Steps that are expected besides those that are said to be found, beyond the doubt about these: with more, the answer would
 /// name one and give it the size of two.
@@ -103,7 +111,8 @@ pub fn next_place(
 ) -> Option<usize> {
     let count = read.len();
     let opens = count < OPENING_MIN || count < OPENING_MAX && known.is_none_or(|known| known.none > DIFFERENT);
-    if let Some(place) = known.filter(|_| !opens).and_then(next_turn).filter(|place| cost(*place).is_some()) {
+    let turn = known.filter(|_| !opens).and_then(|known| next_turn(known, |place| cost(place).is_some()));
+    if let Some(place) = turn.filter(|place| cost(*place).is_some()) {
         return Some(place);
     }
     match known {
@@ -142,11 +151,15 @@ fn turns(known: &Steps, places: (usize, usize)) -> usize {
 }
 
 /// The border to read next of a step that is likely, where there were too few turns. There may be two such steps.
-fn next_turn(known: &Steps) -> Option<usize> {
+fn next_turn(known: &Steps, mut is_readable: impl FnMut(usize) -> bool) -> Option<usize> {
+    let most = if known.has_states() { BORDER_TURNS_OF_STATES_MAX } else { BORDER_TURNS };
     let read: Vec<usize> = (0..known.counts.len()).filter(|place| known.counts[*place] > 0).collect();
     let (before, behind) = read.windows(2).map(|pair| (pair[0], pair[1])).find(|&(before, behind)| {
         let is_likely = known.steps[before..behind].iter().sum::<f64>() >= LIKELY_STEP;
-        is_likely && turns(known, (before, behind)) < known.border_turns()
+        is_likely && {
+            let turns = turns(known, (before, behind));
+            turns < BORDER_TURNS || turns < most && !(before + 1..behind).any(&mut is_readable)
+        }
     })?;
     let last = known.order.iter().rev().find(|place| [before, behind].contains(place));
     Some(if last == Some(&before) { behind } else { before })
@@ -288,52 +301,19 @@ fn differ_in_pairs(known: &Steps, (before, behind): (usize, usize), step: usize,
 }
 
 impl Steps {
-    /// XXX
-    pub fn debug_states(&self, step: usize) -> String {
-        let left = self.values.iter().zip(&self.order).map(|(value, place)| (value - self.levels[*place].mean).abs());
-        let (mut near, mut far) = (0.0, 0.0);
-        for left in left {
-            near += f64::from(u8::from(left < NEAR_NOISES * self.noise));
-            far += f64::from(u8::from(left > FAR_NOISES * self.noise));
-        }
-        let count = self.values.len() as f64;
-        let jump = self.drift.windows(2).map(|pair| (pair[1] - pair[0]).abs()).fold(0.0, f64::max) / self.noise;
-        let places = borders(self, step);
-        let of = |place: usize| -> Vec<String> {
-            self.order
-                .iter()
-                .zip(&self.values)
-                .filter(|(read, _)| **read == place)
-                .map(|(_, value)| format!("{value:.2}"))
-                .collect()
-        };
-        format!(
-            "near {:.2} far {:.2} jump {jump:.1} noise {:.3} n {count} turns {} a {:?} b {:?}",
-            near / count,
-            far / count,
-            self.noise,
-            turns(self, places),
-            of(places.0),
-            of(places.1)
-        )
-    }
-
-    /// Whether readings are hardly ever near their level, many of them far from it, or the machine jumps.
+    /// Whether readings lie otherwise about their levels than noise with one hump does, or the machine jumps.
     fn has_states(&self) -> bool {
         let left = self.values.iter().zip(&self.order).map(|(value, place)| (value - self.levels[*place].mean).abs());
-        let (mut near, mut far) = (0.0, 0.0);
-        for left in left {
-            near += f64::from(u8::from(left < NEAR_NOISES * self.noise));
-            far += f64::from(u8::from(left > FAR_NOISES * self.noise));
-        }
-        let count = self.values.len() as f64;
+        let left: Vec<f64> = left.map(|left| left / self.noise).collect();
+        let share = |is: &dyn Fn(f64) -> bool| left.iter().filter(|left| is(**left)).count() as f64 / left.len() as f64;
+        let near = share(&|left| left < NEAR_NOISES);
         let jumps = self.drift.windows(2).any(|pair| (pair[1] - pair[0]).abs() > JUMP_NOISES * self.noise);
-        near < NEAR_SHARE_MIN * count || far > FAR_SHARE_MAX * count || jumps
-    }
-
-    /// How often the borders of a likely step are read before another place.
-    fn border_turns(&self) -> usize {
-        if self.has_states() { BORDER_TURNS_OF_STATES_MAX } else { BORDER_TURNS }
+        // Where all are near there is no noise, and nothing beside it.
+        let is_usual = NEAR_SHARES.contains(&near) || near > NEAR_SHARE_WITHOUT_NOISE;
+        !is_usual
+            || share(&|left| left > OFF_NOISES) > OFF_SHARE_MAX
+            || share(&|left| left > FAR_NOISES) > FAR_SHARE_MAX
+            || jumps
     }
 
     /// Whether readings far from their level move the mean by as much as a step. Levels do not see them, and so do not see a
@@ -341,7 +321,8 @@ impl Steps {
     pub fn may_hide_a_change(&self) -> bool {
         let left = self.values.iter().zip(&self.order).map(|(value, place)| (value - self.levels[*place].mean).abs());
         let far = left.filter(|left| *left > FAR_NOISES * self.noise);
-        far.map(|left| (left / self.step_min).min(FAR_STEPS_MAX)).sum::<f64>() > self.values.len() as f64
+        let moved: f64 = far.map(|left| (left / self.step_min).min(FAR_STEPS_MAX)).sum();
+        moved > STEPS_HIDDEN_MAX * self.values.len() as f64
     }
 }
 

@@ -123,13 +123,19 @@ impl Run<'_> {
             }
             called.set(at);
             asked.body.plugin = entry.name;
-            if can_wait && let Some(flow) = entry.before_filter(asked) {
+            if can_wait
+                && let Some(flow) = entry.before_filter(asked)
+                && let Some(flow) = settle(worker, entry, Ok(flow))?
+            {
                 return Ok(Some((at, true, flow)));
             }
             if judged.skips(at, entry, || holds(entry, asked.facts, asked)) {
                 continue;
             }
-            if can_wait && let Some(flow) = entry.before_call(asked) {
+            if can_wait
+                && let Some(flow) = entry.before_call(asked)
+                && let Some(flow) = settle(worker, entry, Ok(flow))?
+            {
                 return Ok(Some((at, true, flow)));
             }
             let flow = timed(worker, entry, phase, *is_timed, || match phase {

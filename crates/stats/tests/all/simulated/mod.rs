@@ -270,18 +270,6 @@ pub(crate) fn search(planted: &mut Planted, confidence: f64) -> (Steps, Conclusi
 /// Of commits with at most one step.
 pub(crate) fn ours(planted: &mut Planted, confidence: f64) -> Outcome {
     let (known, said, readings) = search(planted, confidence);
-    if let (Conclusion::Found(found), true) = (&said, std::env::var("BIS_DEBUG").is_ok()) {
-        let is_wrong = planted.steps.first().is_none_or(|(before, _)| *before != found[0].0);
-        if is_wrong {
-            println!(
-                "WRONG {:?} planted {:?} p {:.3}: {}",
-                found,
-                planted.steps,
-                known.steps[found[0].0],
-                known.debug_states(found[0].0)
-            );
-        }
-    }
     let names_more = matches!(&said, Conclusion::Found(found) if found.len() > 1);
     let (said, stated, size) = match said {
         Conclusion::Found(found) => {
