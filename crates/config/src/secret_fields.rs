@@ -5,6 +5,7 @@
 //! widest circle goes by names: a header of a request, the text of a function or a parameter of an address may hold anything.
 
 use serde_json::Value as Json;
+use stillgate_schema::partial_json::UNREADABLE;
 
 /// Called with a secret, which it may replace.
 type Each<'a> = &'a mut dyn FnMut(&mut String);
@@ -122,9 +123,10 @@ fn by_names(value: &mut Json, is_of_response: bool, each: Each<'_>) {
         Json::Object(fields) => {
             for (name, field) in fields {
                 if name == "plugins" {
-                    // Where the configuration of a plugin should be.
-                    let texts = field.as_object_mut().into_iter().flat_map(|plugins| plugins.values_mut());
-                    texts.filter(|value| value.is_string()).for_each(|value| at(value, &[], each));
+                    // A text in place of a plugin's configuration, unless it says why there is none.
+                    let plugins = field.as_object_mut().into_iter().flatten();
+                    let texts = plugins.filter(|(name, value)| *name != UNREADABLE && value.is_string());
+                    texts.for_each(|(_, value)| at(value, &[], each));
                 }
                 if is_secret_name(name) || FUNCTIONS.contains(&name.as_str()) {
                     texts(field, each);
