@@ -177,6 +177,10 @@ impl Kept {
     }
 }
 
+/// What patterns of PCRE may have that these engines cannot do. `ngx.re` raises an error for it: "no match" would switch a guard off.
+const UNBUILT: [&str; 16] =
+    ["(?=", "(?!", "(?<=", "(?<!", "(?>", "\\1", "\\2", "\\3", "\\4", "\\5", "\\6", "\\7", "\\8", "\\9", "\\k", "\\g"];
+
 fn compile(pattern: &[u8], options: u32) -> Result<Kept, String> {
     let text =
         std::str::from_utf8(pattern).map_err(|_| "a pattern has to be UTF-8; write bytes as \\xHH".to_owned())?;
@@ -191,7 +195,11 @@ fn compile(pattern: &[u8], options: u32) -> Result<Kept, String> {
         .ignore_whitespace(is(EXTENDED))
         .unicode(is(UNICODE))
         .utf8(false);
-    let hir = syntax::parse_with(text, &syntax).map_err(|error| refused(error.to_string()))?;
+    let hir =
+        syntax::parse_with(text, &syntax).map_err(|error| match UNBUILT.iter().any(|mark| text.contains(mark)) {
+            true => refused("look-around, back-references and atomic groups are not built".to_owned()),
+            false => refused(error.to_string()),
+        })?;
     let nfa = |is_reverse: bool| {
         let captures = if is_reverse { WhichCaptures::None } else { WhichCaptures::All };
         let config = NFA::config()

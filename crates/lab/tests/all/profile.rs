@@ -86,12 +86,13 @@ fn an_interrupt_ends_the_program_and_keeps_its_profile() {
     require_tool("valgrind", "valgrind");
     let folder = tempfile::tempdir().expect("a folder");
     let program = planted(folder.path());
-    let script = r#""$0" 20000; touch "$1"; while :; do sleep 0.1; done"#;
-    for kind in ["cpu", "instructions"] {
+    let script = r#""$0" "$2"; touch "$1"; while :; do sleep 0.1; done"#;
+    // Half a second, so that there are samples; what is counted takes much longer.
+    for (kind, rounds) in [("cpu", "2000000"), ("instructions", "20000")] {
         let (file, mark) = (folder.path().join(format!("{kind}.pb.gz")), folder.path().join(kind));
         let words = ["profile", "--kind", kind, "-o", text(&file), "--", "sh", "-c", script];
         let mut command = Command::new(LAB);
-        command.args(words).args([&program, &mark]).stdin(Stdio::null()).stdout(Stdio::null());
+        command.args(words).args([&program, &mark]).arg(rounds).stdin(Stdio::null()).stdout(Stdio::null());
         let mut child = command.spawn().expect("run it");
         eventually_within(RUN_PATIENCE, "the work of the program", || mark.exists());
         let kill = Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status();

@@ -407,15 +407,27 @@ function ngx.say(...)
 end
 
 function ngx.flush() return 1 end
-function ngx.eof() return 1 end
-function ngx.send_headers() return 1 end
+
+-- Both begin an answer, even one without a body: the request ends with it when the function does.
+function ngx.send_headers()
+  local own = answering("ngx.send_headers")
+  own.said = own.said or {}
+  return 1
+end
+
+function ngx.eof()
+  local own = answering("ngx.eof")
+  own.said = own.said or {}
+  return 1
+end
 
 -- Ends the function, whatever `pcall` it stands in: it yields, and is never resumed.
 function ngx.exit(status)
   if type(status) ~= "number" then raise("bad argument #1 to 'exit' (number expected, got " .. type(status) .. ")") end
   if status >= 200 then
     local own = answering("ngx.exit(" .. status .. ")")
-    S.finish(own, status)
+    -- A status that was set before is the answer's, as in OpenResty.
+    S.finish(own, status == 200 and own.status or status)
   end
   if status == 444 or (status < 200 and status ~= 0 and status ~= -1) then raise("ngx.exit(" .. status .. ") is not built") end
   if status == -1 then raise("ngx.exit(ngx.ERROR)") end

@@ -68,12 +68,20 @@ local function re_search_whole(text, pattern, options, from)
   return search(whole_op, text, pattern, from * 64 + options)
 end
 
+local UNBUILT = "are not built"
+
+-- The reason why nothing was searched, unless the pattern is one of PCRE that no engine here knows: that is an error.
+local function failed(why)
+  if sub(why, -#UNBUILT) == UNBUILT then raise(why) end
+  return why
+end
+
 local function re_match(text, pattern, options, position, groups)
   text, options = plain(text), options_of(options)
   local from = position and position.pos and position.pos - 1 or 0
   local count, places, why = re_search(text, pattern, options, from)
   if not count then
-    if why then return nil, why end
+    if why then return nil, failed(why) end
     return nil
   end
   local behind, found = places[1] + 1, fill({}, text, places, count, pattern, options)
@@ -91,7 +99,7 @@ local function re_find(text, pattern, options, position, group)
   local search_for = group == 0 and re_search_whole or re_search
   local count, places, why = search_for(text, pattern, options, from)
   if not count then
-    if why then return nil, nil, why end
+    if why then return nil, nil, failed(why) end
     return nil
   end
   if group >= count then return nil, nil, "nth out of bound" end
@@ -105,13 +113,13 @@ local function re_gmatch(text, pattern, options)
   text, options = plain(text), options_of(options)
   local from = 0
   local _, _, why = re_search_whole("", pattern, options, 0)
-  if why then return nil, why end
+  if why then return nil, failed(why) end
   return function()
     if from > #text then return nil end
     local count, places, why = re_search(text, pattern, options, from)
     if not count then
       from = #text + 1
-      if why then return nil, why end
+      if why then return nil, failed(why) end
       return nil
     end
     from = places[1] >= places[0] and places[1] or places[1] + 1
@@ -141,7 +149,7 @@ local function substituted(text, pattern, replacement, options, most)
   local out, number, done, place, from = {}, 0, 0, 0, 0
   while from <= #text and done < most do
     local count, places, why = search_for(text, pattern, options, from)
-    if why then return nil, nil, why end
+    if why then return nil, nil, failed(why) end
     if not count then break end
     local first, last = places[0], places[1]
     out[number + 1] = sub(text, place + 1, first - 1)

@@ -90,6 +90,13 @@ fn an_error_names_what_is_not_there() {
         ("access", "local value = core.utils.split_uri('/a')", "core.utils.split_uri is not built"),
         ("access", "local value = core.table.patch({}, 'a', 1)", "core.table.patch is not built"),
         ("access", "core.request.header(ctx, nil)", "a header name has to be a text, found nil"),
+        ("access", "ngx.re.find('a=1', [[(?<!x)a=1]])", "are not built"),
+        ("access", "ngx.re.match('aa', [[(a)\\1]])", "are not built"),
+        ("access", "ngx.re.gsub('aa', '(?>a)', 'b')", "are not built"),
+        ("access", "ngx.re.sub('aa', 'a(?=a)', 'b')", "are not built"),
+        ("access", "ngx.re.gmatch('aa', 'a(?!b)')", "are not built"),
+        ("log", "ngx.send_headers()", "API disabled in the context of log: ngx.send_headers"),
+        ("body_filter", "ngx.eof()", "API disabled in the context of body_filter: ngx.eof"),
         ("log", "ngx.timer.every(1, print)", "ngx.timer.every is not built"),
     ] {
         let mut fake = Fake { phase, ..Fake::default() };

@@ -243,10 +243,6 @@ fn regular_expressions() {
             "[\"X\",5]",
         ),
         ("select(2, ngx.re.match('a', '(')) ~= nil", "[true]"),
-        (
-            "select(2, ngx.re.match('a', '(?=a)'))",
-            "[\"the pattern \\\"(?=a)\\\" cannot be compiled: error: look-around, including look-ahead and look-behind, is not supported\"]",
-        ),
     ]);
 }
 
@@ -302,7 +298,7 @@ fn the_rest_of_the_tables_and_times() {
         ),
         ("ngx.today(), #ngx.localtime(), ngx.utctime()", "[\"2026-11-21\",19,\"2026-11-21 00:27:13\"]"),
         ("ngx.cookie_time(0), ngx.http_time(0)", "[\"Thu, 01-Jan-70 00:00:00 GMT\",\"Thu, 01 Jan 1970 00:00:00 GMT\"]"),
-        ("#ngx.md5_bin('a'), ngx.update_time() == nil, ngx.flush(), ngx.send_headers()", "[16,true,1,1]"),
+        ("#ngx.md5_bin('a'), ngx.update_time() == nil, ngx.flush()", "[16,true,1]"),
         (
             "(function() local d = ngx.shared.flushed d:set('a', 1) d:flush_all() return tostring(d:get('a')), d:flush_expired() end)()",
             "[\"nil\",0]",

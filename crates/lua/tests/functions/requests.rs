@@ -35,6 +35,11 @@ fn answers() {
     check("ngx.status = 201 ngx.say('a', 1, true, nil, { 'b', { 'c' } })", "201 \"a1truenilbc\\n\"");
     check("ngx.print('a') ngx.say('b') ngx.exit(200)", "200 \"ab\\n\"");
     check("ngx.say('a') ngx.exit(ngx.OK)", "200 \"a\\n\"");
+    check("ngx.status = 403 ngx.eof()", "403 \"\"");
+    check("ngx.status = 403 ngx.send_headers() ngx.flush(true) return", "403 \"\"");
+    check("ngx.status = 401 ngx.say('no') ngx.exit(ngx.HTTP_OK)", "401 \"no\\n\"");
+    check("ngx.status = 410 ngx.exit(200)", "410 nothing");
+    check("ngx.status = 410 ngx.exit(404)", "404 nothing");
     check("core.response.exit(401, { message = 'x' })", "401 \"{\\\"message\\\":\\\"x\\\"}\\n\"");
     check("core.response.exit(200, 'a', 'b')", "200 \"ab\"");
     check("core.response.exit(204)", "204 nothing");

@@ -336,7 +336,10 @@ fn the_reason_says_where_the_document_is_not_json() {
             r#"{"uri": "/a", "plugins": {"count": {"count": 0123456}}, "upstream_id": "u"}"#,
             "plugins.count.count: not JSON: invalid number",
         ),
-        (r#"{"uri": "/a", "upstream_id": "u", "plugins": {"key-auth": {"key": "s3cret"#, "plugins: not JSON: end of the text in a string at byte 74"),
+        (
+            r#"{"uri": "/a", "upstream_id": "u", "plugins": {"key-auth": {"key": "s3cret"#,
+            "plugins: not JSON: end of the text in a string at byte 74",
+        ),
         ("(no text: byte 9 is not UTF-8) {\"uri\": \"/a\", \"upstream_id\": \"u\"}", "not JSON: byte 9 is not UTF-8"),
     ] {
         let mut store = store();
