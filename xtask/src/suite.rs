@@ -49,6 +49,10 @@ const REPORT: &str = "junit.xml";
 /// Nextest's exit code where it ran all tests and some failed.
 const TESTS_FAILED: i32 = 100;
 
+/// Where property tests begin to draw in an ordinary run: a change is judged by the same inputs each time, and the nightly draws
+/// new ones.
+const PROPERTY_SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "1");
+
 /// Makes tests run their long forms: bounds on time that only a machine of one's own keeps, more worlds, more kills, longer storms.
 pub(crate) const LONG_FORMS: &[(&str, &str)] = &[
     ("STILLGATE_NIGHTLY", "1"),
@@ -161,6 +165,7 @@ impl Run {
         let names_package = selection.iter().any(|word| word.starts_with("-p") || word.starts_with("--package"));
         command.args((!names_package).then_some("--workspace")).args(selection);
         command.current_dir(step::root()).env_remove("CARGO_MANIFEST_DIR");
+        command.envs(self.profile.is_none().then_some(PROPERTY_SEED));
         command.envs(self.environment.iter().map(|(name, value)| (*name, value)));
         let status = with_clippy(&mut command).stdin(Stdio::null()).status();
         match status.map_err(|error| format!("{}: {error}", nextest.display()))? {

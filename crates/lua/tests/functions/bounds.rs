@@ -18,6 +18,19 @@ fn is_stopped(body: &str) {
     assert_eq!(answer("ngx.say('x')"), "200 \"x\\n\"");
 }
 
+/// The outcome of what a machine that is busy with something else may stop for its time: it is run again until it ends.
+#[track_caller]
+fn outcome_of_much(body: &str) -> String {
+    let began = Instant::now();
+    loop {
+        let outcome = answer(body);
+        if !outcome.ends_with(STOPPED) {
+            return outcome;
+        }
+        assert!(began.elapsed() < PATIENCE, "{body}: {outcome}");
+    }
+}
+
 #[test]
 fn endless_loops_are_stopped() {
     is_stopped("while true do end");
@@ -38,9 +51,9 @@ fn what_a_run_leaves_is_not_missing_in_the_next_one() {
     let needs_much = "local a, b = ('y'):rep(8e6), ('z'):rep(8e6) ngx.say(#a + #b)";
     for _ in 0..3 {
         is_stopped(&format!("{fills} while true do end"));
-        assert_eq!(answer(needs_much), "200 \"16000000\\n\"");
-        assert_eq!(answer(&format!("{fills} ngx.say(#t)")), "200 \"6\\n\"");
-        assert_eq!(answer(needs_much), "200 \"16000000\\n\"");
+        assert_eq!(outcome_of_much(needs_much), "200 \"16000000\\n\"");
+        assert_eq!(outcome_of_much(&format!("{fills} ngx.say(#t)")), "200 \"6\\n\"");
+        assert_eq!(outcome_of_much(needs_much), "200 \"16000000\\n\"");
     }
 }
 
@@ -101,7 +114,7 @@ fn a_text_without_end_is_stopped_when_it_is_loaded() {
 #[test]
 fn memory_is_bounded() {
     let memory = "memory: test: a worker's functions have 64 MiB of memory";
-    assert_eq!(answer("local s = 'x' while true do s = s .. s end"), memory);
+    assert_eq!(outcome_of_much("local s = 'x' while true do s = s .. s end"), memory);
     let outcome = answer("local t = {} for at = 1, 1e9 do t[at] = { at } end");
     assert!(outcome == memory || outcome.ends_with(STOPPED), "{outcome}");
     assert!(answer("return ('x'):rep(2 ^ 30)").ends_with("string.rep: a text of more than 8388608 bytes"));
