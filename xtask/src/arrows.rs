@@ -12,12 +12,14 @@ use std::fs;
 const ORDER: &[&str] = &[
     "stillgate-gateway",
     "stillgate-admin",
+    "stillgate-acme",
     "stillgate-plugins",
     "stillgate-logs",
     "stillgate-proxy",
     "stillgate-exporter",
     "stillgate-upstream",
     "stillgate-datastore",
+    "stillgate-outbound",
     "stillgate-tls",
     "stillgate-config",
     "stillgate-plugin",
@@ -36,6 +38,7 @@ const ORDER: &[&str] = &[
     "stillgate-profiler",
     "stillgate-yaml",
     "stillgate-wire",
+    "stillgate-files",
 ];
 
 /// Outside the order: nothing that ships depends on them; tests may.

@@ -2,7 +2,6 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod acme;
 mod admin;
 mod commands;
 mod configuration;
@@ -10,7 +9,6 @@ mod control;
 mod devices;
 mod explaining;
 mod health;
-mod http_client;
 mod live;
 mod metering;
 mod replaying;

@@ -2,13 +2,13 @@
 //!
 //! The control loop fills them in on request. Counting is the workers' work, serving the admin server's.
 
-use crate::acme::State;
 use crate::configuration::ignored::Ignored;
 use crate::configuration::reading::Candidate;
 use crate::configuration::status::{ConfigStatus, RejectedStatus};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use stillgate_acme::State;
 use stillgate_config::{Ssl, SslUse};
 use stillgate_proxy::Counters;
 use stillgate_proxy::access_log::rfc3339;

@@ -1,8 +1,8 @@
 //! TLS of the admin address, and of the device API.
 
-use crate::configuration::source::read_bounded;
 use std::sync::Arc;
 use stillgate_config::{AdminTls, Config, Pem};
+use stillgate_files::read_bounded;
 use stillgate_tls::rustls::pki_types::pem::PemObject;
 use stillgate_tls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use stillgate_tls::rustls::server::WebPkiClientVerifier;

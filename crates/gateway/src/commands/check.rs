@@ -7,7 +7,6 @@
 use super::cli::{Check, EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Format};
 use super::deep_hosts::{DeepHosts, deep_hosts};
 use super::stdout::show;
-use crate::acme;
 use crate::admin;
 use crate::configuration::chain_lint::{ChainFinding, chain_lint};
 use crate::configuration::environment;
@@ -186,7 +185,7 @@ fn of_machine(config: &Config, text: &[u8]) -> Vec<Diagnostic> {
         Ok((_, warnings)) => (Vec::new(), warnings),
         Err(refused) => (refused.errors, refused.warnings),
     };
-    let errors = errors.into_iter().chain(acme::problem(config)).map(|error| (error, Severity::Error));
+    let errors = errors.into_iter().chain(stillgate_acme::problem(config)).map(|error| (error, Severity::Error));
     let found = errors.chain(warnings.into_iter().map(|warning| (warning, Severity::Warning)));
     let mut found: Vec<_> = found.map(|(problem, severity)| tls_material::diagnostic(problem, severity)).collect();
     let tls = admin::tls::problem(config).into_iter().chain(devices::problem(config));

@@ -1,10 +1,10 @@
 //! Plugins in Lua that `gateway.lua.path` names: files, and what is in folders. In folders below are modules that they require.
 
-use super::source::read_bounded;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
+use stillgate_files::read_bounded;
 use stillgate_plugin::OwnFile;
 
 /// The longest file of a plugin.

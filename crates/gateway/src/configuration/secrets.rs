@@ -9,13 +9,13 @@
 //!
 //! No message has anything of what was found.
 
-use super::source::read_bounded;
 use super::vault::{Vaults, connector};
 use serde_json::Value as Json;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, OnceLock};
+use stillgate_files::read_bounded;
 use stillgate_plugin::Secrets;
 use stillgate_plugin::secrets::{Manager, Managers};
 use stillgate_schema::lenient_json;

@@ -5,15 +5,13 @@
 
 use super::own_files;
 use super::secrets::{MachineSecrets, file_of, too_open};
-use rustix::fs::OFlags;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use stillgate_config::{Diagnostic, Errors, FILE_BYTES_MAX, Loaded, PluginSet, Reader, Severity, Text};
+use stillgate_files::read_bounded;
 use stillgate_plugin::Secrets;
 use stillgate_plugin::secrets::Managers;
 
@@ -168,17 +166,4 @@ impl ConfigSource {
 
 fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
-}
-
-/// A file's bytes, at most one more than `bytes_max`.
-pub(crate) fn read_bounded(file: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
-    // Opening a FIFO waits for a writer unless it is told not to; a reload that waits would be the last one.
-    let opened = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(file)?;
-    let metadata = opened.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
-    }
-    let mut bytes = Vec::with_capacity((metadata.len() as usize).min(bytes_max) + 1);
-    opened.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }

@@ -1,6 +1,5 @@
 //! Certificates and keys from the file system, for the configuration that names them.
 
-use super::source::read_bounded;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -9,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use stillgate_config::{Config, Diagnostic, Severity};
+use stillgate_files::read_bounded;
 use stillgate_tls::rustls::pki_types::UnixTime;
 use stillgate_tls::{FILE_BYTES_MAX, Files, Inputs, Material, Problem, Refused, files_of};
 

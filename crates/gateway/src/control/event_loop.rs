@@ -8,7 +8,6 @@ mod upgrading;
 
 use super::signals::Signals;
 use super::start::LOGS_FLUSH_TIMEOUT;
-use crate::acme::Renewals;
 use crate::admin::cardinality::Cardinality;
 use crate::admin::pages::Question;
 use crate::admin::server::Serving;
@@ -28,6 +27,7 @@ use datastore::Datastore;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
+use stillgate_acme::Renewals;
 use stillgate_logs::Logs;
 use stillgate_plugin::outbox::Counts;
 use stillgate_proxy::access_log::rfc3339;
@@ -148,7 +148,8 @@ impl Control {
         let mut checker = Checker::new();
         checker.follow(&reloader.served().plan);
         let mut certificates = Renewals::start(reloader.plans().clone());
-        certificates.follow(&reloader.candidate());
+        let served = reloader.candidate();
+        certificates.follow(&served.loaded, &served.tls);
         Control {
             signals,
             watch,
@@ -290,7 +291,8 @@ impl Control {
                 if matches!(self.workers, Workers::Serving(_)) {
                     self.checker.follow(&self.reloader.served().plan);
                 }
-                self.certificates.follow(&self.reloader.candidate());
+                let served = self.reloader.candidate();
+                self.certificates.follow(&served.loaded, &served.tls);
                 if let Some(watch) = &mut self.watch {
                     watch.set_others(self.reloader.files());
                 }

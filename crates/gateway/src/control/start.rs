@@ -6,7 +6,6 @@
 use super::allocator;
 use super::event_loop::Control;
 use super::signals::Signals;
-use crate::acme;
 use crate::admin;
 use crate::admin::access::{access_of, access_of_devices, with_made_key};
 use crate::admin::pages::Api;
@@ -208,9 +207,9 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let Beginning { mut signals, source, opened, stamp, loaded, logging, program, takeover } = beginning;
     let (takeover, mut former) = takeover.map_or_else(Default::default, |(way, former)| (Some(way), former));
     let config = &loaded.config;
-    acme::prepare(config);
+    stillgate_acme::prepare(config);
     // Before the certificates are read, and with an eye on the file as it was: a change during the start is seen after it.
-    let reading = Reading::new(opened, Some(loaded.clone()), acme::prepare);
+    let reading = Reading::new(opened, Some(loaded.clone()), stillgate_acme::prepare);
     let kept = reading.kept().cloned();
     tell_start(&source, config);
     let watch = stamp.and_then(|stamp| FileWatch::of(&source, stamp, &reading.files()));
@@ -274,7 +273,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     serve_all(following, &fleet, devices.as_mut());
     let published = publishing((admin_access, device_access), made_key, kept.as_ref(), live);
     (published)(&loaded.config, plans.load().generation);
-    let reloadable = Reloadable { logging, published, prepare: acme::prepare, metering };
+    let reloadable = Reloadable { logging, published, prepare: stillgate_acme::prepare, metering };
     let served = Candidate { loaded, tls, tls_warnings, file_errors: Vec::new() };
     let reloader = Reloader::new(source, reading, served, plans, resolver, reloadable);
     let (changes, asked, written) = ((watch, kept), (questions, serving), (access_log, logs));

@@ -3,7 +3,6 @@
 //! Requests and answers are those of the API's documentation: `secret/kv` (versions 1 and 2), `auth/kubernetes`,
 //! `auth/approle`. No message holds anything that a secret was read from or with.
 
-use crate::http_client::HttpClient;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -12,6 +11,7 @@ use serde_json::{Map, Value as Json, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use stillgate_outbound::HttpClient;
 use stillgate_plugin::secrets::{KvVersion, Manager, Secret, VaultLogin};
 use stillgate_tls::Peer;
 use tokio_rustls::TlsConnector;
@@ -189,7 +189,7 @@ fn header_of(token: &str) -> Result<HeaderValue, Failure> {
 
 fn service_account(file: &Path) -> Result<String, Failure> {
     let path = file.display();
-    let bytes = crate::configuration::source::read_bounded(file, JWT_BYTES_MAX)
+    let bytes = stillgate_files::read_bounded(file, JWT_BYTES_MAX)
         .map_err(|error| Failure::Passing(format!("the service account's token {path} cannot be read: {error}")))?;
     let text = String::from_utf8(bytes).ok().filter(|text| text.len() <= JWT_BYTES_MAX);
     match text.as_deref().map(str::trim) {

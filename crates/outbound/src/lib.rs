@@ -1,7 +1,7 @@
-//! One request to a server that the operator named, over TLS or not, on a connection of its own.
+//! One HTTP request to a server that the operator named, over TLS or not, on a connection of its own.
 //!
-//! For what asks seldom: an ACME server, a secret manager. It keeps no connection and follows no redirection. Time and the size of
-//! the response are bounded.
+//! For callers that send few requests: to an ACME server, a secret manager, the Admin API of another gateway. The connection is
+//! closed after the response, and redirections are not followed. Time and the size of the response are bounded.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Limited};
@@ -23,27 +23,27 @@ use tokio_rustls::TlsConnector;
 /// For connecting to one address, so that an address that does not answer leaves time for the next.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Ends messages about servers that were not reached.
-pub(crate) const UNREACHED: &str = "can the gateway reach it?";
+pub const UNREACHED: &str = "can the gateway reach it?";
 
-/// How to ask one kind of server.
-pub(crate) struct HttpClient {
-    /// `None`: only `http` URLs are asked.
-    pub(crate) tls: Option<TlsConnector>,
-    /// Whether `http` URLs are asked.
-    pub(crate) allows_plain: bool,
+/// How to send requests to one kind of server.
+pub struct HttpClient {
+    /// `None`: only `http` URLs are requested.
+    pub tls: Option<TlsConnector>,
+    /// Whether `http` URLs may be requested.
+    pub allows_plain: bool,
     /// What messages about failed handshakes advise on.
-    pub(crate) peer: Peer,
+    pub peer: Peer,
     /// `User-Agent`
-    pub(crate) agent: &'static str,
+    pub agent: &'static str,
     /// For one request, from connecting to the last byte of the response.
-    pub(crate) timeout: Duration,
+    pub timeout: Duration,
     /// The largest body of a response.
-    pub(crate) response_bytes_max: usize,
+    pub response_bytes_max: usize,
 }
 
 impl HttpClient {
     /// Sends a request with an absolute URL and reads the whole response. The error is one line without the URL.
-    pub(crate) async fn send<B>(&self, request: Request<B>) -> Result<Response<Bytes>, String>
+    pub async fn send<B>(&self, request: Request<B>) -> Result<Response<Bytes>, String>
     where
         B: Body + Send + 'static,
         B::Data: Send,
@@ -149,8 +149,8 @@ impl Origin<'_> {
     }
 }
 
-/// Asks the system for addresses, as other programs on the machine do; the gateway's own resolver is for names that it keeps
-/// up to date.
+/// Looks the host up with the system's resolver, as other programs on the machine do; the gateway's own resolver is for names that
+/// it keeps up to date.
 async fn connect(origin: &Origin<'_>) -> io::Result<TcpStream> {
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in lookup_host((origin.host, origin.port)).await? {

@@ -8,7 +8,6 @@
 //!  STORAGE/SERVER/certificates/ID.failed  what is known of tries that failed since
 //! ```
 
-use crate::configuration::source::read_bounded;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{self, DirBuilder, File};
@@ -16,6 +15,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use stillgate_config::Acme;
+use stillgate_files::read_bounded;
 
 /// Of files and folders: keys are nobody else's.
 const FILE_MODE: u32 = 0o600;
@@ -182,7 +182,6 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::configuration::source::ConfigSource;
     use std::fs::Permissions;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
     use tempfile::TempDir;
@@ -191,7 +190,7 @@ pub(super) mod tests {
         let folder = tempfile::tempdir().unwrap();
         let storage = folder.path().join("a/b");
         let text = format!("gateway: {{acme: {{storage: {}, agree_terms: true}}}}\nroutes: []\n", storage.display());
-        let acme = ConfigSource::Text(text.clone()).parse(text.as_bytes()).unwrap().config.gateway.acme.unwrap();
+        let acme = stillgate_config::load(text.as_bytes(), &|_| None).unwrap().config.gateway.acme.unwrap();
         (folder, acme)
     }
 

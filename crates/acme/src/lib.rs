@@ -1,5 +1,5 @@
-//! Certificates from an ACME server (RFC 8555): ordered by one task of the control runtime, one after the other, into
-//! files that a reload takes up like any other.
+//! Certificates from an ACME server (RFC 8555): one task of the control runtime orders them, one after the other, and writes
+//! files that a reload reads like any other.
 //!
 //! ```text
 //!  reload ── what is wanted ──▶ Renewing: which is due? (schedule) ── lock, room (storage) ──▶ order ──▶ file ──▶ reload
@@ -8,8 +8,8 @@
 //!                                                                                  proxy::Challenges ──▶ workers
 //! ```
 //!
-//! What fails is told in the log and at `/v1/status`, and tried again later and later; what was served goes on being
-//! served.
+//! A failure is in the log and at `/v1/status`, and the order is tried again after growing pauses; the former certificate stays in
+//! use.
 
 mod https;
 mod issued;
@@ -20,9 +20,8 @@ mod storage;
 mod suggested;
 mod tries;
 
-pub(crate) use tries::State;
+pub use tries::State;
 
-use crate::configuration::reading::Candidate;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -51,7 +50,7 @@ struct Certificate {
 }
 
 /// Owns the task that orders.
-pub(crate) struct Renewals {
+pub struct Renewals {
     wanted: watch::Sender<Option<Wanted>>,
     retry: Arc<Notify>,
     stored: Arc<Notify>,
@@ -64,8 +63,8 @@ pub(crate) struct Renewals {
 }
 
 impl Renewals {
-    /// Orders nothing yet. Needs a running runtime. `plans`: of whom workers learn what they answer the server.
-    pub(crate) fn start(plans: Arc<PlanCell>) -> Renewals {
+    /// Orders nothing yet. Needs a running runtime. `plans`: how workers learn the answers to the server's challenges.
+    pub fn start(plans: Arc<PlanCell>) -> Renewals {
         let (wanted, receiver) = watch::channel(None);
         let (tell, states) = watch::channel(BTreeMap::new());
         let (retry, stored) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -76,13 +75,13 @@ impl Renewals {
     }
 
     /// Orders from now on what this configuration wants. An order that is under way ends first.
-    pub(crate) fn follow(&mut self, served: &Candidate) {
-        let (loaded, tls) = (Arc::downgrade(&served.loaded), Arc::downgrade(&served.tls));
-        if loaded.ptr_eq(&self.followed) && tls.ptr_eq(&self.followed_tls) {
+    pub fn follow(&mut self, served: &Arc<Loaded>, tls: &Arc<Material>) {
+        let (followed, followed_tls) = (Arc::downgrade(served), Arc::downgrade(tls));
+        if followed.ptr_eq(&self.followed) && followed_tls.ptr_eq(&self.followed_tls) {
             return;
         }
-        (self.followed, self.followed_tls) = (loaded, tls);
-        let wanted = wanted(&served.loaded.config, &served.tls);
+        (self.followed, self.followed_tls) = (followed, followed_tls);
+        let wanted = wanted(&served.config, tls);
         self.wanted.send_if_modified(|before| {
             let is_same = match (&*before, &wanted) {
                 (Some(before), Some(wanted)) => before.is_same(wanted),
@@ -93,28 +92,28 @@ impl Renewals {
         });
     }
 
-    /// Tries again at once what has failed.
-    pub(crate) fn retry(&self) {
+    /// Retries failed orders at once.
+    pub fn retry(&self) {
         self.retry.notify_one();
     }
 
     /// Waits until a certificate was stored, here or by another gateway. May be cancelled without losing that.
-    pub(crate) async fn stored(&self) {
+    pub async fn stored(&self) {
         self.stored.notified().await;
     }
 
-    /// How it goes, by the entry's id.
-    pub(crate) fn states(&self) -> BTreeMap<String, State> {
+    /// The state of each certificate, by the entry's id.
+    pub fn states(&self) -> BTreeMap<String, State> {
         self.states.borrow().clone()
     }
 
-    /// Tries that have failed so far.
-    pub(crate) fn failures(&self) -> u64 {
+    /// The number of orders that have failed so far.
+    pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Orders nothing more.
-    pub(crate) fn stop(&self) {
+    /// Stops ordering.
+    pub fn stop(&self) {
         self.task.abort();
     }
 }
@@ -132,8 +131,8 @@ impl Wanted {
     }
 }
 
-/// Makes the folders before they are watched. Where that fails, so will the orders, later and again.
-pub(crate) fn prepare(config: &Config) {
+/// Makes the folders before they are watched. A failure here is logged; the orders will fail, too, and be tried again.
+pub fn prepare(config: &Config) {
     if let Some(acme) = &config.gateway.acme
         && let Err(error) = storage::prepare(acme)
     {
@@ -141,8 +140,8 @@ pub(crate) fn prepare(config: &Config) {
     }
 }
 
-/// What is in the way of the folders, as far as can be seen without making them.
-pub(crate) fn problem(config: &Config) -> Option<Problem> {
+/// What would keep the folders from being made or used, as far as can be seen without making them.
+pub fn problem(config: &Config) -> Option<Problem> {
     let acme = config.gateway.acme.as_ref()?;
     let message = storage::check(acme).err()?;
     Some(Problem { path: "gateway.acme.storage".to_owned(), message, hint: None })

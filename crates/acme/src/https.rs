@@ -2,7 +2,6 @@
 //!
 //! `instant-acme` would bring another TLS connector along; a dozen requests in two months need no pool.
 
-use crate::http_client::HttpClient;
 use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use hyper::{Request, Response};
@@ -11,6 +10,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
+use stillgate_outbound::HttpClient;
 use stillgate_tls::Peer;
 use stillgate_tls::rustls::ClientConfig;
 use tokio_rustls::TlsConnector;

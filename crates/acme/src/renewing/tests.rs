@@ -2,7 +2,6 @@
 
 use super::super::tries::{Tries, forget_mended};
 use super::*;
-use crate::configuration::source::ConfigSource;
 use bytes::Bytes;
 use hyper::Request;
 use instant_acme::{Account, BodyWrapper, BytesResponse, Error, HttpClient, NewAccount};
@@ -103,7 +102,7 @@ fn a_change_has_that_tried_again_which_it_may_mend() {
 /// Orders nothing by itself.
 fn renewing(stored: &Arc<Notify>) -> Renewing {
     let text = "routes: []\n";
-    let config = &ConfigSource::Text(text.to_owned()).parse(text.as_bytes()).unwrap().config;
+    let config = &stillgate_config::load(text.as_bytes(), &|_| None).unwrap().config;
     let plan = Plan::build(1, config, &HashMap::new(), None, None, None).unwrap();
     let plans = Arc::new(PlanCell::new(Arc::new(plan)));
     Renewing::new(plans, watch::channel(BTreeMap::new()).0, stored.clone(), Arc::default())

@@ -19,15 +19,15 @@ const CUT_SHORT: &str = "the gateway ended while it was ordering";
 
 /// How the ordering of one certificate goes, for the status.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct State {
+pub struct State {
     /// In a row; 0 after a success.
-    pub(crate) failures: u32,
+    pub failures: u32,
     /// Why the last try failed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) last_error: Option<String>,
+    pub last_error: Option<String>,
     /// When it is tried again, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) next_try: Option<String>,
+    pub next_try: Option<String>,
 }
 
 /// What is known of one certificate beside its file.
