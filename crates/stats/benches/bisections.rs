@@ -1,10 +1,10 @@
-//! How many measurements a bisection takes, and how often its answer is right: ours beside Pinpoint's method and plain
-//! binary search, on the same planted commits; then whether stated probabilities hold.
+//! How many measurements a bisection takes, and how often its answer is right: ours compared with Pinpoint's method and
+//! plain binary search, on the same planted commits; then whether stated probabilities hold.
 //!
-//! `cargo bench -p stillgate-stats --bench bisections`; more words are the runs of a row (200), those of the calibration
-//! (1,000), and what the name of a row must have in it, such as `Compilers`. `FIRST..LAST` in place of the runs of the calibration
-//! are some of its seeds, so that it can be made in pieces. Seeds are the numbers of the runs, so the same words print the same
-//! figures. A bisection takes a tenth of a second.
+//! `cargo bench -p stillgate-stats --bench bisections`; further arguments are the runs of a row (200), the runs of the
+//! calibration (1,000), and a filter on the names of rows, for example `Compilers`. `FIRST..LAST` instead of the runs
+//! of the calibration selects a range of its seeds, so that it can be computed in pieces. The number of a run is its
+//! seed, so equal arguments print equal figures. A bisection takes a tenth of a second.
 
 #[path = "../tests/all/simulated/mod.rs"]
 mod simulated;
@@ -60,7 +60,7 @@ fn main() {
     heading("states far apart");
     for scatter in OF_STATES {
         for (name, readings) in [(format!("{scatter:?}"), None), (format!("{scatter:?}, up to 400"), Some(400))] {
-            // The longer ones only where they are wanted.
+            // The longer ones run only where the filter selects them.
             let is_wanted = if readings.is_none() { name.contains(&wanted) } else { name == wanted };
             if is_wanted {
                 show(&name, &halves(calibrated.clone(), |seeds| of_states(scatter, readings, seeds)));
@@ -69,7 +69,7 @@ fn main() {
     }
 }
 
-/// Such as `250..500`.
+/// Parses a range, for example `250..500`.
 fn range(word: &str) -> Option<Range<u64>> {
     let (first, last) = word.split_once("..")?;
     Some(first.parse().ok()?..last.parse().ok()?)
@@ -92,7 +92,7 @@ fn show(name: &str, tally: &Tally) {
     );
 }
 
-/// On two threads.
+/// Splits the work over two threads.
 fn halves(seeds: Range<u64>, of: impl Fn(Range<u64>) -> Tally + Sync) -> Tally {
     let middle = seeds.start.midpoint(seeds.end);
     thread::scope(|scope| {
@@ -101,7 +101,7 @@ fn halves(seeds: Range<u64>, of: impl Fn(Range<u64>) -> Tally + Sync) -> Tally {
     })
 }
 
-/// Nothing where there are to be no runs.
+/// Prints nothing if there are no runs.
 fn row(name: &str, runs: u64, commits: usize, scatter: Scatter, bisect: impl Fn(&mut Planted) -> Outcome + Sync) {
     if runs == 0 {
         return;
@@ -109,7 +109,7 @@ fn row(name: &str, runs: u64, commits: usize, scatter: Scatter, bisect: impl Fn(
     let all = |seeds: std::ops::Range<u64>| -> Vec<(bool, bool, usize)> {
         seeds
             .map(|seed| {
-                // Places spread evenly, and every other step goes down.
+                // Planted steps are spread evenly, and every other one goes down.
                 let before = (seed as usize * 53) % commits;
                 let size = if seed % 2 == 0 { NOISE } else { -NOISE };
                 let mut planted = Planted::new(commits, Some((before, size)), scatter, seed);

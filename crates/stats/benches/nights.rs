@@ -1,6 +1,6 @@
 //! How often nights without a change have an alarm, and how soon changes are found.
 //!
-//! `cargo bench -p stillgate-stats --bench nights`; another word is the number of nights (2,000). Seeds are fixed.
+//! `cargo bench -p stillgate-stats --bench nights`; another argument is the number of nights (2,000). Seeds are fixed.
 
 #[path = "../tests/all/simulated/nights.rs"]
 mod nights;
@@ -8,7 +8,7 @@ mod nights;
 use nights::{Noise, night};
 use stillgate_stats::Random;
 
-/// Nights of a creep, 1% each.
+/// Nights of a creep: a change of 1% in each of them.
 const CREEP_NIGHTS: u32 = 10;
 
 fn main() {
@@ -28,7 +28,7 @@ fn main() {
         };
         let alarms = share(1, runs, &|random| night(random, noise, [0.0, 0.0]) != [false, false]);
         let step = share(2, runs / 4, &|random| night(random, noise, [0.05_f64.ln_1p(); 2])[0]);
-        // Beside the release a change stays, beside yesterday it is there for one night.
+        // A change stays visible against the release; against yesterday it is visible for one night only.
         let small = share(3, runs / 4, &|random| {
             (0..3).any(|number| night(random, noise, [0.02, if number == 0 { 0.02 } else { 0.0 }])[0])
         });

@@ -130,7 +130,7 @@ impl Design {
 
     /// The chance to reject where the mean lies `shift` standard errors from zero.
     fn power(&self, shift: f64) -> f64 {
-        // Beyond it the tails are 1 to the last bit, and infinity would make NaN of the integral.
+        // Beyond it the tails are 1 to the last bit, and infinity would turn the integral into NaN.
         if shift.is_infinite() {
             return 1.0;
         }

@@ -41,7 +41,7 @@ impl Random {
     pub fn below(&mut self, n: u64) -> u64 {
         let mut product = u128::from(self.next_u64()) * u128::from(n);
         if (product as u64) < n {
-            // 2^64 mod n: as many low halves would occur once too often.
+            // 2^64 mod n: this many low halves would occur once too often.
             let threshold = n.wrapping_neg() % n;
             while (product as u64) < threshold {
                 product = u128::from(self.next_u64()) * u128::from(n);
@@ -57,8 +57,8 @@ impl Random {
         }
     }
 
-    /// Standard normal (Box & Muller 1958); the second of the pair is dropped so that the state depends on the seed
-    /// alone.
+    /// Standard normal (Box & Muller 1958); the second number of the pair is dropped so that the state depends on the
+    /// seed alone.
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * libm::log(self.positive_uniform())).sqrt();
         radius * libm::cos(std::f64::consts::TAU * self.uniform())

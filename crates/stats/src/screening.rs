@@ -25,13 +25,13 @@ pub struct Looks<'a> {
     pub third: Option<&'a [f64]>,
 }
 
-/// Whether the first look calls for a second one. Not if it has no result.
+/// Whether the first look calls for a second one. No if it has no result.
 pub fn is_suspicious(first: &[f64]) -> bool {
     signed_rank(first).is_some_and(|tested| tested.p_value <= SCREEN_LEVELS[0])
 }
 
-/// Whether a second look, one of so many, calls for a third: it still looks changed, but not so that `error` would hold
-/// for all.
+/// Whether a second look, one of `comparisons`, calls for a third: it still looks changed, but not so that `error`
+/// would hold for all.
 pub fn is_undecided(second: &[f64], comparisons: usize, error: f64) -> bool {
     signed_rank(second).is_some_and(|tested| {
         let is_certain = after_second(tested.p_value) * comparisons as f64 <= error;
@@ -50,8 +50,7 @@ pub fn screened(all: &[Looks<'_>]) -> Vec<f64> {
     benjamini_hochberg(&all.iter().map(of_one).collect::<Vec<f64>>())
 }
 
-/// The p-value that the last look must reach by itself to result in `error` over so many comparisons, if no other is
-/// changed.
+/// The p-value that the last look must reach by itself to result in `error` over `comparisons`, if no other is changed.
 pub fn third_look_level(comparisons: usize, error: f64) -> f64 {
     error / comparisons.max(1) as f64 / after_third(1.0)
 }
@@ -68,7 +67,7 @@ fn after_third(p_value: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// `count` values, `others` of which have the other sign, each with its own rank.
+    /// `count` values, `others` of which have the opposite sign; each has its own rank.
     fn diffs(count: usize, others: usize) -> Vec<f64> {
         (1..=count).map(|rank| if rank <= others { -(rank as f64) } else { rank as f64 }).collect()
     }

@@ -103,7 +103,7 @@ fn largest_deviation((a, b): (&[Slice], &[Slice]), (of_a, of_b): (&Rates, &Rates
         sums.iter().map(|sum| sum / work).collect()
     };
     let (new_a, new_b) = (redrawn(a), redrawn(b));
-    // The variance of a resample of n values is that with the divisor n, not n - 1.
+    // The variance of a resample of n values has the divisor n, not n - 1.
     let shrunk = |slices: &[Slice]| ((slices.len() - 1) as f64 / slices.len() as f64).sqrt();
     let (shrunk_a, shrunk_b) = (shrunk(a), shrunk(b));
     let deviation = |item: usize| {

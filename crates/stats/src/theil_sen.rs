@@ -4,12 +4,12 @@ use crate::estimate::{Estimate, Interval, is_level};
 use crate::normal;
 use crate::quantile::median;
 
-/// The median of the slopes between all two points of different `x`, with Sen's interval (Sen 1968, "Estimates of the
+/// The median of the slopes between any two points of different `x`, with Sen's interval (Sen 1968, "Estimates of the
 /// Regression Coefficient Based on Kendall's Tau"): all slopes whose residuals correlate with `x` no more than chance
 /// explains, by the normal approximation of Kendall's S with ties.
 ///
-/// `None` where lengths differ, a value is not finite, `confidence` is not in (0, 1), no two `x` differ, or where so
-/// few points cannot give the interval.
+/// `None` where lengths differ, a value is not finite, `confidence` is not in (0, 1), no two `x` differ, or where there
+/// are too few points for the interval.
 pub fn theil_sen(x: &[f64], y: &[f64], confidence: f64) -> Option<Estimate> {
     if x.len() != y.len() || !x.iter().chain(y).all(|value| value.is_finite()) || !is_level(confidence) {
         return None;
@@ -32,7 +32,7 @@ pub fn theil_sen(x: &[f64], y: &[f64], confidence: f64) -> Option<Estimate> {
     })
 }
 
-/// The amount by which a group of so many equal values reduces 18 times the variance of S; the whole of it, if all are
+/// The amount by which a group of `size` equal values reduces 18 times the variance of S; all of it if all values are
 /// equal.
 fn weight(size: f64) -> f64 {
     size * (size - 1.0) * (2.0 * size + 5.0)

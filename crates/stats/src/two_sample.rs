@@ -17,7 +17,7 @@ pub struct TwoSampleT {
     pub p_value: f64,
     /// The mean of `b` minus that of `a`.
     pub estimate: Estimate,
-    /// The pooled standard deviation of one value, or the least that was allowed.
+    /// The pooled standard deviation of one value, or the minimum that was set.
     pub sd: f64,
 }
 

@@ -1,8 +1,8 @@
 //! Forward and backward sums over the chain of levels, for one noise model.
 //!
-//! Only places with readings are links; between two of them a step lies at each of the places in proportion to its
-//! weight. A state is a level and the number of steps so far, 0 to 2. A step's size has two-sided exponential tails, and
-//! so the sum over all levels before it runs along the grid once each way, not once for each pair of levels.
+//! Only places with readings are links; a step between two of them lies at each of the places in proportion to its
+//! weight. A state is a level and the number of steps so far, 0 to 2. A step's size has two-sided exponential tails, so
+//! the sum over all earlier levels runs along the grid once in each direction, not once for each pair of levels.
 
 use super::grid::{Grid, Noise};
 use super::{Level, Reading};
@@ -10,19 +10,19 @@ use super::{Level, Reading};
 /// Numbers of steps a chain may have had: 0, 1, 2.
 const COUNTS: usize = 3;
 
-/// Share and length (in the unit of the values) of the tails of a step's size, beyond the least.
+/// Share and length (in the unit of the values) of the tails of a step's size, beyond the smallest size.
 pub(super) const TAILS: [(f64, f64); 2] = [(0.7, 0.03), (0.3, 0.25)];
 
-/// Factors of a likelihood are brought back to 1 after so many, before their product overflows.
+/// The product of likelihoods is rescaled to 1 after this many factors, before it overflows.
 const FACTORS: usize = 4;
 
-/// A place with readings, and the steps between it and the one before.
+/// A place with readings, and the possible steps between it and the row before.
 pub(super) struct Row {
     pub(super) place: usize,
     pub(super) values: Vec<f64>,
     /// Sum of the weights since the row before.
     pub(super) one: f64,
-    /// Sum of the products of two different ones of them.
+    /// Sum of the products of two different ones of these weights.
     two: f64,
 }
 
@@ -36,21 +36,21 @@ pub(super) fn rows(readings: &[Reading], weights: &[f64]) -> Vec<Row> {
         let between = &weights[rows.last().map_or(place, |row| row.place)..place];
         let one: f64 = between.iter().sum();
         let squares: f64 = between.iter().map(|weight| weight * weight).sum();
-        // Of a single weight it is 0, but for rounding.
+        // For a single weight it is 0, apart from rounding.
         let two = if between.len() > 1 { ((one * one - squares) / 2.0).max(0.0) } else { 0.0 };
         rows.push(Row { place, values: of_place.iter().map(|reading| reading.value).collect(), one, two });
     }
     rows
 }
 
-/// The sums of one noise model up to each row: enough to know how well it explains the readings.
+/// The sums of one noise model up to each row: enough to judge how well it explains the readings.
 pub(super) struct Explained {
     noise: Noise,
-    /// Logarithm of the probability of all readings, but for a factor that all models share.
+    /// Logarithm of the probability of all readings, apart from a factor that all models share.
     pub(super) log_evidence: f64,
-    /// Of chains with none, one and two steps, after the last row.
+    /// Weights of chains with none, one and two steps, after the last row.
     counts: [f64; COUNTS],
-    /// Of each row: probability of each level given the row's own readings.
+    /// For each row, the probability of each level given the row's own readings.
     seen: Vec<Vec<f64>>,
     before: Vec<Sums>,
 }
@@ -65,9 +65,10 @@ pub(super) struct Chain {
     pub(super) several: f64,
     /// Between each row and the next: probability of one step, and of two.
     gaps: Vec<[f64; 2]>,
-    /// Of each row: how likely each [`Fate`] goes with each level.
+    /// For each row, how likely each fate is at each level.
     states: Vec<Fates>,
-    /// Of each gap, to say how large its step is: the sums before it and, with the row after it, behind it.
+    /// For each gap, the sums before it and the sums after it (including the row after it): they give the size of its
+    /// step.
     before: Vec<Sums>,
     behind: Vec<Sums>,
     jump: Jump,
@@ -75,10 +76,10 @@ pub(super) struct Chain {
     ends: [f64; COUNTS],
 }
 
-/// Of each number of steps, of each level.
+/// Indexed by number of steps, then by level.
 type Sums = [Vec<f64>; COUNTS];
 
-/// Of no step, one step before a place, one after it, two steps: of each level of the place.
+/// Indexed by fate (no step, one step before the place, one after it, two steps), then by the level of the place.
 pub(super) type Fates = [Vec<f64>; 4];
 
 impl Explained {
@@ -115,7 +116,7 @@ impl Chain {
             ends,
         };
         chain.states = chain.before.iter().zip(&behind).map(|(before, behind)| chain.fates(before, behind)).collect();
-        // From here on with what was seen at the row itself.
+        // From here on the readings of the row itself are included.
         chain.behind = behind;
         for (sums, seen) in chain.behind.iter_mut().zip(&seen) {
             for counted in sums {
@@ -129,7 +130,7 @@ impl Chain {
     fn gap(&self, row: &Row, next: usize) -> [f64; 2] {
         let (before, behind) = (&self.before[next - 1], &self.behind[next]);
         let sum = |of: &[Vec<f64>], here: usize| -> f64 {
-            // Of all ways to a number of steps with `here` of them in this gap.
+            // Adds up all ways to reach a number of steps with `here` of them in this gap.
             (0..COUNTS - here)
                 .flat_map(|before| (0..COUNTS - here - before).map(move |behind| (before, behind)))
                 .map(|(a, b)| self.ends[a + b + here] * dot(&of[a], &behind[b]))
@@ -143,7 +144,7 @@ impl Chain {
         if total > 0.0 { [steps / total, twice / total] } else { [0.0; 2] }
     }
 
-    /// How likely each fate of a row goes with each level of it.
+    /// How likely each fate of a row is at each level.
     fn fates(&self, before: &Sums, behind: &Sums) -> Fates {
         let joint = |ways: &[(usize, usize)]| -> Vec<f64> {
             let of =
@@ -157,11 +158,11 @@ impl Chain {
     }
 }
 
-/// Probability of each level given the row's readings, but for a factor whose logarithm goes to `log_scale`.
+/// Probability of each level given the row's readings, apart from a factor whose logarithm is added to `log_scale`.
 fn likelihood(row: &Row, noise: Noise, levels: &[f64], log_scale: &mut f64) -> Vec<f64> {
     let Noise { scale, degrees } = noise;
     let (inverse, power) = (1.0 / (scale * scale * degrees), ((degrees + 1.0) / 2.0) as i32);
-    // Of the densities' denominators, of which the smallest is 1; far levels may become infinite.
+    // The product of the densities' denominators; the smallest is 1, and those of distant levels may become infinite.
     let (mut products, mut log) = (vec![1.0; levels.len()], 0.0);
     for values in row.values.chunks(FACTORS) {
         for value in values {
@@ -182,7 +183,7 @@ fn likelihood(row: &Row, noise: Noise, levels: &[f64], log_scale: &mut f64) -> V
     products.into_iter().map(|product| product.recip().powi(power)).collect()
 }
 
-/// Up to and with each row.
+/// Sums up to and including each row.
 fn forward(rows: &[Row], seen: &[Vec<f64>], jump: &Jump, log_scale: &mut f64) -> Vec<Sums> {
     let cells = seen[0].len();
     let first = seen[0].iter().map(|seen| seen / cells as f64).collect();
@@ -198,7 +199,7 @@ fn forward(rows: &[Row], seen: &[Vec<f64>], jump: &Jump, log_scale: &mut f64) ->
     all
 }
 
-/// Behind each row, without it; the number is that of the steps to come.
+/// Sums after each row, excluding it; the index is the number of steps still to come.
 fn backward(rows: &[Row], seen: &[Vec<f64>], jump: &Jump) -> Vec<Sums> {
     let cells = seen[0].len();
     let mut all: Vec<Sums> = vec![[vec![1.0; cells], vec![0.0; cells], vec![0.0; cells]]];
@@ -215,7 +216,7 @@ fn backward(rows: &[Row], seen: &[Vec<f64>], jump: &Jump) -> Vec<Sums> {
     all
 }
 
-/// Over the gap before a row, in either direction.
+/// Moves sums over the gap before a row, in either direction.
 fn moved(mut sums: Sums, row: &Row, jump: &Jump) -> Sums {
     let once = jump.over(&sums[0]);
     let second = jump.over(&sums[1]);
@@ -227,7 +228,7 @@ fn moved(mut sums: Sums, row: &Row, jump: &Jump) -> Sums {
     sums
 }
 
-/// Makes the largest 1; the logarithm of what it was.
+/// Scales the largest value to 1 and returns the logarithm of its old value.
 fn rescale(sums: &mut Sums) -> f64 {
     let most = sums.iter().flatten().copied().fold(0.0, f64::max);
     if most > 0.0 {
@@ -255,7 +256,7 @@ pub(super) fn steps(chains: &[Chain], rows: &[Row], weights: &[f64]) -> Vec<f64>
     steps
 }
 
-/// Of every place: how likely each fate goes with each level. Between two rows it is the level of the one or of the
+/// How likely each fate is at each level, for every place. A place between two rows has the level of the one or of the
 /// other, by the share of the weights on either side.
 pub(super) fn fates(chains: &[Chain], rows: &[Row], weights: &[f64]) -> Vec<Fates> {
     let mixed = |index: usize| {
@@ -288,7 +289,7 @@ pub(super) fn level(fates: &Fates, grid: &Grid) -> Level {
     let (mut mass, mut first, mut second) = (0.0, 0.0, 0.0);
     for index in 0..grid.cells {
         let here: f64 = fates.iter().map(|fate| fate[index]).sum();
-        // From the lowest level on, so that large values with a small scatter lose no digits.
+        // Measured from the lowest level, so that large values with a small scatter lose no digits.
         let offset = grid.cell * index as f64;
         mass += here;
         first += here * offset;
@@ -298,8 +299,8 @@ pub(super) fn level(fates: &Fates, grid: &Grid) -> Level {
     Level { mean: grid.low + offset, variance: (second / mass - offset * offset).max(0.0) }
 }
 
-/// How likely each size of the step between `place` and the next is, as far as it is one step: from the largest fall
-/// to the largest rise, in cells, nothing in the middle.
+/// How likely each size of the step between `place` and the next is, as far as it is a single step: in cells, from the
+/// largest fall to the largest rise, with nothing in the middle.
 pub(super) fn sizes(chains: &[Chain], place: usize, grid: &Grid) -> Vec<f64> {
     let cells = grid.cells;
     let mut sizes = vec![0.0; 2 * cells - 1];
@@ -326,9 +327,9 @@ pub(super) fn sizes(chains: &[Chain], place: usize, grid: &Grid) -> Vec<f64> {
 /// The distribution of a step's size.
 #[derive(Debug, Clone)]
 pub(super) struct Jump {
-    /// The least, in cells.
+    /// The smallest size, in cells.
     least: usize,
-    /// Of each tail: its weight at the least, and what one cell more leaves of it.
+    /// For each tail, its weight at the smallest size, and the factor that one more cell leaves of it.
     tails: [(f64, f64); TAILS.len()],
 }
 
@@ -342,7 +343,7 @@ impl Jump {
         Jump { least, tails }
     }
 
-    /// Of a step over so many cells, up or down.
+    /// The weight of a step over `cells` cells, up or down.
     fn weight(&self, cells: usize) -> f64 {
         match cells.checked_sub(self.least) {
             Some(more) => self.tails.iter().map(|(weight, kept)| weight * kept.powi(more as i32)).sum(),
@@ -350,7 +351,7 @@ impl Jump {
         }
     }
 
-    /// After a step from these levels.
+    /// The weights after a step from these levels.
     fn over(&self, from: &[f64]) -> Vec<f64> {
         let mut to = vec![0.0; from.len()];
         let weights = self.tails.map(|(weight, _)| weight);

@@ -1,4 +1,4 @@
-//! Where the next reading tells most for its cost, and whether enough is known.
+//! Chooses the place whose next reading is the most informative for its cost, and decides when enough is known.
 
 use super::Steps;
 use super::chain::Fates;
@@ -7,102 +7,105 @@ use crate::mann_whitney::mann_whitney;
 use crate::signed_rank::signed_rank;
 use std::ops::RangeInclusive;
 
-/// What may be said.
+/// What can be concluded from the readings.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Conclusion {
-    /// A step in each of these ranges of places: after the first, at or before the last.
+    /// One step within each of these ranges of places: after the first place, at or before the last.
     Found(Vec<(usize, usize)>),
-    /// No step that is large enough to count.
+    /// There is no step that is large enough to count.
     None,
-    /// Neither yet.
+    /// Not decided yet.
     Open,
 }
 
-/// Readings of the two ends before anything else: so many, and up to so many until the ends differ or the place between
-/// them would be sought by a difference that chance has made.
+/// Readings of the two ends before anything else is read. More are taken, up to the second number, until the ends
+/// differ; otherwise the search between them would follow a difference that is due to chance.
 const OPENING_MIN: usize = 6;
 const OPENING_MAX: usize = 16;
 
-/// Probability of no step below which the ends differ.
+/// The ends differ if the probability of no step is below this.
 const DIFFERENT: f64 = 0.02;
 
-/// Probability of no step above which places between the ends are read, some times: two steps that undo each other leave
-/// the ends alike.
+/// If the probability of no step is above this, places between the ends are read a few times: two steps that cancel
+/// each other leave the ends alike.
 const LIKELY_NONE: f64 = 0.5;
 
-/// Parts of the row whose borders, or what is nearest to them, are then read.
+/// These readings are at the borders of this many parts of the row, or at the places nearest to them.
 const PARTS: usize = 4;
 
-/// No step is only said after so many readings between the ends.
+/// "No step" is reported only after this many readings between the ends.
 const INNER_MIN: usize = 6;
 
-/// A step is only said to be found where the places right before and behind it were read in turns, so many in all: fewer readings
-/// agree by luck more often than any estimate of the noise knows, and a machine that changes between them looks like a step.
+/// A step is reported only if the places right before and after it were read in alternation, this many readings in all:
+/// fewer readings agree by luck more often than any estimate of the noise predicts, and a machine that changes between
+/// them looks like a step.
 const BORDER_TURNS: usize = 8;
 
-/// The same where readings have states far apart. There the two must also differ in pairs of readings that were taken in turns, by
-/// themselves: what no estimate of the noise knows is which state a reading will have, and how long a state lasts. They are read
-/// so often at most, until they do.
+/// As [`BORDER_TURNS`], for readings with states far apart. There the two places must also differ in pairs of
+/// alternating readings, by themselves: no estimate of the noise predicts which state a reading will have, or how long
+/// a state lasts. The places are read at most this often to reach that.
 const BORDER_TURNS_OF_STATES: usize = 24;
 const BORDER_TURNS_OF_STATES_MAX: usize = 120;
 
-/// A pair is of two readings with at most so many others between them.
+/// The readings of a pair have at most this many others between them.
 const PAIR_APART_MAX: usize = 2;
 
-/// Near is closer than this, in scales of the noise: of usual readings three in ten. Those with states have their level between the
-/// states, so that hardly one is near, or at one of them, so that many are.
+/// A reading is near its level if it is closer than this, in scales of the noise: three in ten of the usual readings
+/// are. For readings with states the level is either between the states, so that hardly any is near, or at one of them,
+/// so that many are.
 const NEAR_NOISES: f64 = 0.4;
 const NEAR_SHARES: RangeInclusive<f64> = 0.12..=0.45;
 const NEAR_SHARE_WITHOUT_NOISE: f64 = 0.97;
 
-/// Off the level is farther than this: of usual readings 4%, and 14% where there are outliers.
+/// A reading is off its level if it is farther than this: 4% of the usual readings are, 14% where there are outliers.
 const OFF_NOISES: f64 = 2.0;
 const OFF_SHARE_MAX: f64 = 0.25;
 
-/// More than this share is far, or the drift moves by as much between two readings, in scales of the noise.
+/// Readings have states if more than this share is far from its level, or if the drift moves this far between two
+/// readings, in scales of the noise.
 const FAR_SHARE_MAX: f64 = 0.05;
 const JUMP_NOISES: f64 = 1.0;
 
-/// Probability of a step from which its borders are read so often.
+/// The borders of a step are read this often if its probability is at least this.
 const LIKELY_STEP: f64 = 0.9;
 
-/// A step is only said to be found where the readings before it and behind it also differ by their ranks, whatever they scatter like:
-/// with a probability that is so many times smaller than the stated error. The divisor is for looking after each reading, and
-/// for choosing where.
+/// A step is reported only if the readings before it and after it also differ by their ranks, whatever their
+/// distribution, with a p-value this many times smaller than the stated error. The divisor pays for a look after each
+/// reading, and for the choice of the place.
 const LOOKS: f64 = 50.0;
 
-/// Readings farther from their level than this, in scales of the noise, are of another state, or outliers. One counts for at most so
-/// many of the least steps: a single wild run is not to ask for hundreds of others.
+/// Readings farther from their level than this, in scales of the noise, belong to another state or are outliers. Each
+/// counts for at most this many smallest steps: a single extreme run must not lead to hundreds of further readings.
 const FAR_NOISES: f64 = 5.0;
 const FAR_STEPS_MAX: f64 = 30.0;
-/// A change may be hidden where they move the mean by more than this many of the least steps.
+/// They may hide a change if they move the mean by more than this many smallest steps.
 const STEPS_HIDDEN_MAX: f64 = 0.5;
 
-/// Steps that are expected besides those that are said to be found, beyond the doubt about these: with more, the answer would
-/// name one and give it the size of two.
+/// Steps that are expected besides the reported ones, beyond the uncertainty of those: with more, the answer would name
+/// one step and give it the size of two.
 const OTHERS_MAX: f64 = 0.1;
 
-/// One of the ends is read again after so many readings, lest drift between them goes unseen.
+/// One of the ends is read again after this many readings, so that drift is noticed.
 const END_EVERY: usize = 10;
 
-/// Of what a reading tells about a level, the share that counts.
+/// The share that counts of the information that a reading gives about a level.
 const LEVEL_SHARE: f64 = 0.1;
 
 /// Readings farther from their level than this are left out of the information, in scales of the noise.
 const NOISES_MAX: f64 = 4.0;
 
-/// Values of a reading that are told apart, per scale of the noise.
+/// Distinct values of a reading per scale of the noise.
 const VALUES_PER_NOISE: f64 = 2.0;
 
-/// Degrees of freedom of the noise, taken for the one in between.
+/// Degrees of freedom of the noise, between those of the noise models.
 const DEGREES: f64 = 6.0;
 
-/// Levels less likely than this change no choice.
+/// Levels less likely than this do not affect the choice.
 const MASS_MIN: f64 = 1e-4;
 
 /// The place to read next, after `read` was read in this order: first the ends in turn, in the order first, last, last,
-/// first, so that drift favours neither; then what [`choose`] says, and now and then an end again. None where no place
-/// can be read.
+/// first, so that drift favours neither; then the choice of [`choose`], and an end again at intervals. `None` where no
+/// place can be read.
 pub fn next_place(
     read: &[usize],
     known: Option<&Steps>,
@@ -135,14 +138,15 @@ fn inner(known: &Steps) -> usize {
     known.counts[1..known.counts.len() - 1].iter().sum()
 }
 
-/// The places that were read right before a step and behind it.
+/// The places that were read right before a step and right after it.
 fn borders(known: &Steps, step: usize) -> (usize, usize) {
     let read = |place: &usize| known.counts[*place] > 0;
     let last = known.counts.len() - 1;
     ((0..=step).rev().find(read).unwrap_or(0), (step + 1..=last).find(read).unwrap_or(last))
 }
 
-/// How often two places were read in turns: readings of either, but for those right after another of the same place.
+/// How often two places were read in alternation: readings of either, except those right after another reading of the
+/// same place.
 fn turns(known: &Steps, places: (usize, usize)) -> usize {
     let mut turns: Vec<usize> =
         known.order.iter().copied().filter(|place| [places.0, places.1].contains(place)).collect();
@@ -150,7 +154,7 @@ fn turns(known: &Steps, places: (usize, usize)) -> usize {
     turns.len()
 }
 
-/// The border to read next of a step that is likely, where there were too few turns. There may be two such steps.
+/// The border to read next of a likely step that has too few alternating readings. There may be two of these steps.
 fn next_turn(known: &Steps, mut is_readable: impl FnMut(usize) -> bool) -> Option<usize> {
     let most = if known.has_states() { BORDER_TURNS_OF_STATES_MAX } else { BORDER_TURNS };
     let read: Vec<usize> = (0..known.counts.len()).filter(|place| known.counts[*place] > 0).collect();
@@ -165,12 +169,12 @@ fn next_turn(known: &Steps, mut is_readable: impl FnMut(usize) -> bool) -> Optio
     Some(if last == Some(&before) { behind } else { before })
 }
 
-/// The place to read next: the one whose reading tells most for its cost.
+/// The place to read next: the one whose reading is the most informative for its cost.
 ///
-/// What it tells is the mutual information (Lindley 1956) of the reading with where the step is: none, before the place,
-/// after it, or several. A share of what it tells about the place's level comes on top: whoever knows the two levels
-/// better learns more from each later reading. `cost` is none where a place cannot be read; of equal places the first
-/// is chosen.
+/// Its information is the mutual information (Lindley 1956) of the reading with the position of the step: none, before
+/// the place, after it, or several. A share of its information about the place's level is added, because each later
+/// reading is more informative when the two levels are better known. `cost` is `None` where a place cannot be read; of
+/// equal places the first is chosen.
 pub fn choose(known: &Steps, mut cost: impl FnMut(usize) -> Option<f64>) -> Option<usize> {
     let kernel = Kernel::new(known);
     let variance = known.noise * known.noise;
@@ -189,7 +193,7 @@ pub fn choose(known: &Steps, mut cost: impl FnMut(usize) -> Option<f64>) -> Opti
 /// How likely each value of a reading is for each level.
 struct Kernel {
     values: usize,
-    /// Of each level, of each value.
+    /// Indexed by level, then by value.
     rows: Vec<Vec<f64>>,
 }
 
@@ -211,7 +215,7 @@ impl Kernel {
         Kernel { values, rows: (0..*cells).map(|index| row(known.grid.level(index))).collect() }
     }
 
-    /// Between a reading of the place and its fate.
+    /// The mutual information of a reading of the place with the place's fate.
     fn information(&self, fates: &Fates) -> f64 {
         let mut all = vec![0.0; self.values];
         let mut information = 0.0;
@@ -237,11 +241,12 @@ fn entropy_like(values: &[f64]) -> f64 {
 
 /// Whether enough is known.
 ///
-/// `readable` says of each place whether it can be read: a step between two places that can, with none in between, is
-/// found though it remains a range. Found is a step whose probability is at least `confidence`, and only where the
-/// evidence against no step at all holds however often one looks. Where another step is not unlikely, it is sought first.
+/// `readable` marks the places that can be read: a step between two readable places, with none in between, counts as
+/// found although it remains a range. A step is found if its probability is at least `confidence` and if the evidence
+/// against "no step" holds under any number of looks. If another step is not unlikely, the search continues for that
+/// one first.
 pub fn conclude(known: &Steps, readable: &[bool], confidence: f64) -> Conclusion {
-    // Few readings may agree by luck, and then say too much.
+    // A few readings may agree by luck, and would then appear too certain.
     if known.drift.len() < OPENING_MIN {
         return Conclusion::Open;
     }
@@ -271,7 +276,7 @@ pub fn conclude(known: &Steps, readable: &[bool], confidence: f64) -> Conclusion
     if is_evident && is_all { Conclusion::Found(found) } else { Conclusion::Open }
 }
 
-/// Whether the places next to a step were read in turns often enough, and differ where that must be shown.
+/// Whether the places next to a step were read in alternation often enough, and differ where that must be shown.
 fn is_bordered(known: &Steps, places: (usize, usize), step: usize, confidence: f64) -> bool {
     match known.has_states() {
         false => turns(known, places) >= BORDER_TURNS,
@@ -279,7 +284,8 @@ fn is_bordered(known: &Steps, places: (usize, usize), step: usize, confidence: f
     }
 }
 
-/// Whether the second place is above the first, or below it, as the step is, in pairs of readings of both (signed ranks).
+/// Whether the second place is above the first, or below it, in the direction of the step, in pairs of readings of both
+/// (signed ranks).
 fn differ_in_pairs(known: &Steps, (before, behind): (usize, usize), step: usize, confidence: f64) -> bool {
     let mut diffs = Vec::new();
     let mut unpaired: Option<usize> = None;
@@ -301,14 +307,15 @@ fn differ_in_pairs(known: &Steps, (before, behind): (usize, usize), step: usize,
 }
 
 impl Steps {
-    /// Whether readings lie otherwise about their levels than noise with one hump does, or the machine jumps.
+    /// Whether readings scatter about their levels in a way that noise with a single mode does not, or the machine
+    /// jumps.
     fn has_states(&self) -> bool {
         let left = self.values.iter().zip(&self.order).map(|(value, place)| (value - self.levels[*place].mean).abs());
         let left: Vec<f64> = left.map(|left| left / self.noise).collect();
         let share = |is: &dyn Fn(f64) -> bool| left.iter().filter(|left| is(**left)).count() as f64 / left.len() as f64;
         let near = share(&|left| left < NEAR_NOISES);
         let jumps = self.drift.windows(2).any(|pair| (pair[1] - pair[0]).abs() > JUMP_NOISES * self.noise);
-        // Where all are near there is no noise, and nothing beside it.
+        // If all are near, there is no noise and no second state.
         let is_usual = NEAR_SHARES.contains(&near) || near > NEAR_SHARE_WITHOUT_NOISE;
         !is_usual
             || share(&|left| left > OFF_NOISES) > OFF_SHARE_MAX
@@ -316,8 +323,8 @@ impl Steps {
             || jumps
     }
 
-    /// Whether readings far from their level move the mean by as much as a step. Levels do not see them, and so do not see a
-    /// place from which on they are more frequent either.
+    /// Whether readings far from their level move the mean by as much as a step. Levels do not include them, so they do
+    /// not show a place after which these readings become more frequent either.
     pub fn may_hide_a_change(&self) -> bool {
         let left = self.values.iter().zip(&self.order).map(|(value, place)| (value - self.levels[*place].mean).abs());
         let far = left.filter(|left| *left > FAR_NOISES * self.noise);

@@ -1,23 +1,23 @@
-//! What the machine does with time: a random walk, taken out of what levels leave of the readings.
+//! The drift of the machine over time: a random walk, estimated from the residuals of the levels and subtracted.
 //!
-//! A local level model (Harvey 1989, "Forecasting, Structural Time Series Models and the Kalman Filter", section 2.2) with
-//! the reading's number as time. How quickly it walks is estimated; where a walk explains the readings hardly better than
-//! standing still, there is none.
+//! A local level model (Harvey 1989, "Forecasting, Structural Time Series Models and the Kalman Filter", section 2.2)
+//! with the reading's number as time. Its speed is estimated; if a walk explains the readings hardly better than a
+//! constant does, there is no drift.
 
-/// Variances of a step of the walk that are tried, in variances of a reading's noise.
+/// The candidates for the variance of a step of the walk, in variances of a reading's noise.
 const WALKS: [f64; 5] = [0.001, 0.004, 0.015, 0.06, 0.25];
 
-/// By how much a walk must be the likelier, as a logarithm: three standard errors.
+/// How much more likely a walk must be, as a logarithm: three standard errors.
 const LOG_GAIN_MIN: f64 = 4.5;
 
-/// What is farther from the walk than this many noises counts as this far: outliers do not walk.
+/// A reading farther from the walk than this many noises counts as if it were this far: outliers do not walk.
 const RESIDUAL_NOISES_MAX: f64 = 3.0;
 
 /// A drift that moves less than this between two estimates has settled.
 pub(super) const SETTLED_NOISES: f64 = 0.05;
 
-/// The walk under what levels leave of the readings, with mean 0; none where there is hardly one. `before` is the walk
-/// as it was last estimated: what is far from it is an outlier.
+/// The smoothed walk of the residuals of the levels, with mean 0; `None` where there is hardly any. `before` is the
+/// previous estimate of the walk: a reading far from it is an outlier.
 pub(super) fn smoothed(left: &[f64], before: &[f64], noise: f64) -> Option<Vec<f64>> {
     let bound = RESIDUAL_NOISES_MAX * noise;
     let near = |(value, walk): (&f64, &f64)| (walk + (value - walk).clamp(-bound, bound)) / noise;
@@ -35,7 +35,7 @@ pub(super) fn smoothed(left: &[f64], before: &[f64], noise: f64) -> Option<Vec<f
     Some(walk.iter().map(|value| (value - mean) * noise).collect())
 }
 
-/// A Kalman filter that has gone over the values.
+/// A Kalman filter after its pass over the values.
 struct Filtered {
     log_likelihood: f64,
     walk: f64,
@@ -45,9 +45,9 @@ struct Filtered {
 
 fn filtered(values: &[f64], walk: f64) -> Filtered {
     let mut out = Filtered { log_likelihood: 0.0, walk, means: Vec::new(), variances: Vec::new() };
-    // In units of the readings' variance, which is then the one that suits best.
+    // In units of the readings' variance, which is then the one that fits best.
     let mut squares = 0.0;
-    // Where it begins is not known, but levels leave residuals of mean 0.
+    // The start is unknown, but the residuals of the levels have mean 0.
     let (mut mean, mut variance) = (0.0_f64, 1.0_f64);
     for value in values {
         let expected = variance + 1.0;
@@ -67,7 +67,7 @@ fn filtered(values: &[f64], walk: f64) -> Filtered {
 }
 
 impl Filtered {
-    /// With what came later, too (Rauch, Tung & Striebel 1965).
+    /// Smooths with the later values, too (Rauch, Tung & Striebel 1965).
     fn smooth(&self) -> Vec<f64> {
         let mut smooth = self.means.clone();
         for index in (0..smooth.len().saturating_sub(1)).rev() {

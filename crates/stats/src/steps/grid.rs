@@ -1,25 +1,25 @@
-//! The levels and noise models that a posterior is summed over, laid around the readings.
+//! The levels and noise models over which a posterior is summed, laid around the readings.
 //!
-//! Cells are a quarter of the noise where that many suffice. Where levels are far apart in terms of the noise, cells get
-//! coarser and the noise is taken for no less than a cell: a step of twenty times the noise is seen all the same.
+//! Cells are a quarter of the noise where enough of them fit. If levels are far apart compared with the noise, cells
+//! get coarser and the noise is assumed to be at least a cell: a step of twenty times the noise is still detected.
 
 use super::Reading;
 use crate::quantile::median;
 
-/// Cells of levels; time grows with them.
+/// Number of cells of levels; time grows with it.
 const CELLS_MAX: usize = 80;
 
 /// Width of a cell in scales of the noise.
 const CELL_NOISES: f64 = 0.25;
 
-/// The least scale of the noise in cells: a level between two cells must not look like none.
+/// The smallest scale of the noise, in cells: a level between two cells must not look like no level at all.
 const NOISE_CELLS_MIN: f64 = 1.2;
 
-/// Beyond the outermost level that was seen, in scales of the noise.
+/// Range of the grid beyond the outermost observed level, in scales of the noise.
 const MARGIN_NOISES: f64 = 1.5;
 const MARGIN_OF_FEW: f64 = 12.0;
 
-/// How far a place's only reading moves the edge of the grid: farther it may be an outlier.
+/// How far the only reading of a place moves the edge of the grid: a reading farther away may be an outlier.
 const SINGLE_NOISES_MAX: f64 = 3.0;
 
 /// Noise models on each side of the first guess, and the ratio between neighbours as a logarithm: few readings leave
@@ -28,18 +28,20 @@ const SCALES_BESIDE: i32 = 4;
 const SCALE_RATIO_MIN: f64 = 0.12;
 const SCALE_RATIO_OF_FEW: f64 = 1.3;
 
-/// Scales up to the root mean square of what scatters, at most so many, where that is beyond the others. Measurements that have several
-/// states lie near the median of their place or far from it, and the median of their distances says nothing of the far ones.
+/// Further scales up to the root mean square of the residuals, at most this many, if it is beyond the others.
+/// Measurements with several states lie near the median of their place or far from it, and the median of their
+/// distances does not include the far ones.
 const SCALES_FAR_MAX: usize = 5;
 const SCALE_FAR_RATIO: f64 = 1.6;
 
-/// Degrees of freedom: outliers as they come on shared machines, and almost none. Odd, so that densities are whole powers.
+/// Degrees of freedom: one for the outliers that are usual on shared machines, one for almost none. They are odd, so
+/// that densities are whole powers.
 const TAILS: [f64; 2] = [3.0, 11.0];
 
-/// Below this share of the values there is no telling noise from rounding.
+/// Below this share of the values noise cannot be distinguished from rounding.
 const NOISE_MIN: f64 = 1e-7;
 
-/// The median of the absolute value of a normal, inverted.
+/// Converts the median absolute deviation of a normal into its standard deviation.
 const MAD_TO_DEVIATION: f64 = 1.4826;
 
 /// Student's t as the noise of a reading.
@@ -49,7 +51,7 @@ pub(super) struct Noise {
     pub(super) degrees: f64,
 }
 
-/// Where levels may be, and how readings may scatter.
+/// The levels and the noise models that are considered.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Grid {
     pub(super) low: f64,
@@ -59,13 +61,13 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// Covers these readings.
+    /// A grid that covers these readings.
     pub(super) fn of(readings: &[Reading]) -> Grid {
         let places = by_place(readings);
         let Scatter { median, root_mean_square } = scatter(&places);
         let guess = median.max(NOISE_MIN);
         let (low, high) = reach(&places, guess);
-        // Few readings may agree by luck, and levels are known by few.
+        // A few readings may agree by luck, and a level is estimated from few.
         let margin = MARGIN_NOISES * guess * (1.0 + MARGIN_OF_FEW / readings.len() as f64);
         let (low, high) = (low - margin, high + margin);
         let cell = (CELL_NOISES * guess).max((high - low) / (CELLS_MAX - 1) as f64);
@@ -105,13 +107,13 @@ fn by_place(readings: &[Reading]) -> Vec<(Vec<f64>, f64)> {
 
 /// How readings of the same place scatter about its median.
 struct Scatter {
-    /// By the median distance: that of most readings.
+    /// From the median of the distances: the scatter of most readings.
     median: f64,
-    /// By the distances' squares: that of all.
+    /// From the squares of the distances: the scatter of all readings.
     root_mean_square: f64,
 }
 
-/// Of all places; 0 where none has two readings.
+/// The scatter over all places; 0 if none has two readings.
 fn scatter(places: &[(Vec<f64>, f64)]) -> Scatter {
     let mut left: Vec<f64> = Vec::new();
     for (values, middle) in places.iter().filter(|(values, _)| values.len() > 1) {
@@ -126,7 +128,7 @@ fn scatter(places: &[(Vec<f64>, f64)]) -> Scatter {
     }
 }
 
-/// From the lowest level seen to the highest.
+/// The range from the lowest observed level to the highest.
 fn reach(places: &[(Vec<f64>, f64)], noise: f64) -> (f64, f64) {
     let ends = |middles: &mut dyn Iterator<Item = f64>| {
         middles.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), middle| (low.min(middle), high.max(middle)))

@@ -1,9 +1,10 @@
-//! At which place of a row the level of noisy readings steps, if it does: the arithmetic of a bisection over commits.
+//! Finds the place in a row at which the level of noisy readings steps, if it does: the arithmetic of a bisection over
+//! commits.
 //!
-//! The levels of the places are a hidden chain: none, one or two steps anywhere between the first place and the last. Its
-//! posterior is summed exactly over a grid of levels and a grid of noise models ([`chain`], [`grid`]), so nothing is
-//! taken for normal that is not, and a probability may be looked at as often as one likes. What drifts with time is
-//! taken out before ([`drift`]). [`choice`] says where the next reading tells most, and when to stop.
+//! The levels of the places are a hidden chain: none, one or two steps anywhere between the first place and the last.
+//! Its posterior is summed exactly over a grid of levels and a grid of noise models ([`chain`], [`grid`]), so nothing
+//! is assumed to be normal that is not, and a probability may be looked at any number of times. Drift over time is
+//! subtracted first ([`drift`]). [`choice`] chooses the place to read next and decides when to stop.
 
 mod chain;
 mod choice;
@@ -18,16 +19,16 @@ use chain::{Chain, Explained, Fates, Jump, Row};
 use grid::Grid;
 use walk::Seen;
 
-/// How often levels and drift are estimated in turn, each from what the other leaves.
+/// How often levels and drift are estimated in alternation, each from the residuals of the other.
 const DRIFT_ROUNDS_MAX: usize = 4;
 
-/// Noise models that explain the readings so much worse than the best one change nothing.
+/// Noise models whose share is below this explain the readings too badly to change the result.
 const MODEL_SHARE_MIN: f64 = 1e-12;
 
-/// Where the machine walks with a smaller probability than this, nothing is made of it.
+/// If the probability that the machine drifts is below this, drift is ignored.
 const WALK_SHARE_MIN: f64 = 0.01;
 
-/// One measurement: of which place, and the value. Steps are differences of values, so ratios need logarithms.
+/// One measurement: a place and its value. Steps are differences of values, so ratios need logarithms.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reading {
     /// 0 is the first place.
@@ -36,12 +37,12 @@ pub struct Reading {
     pub value: f64,
 }
 
-/// What is believed before the first reading.
+/// The belief before the first reading.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepPrior {
-    /// How likely a step between each place and the next is, relative to the others; one less than there are places.
+    /// How likely a step between each place and the next is, relative to the others; one weight fewer than places.
     pub weights: Vec<f64>,
-    /// No smaller step counts as one; above 0.
+    /// A smaller step does not count; above 0.
     pub step_min: f64,
     /// Probability that there is no step, in (0, 1).
     pub none: f64,
@@ -49,54 +50,54 @@ pub struct StepPrior {
     pub several: f64,
 }
 
-/// Mean and variance of what is believed about a place's level.
+/// Mean and variance of the belief about a place's level.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Level {
     /// In the unit of the values.
     pub mean: f64,
-    /// In its square.
+    /// In the square of the unit of the values.
     pub variance: f64,
 }
 
-/// What is believed after some readings.
+/// The belief after some readings.
 #[derive(Debug, Clone)]
 pub struct Steps {
     /// Probability that there is no step.
     pub none: f64,
     /// Probability of two steps.
     pub several: f64,
-    /// Probability of a step between each place and the next, whether or not there is another; adds up to the expected
-    /// number of steps.
+    /// Probability of a step between each place and the next, whether or not there is another step; the sum is the
+    /// expected number of steps.
     pub steps: Vec<f64>,
-    /// Of each place.
+    /// The level of each place.
     pub levels: Vec<Level>,
-    /// The scale of one reading's noise: its standard deviation, were it not for outliers.
+    /// The scale of one reading's noise: its standard deviation without outliers.
     pub noise: f64,
-    /// How much better some step explains the readings than none does, as a logarithm. Where there is no step this ever
-    /// exceeds ln(1 / a) with a probability of at most a, however often one looks (Ville's inequality).
+    /// How much better a step explains the readings than no step does, as a logarithm. If there is no step, the
+    /// probability that this ever exceeds ln(1 / a) is at most a, under any number of looks (Ville's inequality).
     pub log_evidence: f64,
-    /// What was taken out of each reading as drift.
+    /// The drift that was subtracted from each reading.
     pub drift: Vec<f64>,
     /// The places in the order they were read.
     order: Vec<usize>,
-    /// What was read, in that order, without what was taken out as drift.
+    /// The values in that order, without the drift.
     values: Vec<f64>,
-    /// Readings of each place.
+    /// Number of readings of each place.
     counts: Vec<usize>,
     /// See [`StepPrior::step_min`].
     step_min: f64,
     grid: Grid,
     chains: Vec<Chain>,
-    /// Of each place.
+    /// Fates of each place.
     fates: Vec<Fates>,
 }
 
 /// The posterior after `readings`, in the order they were taken.
 ///
-/// Noise is Student's t with 3 or 11 degrees of freedom and a scale that is not known; a step's size is at least
-/// `step_min` more, with two exponential tails, one of some per cent and one of tens (values are taken for logarithms).
-/// `None` unless the first and the last place have readings, all values are finite, there are at least three, and the
-/// prior is one.
+/// Noise is Student's t with 3 or 11 degrees of freedom and an unknown scale; a step's size exceeds `step_min` by an
+/// amount with two exponential tails, one of a few per cent and one of tens of per cent (values are assumed to be
+/// logarithms). `None` unless the first and the last place have readings, all values are finite, there are at least
+/// three, and the prior is valid.
 pub fn steps(readings: &[Reading], prior: &StepPrior) -> Option<Steps> {
     let places = prior.weights.len() + 1;
     let read = |place: usize| readings.iter().any(|reading| reading.place == place);
@@ -137,7 +138,7 @@ fn without_drift(readings: &[Reading], drift: Vec<f64>, prior: &StepPrior) -> Op
     on_grid(&values, drift, prior, Grid::of(&values))
 }
 
-/// The posterior where levels and noise are those of a grid.
+/// The posterior with the levels and the noise models of a grid.
 fn on_grid(readings: &[Reading], drift: Vec<f64>, prior: &StepPrior, grid: Grid) -> Option<Steps> {
     let Normed { weights, ends, pairs } = Normed::of(prior);
     let rows = chain::rows(readings, &weights);
@@ -190,7 +191,7 @@ fn on_grid(readings: &[Reading], drift: Vec<f64>, prior: &StepPrior, grid: Grid)
 /// A prior whose weights add up to 1.
 struct Normed {
     weights: Vec<f64>,
-    /// Of chains with none, one, two steps.
+    /// Weights of chains with none, one, two steps.
     ends: [f64; 3],
     /// Sum of the products of two different weights.
     pairs: f64,
@@ -201,7 +202,7 @@ impl Normed {
         let total: f64 = prior.weights.iter().sum();
         let weights: Vec<f64> = prior.weights.iter().map(|weight| weight / total).collect();
         let pairs = (1.0 - weights.iter().map(|weight| weight * weight).sum::<f64>()) / 2.0;
-        // Without two places for two steps their share is no share of anything.
+        // Without two places for two steps, their share has no meaning.
         let several = if pairs > f64::EPSILON { prior.several / pairs } else { 0.0 };
         Normed { weights, ends: [prior.none, 1.0 - prior.none - prior.several, several], pairs }
     }
@@ -213,8 +214,9 @@ fn log_evidence(none: f64, ends: [f64; 3], pairs: f64) -> f64 {
         - ((ends[1] + ends[2] * pairs) / ends[0]).ln()
 }
 
-/// As far as the machine walks, where a step is follows from [`walk`] and not from what one estimate of the drift leaves; as far
-/// as it does not, from the readings as they are (`still`).
+/// Weighs two posteriors by the probability that the machine drifts: if it does, the position of the step follows from
+/// [`walk`] and not from the residuals of one estimate of the drift; if it does not, from the readings as they are
+/// (`still`).
 fn walking(still: Steps, drifting: Option<Steps>, readings: &[Reading], prior: &StepPrior) -> Steps {
     let Normed { weights, ends, pairs } = Normed::of(prior);
     let rows = chain::rows(readings, &weights);
@@ -227,7 +229,7 @@ fn walking(still: Steps, drifting: Option<Steps>, readings: &[Reading], prior: &
     if walked.share < WALK_SHARE_MIN {
         return still;
     }
-    // Of two steps the estimate has to do, in relation to one.
+    // For two steps the estimate has to suffice, relative to one.
     let (one, several) = ((1.0 - known.none - known.several).max(f64::MIN_POSITIVE), known.several);
     let total = 1.0 + (1.0 - walked.none) * several / one;
     let of_walk = [walked.none / total, (1.0 - walked.none) * several / one / total];
@@ -258,7 +260,7 @@ impl Steps {
         self.chains.iter().map(|chain| chain.share * chain.noise.degrees).sum()
     }
 
-    /// The readings as a walk sees them.
+    /// The readings as input of the walk.
     fn seen(&self, readings: &[Reading], rows: &[Row], degrees: f64) -> Vec<Seen> {
         let row = |place: usize| rows.iter().position(|row| row.place == place).unwrap_or(0);
         let seen = readings.iter().zip(&self.drift).map(|(reading, drift)| {
@@ -269,10 +271,11 @@ impl Steps {
         seen.collect()
     }
 
-    /// Makes the fates of each place add up to what is known of none, one and several steps.
+    /// Makes the fates of each place add up to the probabilities of none, one and several steps.
     fn weigh_fates(&mut self) {
         let one = (1.0 - self.none - self.several).max(0.0);
-        // The expected number of steps is one and twice several; each place's share of one step is not known by itself.
+        // The expected number of steps is P(one) + 2 P(several); each place's share of a single step is not known by
+        // itself.
         let all = self.steps.iter().sum::<f64>().max(f64::MIN_POSITIVE);
         let mut passed = 0.0;
         for (place, fates) in self.fates.iter_mut().enumerate() {
@@ -288,8 +291,8 @@ impl Steps {
         }
     }
 
-    /// How large the step between `place` and the next is if there is one: median and the interval that holds it with
-    /// probability `confidence`. `None` where there can be none.
+    /// The size of the step between `place` and the next if there is one: median, and the interval that holds it with
+    /// probability `confidence`. `None` where there can be no step.
     pub fn size(&self, place: usize, confidence: f64) -> Option<Estimate> {
         let sizes = chain::sizes(&self.chains, place, &self.grid);
         let total: f64 = sizes.iter().sum();
@@ -300,7 +303,7 @@ impl Steps {
         let at = |share: f64| {
             let mut below = 0.0;
             for (index, mass) in sizes.iter().enumerate() {
-                // Within a cell the mass is taken to be even.
+                // Within a cell the mass is assumed to be uniform.
                 if *mass > 0.0 && below + mass >= share * total {
                     let within = (share * total - below) / mass - 0.5;
                     return (index as f64 + within - middle) * self.grid.cell;

@@ -1,10 +1,10 @@
-//! The posterior against brute force, and what it says of small planted rows.
+//! The posterior compared with brute force, and its answers for small planted rows.
 
 use super::grid::Noise;
 use super::*;
 use crate::random::Random;
 
-/// Everything by its definition: each way to place none, one or two steps, each level, each noise, added up.
+/// The posterior by its definition: the sum over each placement of none, one or two steps, each level and each noise.
 fn enumerated(readings: &[Reading], prior: &StepPrior, grid: &Grid) -> (f64, f64, Vec<f64>) {
     let total: f64 = prior.weights.iter().sum();
     let weights: Vec<f64> = prior.weights.iter().map(|weight| weight / total).collect();
@@ -208,7 +208,7 @@ fn nothing_is_only_said_after_a_look_inside() {
     let read: Vec<usize> = ends.iter().map(|reading| reading.place).collect();
     assert_eq!(next_place(&read, Some(&known), 8, |_| Some(1.0)), Some(2));
     assert_eq!(next_place(&read, Some(&known), 8, |place| (place % 2 == 1).then_some(1.0)), Some(1));
-    // Where nothing inside can be read, the ends are all there is.
+    // If nothing between the ends can be read, there are only the ends.
     let mut readable = [false; 9];
     (readable[0], readable[8]) = (true, true);
     assert_eq!(conclude(&known, &readable, 0.95), Conclusion::None);

@@ -1,21 +1,23 @@
-//! Where a step is while the machine walks: no plug-in estimate of the walk, which would take part of a step for drift.
+//! The position of a step while the machine drifts, without a plug-in estimate of the walk, which would mistake part of
+//! a step for drift.
 //!
-//! Noise is normal here, each reading with a variance of its own that makes little of outliers. These variances are estimates
-//! from the readings, so the likelihood is taken to the power that leaves it the information of Student's t. Level and walk
-//! are then summed over exactly, by one Kalman filter for each speed of the walk; it turns readings and steps into numbers
-//! that are independent of each other, and among these a step is a regression with one coefficient (as Durbin & Koopman 2012,
-//! "Time Series Analysis by State Space Methods", section 6.2). The scale of the noise and the size of the step are summed
-//! over, too.
+//! Noise is normal here, each reading with its own variance, so that outliers count little. These variances are
+//! estimates from the readings, so the likelihood is taken to the power that leaves it the information of Student's t.
+//! Level and walk are then summed over exactly, by one Kalman filter for each speed of the walk; it turns readings and
+//! steps into numbers that are independent of each other, and among these a step is a regression with one coefficient
+//! (as Durbin & Koopman 2012, "Time Series Analysis by State Space Methods", section 6.2). The scale of the noise and
+//! the size of the step are summed over, too.
 
 use super::chain::{Row, TAILS};
 
-/// Variances of a step of the walk, in variances of a reading's noise, with their prior probabilities: first none.
+/// Variances of a step of the walk, in variances of a reading's noise, with their prior probabilities; the first is no
+/// walk.
 const WALKS: [(f64, f64); 6] = [(0.0, 0.5), (0.001, 0.1), (0.004, 0.1), (0.015, 0.1), (0.06, 0.1), (0.25, 0.1)];
 
-/// Variance of the first level, in variances of the noise: nothing is known of it.
+/// Variance of the first level, in variances of the noise: the level is unknown.
 const LEVEL_VARIANCE: f64 = 1e6;
 
-/// Sizes of a step are summed over so many standard errors on each side of the likeliest, at most so far apart.
+/// Sizes of a step are summed over this many standard errors on each side of the likeliest, at most this far apart.
 const REACH_ERRORS: f64 = 5.0;
 const SIZES_APART_ERRORS: f64 = 0.4;
 const SIZES_APART_MAX: f64 = 0.01;
@@ -24,23 +26,23 @@ const SIZES_MAX: f64 = 400.0;
 /// Residuals no larger than this are rounding, in the unit of the values.
 const RESIDUAL_MIN: f64 = 1e-7;
 
-/// What is believed of none and one step.
+/// The belief about none and one step.
 pub(super) struct Walked {
-    /// Probability that the machine walks.
+    /// Probability that the machine drifts.
     pub(super) share: f64,
-    /// If it does: that there is no step, and that there is one between each two rows; together 1.
+    /// Given that it does: the probability of no step, and of one step between each two rows; their sum is 1.
     pub(super) none: f64,
     pub(super) gaps: Vec<f64>,
 }
 
-/// One reading: its value, how many times the usual its variance is, and the number of its row.
+/// One reading: its value, its variance relative to the usual one, and the number of its row.
 pub(super) struct Seen {
     pub(super) value: f64,
     pub(super) variance: f64,
     pub(super) row: usize,
 }
 
-/// `readings` are in the order they were taken, and their variances those of Student's t with `degrees` degrees of freedom;
+/// `readings` are in the order they were taken, with the variances of Student's t with `degrees` degrees of freedom;
 /// `ends` are the weights of chains with none, one, two steps.
 pub(super) fn walked(readings: &[Seen], degrees: f64, rows: &[Row], ends: [f64; 3], step_min: f64) -> Option<Walked> {
     // A reading of Student's t carries (degrees + 1) / (degrees + 3) of the information about a level, in units of its squared
@@ -53,7 +55,7 @@ pub(super) fn walked(readings: &[Seen], degrees: f64, rows: &[Row], ends: [f64; 
     let behind =
         |gap: usize| -> Vec<f64> { readings.iter().map(|reading| if reading.row > gap { 1.0 } else { 0.0 }).collect() };
     let behind: Vec<Vec<f64>> = (0..rows.len() - 1).map(behind).collect();
-    // Of each walk the logarithms of none, and of a step in each gap.
+    // For each walk, the logarithms of no step and of a step in each gap.
     let mut logs: Vec<Vec<f64>> = Vec::new();
     for (walk, prior) in WALKS {
         let filter = Filter::new(readings, walk);
@@ -113,7 +115,7 @@ impl Filter {
         filter
     }
 
-    /// What is new in each value, in its standard deviations.
+    /// The innovation of each value, in standard deviations.
     fn whiten(&self, values: &[f64]) -> Vec<f64> {
         let mut level = 0.0;
         let mut whitened = Vec::with_capacity(values.len());
@@ -126,7 +128,7 @@ impl Filter {
     }
 }
 
-/// What is left of the readings' squares by a step of size d: `squares - 2 d with + d² own`.
+/// The readings' sum of squares after a step of size d: `squares - 2 d with + d² own`.
 struct Regression {
     squares: f64,
     degrees: f64,
@@ -158,7 +160,7 @@ impl Regression {
     }
 }
 
-/// Of a step's size beyond the least, up or down.
+/// Density of a step's size beyond the smallest, up or down.
 fn density(over: f64) -> f64 {
     if over < 0.0 {
         return 0.0;
@@ -177,7 +179,7 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// Solves by elimination, as the filter does not.
+    /// Solves by elimination, independently of the filter.
     fn solved(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> {
         let n = right.len();
         for pivot in 0..n {
@@ -219,7 +221,7 @@ mod tests {
         }
     }
 
-    /// Logarithm of the likelihood of these values, of Student's t with scale 1 about the level that suits best.
+    /// Log likelihood of these values under Student's t with scale 1 about the best-fitting level.
     fn of_students_t(values: &[f64], degrees: f64) -> f64 {
         let mut level = 0.0;
         for _ in 0..50 {
@@ -251,7 +253,7 @@ mod tests {
             let known = walked(&seen, degrees, &rows(&readings, &[0.5, 0.5]), [0.25, 0.65, 0.1], 0.01).unwrap();
             got += (known.gaps[0] / known.gaps[1]).ln();
             let [first, second, third] = of_rows;
-            // A step before the third would have half the size, which was likelier before.
+            // A step before the third place would have half the size, which was likelier a priori.
             want += (density(size - 0.01) / density(size / 2.0 - 0.01)).ln();
             want += of_students_t(&first, degrees) + of_students_t(&[second.clone(), third.clone()].concat(), degrees)
                 - of_students_t(&[first, second].concat(), degrees)
@@ -270,7 +272,7 @@ mod tests {
             });
             let want = (fine.sum::<f64>() * 1e-5).ln();
             let got = regression.log_evidence(0.01);
-            // The least size cuts through a step of the sum.
+            // The smallest size cuts through a step of the sum.
             assert!((got - want).abs() < 0.2, "{with} {own}: {got}, not {want}");
         };
         check(0.45, 15.0);

@@ -1,4 +1,4 @@
-//! Planted bisections, a few of those that `cargo bench -p stillgate-stats --bench bisections` runs.
+//! Planted bisections, a few of those in `cargo bench -p stillgate-stats --bench bisections`.
 
 use crate::simulated::{NOISE, Planted, Scatter, Tally, calibration, of_states, ours, search};
 use stillgate_stats::Conclusion;
@@ -13,21 +13,22 @@ fn a_step_as_large_as_the_noise_is_found_among_128_commits() {
         right += u64::from(outcome.is_right(&planted));
         readings += outcome.readings;
     }
-    // 96% of 24 are 23; fewer than 20 would come up once in a thousand times.
+    // 96% of 24 is 23; fewer than 20 would occur once in a thousand times.
     assert!(right >= 20, "{right} of {runs} right");
     assert!(readings / (runs as usize) < 200, "{readings} readings in all");
 }
 
-/// A state that lasts for some runs, or comes by chance, is neither a step nor an outlier that could be left out: what is said of it is
-/// right, or nothing is said.
+/// A state that lasts for some runs, or comes by chance, is neither a step nor an outlier that could be left out: an
+/// answer about it is right, or there is no answer.
 fn states_are_not_taken_for_steps(scatter: Scatter) {
-    // The nightly makes 1,000.
+    // The nightly job runs 1,000.
     let runs = std::env::var("STILLGATE_BISECTIONS").map_or(16, |runs| runs.parse().unwrap());
     let halves = std::thread::scope(|scope| {
         let first = scope.spawn(|| of_states(scatter, None, 0..runs / 2));
         of_states(scatter, None, runs / 2..runs).plus(first.join().unwrap())
     });
-    // An error of 5%, of all that are decided and where nothing changed, and three standard deviations of so many runs.
+    // An error of 5% of all decided runs and of all runs without a change, plus three standard deviations for this
+    // number of runs.
     let most = |of: u64| 0.05 * of as f64 + 3.0 * (0.05 * 0.95 * of as f64).sqrt();
     let Tally { right, wrong, invented, unchanged, .. } = halves;
     assert!((wrong as f64) <= most(right + wrong), "{scatter:?}: {halves:?}");
@@ -75,7 +76,7 @@ fn two_steps_are_both_named() {
     let tables = [
         ([(4, NOISE), (20, NOISE)], None),
         ([(9, NOISE), (20, -1.5 * NOISE)], None),
-        // Where a commit cannot be built, the step next to it may be on either side of it.
+        // If a commit cannot be built, the step next to it may be on either side of it.
         ([(9, NOISE), (20, NOISE)], Some(21)),
         ([(9, NOISE), (20, -1.5 * NOISE)], Some(9)),
     ];
@@ -91,7 +92,7 @@ fn two_steps_are_both_named() {
             planted.unbuildable = unbuildable.into_iter().collect();
             let (known, said, _) = search(&mut planted, 0.95);
             let Conclusion::Found(found) = said else { panic!("{planted_steps:?}, {seed}: {said:?}") };
-            // Where it is, and whether it goes up.
+            // The position of the step, and whether it goes up.
             let is_right = |found: &(usize, usize)| {
                 let size = known.size(found.0, 0.95).unwrap().value;
                 planted_steps.iter().any(|(before, planted)| *found == range(*before) && size * planted > 0.0)
@@ -100,9 +101,9 @@ fn two_steps_are_both_named() {
             (named, right, both) = (named + found.len(), right + count, both + usize::from(count == 2));
         }
     }
-    // Named with 95%, of which 90 or so are named: fewer would come up once in forty times.
+    // Steps are named with 95% confidence, and about 90 are named: fewer right ones would occur once in forty times.
     assert!(right * 10 >= named * 9, "{right} of {named} are steps");
-    // Of 48. The prior holds two for unlikely, and sometimes the second hides for long.
+    // Out of 48. Two steps are unlikely a priori, and sometimes the second stays hidden for long.
     assert!(both >= 32, "both named in {both} runs");
 }
 

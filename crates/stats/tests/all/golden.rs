@@ -298,7 +298,8 @@ fn steps_on_a_finer_grid() {
         let prior = StepPrior { weights: numbers(&case, "weights"), step_min: 0.01, none: 0.3, several: 0.1 };
         let got = steps(&readings, &prior).unwrap();
         assert!(got.drift.iter().all(|drift| *drift == 0.0), "{case}");
-        // Cells of a quarter of the noise, scales some per cent apart, and a machine that may walk, which the other side rules out.
+        // Cells of a quarter of the noise, scales a few per cent apart, and a machine that may drift, which the other
+        // side rules out.
         let figures = [(got.none, number(&case, "none")), (got.several, number(&case, "several"))];
         for (got, want) in figures.into_iter().chain(got.steps.into_iter().zip(numbers(&case, "steps"))) {
             assert!((got - want).abs() < 0.06, "{got}, not {want}, of {case}");

@@ -1,4 +1,4 @@
-//! The statistics beside R and SciPy, their properties, and whole simulated experiments.
+//! The statistics compared with R and SciPy, their properties, and whole simulated experiments.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 

@@ -1,9 +1,9 @@
-//! What must hold for every input, and what input without an answer gives.
+//! Properties that hold for every input, and the results of inputs without an answer.
 
 use proptest::prelude::*;
 use stillgate_stats::*;
 
-/// Values of few kinds, so that ties and zeros come up.
+/// Values of few kinds, so that ties and zeros occur.
 fn coarse(len: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Vec<f64>> {
     prop::collection::vec((-6_i32..=6).prop_map(f64::from), len)
 }
@@ -114,7 +114,7 @@ proptest! {
                 prop_assert!(1 <= low && low < high && high <= count);
                 let coverage = below[high as usize] - below[low as usize];
                 prop_assert!(coverage >= confidence - 1e-10, "{} of {}", coverage, confidence);
-                // One rank further in on either side would err too often there.
+                // One rank further inside would err too often on either side.
                 prop_assert!(below[low as usize + 1] > tail - 1e-10);
                 prop_assert!(1.0 - below[high as usize - 1] > tail - 1e-10);
             }
@@ -182,7 +182,7 @@ proptest! {
         let bounds = boundaries(&information, alpha, spending).unwrap();
         let spent: f64 = crossing_probability(&information, &bounds, 0.0).unwrap().iter().sum();
         prop_assert!((spent - alpha).abs() < 1e-9, "{} of {}", spent, alpha);
-        // The unit of information is nobody's business.
+        // The unit of information does not matter.
         let other: Vec<f64> = information.iter().map(|information| information * 1e6).collect();
         for (one, two) in bounds.iter().zip(boundaries(&other, alpha, spending).unwrap()) {
             prop_assert!((one - two).abs() < 1e-8 || one == &two);
@@ -249,7 +249,7 @@ fn too_little_to_say() {
     assert_eq!(bca(&[1.0], mean, 1000, 0.9, &mut Random::new(1)), None);
     assert_eq!(bca(&[1.0, 2.0, 4.0], mean, 39, 0.95, &mut Random::new(1)), None);
     assert!(bca(&[1.0, 2.0, 4.0], mean, 40, 0.95, &mut Random::new(1)).is_some());
-    // All signs alike has chance 2 in 2^n.
+    // All signs alike have the chance 2 in 2^n.
     assert_eq!(hodges_lehmann(&[1.0, 2.0, 3.0, 4.0, 5.0], 0.95), None);
     assert!(hodges_lehmann(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 0.95).is_some());
     assert_eq!(minimum_detectable_effect_signed_rank(5, 1.0, 0.05, 0.8), None);
@@ -287,7 +287,7 @@ fn constants_and_extremes() {
     assert!((center.value - 49_999.5).abs() < 1e-6 && center.interval.low > 49_000.0);
     assert_eq!(quantile(&[-f64::MAX, f64::MAX], 0.5), Some(0.0));
     assert_eq!(quantile(&[0.1; 9], 0.3), Some(0.1));
-    // Half of 2^40 values, and the normal approximation there to the tenth digit.
+    // Half of 2^40 values; the normal approximation there is right to the tenth digit.
     let (low, high) = quantile_ranks(1 << 40, 0.5, 0.95).unwrap();
     assert_eq!(low + high, (1 << 40) + 1);
     assert!(((high - low) as f64 / 2.0 / 2_f64.powi(19) - 1.959964).abs() < 1e-4);

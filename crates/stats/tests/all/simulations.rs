@@ -1,6 +1,7 @@
 //! False alarms and findings over many simulated experiments, with fixed seeds.
 //!
-//! Each rate is held against its binomial scatter: three and a half standard deviations, so that another seed would do too.
+//! Each rate is checked against its binomial scatter: three and a half standard deviations, so that the tests also pass
+//! with other seeds.
 
 #[path = "simulated/nights.rs"]
 mod nights;
@@ -15,7 +16,7 @@ fn rate(seed: u64, runs: u32, mut hit: impl FnMut(&mut Random) -> bool) -> f64 {
     hits as f64 / f64::from(runs)
 }
 
-/// What a rate may be off by chance.
+/// How far a rate may be off by chance.
 fn scatter(rate: f64, runs: u32) -> f64 {
     3.5 * (rate * (1.0 - rate) / f64::from(runs)).sqrt()
 }
@@ -122,7 +123,7 @@ fn looking_often_costs_no_more_than_alpha() {
         let found = rate(12, runs, |random| stopped(random, 0.35, &by_z));
         let expected: f64 = crossing_probability(&information, &bounds, 0.35).unwrap().iter().sum();
         assert!((found - expected).abs() <= scatter(expected, runs), "{spending:?}: {found}, not {expected}");
-        // As the laboratory uses it: the exact test's p-value against the look's own level.
+        // As the laboratory uses it: the exact test's p-value compared with the look's own level.
         let levels = nominal_p(&bounds);
         let by_rank = |diffs: &[f64], index: usize| signed_rank(diffs).unwrap().p_value <= levels[index];
         let alarms = rate(13, runs / 3, |random| stopped(random, 0.0, &by_rank));
@@ -161,7 +162,7 @@ fn the_minimum_detectable_effect_is_found_as_often_as_promised() {
     for n in [6, 8, 10, 20, 30, 60] {
         let effect = minimum_detectable_effect_signed_rank(n, 1.0, 0.05, 0.8).unwrap();
         let found = rate(n, runs, |random| signed_rank(&normals(n as usize, effect, random)).unwrap().p_value <= 0.05);
-        // The efficiency is that of large samples; at small ones it is a little off, here by at most 3%.
+        // The efficiency holds for large samples; at small ones it is off by at most 3% here.
         assert!((found - 0.8).abs() <= 0.03 + scatter(0.8, runs), "signed rank, {n}: {found}");
         let effect = minimum_detectable_effect(n, 1.0, 0.05, 0.8).unwrap();
         let found =
@@ -182,7 +183,7 @@ fn nights_without_a_change_are_quiet_and_a_step_is_found() {
 
 #[test]
 fn nights_of_measurements_with_states_are_quiet() {
-    // The nightly makes 2,000.
+    // The nightly job runs 2,000.
     let runs = std::env::var("STILLGATE_NIGHTS").map_or(300, |runs| runs.parse().unwrap());
     for noise in [Noise::States(0.5), Noise::States(0.15), Noise::LastingStates] {
         let quiet = rate(4, runs, |random| night(random, noise, [0.0, 0.0]) != [false, false]);

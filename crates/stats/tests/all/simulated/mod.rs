@@ -3,7 +3,7 @@
 //! Shared by the test, which runs a few, and by the bench, which runs enough to state rates. Everything follows from the
 //! seed.
 
-// The test and the bench each use their part of this.
+// The test and the bench each use a part of this.
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub(crate) mod states;
@@ -16,18 +16,18 @@ use stillgate_stats::*;
 /// Standard deviation of a measurement, and the step in most of the tables: both 3%.
 pub(crate) const NOISE: f64 = 0.03;
 
-/// What ours takes for the least step that counts.
+/// The smallest step that counts for our method.
 pub(crate) const STEP_MIN: f64 = 0.01;
 
-/// Measurements after which ours gives up.
+/// Measurements after which our method gives up.
 const READINGS_MAX: usize = 500;
 
-/// Pinpoint makes 30 runs of a commit for a change of one interquartile range. Here the change is 0.74 of one (the noise's is
-/// 1.35 standard deviations), for which the same power takes 30 / 0.74^2.
+/// Pinpoint does 30 runs of a commit for a change of one interquartile range. Here the change is 0.74 of one (the
+/// noise has one of 1.35 standard deviations), so the same power takes 30 / 0.74^2.
 const PINPOINT_RUNS: usize = 55;
 const PINPOINT_SIGNIFICANCE: f64 = 0.01;
 
-/// Runs of a commit in plain binary search, whose median counts.
+/// Runs of a commit in plain binary search; their median counts.
 const PLAIN_RUNS: usize = 5;
 
 /// How a machine scatters.
@@ -36,43 +36,43 @@ pub(crate) enum Scatter {
     Normal,
     /// One measurement in ten scatters four times as much.
     Heavy,
-    /// Normal, on a random walk: some 3% over 50 measurements.
+    /// Normal, on a random walk of some 3% over 50 measurements.
     Drifting,
-    /// Each start is slow with a chance of three in ten.
+    /// Three starts in ten are slow.
     Bimodal,
-    /// CPU time per request of a real gateway, started anew for each run, while nothing else ran on a shared virtual machine. It
-    /// has two levels, some 25% apart, and stays at one for many runs.
+    /// CPU time per request of a real gateway, started for each run, while nothing else ran on a shared virtual
+    /// machine. It has two levels, some 25% apart, and stays at one for many runs.
     Quiet,
-    /// The same while compilers and tests ran beside: one level, with rare wild runs.
+    /// As [`Scatter::Quiet`], but with compilers and tests running at the same time: one level, with rare extreme runs.
     Compilers,
-    /// 100 or 150 with equal chances, each with a scatter of 1%.
+    /// 100 or 150 with equal probability, each with a scatter of 1%.
     TwoStates,
-    /// 100 or 150 with equal chances, and nothing else.
+    /// 100 or 150 with equal probability, without scatter.
     TwoValues,
     /// One of three levels, 20% apart.
     ThreeStates,
     /// 100, and 150 in one of seven.
     RareState,
-    /// 100 or 150, and the same for 12 runs on average.
+    /// 100 or 150; a state lasts for 12 runs on average.
     Sticky,
     /// [`Scatter::TwoStates`] on the walk of [`Scatter::Drifting`].
     WalkingStates,
-    /// 100 or 150, with a chance that walks with time.
+    /// 100 or 150, with a probability that drifts over time.
     DriftingChance,
-    /// Two or three states, with distances, chances and scatter that are drawn.
+    /// Two or three states, with random distances, probabilities and scatter.
     DrawnStates,
-    /// 100 or 150: 150 in one of ten before the step, and in nine of ten behind it, which is all that changes.
+    /// 100 or 150; one in ten is 150 before the step and nine in ten after it, which is the only change.
     MoreOften,
-    /// The same with 4 and 7 of ten.
+    /// As [`Scatter::MoreOften`], with 4 and 7 in ten.
     SomewhatMoreOften,
-    /// The same with none and 3 of ten.
+    /// As [`Scatter::MoreOften`], with none and 3 in ten.
     Appearing,
 }
 
 pub(crate) const SCATTERS: [Scatter; 6] =
     [Scatter::Normal, Scatter::Heavy, Scatter::Drifting, Scatter::Bimodal, Scatter::Quiet, Scatter::Compilers];
 
-/// Those that have states far apart.
+/// The scatters with states far apart.
 pub(crate) const OF_STATES: [Scatter; 11] = [
     Scatter::TwoStates,
     Scatter::TwoValues,
@@ -90,7 +90,7 @@ pub(crate) const OF_STATES: [Scatter; 11] = [
 /// Readings of a bisection whose states are far apart.
 const READINGS_OF_STATES_MAX: usize = 150;
 
-/// What `data/record.py` has recorded, in the order of the runs.
+/// The recording of `data/record.py`, in the order of the runs.
 const RECORDED: &str = include_str!("../../data/recorded.json");
 
 /// Commits with steps between some of them, on a machine.
@@ -103,9 +103,9 @@ pub(crate) struct Planted {
     pub(crate) scatter: Scatter,
     pub(crate) random: Random,
     walk: f64,
-    /// None of a scatter without states.
+    /// `None` for a scatter without states.
     states: Option<States>,
-    /// Readings after which it is given up.
+    /// The bisection gives up after this many readings.
     pub(crate) readings_max: usize,
     recording: Recording,
 }
@@ -139,7 +139,7 @@ impl Recording {
     }
 }
 
-/// Scaled by the interquartile range: a few wild runs would dominate the standard deviation.
+/// Scaled by the interquartile range: a few extreme runs would dominate the standard deviation.
 fn recorded(name: &str) -> Rc<[f64]> {
     let recorded: HashMap<String, Vec<f64>> = serde_json::from_str(RECORDED).unwrap();
     let logs: Vec<f64> = recorded[name].iter().map(|value| value.ln()).collect();
@@ -165,7 +165,7 @@ impl Planted {
         Planted { commits, steps, unbuildable, scatter, random, walk: 0.0, states, readings_max, recording }
     }
 
-    /// Makes five commits unbuildable: two before the commit that has the step, three behind it.
+    /// Makes five commits unbuildable: two before the commit that has the step, three after it.
     pub(crate) fn surround(&mut self) {
         let culprit = self.steps[0].0 + 1;
         let near = culprit.saturating_sub(2)..=culprit + 3;
@@ -208,7 +208,7 @@ impl Planted {
 }
 
 impl Scatter {
-    /// Where a step is one of shares: the share of readings that are high before it and behind it.
+    /// For a step of shares, the share of high readings before it and after it.
     pub(crate) fn shares(self) -> Option<[f64; 2]> {
         match self {
             Scatter::MoreOften => Some([0.1, 0.9]),
@@ -219,21 +219,21 @@ impl Scatter {
     }
 }
 
-/// What came of a bisection.
+/// The result of a bisection.
 pub(crate) struct Outcome {
-    /// The last commit before the step that can be built; `Some(None)`: no step; none: undecided.
+    /// The last buildable commit before the step; `Some(None)` means no step, `None` undecided.
     pub(crate) said: Option<Option<usize>>,
-    /// With this probability.
+    /// The stated probability of the answer.
     pub(crate) stated: f64,
-    /// Whether it names more than one step, of which there never are two.
+    /// Whether it names more than one step; there are never two.
     pub(crate) names_more: bool,
-    /// Of the step, with the interval that is stated; none of methods that state none.
+    /// Size of the step with the stated interval; `None` for methods that do not state one.
     pub(crate) size: Option<Estimate>,
     pub(crate) readings: usize,
 }
 
 impl Outcome {
-    /// Whether the step is where it was said to be, if there is one, and in that direction.
+    /// Whether the step is at the stated place, if there is one, and in that direction.
     pub(crate) fn is_right(&self, planted: &Planted) -> bool {
         let is_readable = |place: &usize| !planted.unbuildable.contains(place);
         let step = planted.steps.first();
@@ -246,8 +246,8 @@ impl Outcome {
     }
 }
 
-/// As `stillgate-lab bisect` does it, each commit at the same cost: what is known in the end, what is said, after how many
-/// readings.
+/// Bisects as `stillgate-lab bisect` does, with the same cost for each commit: the final belief, the conclusion, and
+/// the number of readings.
 pub(crate) fn search(planted: &mut Planted, confidence: f64) -> (Steps, Conclusion, usize) {
     let last = planted.commits;
     let prior = StepPrior { weights: vec![1.0; last], step_min: STEP_MIN, none: 0.25, several: 0.1 };
@@ -267,7 +267,7 @@ pub(crate) fn search(planted: &mut Planted, confidence: f64) -> (Steps, Conclusi
     }
 }
 
-/// Of commits with at most one step.
+/// For commits with at most one step.
 pub(crate) fn ours(planted: &mut Planted, confidence: f64) -> Outcome {
     let (known, said, readings) = search(planted, confidence);
     let names_more = matches!(&said, Conclusion::Found(found) if found.len() > 1);
@@ -306,7 +306,7 @@ pub(crate) fn pinpoint(planted: &mut Planted) -> Outcome {
     Outcome { said: said.then_some(Some(low)), stated: 1.0, names_more: false, size: None, readings }
 }
 
-/// The nearer end by the median of a few runs, whatever that is worth.
+/// Follows the nearer end, by the median of a few runs, however uncertain that is.
 pub(crate) fn plain(planted: &mut Planted) -> Outcome {
     let middle_of = |planted: &mut Planted, place| {
         let mut values: Vec<f64> = (0..PLAIN_RUNS).map(|_| planted.read(place)).collect();
@@ -346,7 +346,7 @@ fn kolmogorov_smirnov(a: &[f64], b: &[f64]) -> f64 {
     (2.0 * terms.sum::<f64>()).clamp(0.0, 1.0)
 }
 
-/// Where and how much, drawn: none in five, else from 1.5% to 8%, up or down.
+/// A random place and size: none in one of five, otherwise from 1.5% to 8%, up or down.
 pub(crate) fn drawn(seed: u64) -> (usize, Option<(usize, f64)>) {
     let mut random = Random::new(seed ^ 0x5eed);
     let commits = 16 << random.below(4);
@@ -356,19 +356,19 @@ pub(crate) fn drawn(seed: u64) -> (usize, Option<(usize, f64)>) {
     (commits, (random.below(5) != 0).then_some((before, signed)))
 }
 
-/// What came of many bisections.
+/// The results of many bisections.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tally {
     pub(crate) runs: u64,
     pub(crate) right: u64,
     pub(crate) wrong: u64,
-    /// Of the wrong ones, those that name a commit though none changed anything.
+    /// Wrong ones that name a commit although nothing changed.
     pub(crate) invented: u64,
-    /// Wrong ones that say that nothing changed.
+    /// Wrong ones that report no change.
     pub(crate) missed: u64,
     /// Runs without a change.
     pub(crate) unchanged: u64,
-    /// Right ones that state the size of a step, and those of them whose interval holds it.
+    /// Right ones that state the size of a step, and how many of their intervals hold it.
     pub(crate) sized: u64,
     pub(crate) held: u64,
     /// Sum of the probabilities that the answers stated.
@@ -386,7 +386,7 @@ impl Tally {
         self.invented += one(is_wrong && planted.steps.is_empty());
         self.missed += one(is_wrong && outcome.said == Some(None));
         self.unchanged += one(planted.steps.is_empty());
-        // Where the share of a state changes there is no size that an interval could hold.
+        // If the share of a state changes, there is no size that an interval could hold.
         if let (true, None, Some(size), Some((_, step))) =
             (is_right, planted.scatter.shares(), outcome.size, planted.steps.first())
         {
@@ -414,15 +414,15 @@ impl Tally {
         self.runs - self.right - self.wrong
     }
 
-    /// Mean of what was stated, and share that was right, of all that were decided.
+    /// Over all decided ones, the mean stated probability and the share that was right.
     pub(crate) fn of_decided(&self) -> [f64; 2] {
         let decided = (self.right + self.wrong).max(1) as f64;
         [self.stated / decided, self.right as f64 / decided]
     }
 }
 
-/// Bisections of a machine with states: no change in every third, else one of shares, or of 10% to 40% up or down.
-/// `readings` other than those of the scatter, if given.
+/// Bisections of a machine with states: no change in every third, otherwise one of shares, or of 10% to 40% up or down.
+/// `readings` replaces the number of readings of the scatter, if given.
 pub(crate) fn of_states(scatter: Scatter, readings: Option<usize>, seeds: std::ops::Range<u64>) -> Tally {
     let mut tally = Tally::default();
     for seed in seeds {
@@ -440,7 +440,7 @@ pub(crate) fn of_states(scatter: Scatter, readings: Option<usize>, seeds: std::o
     tally
 }
 
-/// Bisections with sizes and places drawn.
+/// Bisections with random sizes and places.
 pub(crate) fn calibration(scatter: Scatter, confidence: f64, seeds: std::ops::Range<u64>) -> Tally {
     let mut tally = Tally::default();
     for seed in seeds {

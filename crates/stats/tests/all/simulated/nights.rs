@@ -11,26 +11,26 @@ const FIRST: usize = 10;
 const SECOND: usize = 25;
 const THIRD: usize = 100;
 
-/// What a night calls changed with at most this error is changed.
+/// A difference counts as changed if the nightly run calls it changed with at most this error.
 const ERROR: f64 = 0.01;
 
-/// How measurements scatter about what they measure.
+/// How measurements scatter about their true value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Noise {
-    /// Of this standard deviation, but one in ten of four times as much.
+    /// Normal with this standard deviation; one in ten has four times as much.
     Outliers(f64),
-    /// Each is at one of two states, half as high again, with this probability, and scatters by 1%.
+    /// Each has the higher of two states, half as high again, with this probability, and scatters by 1%.
     States(f64),
-    /// The machine is in one of them for 12 measurements on average.
+    /// The machine stays in a state for 12 measurements on average.
     LastingStates,
 }
 
-/// Between the states, as a logarithm.
+/// Distance of the states, as a logarithm.
 const STATES_APART: f64 = 0.405;
 const STATE_SCATTER: f64 = 0.01;
 const LASTING: u64 = 12;
 
-/// A machine that measures.
+/// A simulated machine for measurements.
 struct Machine<'a> {
     random: &'a mut Random,
     noise: Noise,
@@ -50,15 +50,15 @@ impl Machine<'_> {
     }
 }
 
-/// One night in which the first series differs from two other commits by these amounts (logarithms): whether it is called
-/// changed, and whether any other is.
+/// One night in which the first series differs from two other commits by these amounts (logarithms): returns whether it
+/// is called changed, and whether any other is.
 pub(crate) fn night(random: &mut Random, noise: Noise, effects: [f64; 2]) -> [bool; 2] {
     let machine = &mut Machine { random, noise, is_high: false };
     let mut looks: Vec<[Option<Vec<f64>>; 2]> = Vec::new();
     for series in 0..SERIES {
         let effects = if series == 0 { effects } else { [0.0; 2] };
         let first = look(machine, FIRST, effects);
-        // A look is taken of all commits at once, and counts where it was asked for.
+        // A look measures all commits at once, and counts for each series that requested it.
         let asked = first.each_ref().map(|diffs| is_suspicious(diffs));
         let second = if asked.contains(&true) { look(machine, SECOND, effects) } else { Default::default() };
         let again = [0, 1].map(|side| asked[side] && is_undecided(&second[side], 2 * SERIES, ERROR));
@@ -73,8 +73,8 @@ pub(crate) fn night(random: &mut Random, noise: Noise, effects: [f64; 2]) -> [bo
     [called[..2].contains(&true), called[2..].contains(&true)]
 }
 
-/// Differences to both other commits: today's measurement, and so its noise, is in both. Each round measures the three in an order
-/// of its own.
+/// Differences from both other commits: today's measurement, with its noise, is in both. Each round measures the three
+/// in its own order.
 fn look(machine: &mut Machine<'_>, count: usize, effects: [f64; 2]) -> [Vec<f64>; 2] {
     let mut diffs = [Vec::new(), Vec::new()];
     for _ in 0..count {

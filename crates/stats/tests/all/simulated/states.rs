@@ -1,37 +1,37 @@
-//! Measurements that have states: levels far apart, of which each reading is at one by chance.
+//! Measurements with states: levels far apart, one of which each reading has by chance.
 
 use super::Scatter;
 use stillgate_stats::Random;
 
-/// Between two states, as a logarithm: 100 and 150.
+/// Distance of two states, as a logarithm: 100 and 150.
 const APART: f64 = 0.405;
 
 /// The scatter of one state.
 const NOISE: f64 = 0.01;
 
-/// Readings for which a state lasts on average, where it lasts.
+/// Readings for which a lasting state lasts on average.
 const LASTING: u64 = 12;
 
-/// A step of the chance of a state, in units of its log odds, where it drifts: one or two over a bisection.
+/// A step of the probability of a drifting state, in log odds: one or two over a bisection.
 const CHANCE_WALK: f64 = 0.15;
 
-/// The states of a machine, and which it is in.
+/// The states of a machine, and the current one.
 pub(crate) struct States {
-    /// Level of each, as a logarithm, and its chance; these add up to 1.
+    /// Level of each, as a logarithm, and its probability; the sum of these is 1.
     states: Vec<(f64, f64)>,
-    /// Chance of the last of two behind a step, where that is all that changes.
+    /// Probability of the second state after a step, if that is the only change.
     behind: Option<f64>,
     /// Standard deviation of a state's readings.
     noise: f64,
-    /// Readings for which a state lasts on average; 1: each reading draws anew.
+    /// Readings for which a state lasts on average; with 1, each reading draws a new one.
     lasting: u64,
-    /// Whether the chance of the last of two walks.
+    /// Whether the probability of the second state drifts.
     drifts: bool,
     current: usize,
 }
 
 impl States {
-    /// None of a scatter without states.
+    /// `None` for a scatter without states.
     pub(crate) fn of(scatter: Scatter, random: &mut Random) -> Option<States> {
         let equal = |count: usize, apart: f64| (0..count).map(|n| (apart * n as f64, 1.0 / count as f64)).collect();
         let two = |share: f64| vec![(0.0, 1.0 - share), (APART, share)];
@@ -68,7 +68,7 @@ impl States {
         States { states, behind: None, noise, lasting: 1, drifts: false, current: 0 }
     }
 
-    /// One reading, before the step or behind it.
+    /// One reading, before or after the step.
     pub(crate) fn read(&mut self, is_behind: bool, random: &mut Random) -> f64 {
         if self.lasting == 1 || random.below(self.lasting) == 0 {
             self.current = self.next(is_behind, random);
