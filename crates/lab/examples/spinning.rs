@@ -1,10 +1,10 @@
-//! A small HTTP/1.1 server that wastes a given amount of work on each request: the slow-down that is planted to see whether
-//! `stillgate-lab compare` finds it. See `false_alarms`, which says how much.
+//! A small HTTP/1.1 server that wastes a given amount of work on each request: the slow-down that is planted to see
+//! whether `stillgate-lab compare` finds it. `false_alarms` sets the amount.
 //!
-//! `spinning IP:PORT ROUNDS` serves; `spinning --time ROUNDS` prints how many nanoseconds of CPU so many rounds take. A
-//! thread per connection, no pipelining, no bodies of requests: enough for the laboratory's own load, and nothing more. The
-//! threads are as many as there can be connections, and outlive them: the CPU time of threads that have ended is
-//! told to the clock tick only.
+//! `spinning IP:PORT ROUNDS` serves; `spinning --time ROUNDS` prints how many nanoseconds of CPU that many rounds take.
+//! It has a thread per connection, no pipelining, and no request bodies: enough for the laboratory's own load. There
+//! are as many threads as connections allowed, and they outlive connections: for threads that have ended, the kernel
+//! reports CPU time in clock ticks only.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -13,10 +13,10 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Instant;
 
-/// A request's head is no longer.
+/// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 4096;
 
-/// Times are taken as the best of so many: what disturbs can only add.
+/// The best of this many timings counts: disturbances can only add time.
 const TIMINGS: usize = 20;
 
 /// Work of every request, planted or not, so that the server is not only system calls.
@@ -75,7 +75,7 @@ fn timed(rounds: u64) -> u128 {
     begun.elapsed().as_nanos()
 }
 
-/// Each round needs the one before, so their time is the same on any machine but for its clock.
+/// Each round depends on the one before, so their time differs between machines by the clock rate only.
 fn spin(rounds: u64) {
     let mut value = 1_u64;
     for _ in 0..rounds {

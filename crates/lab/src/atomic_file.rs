@@ -1,7 +1,7 @@
 //! Files that a reader sees whole or not at all.
 //!
-//! What is written goes to a new file beside the one that is meant, which then takes its name in one step; whatever ends the
-//! program before leaves the older one as it was. What is no regular file (a pipe, a terminal) is not for this.
+//! The content goes to a new file in the same folder, which is then renamed over the target in one step; if the program
+//! ends before that, the older file is unchanged. Only for regular files, not for pipes or terminals.
 
 use std::fs::Permissions;
 use std::io::{self, Write as _};
@@ -9,13 +9,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use tempfile::NamedTempFile;
 
-/// Of a file not yet whole.
+/// Suffix of a file that is not complete yet.
 const PARTIAL_SUFFIX: &str = ".partial";
 
-/// What a new file may be read and written by, before the process's umask.
+/// Mode of a new file before the process's umask.
 const FILE_MODE: u32 = 0o666;
 
-/// Puts `content` in the place of what is at `path`.
+/// Replaces the file at `path` by one with `content`.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = partial(path)?;
     file.write_all(content)?;
@@ -23,7 +23,7 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     file.persist(path).map(drop).map_err(|error| plain(&error.error))
 }
 
-/// Whether [`replace`] can be done; leaves no trace.
+/// Whether [`replace`] would work; leaves no trace.
 pub(crate) fn can_replace(path: &Path) -> io::Result<()> {
     partial(path).map(drop)
 }
@@ -42,7 +42,7 @@ fn partial(path: &Path) -> io::Result<NamedTempFile> {
         .map_err(|error| plain(&error))
 }
 
-/// Without the name of the temporary file, which nobody knows.
+/// The error without the name of the temporary file, which means nothing to users.
 fn plain(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| io::Error::from(error.kind()), io::Error::from_raw_os_error)
 }

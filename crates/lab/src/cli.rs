@@ -1,7 +1,7 @@
-//! What can be typed: the commands of `stillgate-lab`, and how wrong usage ends.
+//! The command line: the commands of `stillgate-lab`, and how wrong usage ends.
 //!
-//! The arguments of a command are defined in its file below `commands`; the kinds of values they share, in [`values`]; what result
-//! files keep of them, in [`typed`].
+//! The arguments of a command are defined in its file below `commands`; the kinds of values they share, in [`values`];
+//! the form in which result files keep them, in [`typed`].
 
 pub(crate) mod typed;
 pub(crate) mod values;
@@ -12,8 +12,8 @@ use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Exit code for wrong usage (`EX_USAGE` of sysexits.h) of commands whose 2 means "undecided", which a pipeline may take as a
-/// reason to measure again.
+/// Exit code for wrong usage (`EX_USAGE` of sysexits.h) for commands whose 2 means "undecided", after which a pipeline
+/// may measure again.
 pub(crate) const EXIT_USAGE: u8 = 64;
 
 /// The laboratory for HTTP gateways: load that keeps its schedule, experiments, and reports.
@@ -40,7 +40,7 @@ pub(crate) enum Command {
     Explain(Box<commands::explain::Explain>),
     /// Show what changed when, from a store of nightly measurements
     History(commands::history::History),
-    /// Answer what `--hosts` asks on another machine
+    /// Serve `--hosts` of a laboratory on another machine
     #[command(hide = true)]
     HostAgent,
     /// Put load on a server and report what its clients would see
@@ -55,18 +55,18 @@ pub(crate) enum Command {
     Report(commands::report::Report),
     /// Answer HTTP requests as fast as possible, or after a delay of a known distribution
     Respond(commands::respond::Respond),
-    /// See what scrapes of its metrics do to a gateway's slowest requests
+    /// Measure how scrapes of its metrics affect a gateway's slowest requests
     Tail(Box<commands::tail::Tail>),
-    /// Make the analysis of result files again from their raw data, and compare
+    /// Recompute the analysis of result files from their raw data, and compare
     Verify(commands::verify::Verify),
 }
 
 impl Cli {
-    /// Of the process's arguments; else what to end with, its text already shown.
+    /// Parses the process's arguments; on failure the text is already shown, and the exit code is returned.
     pub(crate) fn from_process() -> Result<Cli, ExitCode> {
         let arguments: Vec<OsString> = std::env::args_os().collect();
         Cli::try_parse_from(&arguments).map_err(|error| {
-            // Nobody may be there to read; the exit code says it all the same.
+            // Output may be closed; the exit code still reports it.
             let _ = error.print();
             match (error.use_stderr(), arguments.get(1)) {
                 (false, _) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! Git as a command: its answer, or what it complained about.
+//! Runs git: its answer, or its error message.
 
 use crate::error::{Error, Result};
 use std::path::Path;
@@ -7,14 +7,14 @@ use std::process::{Command, Output};
 /// Characters of a commit's name in folders and messages.
 const COMMIT_CHARACTERS: usize = 12;
 
-/// Of full names, by the repository's hash.
+/// Length of full names, by the repository's hash.
 const SHA1_CHARACTERS: usize = 40;
 const SHA256_CHARACTERS: usize = 64;
 
-/// Git's answer, or what it complained about.
+/// Git's answer, or its error message.
 pub(crate) fn git(folder: &Path, words: &[&str]) -> Result<Result<String, String>> {
     let mut command = Command::new("git");
-    // In a hook these name the repository of the hook.
+    // When run from a git hook, these name the hook's repository.
     for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
         command.env_remove(variable);
     }
@@ -26,7 +26,7 @@ pub(crate) fn git(folder: &Path, words: &[&str]) -> Result<Result<String, String
     })
 }
 
-/// A command to its end.
+/// Runs a command to its end.
 pub(crate) fn run(command: &mut Command, name: &str) -> Result<Output> {
     command
         .output()
@@ -52,7 +52,7 @@ pub(crate) fn commit(top: &Path, revision: &str) -> Result<String> {
     })
 }
 
-/// The top of the repository that a folder is in.
+/// The root of the repository that a folder is in.
 pub(crate) fn top(folder: &Path) -> Result<String> {
     let shown = folder.display();
     git(folder, &["rev-parse", "--show-toplevel"])?.map_err(|why| {
@@ -60,7 +60,7 @@ pub(crate) fn top(folder: &Path) -> Result<String> {
     })
 }
 
-/// What is uncommitted is in no revision; a note where there is such.
+/// A note if there are uncommitted changes, which are in no revision.
 pub(crate) fn uncommitted(top: &Path) -> Result<Option<String>> {
     let changed = git(top, &["status", "--porcelain", "--untracked-files=no"])?.map_err(Error::new)?;
     Ok((!changed.is_empty())

@@ -1,6 +1,6 @@
-//! Writing what a command was asked for to standard output.
+//! Writes the output of a command to standard output.
 //!
-//! `println!` panics where nobody reads any more (`stillgate-lab load … | head -1`) or the disk is full.
+//! `println!` panics if the reader has gone (`stillgate-lab load … | head -1`) or the disk is full.
 
 use crate::error::{Error, Result};
 use std::fmt::Display;
@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, Write};
 /// Names standard output where a file is expected.
 pub(crate) const STANDARD_OUTPUT: &str = "-";
 
-/// Writes all of it. A reader that has left has what it wanted.
+/// Writes all of it. A closed pipe is not an error.
 pub(crate) fn show(text: impl Display) -> Result {
     let mut out = io::stdout().lock();
     match write!(out, "{text}").and_then(|()| out.flush()) {

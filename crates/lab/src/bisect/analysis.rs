@@ -1,16 +1,16 @@
-//! The answer that the measurements give: a pure function of design, commits and tries.
+//! The answer that follows from the measurements: a pure function of design, commits and tries.
 
 use super::record::Known;
 use super::words;
 use crate::result::bisect::{Answer, BisectResult, BisectVerdict, Change, Effect};
 use stillgate_stats::{Conclusion, Estimate, Steps, conclude};
 
-/// What the measurements so far say.
+/// The answer from the measurements so far.
 pub(crate) fn answer(result: &BisectResult) -> Answer {
     answer_of(result, &Known::of(result))
 }
 
-/// The same where the tries were already taken together.
+/// As [`answer`], with the tries already summarised.
 pub(crate) fn answer_of(result: &BisectResult, known: &Known) -> Answer {
     let last = result.commits.len() - 1;
     let name = |place: usize| result.commits[place].commit.clone();
@@ -56,7 +56,7 @@ pub(crate) fn answer_of(result: &BisectResult, known: &Known) -> Answer {
     answer
 }
 
-/// Logarithms as relative changes.
+/// Converts logarithms to relative changes.
 fn relative(estimate: Estimate) -> Effect {
     Effect {
         value: estimate.value.exp_m1(),

@@ -1,8 +1,8 @@
 //! A worktree of each commit, built once and kept while the bisection needs it.
 //!
-//! They lie in the user's cache, under the repository, the build command and the patch, so a bisection that goes on, or another of the
-//! same repository, finds what is built. A marker is written behind a build, so what was killed half-way is built anew. The
-//! repository itself is left as it is, but for its list of worktrees.
+//! Worktrees are in the user's cache, in a folder named by the repository, the build command and the patch, so a
+//! resumed bisection, or another one of the same repository, finds the builds. A marker is written after a build, so a
+//! build that was killed is repeated. The repository itself is not changed, except for its list of worktrees.
 
 use super::command::{self, Done, Manner, Place, last_lines};
 use super::patch::Patch;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Where commits are checked out, and how they are built.
+/// The folder of the worktrees, and how commits are built.
 #[derive(Debug)]
 pub(crate) struct Checkouts {
     top: PathBuf,
@@ -23,18 +23,18 @@ pub(crate) struct Checkouts {
     build: Option<String>,
     patch: Option<Patch>,
     limit: Duration,
-    /// What its commands know besides the commit.
+    /// Environment of its commands, without that of the commit.
     pub(crate) environment: Vec<(&'static str, OsString)>,
 }
 
-/// What came of a build.
+/// The result of a build.
 #[derive(Debug)]
 pub(crate) enum Built {
-    /// Where, and whether it was there already.
+    /// It succeeded; `reused` means that it was already there.
     There { place: Place, reused: bool },
-    /// Why it is not.
+    /// It failed for this reason.
     Failed(String),
-    /// The user wants an end.
+    /// The user interrupted it.
     Stopped,
 }
 
@@ -69,23 +69,23 @@ impl Checkouts {
         })
     }
 
-    /// Where a bisection that names no file keeps its record.
+    /// The default path of a bisection's record.
     pub(crate) fn record_path(&self, question: &str) -> PathBuf {
         self.folder.join(format!("bisect-{}.json", short_hash(&[question])))
     }
 
-    /// Whether a commit needs no build any more.
+    /// Whether a commit is already built.
     pub(crate) fn is_built(&self, commit: &str) -> bool {
         self.marker(commit).is_file() && self.worktree(commit).is_dir()
     }
 
-    /// Checks a commit out and builds it, unless that was done.
+    /// Checks a commit out and builds it, unless that is done.
     pub(crate) fn build(&self, commit: &str, stop: &AtomicBool) -> Result<Built> {
         let worktree = self.worktree(commit);
         if self.is_built(commit) {
             return Ok(Built::There { place: self.place(worktree, commit), reused: true });
         }
-        // One that a killed run left.
+        // Left by a killed run.
         self.remove(commit);
         let shown = worktree.to_string_lossy();
         if let Err(why) = git(&self.top, &["worktree", "add", "--force", "--detach", "--quiet", &shown, commit])? {
@@ -119,11 +119,11 @@ impl Checkouts {
         Ok(Built::There { place, reused: false })
     }
 
-    /// Takes away what a commit has here.
+    /// Removes the worktree of a commit.
     pub(crate) fn remove(&self, commit: &str) {
         let worktree = self.worktree(commit);
         let shown = worktree.to_string_lossy();
-        // Most often there is none; what is left matters to the next `add` only, which says so.
+        // There usually is none; leftovers matter to the next `add` only, which reports them.
         let _ = fs::remove_file(self.marker(commit));
         let _ = git(&self.top, &["worktree", "remove", "--force", "--force", &shown]);
         let _ = fs::remove_dir_all(&worktree);
@@ -145,5 +145,5 @@ impl Checkouts {
     }
 }
 
-/// Worktrees come without them.
+/// Worktrees are created without submodules.
 const SUBMODULES: &str = "git submodule update --init --recursive --quiet";

@@ -1,7 +1,8 @@
-//! The commits from a good one to a bad one in a row, with what is believed about each before it is measured.
+//! The commits from a good one to a bad one in a row, with the prior belief about each.
 //!
-//! Histories branch; a row does not. On the line of first parents every merge is one step, which is what a project with pull
-//! requests wants. Linearised, all commits are steps; then one measurement may lack what another branch had already changed.
+//! Histories branch; a row does not. On the line of first parents every merge is one step, which suits projects with
+//! pull requests. Linearised, all commits are steps; then one measurement may lack a change that another branch already
+//! had.
 
 use crate::error::{Error, Result};
 use crate::git::{self, git, short};
@@ -9,14 +10,14 @@ use crate::result::bisect::{CommitRecord, Line, PriorPath};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// More are a mistyped revision.
+/// A longer row means a mistyped revision.
 const COMMITS_MAX: usize = 20_000;
 
-/// Between the fields of a commit, and before each.
+/// Separates the fields of a commit, and precedes each commit.
 const FIELD: char = '\u{1f}';
 const RECORD: char = '\u{1e}';
 
-/// The row from `good` to `bad`, both with it.
+/// The row from `good` to `bad`, inclusive.
 pub(crate) fn row(
     top: &Path,
     good: &str,
@@ -82,7 +83,7 @@ fn not_before(top: &Path, good: &str, bad: &str) -> Result<Error> {
     }))
 }
 
-/// The files that each commit changed, of a merge those that it changed for its first parent.
+/// The files that each commit changed; for a merge, those that differ from its first parent.
 fn touched(top: &Path, range: &str, line: Line) -> Result<BTreeMap<String, Vec<String>>> {
     let words = [
         "-c",
@@ -95,7 +96,7 @@ fn touched(top: &Path, range: &str, line: Line) -> Result<BTreeMap<String, Vec<S
         line_option(line),
         range,
     ];
-    // `--first-parent` would also leave out commits of a linear row, but for the difference it is what is meant.
+    // `--first-parent` would also leave out commits of a linear row; for the diff it is the right base.
     let words: Vec<&str> = match line {
         Line::FirstParent => words.to_vec(),
         Line::Linear => words
@@ -116,13 +117,13 @@ fn weigh(commits: &mut [CommitRecord], touched: &BTreeMap<String, Vec<String>>, 
     for record in commits {
         let files = touched.get(&record.commit).map_or(&[][..], Vec::as_slice);
         let factors = prior_paths.iter().filter(|prior| files.iter().any(|file| is_in(file, &prior.path)));
-        // Of several the strongest counts: they are no independent evidence.
+        // Of several, the strongest counts: they are not independent evidence.
         let strongest = factors.map(|prior| prior.factor).max_by(f64::total_cmp);
         record.weight = strongest.unwrap_or(1.0);
     }
 }
 
-/// Whether a file is the path or lies in it.
+/// Whether a file is the path or is inside it.
 fn is_in(file: &str, path: &str) -> bool {
     let path = path.trim_end_matches('/');
     file.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -1,4 +1,4 @@
-//! What is known so far, while a bisection goes on: bars on a terminal, otherwise a line a measurement.
+//! The state of a running bisection: bars on a terminal, otherwise a line per measurement.
 
 use super::words::probability;
 use crate::display::rough;
@@ -9,22 +9,22 @@ use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-/// Commits with a bar.
+/// Number of commits with a bar.
 const BARS_MAX: usize = 8;
 
 /// Characters of a full bar.
 const BAR_WIDTH: usize = 30;
 
-/// From so many measurements on it is said how many more are needed, if these are not too many to be believed.
+/// From this many measurements on, the remaining number is shown, if it is small enough to be credible.
 const MEASUREMENTS_TOLD_MIN: usize = 12;
 const NEEDED_SHOWN_MAX: f64 = 2000.0;
 
-/// How often the time is drawn anew.
+/// How often the elapsed time is redrawn.
 const TICK: Duration = Duration::from_millis(250);
 
-/// A bisection under way.
+/// The display of a running bisection.
 pub(crate) struct Display {
-    /// None where standard error is no terminal.
+    /// `None` if standard error is not a terminal.
     bar: Option<ProgressBar>,
 }
 
@@ -39,7 +39,7 @@ impl Display {
         Display { bar }
     }
 
-    /// What is done now, with what is known.
+    /// Shows the current activity and the current belief.
     pub(crate) fn doing(&self, what: &str, result: &BisectResult) {
         if let Some(bar) = &self.bar {
             let answer = &result.answer;
@@ -51,7 +51,7 @@ impl Display {
         }
     }
 
-    /// A line that stays.
+    /// Prints a line that stays.
     pub(crate) fn note(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
@@ -59,7 +59,7 @@ impl Display {
         }
     }
 
-    /// A measurement, where there are no bars.
+    /// Prints a measurement if there are no bars.
     pub(crate) fn measured(&self, text: &str) {
         if self.bar.is_none() {
             eprintln!("{text}");
@@ -75,8 +75,9 @@ impl Drop for Display {
     }
 }
 
-/// How many measurements are still needed, and how long they take, if each says as much as those so far have: by how far the
-/// posterior's entropy has come from its first value to that of an answer. None until there is something to tell it from.
+/// How many more measurements are needed, and how long they take, if each is as informative as those so far: from the
+/// progress of the posterior's entropy between its first value and that of an answer. `None` while there is too little
+/// to extrapolate.
 fn left(beliefs: &[f64], measurements: usize, seconds: f64, confidence: f64) -> Option<String> {
     let entropy = |p: f64| if p > 0.0 { -p * p.ln() } else { 0.0 };
     let now: f64 = beliefs.iter().map(|p| entropy(*p)).sum();
@@ -94,7 +95,7 @@ fn left(beliefs: &[f64], measurements: usize, seconds: f64, confidence: f64) -> 
     Some(format!("about {needed} more, {}", rough(seconds / measured * needed)))
 }
 
-/// The likeliest commits in their order, and what speaks against any.
+/// The likeliest commits in their order, and the probability of no change.
 pub(super) fn bars(result: &BisectResult) -> String {
     let answer = &result.answer;
     let of = |commit: &str| answer.posterior.get(commit).copied().unwrap_or(0.0);
@@ -132,10 +133,10 @@ mod tests {
             assert_eq!(said.as_deref(), expected, "{sure} {measurements}");
         };
         check(0.5, 6, None);
-        // All are as likely as at first.
+        // All are as likely as at the start.
         check(1.0 / 64.0, 20, None);
         check(0.95, 20, Some("about 1 more, 2 s"));
-        // A third of the way is done: 1.4 of 4.2, of which 0.4 may stay.
+        // A third of the way is done: 1.4 of 4.2, and 0.4 may remain.
         check(0.5, 40, Some("about 68 more, 2 min"));
     }
 }

@@ -1,20 +1,21 @@
-//! The number a measuring command prints: the last one on its standard output, in the unit that stands behind it.
+//! The number that a measuring command prints: the last one on its standard output, with the unit after it.
 //!
-//! Times and binary sizes are converted (`980us` and `1.03ms` become 980 and 1030 us), so that a measurement may change its unit.
-//! Other units are only kept by name, and who compares measurements refuses a second one: `KB` has two meanings, and so has `M`.
-//! A number within a word (`p99`) is none. What could be read in two ways is refused: a measurement that is off by a
-//! thousand looks like a regression.
+//! Times and binary sizes are converted (`980us` and `1.03ms` become 980 and 1030 us), so that a measurement may change
+//! its unit. Other units are kept by name only, and comparing measurements with different ones is an error: `KB` has
+//! two meanings, and so has `M`. A number within a word (`p99`) does not count. Ambiguous output is refused: a
+//! measurement that is off by a factor of a thousand looks like a regression.
 
 /// A measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Printed {
     /// Above 0.
     pub(crate) value: f64,
-    /// `us` for times, `B` for sizes, `us/op` for times of something, another one as it was printed; none: a plain number.
+    /// `us` for times, `B` for sizes, `us/op` for times per something, any other as it was printed; `None` for a plain
+    /// number.
     pub(crate) unit: Option<String>,
 }
 
-/// Names of times, and how many microseconds each is.
+/// Names of units of time, with their length in microseconds.
 const TIMES: [(&[&str], f64); 6] = [
     (&["ns", "nsec", "nsecs", "nanosecond", "nanoseconds"], 1e-3),
     // The second and the third look alike: the micro sign and the Greek letter.
@@ -25,7 +26,7 @@ const TIMES: [(&[&str], f64); 6] = [
     (&["h", "hr", "hrs", "hour", "hours"], 3600e6),
 ];
 
-/// Names of sizes that have one meaning, and how many bytes each is.
+/// Names of sizes that have one meaning, with their number of bytes.
 const SIZES: [(&[&str], f64); 5] = [
     (&["B", "byte", "bytes"], 1.0),
     (&["KiB"], 1024.0),
@@ -34,7 +35,8 @@ const SIZES: [(&[&str], f64); 5] = [
     (&["TiB"], 1_099_511_627_776.0),
 ];
 
-/// Words that are units where they stand alone behind a number, with prefixes of SI and IEC. Other words are words.
+/// Words that are units when they follow a number by themselves, with prefixes of SI and IEC. Other words are plain
+/// words.
 const WORDS: [&str; 22] = [
     "b",
     "B",
@@ -61,7 +63,7 @@ const WORDS: [&str; 22] = [
 ];
 const PREFIXES: [&str; 9] = ["k", "K", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"];
 
-/// The measurement in a command's output; else what is wrong with it.
+/// The measurement in a command's output, or what is wrong with it.
 pub(super) fn last(output: &str) -> Result<Printed, String> {
     let (word, next) = output.lines().rev().find_map(numeric).ok_or("it printed no number")?;
     let bare = stripped(word);
@@ -98,12 +100,12 @@ pub(super) fn last(output: &str) -> Result<Printed, String> {
 }
 
 impl Printed {
-    /// Why it cannot be compared with a measurement that has this unit.
+    /// The reason why it cannot be compared with measurements in this unit, if any.
     pub(crate) fn differs(&self, unit: Option<&str>) -> Option<String> {
         let named = |unit: Option<&str>| unit.map_or("no unit".to_owned(), |unit| format!("the unit {unit}"));
         (self.unit.as_deref() != unit).then(|| {
             format!(
-                "its number has {}, those before have {}; print all in the same unit",
+                "its number has {}, earlier ones have {}; print all in the same unit",
                 named(self.unit.as_deref()),
                 named(unit)
             )
@@ -111,14 +113,14 @@ impl Printed {
     }
 }
 
-/// The last number of a line, and the word behind it.
+/// The last number of a line, and the word after it.
 fn numeric(line: &str) -> Option<(&str, Option<&str>)> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let at = words.iter().rposition(|word| is_numeric(word))?;
     Some((words[at], words.get(at + 1).copied()))
 }
 
-/// Words that say a number, or that there is none.
+/// Whether a word is a number or one of the names of "not a number".
 fn is_numeric(word: &str) -> bool {
     let bare = stripped(word);
     let number = &bare[start(bare)..];
@@ -127,17 +129,17 @@ fn is_numeric(word: &str) -> bool {
         || ["nan", "inf", "infinity"].contains(&number.trim_start_matches(['+', '-']).to_ascii_lowercase().as_str())
 }
 
-/// Without brackets and punctuation around it.
+/// Without surrounding brackets and punctuation.
 fn stripped(word: &str) -> &str {
     word.trim_matches(|c: char| !c.is_alphanumeric() && !"+-.%".contains(c))
 }
 
-/// Behind `name=` or `name:`.
+/// The index after `name=` or `name:`.
 fn start(word: &str) -> usize {
     word.rfind(['=', ':']).map_or(0, |at| at + 1)
 }
 
-/// Whether a word alone is a unit, or one for each of something.
+/// Whether a word by itself is a unit, or a unit per something.
 fn is_unit(word: &str) -> bool {
     let (unit, _) = per(word);
     let known = |name: &str| {
@@ -148,12 +150,12 @@ fn is_unit(word: &str) -> bool {
     unit == "%" || known(unit) || prefixed
 }
 
-/// `us` and `op` of `us/op`.
+/// Splits `us/op` into `us` and `op`.
 fn per(unit: &str) -> (&str, Option<&str>) {
     unit.split_once('/').map_or((unit, None), |(unit, each)| (unit, Some(each)))
 }
 
-/// The unit that it is converted to, and by what.
+/// The unit that it is converted to, and the factor.
 fn converted(unit: &str) -> (String, f64) {
     let (of, each) = per(unit);
     let find =
@@ -227,8 +229,8 @@ mod tests {
         check("980us", Some("us"), None);
         check("1.03 ms", Some("us"), None);
         check("1.03", None, None);
-        check("1.03", Some("us"), Some("no unit, those before have the unit us"));
-        check("1.03ms", None, Some("the unit us, those before have no unit"));
+        check("1.03", Some("us"), Some("no unit, earlier ones have the unit us"));
+        check("1.03ms", None, Some("the unit us, earlier ones have no unit"));
         check("1.01MB", Some("KB"), Some("the unit MB"));
         check("1.01MB", Some("B"), Some("the unit MB"));
         check("1.01k", None, Some("the unit k"));

@@ -1,4 +1,4 @@
-//! A patch that every commit gets before it is built, such as a probe that older ones lack.
+//! A patch that is applied to every commit before it is built, for example a probe that older ones lack.
 
 use super::command::last_lines;
 use crate::error::{Error, Result};
@@ -7,7 +7,7 @@ use crate::result::bisect::Applied;
 use crate::target::sha256;
 use std::path::{Path, PathBuf};
 
-/// A file with a patch, and what it was when the bisection began.
+/// A patch file, with its content when the bisection began.
 #[derive(Debug)]
 pub(crate) struct Patch {
     path: PathBuf,
@@ -18,14 +18,15 @@ impl Patch {
     pub(crate) fn open(path: &Path) -> Result<Patch> {
         let failed = |why: &dyn std::fmt::Display| Error::new(format!("--apply {}: {why}", path.display()));
         let full = std::fs::canonicalize(path).map_err(|error| failed(&error))?;
-        let sha256 = sha256(&full).ok_or_else(|| failed(&"cannot be read; it is a file as `git diff` writes it"))?;
+        let sha256 =
+            sha256(&full).ok_or_else(|| failed(&"cannot be read; it must be a file as `git diff` writes it"))?;
         Ok(Patch { path: full, applied: Applied { path: path.to_string_lossy().into_owned(), sha256 } })
     }
 
-    /// Changes a worktree; else why it does not. A commit that has the change already stays as it is.
+    /// Applies the patch to a worktree, or returns why it cannot. A commit that already has the change stays as it is.
     pub(super) fn apply(&self, worktree: &Path) -> Result<Result<(), String>> {
         let path = self.path.to_string_lossy();
-        // Three-way, for the lines around a change differ over a history.
+        // Three-way, because the lines around a change differ over a history.
         let done = git(worktree, &["apply", "--3way", "--whitespace=nowarn", &path])?;
         Ok(done.map(drop).map_err(|why| format!("the patch does not apply: {}", last_lines(&why))))
     }

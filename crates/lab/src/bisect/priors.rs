@@ -1,7 +1,7 @@
-//! What counts of instructions say before the first measurement: a commit that changed one is likelier to have changed a time.
+//! Priors from counted instructions: a commit that changed a count is more likely to have changed a time.
 //!
-//! Only likelier: in the third reference text the slow commit executes hardly more, and a commit that counts less may be slower.
-//! So no commit becomes unlikely by its counts.
+//! Only more likely: in the third reference text the slow commit executes hardly more instructions, and a commit that
+//! executes fewer may be slower. So counts never make a commit unlikely.
 
 use crate::history::analysis::count_change;
 use crate::result::bisect::CommitRecord;
@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, HashMap};
 /// How much likelier a change of a count makes the commit that made it.
 const FACTOR: f64 = 10.0;
 
-/// A series by name, machine, command and unit: what another command counts is something else.
+/// A series by name, machine, command and unit: counts of another command are a different series.
 type Key<'a> = (&'a str, &'a str, Option<&'a str>, Option<&'a str>);
 
-/// Weighs the commits of a row by what was counted of them; says of how many something was.
+/// Weighs the commits of a row by their counts; returns how many commits have one.
 pub(crate) fn weigh_by_counts(commits: &mut [CommitRecord], lines: &[Line], min_effect: f64) -> usize {
     let places: HashMap<&str, usize> =
         commits.iter().enumerate().map(|(place, record)| (record.commit.as_str(), place)).collect();
-    // By place; later lines of the same commit replace earlier ones.
+    // By place; later lines about the same commit replace earlier ones.
     let mut series: BTreeMap<Key<'_>, BTreeMap<usize, &[f64]>> = BTreeMap::new();
     for line in lines.iter().filter(|line| line.counted.is_some()) {
         if let Some(place) = places.get(line.commit.as_str()) {
@@ -32,7 +32,7 @@ pub(crate) fn weigh_by_counts(commits: &mut [CommitRecord], lines: &[Line], min_
         for pair in counted.windows(2) {
             let [(from, before), (to, after)] = pair else { continue };
             if count_change(before, after, min_effect).is_some() {
-                // One of them did it; which one was not counted.
+                // One of them made the change; which one was not counted.
                 let each = FACTOR / (*to - *from) as f64;
                 factors[*from + 1..=**to].iter_mut().for_each(|factor| *factor = factor.max(each));
             }
@@ -64,7 +64,7 @@ mod tests {
         };
         let mut lines: Vec<Line> =
             (0..8).map(|number| line("a", number, if number < 2 { 100.0 } else { 105.0 })).collect();
-        // Of the other one, something between 3 and 7; one that scatters is no count; one is not in the row.
+        // The other series changed between 3 and 7; a scattering series is not a count; one commit is not in the row.
         lines.extend([line("b", 3, 50.0), line("b", 7, 40.0), line("c", 90, 1.0)]);
         lines.push(Line { counted: None, ..line("d", 4, 1.0) });
         lines.push(Line { counted: None, ..line("d", 5, 9.0) });

@@ -1,27 +1,28 @@
-//! What the tries so far amount to: readings, what cannot be measured, what things cost, and so which commit is next.
+//! Summarises the tries so far: readings, commits that cannot be measured, costs, and so the commit to measure next.
 
 use crate::result::bisect::{BisectResult, Outcome, Try};
 use stillgate_stats::{Reading, StepPrior, Steps, next_place, steps};
 
-/// A commit whose measurement fails so often in a row cannot be measured.
+/// A commit whose measurement fails this often in a row cannot be measured.
 pub(crate) const FAILURES_MAX: usize = 3;
 
-/// What a build or a measurement is taken to cost before there was one, in seconds.
+/// Assumed cost of a build or a measurement before the first one, in seconds.
 const SECONDS_UNKNOWN: f64 = 1.0;
 
-/// The least a measurement is taken to cost: starting a process.
+/// Smallest assumed cost of a measurement: starting a process.
 const SECONDS_MIN: f64 = 1e-3;
 
-/// How likely the neighbour of a commit that cannot be measured has the same fault; half as likely at each commit more.
+/// Probability that the neighbour of an unmeasurable commit has the same fault; it halves with each commit further
+/// away.
 const FAULT_SHARED: f64 = 0.5;
 
-/// The tries so far.
+/// The state after the tries so far.
 pub(crate) struct Known {
     /// In order, as logarithms.
     pub(crate) readings: Vec<Reading>,
-    /// Of each commit, whether it can be measured as far as is known.
+    /// Whether each commit can be measured, as far as is known.
     pub(crate) measurable: Vec<bool>,
-    /// None before both ends were measured.
+    /// `None` before both ends were measured.
     pub(crate) steps: Option<Steps>,
     measure_s: f64,
     build_s: f64,
@@ -52,7 +53,8 @@ impl Known {
         Known { readings, measurable, steps, measure_s, build_s }
     }
 
-    /// The commit to measure next; none where an end cannot be measured. `is_built` says which need no build.
+    /// The commit to measure next; `None` if an end cannot be measured. `is_built` marks the commits that need no
+    /// build.
     pub(crate) fn next(&self, is_built: impl Fn(usize) -> bool) -> Option<usize> {
         let last = self.measurable.len() - 1;
         if !self.measurable[0] || !self.measurable[last] {
@@ -65,12 +67,12 @@ impl Known {
         })
     }
 
-    /// What the next measurement will take, of a commit that is built or not.
+    /// Expected time of the next measurement of a commit, built or not.
     pub(crate) fn seconds(&self, is_built: bool) -> f64 {
         self.measure_s + if is_built { 0.0 } else { self.build_s }
     }
 
-    /// Whether a commit can be told from the one before it, and from the one after: it was measured, or may be.
+    /// Whether a commit can be distinguished from its neighbours: it was measured, or can be.
     pub(crate) fn readable(&self) -> Vec<bool> {
         let read = |place: usize| self.readings.iter().any(|reading| reading.place == place);
         self.measurable.iter().enumerate().map(|(place, measurable)| *measurable || read(place)).collect()
@@ -85,7 +87,7 @@ impl Known {
     }
 }
 
-/// What is believed before the first measurement.
+/// The belief before the first measurement.
 fn prior(result: &BisectResult) -> StepPrior {
     StepPrior {
         weights: result.commits.iter().skip(1).map(|commit| commit.weight).collect(),

@@ -1,6 +1,6 @@
-//! The loop: measure the commit that tells most, think again, until enough is known.
+//! The loop: measure the commit that is the most informative, update the belief, repeat until enough is known.
 //!
-//! After each try the whole record is saved, so whatever ends the program costs one measurement at most.
+//! After each try the whole record is saved, so an interruption costs one measurement at most.
 
 use super::analysis::answer_of;
 use super::checkouts::Built;
@@ -15,7 +15,7 @@ use crate::result::bisect::{BisectResult, BisectVerdict, Ended, Outcome, Try};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// By this exit code a measurement says that a commit cannot be measured, as for `git bisect run`.
+/// With this exit code a measurement reports that a commit cannot be measured, as with `git bisect run`.
 const EXIT_SKIP: i32 = 125;
 
 /// What a bisection needs besides its record.
@@ -24,12 +24,12 @@ pub(crate) struct Bisection<'a> {
     pub(crate) measure_limit: Duration,
     pub(crate) budget: Duration,
     pub(crate) measurements_max: usize,
-    /// Set where the user wants an end.
+    /// Set when the user interrupts.
     pub(crate) stop: &'a AtomicBool,
 }
 
 impl Bisection<'_> {
-    /// Goes on until it ends. `save` keeps what there is.
+    /// Continues until it ends. `save` stores the record.
     pub(crate) fn run(
         &self,
         result: &mut BisectResult,
@@ -92,12 +92,12 @@ impl Bisection<'_> {
         }
         let spent: f64 = result.tries.iter().map(|tried| tried.seconds).sum();
         let is_over = spent + known.seconds(is_built) > self.budget.as_secs_f64();
-        // A bisection that has not begun says nothing, however small its budget.
+        // A bisection that has not begun has no answer, however small its budget.
         let has_begun = !result.tries.is_empty();
         (has_begun && is_over || result.tries.len() >= self.measurements_max).then_some(Ended::Budget)
     }
 
-    /// None where the user wants an end.
+    /// `None` when the user interrupts.
     fn measure(&self, result: &BisectResult, place: &Place) -> Result<Option<Outcome>> {
         let tried = measure_once(&result.design.measure, place, self.measure_limit, self.stop)?;
         Ok(match in_unit(tried, &mut unit_before(result)) {
@@ -109,7 +109,7 @@ impl Bisection<'_> {
     }
 }
 
-/// The unit of the measurements so far; none before the first.
+/// The unit of the measurements so far; `None` before the first.
 fn unit_before(result: &BisectResult) -> Option<Option<String>> {
     result.tries.iter().find_map(|tried| match &tried.outcome {
         Outcome::Measured { unit, .. } => Some(unit.clone()),
@@ -117,14 +117,14 @@ fn unit_before(result: &BisectResult) -> Option<Option<String>> {
     })
 }
 
-/// What came of one measurement.
+/// The result of one measurement.
 pub(crate) enum Tried {
     Value(Printed),
-    /// Which may be chance.
+    /// It failed, maybe by chance.
     Failed(String),
     /// The commit cannot be measured.
     Skipped(String),
-    /// The user wants an end.
+    /// The user interrupted it.
     Stopped,
 }
 
@@ -132,13 +132,13 @@ pub(crate) enum Tried {
 pub(crate) fn measure_once(words: &str, place: &Place, limit: Duration, stop: &AtomicBool) -> Result<Tried> {
     Ok(match command::run(words, &Manner { place, limit, stop })? {
         Done::Stopped => Tried::Stopped,
-        Done::TimedOut => Tried::Failed(format!("its measurement was not done after {limit:?}")),
+        Done::TimedOut => Tried::Failed(format!("its measurement took longer than {limit:?}")),
         Done::Ended { status, stdout, .. } if status.success() => match number::last(&stdout) {
             Ok(printed) => Tried::Value(printed),
-            Err(why) => Tried::Failed(format!("its output is no measurement: {why}")),
+            Err(why) => Tried::Failed(format!("its output is not a measurement: {why}")),
         },
         Done::Ended { status, stderr, .. } if status.code() == Some(EXIT_SKIP) => Tried::Skipped(format!(
-            "its measurement says that it cannot be measured (exit code 125) {}",
+            "its measurement reports that it cannot be measured (exit code 125) {}",
             last_lines(&stderr)
         )),
         Done::Ended { status, stderr, .. } => {
@@ -147,7 +147,7 @@ pub(crate) fn measure_once(words: &str, place: &Place, limit: Duration, stop: &A
     })
 }
 
-/// A measurement in another unit than those before is a failed one; `unit` is theirs, and none before the first.
+/// A measurement in another unit than the earlier ones is a failed one; `unit` is theirs, `None` before the first.
 pub(crate) fn in_unit(tried: Tried, unit: &mut Option<Option<String>>) -> Tried {
     let Tried::Value(printed) = tried else { return tried };
     let before = unit.get_or_insert_with(|| printed.unit.clone());

@@ -1,4 +1,4 @@
-//! Where what is measured comes from: commits, which are built, or versions that were built before.
+//! The source of the measured things: commits, which are built, or versions that were built before.
 
 use super::checkouts::{Built, Checkouts};
 use super::versions::Versions;
@@ -14,7 +14,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Whether it needs no build any more.
+    /// Whether it is already built.
     pub(crate) fn is_built(&self, record: &CommitRecord) -> bool {
         match self {
             Source::Commits(checkouts) => checkouts.is_built(&record.commit),
@@ -22,7 +22,7 @@ impl Source {
         }
     }
 
-    /// Makes it ready to be measured.
+    /// Prepares it for a measurement.
     pub(crate) fn build(&self, record: &CommitRecord, stop: &AtomicBool) -> Result<Built> {
         match (self, &record.artefact) {
             (Source::Commits(checkouts), _) => checkouts.build(&record.commit, stop),
@@ -31,7 +31,7 @@ impl Source {
         }
     }
 
-    /// Where a bisection that names no file keeps its record.
+    /// The default path of a bisection's record.
     pub(crate) fn record_path(&self, question: &str) -> PathBuf {
         match self {
             Source::Commits(checkouts) => checkouts.record_path(question),
@@ -39,7 +39,7 @@ impl Source {
         }
     }
 
-    /// Takes away what was made for them.
+    /// Removes what was built for them.
     pub(crate) fn tidy(&self, records: &[CommitRecord]) {
         if let Source::Commits(checkouts) = self {
             let built = records.iter().filter(|record| checkouts.is_built(&record.commit));

@@ -1,6 +1,7 @@
-//! Versions that are built already, in place of commits: a list of artefacts, from a good one to a bad one.
+//! Versions that are already built, in place of commits: a list of artefacts, from a good one to a bad one.
 //!
-//! An artefact is whatever the measuring command understands: a binary, a package, a folder. It is never changed here.
+//! An artefact is anything that the measuring command understands: a binary, a package, a folder. It is never changed
+//! here.
 
 use super::checkouts::Built;
 use super::command::Place;
@@ -12,7 +13,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Larger lists are a mistyped file.
+/// A larger list means a mistyped file name.
 const LIST_BYTES_MAX: u64 = 1 << 20;
 
 /// Where the measuring command runs, and where records are kept.
@@ -32,7 +33,7 @@ impl Versions {
             })
     }
 
-    /// Where a bisection that names no file keeps its record.
+    /// The default path of a bisection's record.
     pub(crate) fn record_path(&self, question: &str) -> PathBuf {
         self.cache.join(format!("versions-{}.json", short_hash(&[&self.folder.to_string_lossy(), question])))
     }
@@ -41,19 +42,19 @@ impl Versions {
     pub(crate) fn ready(&self, name: &str, artefact: &Artefact) -> Built {
         let path = Path::new(&artefact.path);
         if !path.exists() {
-            return Built::Failed(format!("{} is gone", path.display()));
+            return Built::Failed(format!("{} no longer exists", path.display()));
         }
         let environment = vec![("STILLGATE_VERSION", name.into()), ("STILLGATE_ARTEFACT", path.into())];
         Built::There { place: Place { folder: self.folder.clone(), environment }, reused: true }
     }
 }
 
-/// The row of a list, from `good` to `bad`, both with it; the first and the last by default.
+/// The row of a list, from `good` to `bad`, inclusive; by default the first and the last.
 pub(crate) fn row(list: &str, good: Option<&str>, bad: Option<&str>) -> Result<Vec<CommitRecord>> {
     let mut named = read(list)?;
     let mut names = BTreeSet::new();
     if let Some((twice, _)) = named.iter().find(|(name, _)| !names.insert(name.clone())) {
-        return Err(Error::new(format!("--versions: {twice:?} is there twice; give each its own name, as NAME=PATH")));
+        return Err(Error::new(format!("--versions: {twice:?} is listed twice; give each its own name, as NAME=PATH")));
     }
     let place = |option: &str, name: &str| {
         named.iter().position(|(of, _)| of == name).ok_or_else(|| {
@@ -79,7 +80,7 @@ fn record(commit: String, path: &str) -> Result<CommitRecord> {
     Ok(CommitRecord { commit, subject, weight: 1.0, is_merge: false, artefact: Some(artefact) })
 }
 
-/// Names with their paths, of a file with a line each, or of a list with commas.
+/// Names and paths, from a file with one per line or from a comma-separated list.
 fn read(list: &str) -> Result<Vec<(String, String)>> {
     if list.contains(',') || list.contains('=') && !Path::new(list).is_file() {
         return list.split(',').map(str::trim).map(in_list).collect();
@@ -88,7 +89,7 @@ fn read(list: &str) -> Result<Vec<(String, String)>> {
     let length = fs::metadata(list).map_err(|error| failed(error.to_string()))?.len();
     if length > LIST_BYTES_MAX {
         return Err(failed(format!(
-            "is larger than {} KiB; it is a text with a name and a path a line",
+            "is larger than {} KiB; it must be a text with a name and a path per line",
             LIST_BYTES_MAX >> 10
         )));
     }
@@ -101,20 +102,20 @@ fn read(list: &str) -> Result<Vec<(String, String)>> {
             let (name, path) = line
                 .split_once(char::is_whitespace)
                 .ok_or_else(|| failed(format!("line {number}: write a name and a path, not {line:?}")))?;
-            // As the file's author sees it.
+            // As the author of the file sees it.
             Ok((name.to_owned(), folder.join(path.trim()).to_string_lossy().into_owned()))
         })
         .collect()
 }
 
-/// `1.2=builds/server-1.2`, or a path, which is then the name as well, without its folder.
+/// `1.2=builds/server-1.2`, or a path; then the name is the path without its folder.
 fn in_list(item: &str) -> Result<(String, String)> {
     if let Some((name, path)) = item.split_once('=') {
         return Ok((name.to_owned(), path.to_owned()));
     }
     match Path::new(item).file_name() {
         Some(name) => Ok((name.to_string_lossy().into_owned(), item.to_owned())),
-        None => Err(Error::new(format!("--versions: {item:?} is no path; write NAME=PATH,NAME=PATH"))),
+        None => Err(Error::new(format!("--versions: {item:?} is not a path; write NAME=PATH,NAME=PATH"))),
     }
 }
 

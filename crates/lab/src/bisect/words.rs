@@ -1,16 +1,17 @@
-//! The answer in words.
+//! The answer as text.
 
 use crate::git::short;
 use crate::result::bisect::{Answer, BisectDesign, BisectResult, BisectVerdict, Change, Effect, Line, Outcome};
 use std::fmt::Write as _;
 
-/// Commits of a range, and of those that cannot be measured, that are named.
+/// How many commits of a range, and of those that cannot be measured, are named.
 const NAMED_MAX: usize = 12;
 
-/// Commits named where it is undecided.
+/// How many commits are named if the result is undecided.
 const LIKELY_MAX: usize = 5;
 
-/// One sentence: what changed it, by how much. `is_hidden`: a change could be in measurements far from the others.
+/// One sentence: which commit changed it, and by how much. `is_hidden`: a change could be among measurements far from
+/// the others.
 pub(super) fn sentence(result: &BisectResult, answer: &Answer, is_hidden: bool) -> String {
     let design = &result.design;
     let wanted = percent(design.min_effect);
@@ -46,7 +47,7 @@ pub(super) fn sentence(result: &BisectResult, answer: &Answer, is_hidden: bool) 
     }
 }
 
-/// The sentence with all that belongs to it.
+/// The sentence with its details.
 pub(crate) fn report(result: &BisectResult) -> String {
     let answer = &result.answer;
     let mut out = format!("{}\n", answer.sentence);
@@ -84,7 +85,7 @@ pub(crate) fn report(result: &BisectResult) -> String {
     out
 }
 
-/// The first of them, and how many more there are.
+/// The first of them, and the number of the rest.
 fn named(commits: &[String]) -> String {
     let names: Vec<&str> = commits.iter().take(NAMED_MAX).map(|commit| short(commit)).collect();
     let more = commits.len().saturating_sub(NAMED_MAX);
@@ -112,7 +113,7 @@ fn with_interval(design: &BisectDesign, effect: Effect) -> String {
     format!("{} ({} to {}; {word})", signed(effect.value), signed(effect.low), signed(effect.high))
 }
 
-/// Why a commit cannot be measured.
+/// The reason why a commit cannot be measured.
 fn reason(result: &BisectResult, place: usize) -> String {
     let of_place = result.tries.iter().rev().filter(|tried| tried.place == place);
     let why = of_place.filter_map(|tried| match &tried.outcome {
@@ -126,7 +127,7 @@ fn line(result: &BisectResult) -> String {
     let merges = result.commits.iter().filter(|commit| commit.is_merge).count();
     match (result.design.line, merges) {
         _ if result.design.versions.is_some() => String::new(),
-        (_, 0) => "No commit among them is a merge.".to_owned(),
+        (_, 0) => "None of these commits is a merge.".to_owned(),
         (Line::FirstParent, _) => format!("Along first parents: each of {merges} merges is one step."),
         (Line::Linear, _) => format!("All commits in a row, with {merges} merges among them."),
     }

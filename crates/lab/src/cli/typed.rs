@@ -1,28 +1,28 @@
-//! What was typed, as result files keep it and as a shell takes it.
+//! The arguments as result files keep them and as a shell takes them.
 //!
-//! A result file is sent around and published, so what opens a door is taken out of it; the command it shows can be typed again
-//! with one's own. Secrets in a URL's query, in a file that is named, or in the command of a target stay: who writes them
-//! there publishes them.
+//! A result file is sent around and published, so credentials are removed from it; the command that it shows can be
+//! typed again with the reader's own. Secrets in a URL's query, in a named file, or in a target's command remain:
+//! whoever puts them there publishes them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Stands for what was taken out.
+/// Replaces what was removed.
 const REDACTED: &str = "…";
 
-/// Header fields whose values open doors, in lower case.
+/// Header fields whose values are credentials, in lower case.
 const SECRET_FIELDS: [&str; 5] = ["authorization", "cookie", "proxy-authorization", "set-cookie", "x-api-key"];
 
-/// Options of `load` that give a header field or a body.
+/// Options of `load` that contain a header field or a body.
 const HEADER: [&str; 2] = ["--header", "-H"];
 const BODY: &str = "--body";
 
-/// Option of `devices` that gives a key.
+/// Option of `devices` that contains a key.
 const KEY: &str = "--key";
 
-/// Flags without a value that may stand before `H` in one word.
+/// Flags without a value that may precede `H` in one word.
 const FLAGS_BEFORE: &str = "qk";
 
-/// The arguments of this process, its name left out. What is not text is in no argument that is understood.
+/// The arguments of this process without its name. Arguments that are not text are refused elsewhere.
 pub(crate) fn typed() -> Vec<String> {
     std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect()
 }
@@ -32,12 +32,12 @@ pub(crate) fn seed_of_clock() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Words as a shell would need them.
+/// Quotes words for a shell.
 pub(crate) fn quoted(words: &[String]) -> String {
     words.iter().map(|word| quoted_word(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// A word as a shell would need it.
+/// Quotes a word for a shell.
 pub(crate) fn quoted_word(word: &str) -> String {
     let safe = |character: char| character.is_ascii_alphanumeric() || "-_./:=,@%+".contains(character);
     if !word.is_empty() && word.chars().all(safe) {
@@ -47,10 +47,10 @@ pub(crate) fn quoted_word(word: &str) -> String {
     }
 }
 
-/// The same words without what opens doors. Done twice it is as done once.
+/// The same words without credentials. Idempotent.
 pub(crate) fn redacted(words: Vec<String>) -> Vec<String> {
     let mut out = Vec::new();
-    // What the word before it says the next one is.
+    // Set by the word before: the meaning of the next one.
     let mut hide: Option<fn(&str) -> String> = None;
     for word in words {
         if let Some(hide) = hide.take() {
@@ -69,7 +69,7 @@ pub(crate) fn redacted(words: Vec<String>) -> Vec<String> {
     out
 }
 
-/// An option and its value in one word.
+/// Redacts an option and its value in one word.
 fn within(word: &str) -> String {
     if let Some((option, value)) = word.split_once('=') {
         if option == HEADER[0] {
@@ -92,7 +92,7 @@ fn ends_in_header_flag(word: &str) -> bool {
     header_flag(word).is_some_and(|at| at + 1 == word.len())
 }
 
-/// Where `H` stands in `-H`, `-HName: value`, `-qH`.
+/// The index of `H` in `-H`, `-HName: value`, `-qH`.
 fn header_flag(word: &str) -> Option<usize> {
     let flags = word.strip_prefix('-').filter(|flags| !flags.starts_with('-'))?;
     let at = flags.find('H')?;
@@ -107,7 +107,7 @@ fn header(field: &str) -> String {
     }
 }
 
-/// A file that is named is not in the arguments.
+/// A named file is not part of the arguments.
 fn body(value: &str) -> String {
     if value.starts_with('@') { value.to_owned() } else { REDACTED.to_owned() }
 }

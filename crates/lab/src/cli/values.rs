@@ -1,20 +1,20 @@
 //! Kinds of values that several commands take: durations, counts, rates, shares, lists of CPUs, header fields.
 //!
-//! Each parser is for clap's `value_parser` and gives a message that shows how to write it. Lists of plain values need none:
-//! `#[arg(value_delimiter = ',', value_parser = count)]` on a `Vec` is enough.
+//! Each parser is for clap's `value_parser` and its message shows how to write the value. Lists of plain values need
+//! none: `#[arg(value_delimiter = ',', value_parser = count)]` on a `Vec` is enough.
 
 use std::time::Duration;
 
-/// No experiment takes longer.
+/// Longest duration of an experiment.
 const DURATION_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// No generator starts more requests a second.
+/// Most requests per second of a generator.
 const RATE_MAX: f64 = 10e6;
 
-/// No list of CPUs names a higher one.
+/// Highest CPU number in a list.
 const CPU_MAX: usize = 4095;
 
-/// `500ms`, `10s`, `1.5m`, `100us`, `1h`; a number without unit is refused, but for 0.
+/// `500ms`, `10s`, `1.5m`, `100us`, `1h`; a number without unit is refused, except 0.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     const UNITS: [(&str, f64); 6] =
         [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("m", 60.0), ("h", 3600.0)];
@@ -22,7 +22,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    // `s` ends three of the others, and so comes last.
+    // Comes last, because three of the others end in `s`.
     let unit = UNITS.iter().chain([&("s", 1.0)]).find_map(|(unit, s)| Some((text.strip_suffix(unit)?, *s)));
     let Some((number, unit_s)) = unit else { return Err(SHAPE.to_owned()) };
     let seconds = decimal(number).ok_or(SHAPE)? * unit_s;
@@ -36,7 +36,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn count(text: &str) -> Result<u64, String> {
     const SHAPE: &str = "write a whole number: 50, 10k, 1M";
     let value = scaled(text).ok_or(SHAPE)?;
-    // Above this, not every whole number is one of these floating-point numbers.
+    // Above this, not every whole number is representable as floating point.
     const WHOLE_MAX: f64 = (1u64 << f64::MANTISSA_DIGITS) as f64;
     match value.fract() == 0.0 && value <= WHOLE_MAX {
         true => Ok(value as u64),
@@ -52,17 +52,17 @@ pub(crate) fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Requests a second: `0.5`, `2000`, `20k`; above zero.
+/// Requests per second: `0.5`, `2000`, `20k`; above zero.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
-    const SHAPE: &str = "write requests a second: 0.5, 2000, 20k";
+    const SHAPE: &str = "write requests per second: 0.5, 2000, 20k";
     match scaled(text).ok_or(SHAPE)? {
         0.0 => Err("a rate is above zero; leave it out for a closed loop".to_owned()),
-        rate if rate > RATE_MAX => Err(format!("no generator starts more than {RATE_MAX} requests a second")),
+        rate if rate > RATE_MAX => Err(format!("at most {RATE_MAX} requests per second")),
         rate => Ok(rate),
     }
 }
 
-/// `5%` is 0.05; the sign is asked for because a bare number would be read both ways.
+/// `5%` is 0.05; the sign is required because a bare number would be ambiguous.
 pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').ok_or("write the sign, too: 5%, 0.1%")?;
     match decimal(number.trim_end()) {
@@ -121,7 +121,7 @@ pub(crate) fn header(text: &str) -> Result<Header, String> {
     }
 }
 
-/// A decimal number, perhaps with `k` or `M` behind it.
+/// A decimal number, optionally followed by `k` or `M`.
 fn scaled(text: &str) -> Option<f64> {
     match text.as_bytes().last()? {
         b'k' | b'K' => Some(decimal(&text[..text.len() - 1])? * 1e3),
@@ -130,7 +130,7 @@ fn scaled(text: &str) -> Option<f64> {
     }
 }
 
-/// Digits with at most one point among them: no sign, no exponent, no `NaN`.
+/// Digits with at most one point: no sign, no exponent, no `NaN`.
 fn decimal(text: &str) -> Option<f64> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') && text != ".";
     let value: f64 = plain.then(|| text.parse().ok())??;

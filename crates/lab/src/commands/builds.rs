@@ -14,20 +14,20 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Builds {
     /// The baseline
     pub(crate) a: String,
-    /// What is compared with it
+    /// The build that is compared with it
     pub(crate) b: String,
-    /// What the binaries are: stillgate, nginx, nginx-lua, haproxy, envoy, or command for any with --args [default: as the
-    /// name says]
+    /// Kind of the binaries: stillgate, nginx, nginx-lua, haproxy, envoy, or command for any with --args [default: by
+    /// their name]
     #[arg(long, value_name = "KIND", value_parser = kind)]
     target: Option<Kind>,
-    /// Words after the binaries; {address}, {upstream} and {dir} are filled in
+    /// Arguments of the binaries; {address}, {upstream} and {dir} are filled in
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
     args: Option<String>,
     /// The gateway's configuration; {address}, {metrics}, {upstream} and {dir} are filled in [default: one that proxies
     /// everything]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where they listen [default: a free port, given to them by {address}]
+    /// Address at which they listen [default: a free port, passed as {address}]
     #[arg(long, value_name = "IP:PORT")]
     address: Option<SocketAddr>,
     /// Repository of a Cargo project: A and B are revisions of it
@@ -42,7 +42,7 @@ pub(crate) struct Builds {
     /// Cargo profile to build with
     #[arg(long, value_name = "NAME", requires = "repo", default_value = "release")]
     profile: String,
-    /// Where built revisions are kept [default: the user's cache]
+    /// Folder for built revisions [default: in the user's cache]
     #[arg(long, value_name = "FOLDER", requires = "repo")]
     cache: Option<PathBuf>,
 }
@@ -67,7 +67,7 @@ impl Builds {
         named.iter().zip(&commits).map(asked).collect()
     }
 
-    /// As commands, each in place of the `{}` of `command`.
+    /// As commands: each replaces the `{}` of `command`.
     pub(crate) fn commands(&self, command: &[OsString]) -> Result<[Vec<OsString>; 2]> {
         if self.target.is_some() || self.args.is_some() || self.address.is_some() || self.config.is_some() {
             return Err(
@@ -76,7 +76,7 @@ impl Builds {
             );
         }
         if !command.iter().any(|word| word.to_string_lossy().contains("{}")) {
-            return Err("the command after -- says by {} where A and B stand: -- {} --threads 2".into());
+            return Err("the command after -- needs {} in the place of A and B: -- {} --threads 2".into());
         }
         let programs: [Vec<String>; 2] = match self.revisions(&self.named(&[]))? {
             None => {
@@ -92,7 +92,7 @@ impl Builds {
         };
         Ok(programs.map(|program| {
             let filled = command.iter().flat_map(|word| match word.to_str() {
-                // As several words where it is a command itself.
+                // Several words if it is a command itself.
                 Some("{}") => program.iter().map(OsString::from).collect(),
                 Some(text) => vec![OsString::from(text.replace("{}", &program.join(" ")))],
                 None => vec![word.clone()],
@@ -105,7 +105,7 @@ impl Builds {
         Side::ALL.into_iter().zip([&self.a, &self.b].into_iter().chain(others).map(String::as_str)).collect()
     }
 
-    /// With `--repo`: all commits, looked up before the first build.
+    /// With `--repo`: all commits, resolved before the first build.
     fn revisions(&self, named: &[(Side, &str)]) -> Result<Option<(Repository, Vec<String>)>> {
         let Some(repo) = &self.repo else { return Ok(None) };
         let cache = self.cache.clone().map_or_else(revisions::default_cache, Ok)?;

@@ -25,25 +25,24 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Pairs unless `--pairs` says otherwise: with one look, and at most with several.
+/// Default number of pairs with one look, and maximum with several.
 const PAIRS: usize = 16;
 const PAIRS_SEQUENTIAL: usize = 32;
 
-/// More are a mistyped number: with the shortest runs these take days.
+/// A larger number is a typing error: even with the shortest runs these take days.
 const PAIRS_MAX: usize = 10_000;
 
 /// A to F.
 const BUILDS_MAX: usize = Side::ALL.len();
 
-/// Of the upstream's answers.
+/// Size of the upstream's answers.
 const BODY_BYTES: usize = 100;
 
 /// `stillgate-lab compare`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A and B are binaries, commands in quotes (\"server --listen {address} --upstream {upstream}\"), or with --repo git revisions of a \
-Cargo project; so are up to four more, all measured in one run and compared with A. Each pair, or round of several, starts all \
-anew, in random order, and loads them on CPUs of their own.
+Cargo project; so are up to four more, all measured in one run and compared with A. Each pair, or round of several, starts all of them again, in random order, and loads them on CPUs of their own.
 
 Exit codes, of several for the worst: 0 B is not worse; 1 B is worse in some measure, fails more requests, or ended under load; 2 undecided: a difference \
 of --margin could have been missed, or B failed more than 0.1% of the requests of some pair; 3 void: too many runs say more about \
@@ -51,17 +50,17 @@ the generator than about the programs; 64 the comparison could not be done, for 
 the pairs that were finished are kept.
 
 One error, --alpha, holds for all measures, looks and comparisons together. The number of pairs is fixed before the first and never extended; \
---sequential looks at half and three quarters of them too, and pays for it. Measures are tested by Wilcoxon's signed-rank test on \
+--sequential also looks at half and three quarters of them, at the price of a slightly lower power. Measures are tested by Wilcoxon's signed-rank test on \
 the pairs' log ratios, failed requests by the sign test of pairs, instructions by Student's test on three repetitions a side with \
 valgrind, and where these differ by ranks, too, on as many as that takes (seven for two builds); a change of instructions or memory below 1% counts as none. Throughput is not judged where the generator was the limit, \
-latencies where it was late.")]
+latencies where it started requests late.")]
 pub(crate) struct Compare {
     #[command(flatten)]
     builds: Builds,
-    /// More to compare: C to F
+    /// More builds to compare: C to F
     #[arg(value_name = "C", num_args = 0..=BUILDS_MAX - 2)]
     others: Vec<String>,
-    /// Compare every two of several builds, not only each with A
+    /// Compare all builds with each other, not only each with A
     #[arg(long)]
     every_pair: bool,
     /// Pairs, or rounds of several builds [default: 16, or with --sequential at most 32]
@@ -73,16 +72,16 @@ pub(crate) struct Compare {
     /// Probability of any false alarm, over all measures and looks
     #[arg(long, value_name = "P", value_parser = probability, default_value = "0.01")]
     alpha: f64,
-    /// Probability with which the "detectable" differences would have been seen
+    /// Probability with which the "detectable" differences would have been found
     #[arg(long, value_name = "P", value_parser = probability, default_value = "0.9")]
     power: f64,
-    /// Undecided where a difference of a deciding measure this large could have been missed
+    /// The result is undecided if a difference of a deciding measure this large could have been missed
     #[arg(long, value_name = "SHARE", value_parser = percent, default_value = "5%")]
     margin: f64,
     /// Measures that must be decided: throughput, cpu, p50, p99, p99.9, rss, instructions
     #[arg(long, value_name = "MEASURE,…", value_delimiter = ',', value_parser = measure, default_value = "cpu")]
     deciding: Vec<String>,
-    /// Requests a second of the open loop [default: 40% of what the slower side can do, by a pilot]
+    /// Requests per second of the open loop [default: 40% of the slower side's maximum, found by a pilot]
     #[arg(long, value_name = "auto|N", value_parser = rate_or_auto, default_value = "auto")]
     rate: Rate,
     /// Connections
@@ -106,7 +105,7 @@ pub(crate) struct Compare {
     /// Do not count instructions
     #[arg(long)]
     no_instructions: bool,
-    /// Of the order within pairs; the same seed gives the same order [default: the clock's]
+    /// Seed of the order within pairs; the same seed gives the same order [default: from the clock]
     #[arg(long)]
     seed: Option<u64>,
     /// Target and upstream on other machines, by ssh; see the manual
@@ -126,14 +125,14 @@ pub(crate) struct Compare {
     markdown: Option<PathBuf>,
 }
 
-/// Of the open loop.
+/// The rate of the open loop.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Rate {
     Auto,
     Fixed(f64),
 }
 
-/// The exit code of the decision; all that went wrong ends with another one.
+/// Returns the exit code of the decision; all errors end with another code.
 pub(crate) fn run(arguments: &Compare) -> Result<u8> {
     compare(arguments).map_err(|error| if error.exit == EXIT_INTERRUPTED { error } else { error.exit(EXIT_USAGE) })
 }
@@ -194,7 +193,7 @@ fn compare(arguments: &Compare) -> Result<u8> {
 }
 
 impl Compare {
-    /// All but the rate of a pilot.
+    /// The design, except for a rate that a pilot finds.
     fn design(&self) -> Result<CompareDesign> {
         let builds = 2 + self.others.len();
         let (asked, every_pair) = (CompareDesign::comparisons_of(builds, self.every_pair), self.every_pair);
@@ -233,7 +232,7 @@ impl Compare {
             )));
         }
         if design.margin <= 0.0 || self.saturation.is_zero() || self.latency.is_zero() || self.warm_up.is_zero() {
-            return Err("--margin, --saturation, --latency and --warm-up are above zero".into());
+            return Err("--margin, --saturation, --latency and --warm-up must be above zero".into());
         }
         if self.no_instructions && design.deciding.iter().any(|name| name == measures::INSTRUCTIONS.name) {
             return Err("--deciding instructions: they are not counted with --no-instructions".into());
@@ -251,7 +250,8 @@ impl Compare {
         Ok(placement)
     }
 
-    /// A result must not be lost to its own summary, nor an hour to a folder that is not there.
+    /// Checked first: a result must not be overwritten by its summary, nor an hour be lost to a folder that does not
+    /// exist.
     fn check_outputs(&self, json: &Path) -> Result {
         let Some(markdown) = self.markdown.as_deref().filter(|path| *path != Path::new(STANDARD_OUTPUT)) else {
             return Ok(());
@@ -271,14 +271,14 @@ impl Compare {
             Err(Error::new(format!("--markdown {}: cannot be written: {why}", markdown.display())))
         };
         match std::fs::metadata(markdown) {
-            Ok(there) if there.is_dir() => cannot(&"it is a folder; name a file in it"),
+            Ok(there) if there.is_dir() => cannot(&"it is a directory; name a file in it"),
             // A pipe or a terminal is tried when there is something to write.
             Ok(there) if !there.is_file() => Ok(()),
             _ => atomic_file::can_replace(markdown).or_else(|error| cannot(&error)),
         }
     }
 
-    /// Markdown in place of the table where it goes to standard output; neither where the result itself goes there.
+    /// Prints Markdown instead of the table if it goes to standard output; neither if the result itself goes there.
     fn show(&self, file: &ResultFile, path: &Path) -> Result {
         let Experiment::Compare(result) = &file.experiment else { unreachable!("made by this command") };
         let taken = path == Path::new(STANDARD_OUTPUT);
@@ -294,7 +294,7 @@ impl Compare {
             return Ok(());
         }
         stdout::show(table::of(result))?;
-        eprintln!("written to {}; `stillgate-lab verify` makes the analysis again", path.display());
+        eprintln!("written to {}; `stillgate-lab verify` recomputes the analysis", path.display());
         Ok(())
     }
 }

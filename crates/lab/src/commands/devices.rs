@@ -1,4 +1,4 @@
-//! `stillgate-lab devices`: mock devices against a gateway, or against two in turn.
+//! `stillgate-lab devices`: mock devices against a gateway, or against two in alternation.
 
 use crate::cli::typed::{seed_of_clock, typed};
 use crate::cli::values::{self, Header};
@@ -17,16 +17,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use stillgate_load::Trust;
 
-/// Exit code where the gateway broke its word, or B is worse.
+/// Exit code if the gateway broke its guarantees, or B is worse.
 const EXIT_WORSE: u8 = 1;
 /// Exit code of a comparison that could not be decided.
 const EXIT_UNDECIDED: u8 = 2;
 /// Exit code of a run that is void.
 const EXIT_VOID: u8 = 3;
 
-/// More rounds are a mistyped number.
+/// A larger number of rounds is a typing error.
 const ROUNDS_MAX: usize = 1_000;
-/// No id has room for more digits, no machine for more connections.
+/// An id has no room for more digits, and a machine has no room for more connections.
 const DEVICES_MAX: usize = 10_000_000;
 const BACK_ENDS_MAX: usize = 10_000;
 const PADDING_MAX: usize = 60_000;
@@ -36,31 +36,30 @@ const BROADCASTS_MAX: usize = 1_000;
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Devices connect on a schedule, each with an id of its own in place of {id}, and answer what they are sent. With --message-rate a \
-back-end sends to random ones on another schedule; latency counts from the moment a message was due. What devices received is held \
-against what the back-end was answered:
+back-end sends to random ones on another schedule; latency counts from the moment a message was due. What devices received is checked against the answers that the back-end got:
 
   lost                    acknowledged (200; 202, with the connection still there) and never received
   refused but delivered   answered 404, 409, 410, 413 or 429, and received
   reordered               received after one that was sent when this one was already done
-  duplicated              received more than once, which a device that comes back may expect
+  duplicated              received more than once, which a reconnecting device may expect
 
-CPU time and memory are those of the processes that listen on the ports of URL and --node, where they are on this machine.
+CPU time and memory are those of the processes that listen on the ports of URL and --node, if they are on this machine.
 
 With --compare, rounds connect --count new devices to both gateways, one after the other in random order, and B is judged by CPU \
-time a connect and a message (Wilcoxon's signed-rank test, Holm's correction). Give both gateways the same CPUs.
+time per connect and per message (Wilcoxon's signed-rank test, Holm's correction). Give both gateways the same CPUs.
 
-Exit codes: 0 done, or B is not worse; 1 a promise was broken, or B is worse; 2 an error, or undecided; 3 the run is \
+Exit codes: 0 done, or B is not worse; 1 a guarantee was broken, or B is worse; 2 an error, or undecided; 3 the run is \
 void: it measured this program more than the gateway; 130 interrupted before anything was measured. Ctrl-C ends a run early, with \
 the figures so far; a second one ends it at once.
 
 Examples:
-  10,000 devices, 500 messages a second for 30 s, 1% of the devices drop each second:
+  10,000 devices, 500 messages per second for 30 s, 1% of the devices drop each second:
     stillgate-lab devices 'ws://127.0.0.1:9080/connect?device={id}' --count 10k --api http://127.0.0.1:9190 \\
       --message-rate 500 --duration 30s --churn 1%
-  All drop at once, while messages go on:
+  All drop at once, while messages continue:
     stillgate-lab devices 'ws://127.0.0.1:9080/connect?device={id}' --count 10k --api http://127.0.0.1:9190 \\
       --message-rate 500 --storm
-  The same over TLS, where devices that come back resume their TLS session by a ticket:
+  The same over TLS, where reconnecting devices resume their TLS session by a ticket:
     stillgate-lab devices 'wss://127.0.0.1:9443/connect?device={id}' --insecure --count 10k --storm
   Half of the devices on each of two nodes, and each message to the node that does not have its device:
     stillgate-lab devices 'ws://127.0.0.1:9080/connect?device={id}' --api http://127.0.0.1:9190 --count 10k --message-rate 500 \\
@@ -69,16 +68,16 @@ Examples:
     stillgate-lab devices 'ws://127.0.0.1:9080/connect?device={id}' --api http://127.0.0.1:9190 --count 2k --message-rate 500 \\
       --duration 3s --compare 'ws://127.0.0.1:9081/connect?device={id}' --compare-api http://127.0.0.1:9191")]
 pub(crate) struct DevicesArguments {
-    /// Where devices connect, with {id} where the id goes, e.g. 'ws://127.0.0.1:9080/connect?device={id}'
+    /// URL at which devices connect, with {id} in the place of the id, e.g. 'ws://127.0.0.1:9080/connect?device={id}'
     #[arg(value_name = "URL")]
     url: String,
-    /// How many devices
+    /// Number of devices
     #[arg(long, value_name = "N", default_value = "1000", value_parser = values::positive)]
     count: usize,
-    /// Connects a second
+    /// Connects per second
     #[arg(long, value_name = "RATE", default_value = "1000", value_parser = values::rate)]
     connect_rate: f64,
-    /// Messages a second, to random devices; without it, none are sent
+    /// Messages per second, to random devices; by default none are sent
     #[arg(long, value_name = "RATE", value_parser = values::rate, requires = "api")]
     message_rate: Option<f64>,
     /// URL of the device API, e.g. http://127.0.0.1:9190
@@ -87,7 +86,7 @@ pub(crate) struct DevicesArguments {
     /// Its X-API-KEY
     #[arg(long, value_name = "KEY", requires = "api")]
     key: Option<String>,
-    /// What the device API waits for before it answers
+    /// The event that the device API waits for before it answers
     #[arg(long, value_enum, default_value = "device")]
     ack: Ack,
     /// How long the gateway waits for an acknowledgement
@@ -99,17 +98,17 @@ pub(crate) struct DevicesArguments {
     /// Time without messages before the first one
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = values::duration)]
     idle: Duration,
-    /// Share of the devices that drop each second while messages are sent, and come back within a second
+    /// Share of the devices that drop each second while messages are sent, and reconnect within a second
     #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = values::percent)]
     churn: f64,
-    /// Devices that reconnect resume their session, and get the messages that they have not acknowledged
+    /// Reconnecting devices resume their session, and get the messages that they have not acknowledged
     #[arg(long)]
     resume: bool,
     /// At the end, drop all devices at once and measure the time until all are back
     #[arg(long)]
     storm: bool,
-    /// Send a message to all, N times one after the other, and measure the time until the last device has it; with --message-rate,
-    /// messages to random devices go on meanwhile
+    /// Send a message to all, N times one after the other, and measure the time until the last device has it; with
+    /// --message-rate, messages to random devices continue at the same time
     #[arg(long, value_name = "N", requires = "api", num_args = 0..=1, default_missing_value = "1", value_parser = values::positive)]
     broadcast: Option<usize>,
     /// Bytes added to each message
@@ -127,10 +126,10 @@ pub(crate) struct DevicesArguments {
     /// A header field of the handshake, perhaps with {id}; may be given several times
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = values::header)]
     headers: Vec<Header>,
-    /// What ids start with
+    /// Prefix of the ids
     #[arg(long, value_name = "TEXT", default_value = "lab-")]
     prefix: String,
-    /// The gateway's process, instead of the one that listens on the URL's port
+    /// The gateway's process id, instead of that of the process listening on the URL's port
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
     /// Another node of the same devices, which then spread over all; may be given several times
@@ -139,7 +138,7 @@ pub(crate) struct DevicesArguments {
     /// The device API of each --node, in the same order
     #[arg(long = "node-api", value_name = "URL", requires = "nodes", requires = "api")]
     node_apis: Vec<String>,
-    /// Which node's device API a message is sent to
+    /// The node whose device API a message is sent to
     #[arg(long, value_enum, default_value = "any", requires = "nodes")]
     via: Via,
     /// A second gateway: B of a comparison
@@ -154,13 +153,13 @@ pub(crate) struct DevicesArguments {
     /// Probability of any false alarm of a comparison
     #[arg(long, value_name = "P", value_parser = values::probability, default_value = "0.01")]
     alpha: f64,
-    /// A comparison is undecided where B may cost this much more
+    /// A comparison is undecided if B may cost this much more
     #[arg(long, value_name = "SHARE", value_parser = values::percent, default_value = "10%")]
     margin: f64,
     /// Seed of everything random [default: from the clock]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Write the result as JSON; - or nothing is standard output, where the text then is not
+    /// Write the result as JSON; - or no value is standard output, and then no text is written there
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
 }
@@ -229,7 +228,7 @@ impl DevicesArguments {
             )));
         }
         if self.compare.is_some() && self.message_rate.is_some() && self.compare_api.is_none() {
-            return Err("--compare-api URL is missing: where the messages to B's devices are sent".into());
+            return Err("--compare-api URL is missing: the device API for messages to B's devices".into());
         }
         if self.churn > 0.0 && self.message_rate.is_none() {
             return Err("--churn goes with --message-rate: devices drop while messages are sent".into());
@@ -257,7 +256,7 @@ impl DevicesArguments {
         Ok(plan)
     }
 
-    /// The gateway, or the nodes of one.
+    /// The gateway, or the nodes of a cluster.
     fn places(&self) -> Result<Vec<Place>> {
         if self.api.is_some() && self.node_apis.len() != self.nodes.len() {
             return Err(Error::new(format!(

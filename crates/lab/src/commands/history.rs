@@ -11,18 +11,17 @@ use crate::store::place::Place;
 use clap::Args;
 use std::path::{Path, PathBuf};
 
-/// Exit code where a series changed.
+/// Exit code if a series changed.
 const EXIT_CHANGED: u8 = 1;
 
 /// `stillgate-lab history`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A change is found by E-divisive with permutation tests at 1%, on the ratio of each night's commit to the release that was measured \
-beside it. Counts do not scatter: each difference of --min-effect between two commits is a change.
+A change is found by E-divisive with permutation tests at 1%, on the ratio of each night's commit to the release measured in the same night. Counts do not scatter: each difference of --min-effect between two commits is a change.
 
 Exit codes: 0 nothing changed; 1 something did; 2 the store cannot be read.")]
 pub(crate) struct History {
-    /// What `nightly` fills: a folder, or git:BRANCH of --repo
+    /// The store that `nightly` fills: a folder, or git:BRANCH of --repo
     #[arg(long, value_name = "FOLDER")]
     store: String,
     /// Series to show, by name; all by default
@@ -39,7 +38,7 @@ pub(crate) struct History {
     html: Option<PathBuf>,
 }
 
-/// 0: no series changed; 1: one did.
+/// Returns 0 if no series changed, 1 if one did.
 pub(crate) fn run(arguments: &History) -> Result<u8> {
     let repo = arguments.repo.as_deref();
     let place = Place::open(&arguments.store, repo.unwrap_or(Path::new(".")), None)?;

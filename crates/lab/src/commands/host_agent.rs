@@ -1,4 +1,4 @@
-//! `stillgate-lab host-agent`: what `--hosts` runs on the other machines.
+//! `stillgate-lab host-agent`: the agent that `--hosts` runs on other machines.
 
 use crate::error::Result;
 use crate::hosts;

@@ -1,6 +1,6 @@
-//! One file a command: its arguments, what it does with them, its exit code.
+//! One file per command: its arguments, what it does with them, its exit code.
 //!
-//! Each has `run(&Arguments) -> Result<u8>`, the exit code of what was done; an error is what could not be done.
+//! Each has `run(&Arguments) -> Result<u8>`: the exit code if the command was carried out, an error if it could not be.
 
 pub(crate) mod bisect;
 mod builds;

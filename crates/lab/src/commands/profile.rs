@@ -16,16 +16,16 @@ pub(crate) struct Profile {
     /// What is counted
     #[arg(long, value_enum, default_value_t = Kind::Cpu)]
     kind: Kind,
-    /// Samples for each second of CPU time, for cpu
+    /// Samples per second of CPU time, for cpu
     #[arg(long, value_name = "N", default_value_t = 999, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     hz: u32,
     /// A running process in place of a command, for cpu
     #[arg(long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
-    /// How long --pid is watched
+    /// How long --pid is profiled
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Where it is written; the name says the form: .html, .svg, .pb.gz (pprof), .folded, .speedscope.json
+    /// Output file; its name selects the format: .html, .svg, .pb.gz (pprof), .folded, .speedscope.json
     #[arg(short, long, value_name = "FILE", default_value = "profile.html")]
     output: PathBuf,
     /// The program and its arguments
@@ -33,7 +33,7 @@ pub(crate) struct Profile {
     command: Vec<OsString>,
 }
 
-/// What can be counted.
+/// The kinds of profiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Kind {
     /// CPU time, by perf
@@ -45,13 +45,13 @@ enum Kind {
 pub(crate) fn run(arguments: &Profile) -> Result<u8> {
     let output = &arguments.output;
     let unwritable = |error| Error::new(format!("{}: the profile cannot be written: {error}", output.display()));
-    // Before a minute is spent on what cannot be written.
+    // Checked before a minute is spent on a profile that cannot be written.
     let form = Form::of_name(output).map_err(|unnamed| Error::new(unnamed.to_string()))?;
     if form == Form::Trace {
         return Err("a trace needs the time of each sample, which is not kept here; name another form".into());
     }
     atomic_file::can_replace(output).map_err(unwritable)?;
-    // Ctrl-C is for the program; its profile is wanted.
+    // Ctrl-C is for the program; its profile is still wanted.
     let stop = stop_flag()?;
     let shown = Output::Shown { stop: &stop };
     let taken = match (arguments.kind, arguments.pid) {

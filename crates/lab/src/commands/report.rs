@@ -1,6 +1,6 @@
 //! `stillgate-lab report`: result files as one HTML page.
 //!
-//! A page replaces an older one in one step, so that whoever has it open never loads half of it.
+//! A page replaces an older one in one step, so a browser never loads half of it.
 
 use crate::atomic_file;
 use crate::commands::verify;
@@ -47,14 +47,14 @@ pub(crate) fn write(files: &[PathBuf], output: &Path) -> Result {
     written.map_err(|error| unwritable(output, &error))
 }
 
-/// Whether a page can be written there, without losing measurements: found out before they begin.
+/// Whether a page can be written there without overwriting measurements; checked before they begin.
 pub(crate) fn check_output(output: &Path) -> Result {
     if output == Path::new(STANDARD_OUTPUT) || is_stream(output) {
         return Ok(());
     }
     if output.is_file() && file::read(output).is_ok() {
         return Err(Error::new(format!(
-            "{}: is a result file, which the page would replace; name another file for the page",
+            "{}: contains a result, which the page would replace; name another file for the page",
             output.display()
         )));
     }
@@ -76,7 +76,7 @@ fn unwritable(output: &Path, error: &io::Error) -> Error {
 fn source(path: &Path) -> Result<ReportInput> {
     let result = file::read(path)?;
     let name = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
-    // A page gives a verdict more weight than a file does; it must say where the two disagree with the data.
+    // A page gives a verdict more weight than a file does; it must report where the two disagree with the data.
     let verified = verify::made_again(result).map_err(|error| error.context(file::called(path)))?;
     Ok(ReportInput {
         name,

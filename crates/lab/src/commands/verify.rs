@@ -1,9 +1,9 @@
-//! `stillgate-lab verify`: makes the analysis of result files again from design and raw data alone.
+//! `stillgate-lab verify`: recomputes the analysis of result files from design and raw data alone.
 //!
-//! The histograms are taken at their word: what was measured nobody can measure again. What follows from them, or was decided
-//! before they were, is held against them: the analysis, the order of the runs, which runs are void, what was typed. Numbers
-//! are compared to the last digit but one: the logarithms and exponentials in some p-values come from the system's library,
-//! and those of two systems may differ in the last bits.
+//! The histograms are trusted: measurements cannot be repeated. Everything that follows from them, or was decided
+//! before them, is checked against them: the analysis, the order of the runs, which runs are void, the typed arguments.
+//! Numbers are compared to the last digit but one: the logarithms and exponentials in some p-values come from the
+//! system's library, and those of two systems may differ in the last bits.
 
 mod arguments;
 mod compare;
@@ -27,16 +27,16 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Exit code where a file does not say what its raw data say.
+/// Exit code if a file does not match its raw data.
 const EXIT_DIFFERENT: u8 = 1;
 
-/// A relative difference below this is one of the system's library.
+/// A smaller relative difference is due to the system's library.
 const LIBRARY_DIFFERENCE_MAX: f64 = 1e-12;
 
-/// How the paths of what is said in words end.
+/// The paths of sentences end in this.
 const SENTENCE: &str = ".sentence";
 
-/// Differences shown of a file; a reader of these has seen enough.
+/// Differences shown per file; more would not help a reader.
 const SHOWN_MAX: usize = 50;
 
 /// `stillgate-lab verify`.
@@ -47,7 +47,7 @@ pub(crate) struct Verify {
     files: Vec<PathBuf>,
 }
 
-/// 0: all files say what their data say; 1: one does not; 2: one cannot be read.
+/// Returns 0 if all files match their data; 1 if one does not; 2 if one cannot be read.
 pub(crate) fn run(arguments: &Verify) -> Result<u8> {
     let mut worst = 0;
     for path in &arguments.files {
@@ -71,21 +71,21 @@ pub(crate) fn run(arguments: &Verify) -> Result<u8> {
     Ok(worst)
 }
 
-/// A result made again.
+/// A recomputed result.
 #[derive(Debug)]
 pub(crate) struct Verified {
-    /// As it was stored, but its analysis is the one that the raw data give, in this version's words.
+    /// As it was stored, but with the analysis that the raw data give, in this version's words.
     pub(crate) result: ResultFile,
-    /// What was stored and does not follow.
+    /// Stored figures that do not follow from the raw data.
     pub(crate) differences: Vec<Difference>,
-    /// Whether words were held against words: another version may put the same figures into other ones.
+    /// Whether sentences were compared: another version may put the same figures into other words.
     pub(crate) words_compared: bool,
 }
 
-/// A figure that is not what the raw data give.
+/// A figure that the raw data do not give.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Difference {
-    /// Where in the file.
+    /// JSON pointer in the file.
     path: String,
     stored: String,
     recomputed: String,
@@ -96,7 +96,7 @@ fn verify(path: &Path) -> Result<Verified> {
     made_again(result).map_err(|error| error.context(file::called(path)))
 }
 
-/// Makes a result again, and finds everything in it that does not follow from its raw data.
+/// Recomputes a result, and finds everything in it that does not follow from its raw data.
 pub(crate) fn made_again(mut result: ResultFile) -> Result<Verified> {
     let mut found = Vec::new();
     arguments::check(&result, &mut found);
@@ -200,7 +200,7 @@ fn same(file: &str, verified: &Verified) -> String {
 }
 
 fn listed(file: &str, differences: &[Difference]) -> String {
-    let mut out = format!("{file}: {} figures are not what the raw data give:\n", differences.len());
+    let mut out = format!("{file}: {} figures do not follow from the raw data:\n", differences.len());
     for Difference { path, stored, recomputed } in differences.iter().take(SHOWN_MAX) {
         // Writing to a `String` does not fail.
         let _ = writeln!(out, "  {path}: stored {stored}, recomputed {recomputed}");
@@ -218,7 +218,7 @@ mod tests {
     use crate::tail::synthetic;
     use proptest::prelude::*;
 
-    /// What is said of a file in which one figure was changed by hand.
+    /// The differences found in a file in which one figure was changed by hand.
     fn tampered(pointer: &str, change: fn(&mut Value)) -> Vec<String> {
         let file = synthetic::file(7, 9, 50_000.0);
         let mut value = json(&file).unwrap();
@@ -259,7 +259,7 @@ mod tests {
         check("/cells/1/blocks/3/run/void", |value| *value = vec!["late"].into(), &format!("{analysed}.void_pairs"));
         let swapped: fn(&mut Value) = |arm| *arm = if *arm == "with" { "without" } else { "with" }.into();
         check("/cells/0/blocks/1/arm", swapped, "cells[0].blocks[1]");
-        // In what says which data count.
+        // In what decides which data count.
         check("/cells/1/blocks/3/run/void", |value| *value = vec!["late"].into(), "cells[1].blocks[3].run.void");
         let late = |value: &mut Value| {
             let mut lateness = stillgate_load::outcome::histogram();
@@ -271,7 +271,7 @@ mod tests {
         check("/cells/1/blocks/3/run/errors", |value| *value = 1.into(), "cells[1].blocks[3].run.errors");
         check("/cells/1/blocks/3/points", |value| *value = Value::Array(Vec::new()), "cells[1].blocks[3].points");
         check("/cells/1/blocks/3/points/7/max_us", |value| *value = 9e9.into(), "cells[1].blocks[3].points");
-        // In what was planned.
+        // In the plan.
         check("/cells", |value| drop(value.as_array_mut().unwrap().remove(0)), "cells");
         check("/cells", |value| drop(value.as_array_mut().unwrap().pop()), "analysis.cells");
         check("/cells/1/number", |value| *value = 0.into(), "cells[1].number");
@@ -294,7 +294,7 @@ mod tests {
         check(&["tail", "nginx", "--seed", "8"], Some("design.seed"));
         check(&["tail", "nginx", "--block", "1s"], Some("design.block"));
         check(&["load", "http://127.0.0.1/"], Some("arguments"));
-        // Of another version.
+        // Written by another version.
         check(&["tail", "nginx", "--pears", "50"], None);
     }
 

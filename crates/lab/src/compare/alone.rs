@@ -1,4 +1,5 @@
-//! One figure of one program, as `compare` measures it in pairs; for those who compare otherwise, as `bisect` and `nightly` do.
+//! One figure of one program, measured as `compare` does it in pairs; for `bisect` and `nightly`, which compare in
+//! other ways.
 
 use super::instructions;
 use super::measures::{self, INSTRUCTIONS, Measure, THROUGHPUT};
@@ -13,20 +14,20 @@ use std::fmt::{self, Display, Formatter};
 use stillgate_load::Outcome;
 use stillgate_load::present::units;
 
-/// A loop is shown in parts, each with what it says so far, of which none is shorter than a second.
+/// A loop is shown in parts, each with its result so far, and none shorter than a second.
 const PARTS_MAX: usize = 10;
 
-/// What is read.
+/// The figure to read.
 #[derive(Debug, Clone)]
 pub(crate) enum Figure {
     /// A measure of `compare`.
     Measure(&'static Measure),
-    /// By how much a metric of its exposition grows for 1,000 requests, summed over its series, plus 1: what is zero today
-    /// has a ratio to tomorrow's, too.
+    /// The growth of a metric of its exposition per 1,000 requests, summed over its series, plus 1: so a metric that is
+    /// zero today also has a ratio to tomorrow's.
     Metric(String),
     /// Resident memory after the load, without pages of files.
     Anonymous,
-    /// The sum of a metric's series after the load, plus 1: of what is over once the program is warm.
+    /// The sum of a metric's series after the load, plus 1: for values that no longer change once the program is warm.
     Level(String),
 }
 
@@ -40,17 +41,17 @@ impl Display for Figure {
     }
 }
 
-/// What a measure was read from, for those who keep it: the figure follows from the rest.
+/// The raw data of a measure, for storage: the figure follows from the rest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RawReading {
     pub(crate) kind: RawKind,
     /// A measure of `compare`.
     pub(crate) measure: String,
-    /// Of one start, with its histograms.
+    /// One start, with its histograms.
     pub(crate) record: SideRecord,
 }
 
-/// Tells these from other raw data.
+/// Distinguishes these from other raw data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum RawKind {
     #[serde(rename = "stillgate-lab measure")]
@@ -58,20 +59,20 @@ pub(crate) enum RawKind {
 }
 
 impl RawReading {
-    /// None of what something else has left.
+    /// `None` for data of another kind.
     pub(crate) fn parse(bytes: &[u8]) -> Option<RawReading> {
         serde_json::from_slice(bytes).ok()
     }
 
-    /// Made again.
+    /// Recomputes the figure.
     pub(crate) fn figure(&self) -> Result<f64> {
         let measure = measures::named(&self.measure)
-            .ok_or_else(|| Error::new(format!("there is no measure {:?}; use a newer stillgate-lab", self.measure)))?;
+            .ok_or_else(|| Error::new(format!("unknown measure {:?}; use a newer stillgate-lab", self.measure)))?;
         measures::of_one(measure, &self.record)
     }
 }
 
-/// How many steps [`read`] shows. Instructions may take more: those of a slow program.
+/// How many steps [`read`] shows. Counting instructions may take more, for a slow program.
 pub(crate) fn steps(figure: &Figure, design: &CompareDesign) -> u64 {
     let loops =
         if design.rate > 0.0 { parts(design.saturation_s) + parts(design.rate_s) } else { parts(design.saturation_s) };
@@ -79,7 +80,7 @@ pub(crate) fn steps(figure: &Figure, design: &CompareDesign) -> u64 {
     2 + if is_instructions(figure) { 0 } else { loops as u64 }
 }
 
-/// Starts the program, loads it and reads one figure; with what it was read from, where there are histograms.
+/// Starts the program, loads it and reads one figure; returns also its raw data, where there are histograms.
 pub(crate) fn read(
     figure: &Figure,
     spec: &Spec,
@@ -103,7 +104,7 @@ pub(crate) fn read(
         side.is_measurable(design)?;
     }
     saturated(&mut side, design, progress)?;
-    // Memory is read after all loads; of the others, the open loop is for latencies only.
+    // Memory is read after all loads; for the others, the open loop is only for latencies.
     let rated = if design.rate > 0.0 { Some(rated(&mut side, design, upstream, progress)?) } else { None };
     let record = side.record(rated.as_ref())?;
     let raw = RawReading { kind: RawKind::Measure, measure: measure.name.to_owned(), record };
@@ -114,17 +115,17 @@ fn is_instructions(figure: &Figure) -> bool {
     matches!(figure, Figure::Measure(measure) if measure.name == INSTRUCTIONS.name)
 }
 
-/// Of a loop.
+/// The parts of a loop.
 fn parts(seconds: f64) -> usize {
     (seconds as usize).clamp(1, PARTS_MAX)
 }
 
-/// Of the loops from the beginning of the closed one.
+/// Duration of the loops from the beginning of the closed one.
 fn loops_s(design: &CompareDesign) -> f64 {
     design.saturation_s + if design.rate > 0.0 { design.rate_s } else { 0.0 }
 }
 
-/// Started, and warm.
+/// The program, started and warmed up.
 fn warm<'a>(
     spec: &Spec,
     upstream: &Upstream,
@@ -192,10 +193,10 @@ fn metric(
     let mut side = warm(spec, upstream, design, progress)?;
     let metrics = side.started.metrics.clone();
     let metrics =
-        metrics.ok_or_else(|| Error::new("it says nothing of its metrics; write {metrics} into its command"))?;
+        metrics.ok_or_else(|| Error::new("the address of its metrics is unknown; write {metrics} into its command"))?;
     let before = scraper::sum(&metrics, name)?.unwrap_or(0.0);
     saturated(&mut side, design, progress)?;
-    // Where nothing was counted yet there are no series; an older version may not know the metric either.
+    // Before anything is counted there are no series; an older version may also lack the metric.
     let after = scraper::sum(&metrics, name)?.unwrap_or_else(|| {
         eprintln!("note: its exposition has no series of {name}, which counts as 0");
         0.0

@@ -1,16 +1,17 @@
-//! What the pairs of a comparison say: a pure function of design and raw data, so that `verify` can make it again.
+//! The analysis of a comparison's pairs: a pure function of design and raw data, so that `verify` can repeat it.
 //!
-//! Of more than two builds, two at a time are compared, each as if there were no others, but for the error: one correction is
-//! over all measures of all comparisons. What is said of the whole is about the comparisons with the baseline.
+//! More than two builds are compared two at a time, each pair as if there were no others, except for the error: one
+//! correction covers all measures of all comparisons. The overall decision is about the comparisons with the baseline.
 //!
-//! Each measure is judged on the logarithms of its ratios B to A, one a pair: what a machine does to both of a pair cancels.
-//! Wilcoxon's signed-rank test decides, exactly and without assuming a distribution; the effect and its interval are
-//! Hodges and Lehmann's, which invert that test. Mann and Whitney's U is given beside, for those who expect it; it knows nothing
-//! of pairs and so sees less. p-values are corrected over the measures and looks ([`looks`](super::looks)), and the intervals
-//! are as wide as for all of them to hold together. Failed requests are a measure too ([`failures`](super::failures)).
+//! Each measure is judged on the logarithms of its ratios B to A, one a pair: effects of the machine on both of a pair
+//! cancel. Wilcoxon's signed-rank test decides, exactly and without assuming a distribution; the effect and its
+//! interval are Hodges and Lehmann's, which invert that test. Mann and Whitney's U is also given, for readers who
+//! expect it; it ignores pairs and so detects less. p-values are corrected over the measures and looks
+//! ([`looks`](super::looks)), and the intervals are as wide as for all of them to hold together. Failed requests are a
+//! measure too ([`failures`](super::failures)).
 //!
-//! "No difference" is never said without the smallest one that would have been seen. Nothing here asks for more pairs:
-//! how many there are, and when they are looked at, was fixed before the first.
+//! "No difference" is never reported without the smallest one that would have been detected. Nothing here requests more
+//! pairs: their number, and the looks at them, were fixed before the first.
 
 use super::duel::{Duel, duels};
 use super::looks::{self, Look};
@@ -27,7 +28,7 @@ use stillgate_stats::{
     signed_rank, standard_deviation,
 };
 
-/// A comparison, or a measure of it, that lost more of its pairs than this is not what was designed.
+/// A comparison, or a measure of it, that lost more of its pairs than this does not follow its design.
 const VOID_SHARE_MAX: f64 = 0.2;
 
 /// The figures of one comparison that are judged.
@@ -36,13 +37,13 @@ pub(super) struct Figures<'a> {
     pub(super) between: Between,
     /// A and B of each pair that is not void.
     pub(super) readings: &'a [(Reading, Reading)],
-    /// Their shares of failed requests.
+    /// The shares of failed requests of each.
     pub(super) failed: &'a [failures::Shares],
-    /// Of A and B.
+    /// Of A and of B.
     pub(super) instructions: Option<(&'a [f64], &'a [f64])>,
 }
 
-/// The pairs of one comparison, sorted by what they are good for.
+/// The pairs of one comparison, sorted by their usability.
 struct Sorted<'a> {
     between: Between,
     sound: Vec<Duel<'a>>,
@@ -52,12 +53,12 @@ struct Sorted<'a> {
     failed: Vec<failures::Shares>,
 }
 
-/// Of all that a result holds besides.
+/// Recomputes the analysis from the rest of a result.
 pub(crate) fn again(result: &CompareResult) -> Result<CompareAnalysis> {
     analyse(&result.design, &result.pairs, result.instructions.as_ref(), result.crash.as_ref())
 }
 
-/// A function of its arguments alone. Fails only where a kept histogram cannot be read.
+/// A function of its arguments alone. Fails only if a stored histogram cannot be read.
 pub(crate) fn analyse(
     design: &CompareDesign,
     pairs: &[Pair],
@@ -101,7 +102,7 @@ impl<'a> Sorted<'a> {
     }
 }
 
-/// What makes a comparison void or unfinished, and why some of it is not judged.
+/// Reasons why a comparison is void or unfinished, and why some of it is not judged.
 fn finish(
     analysis: &mut CompareAnalysis,
     sorted: &Sorted<'_>,
@@ -122,14 +123,14 @@ fn finish(
         analysis.decision = Decision::Void;
         analysis.sentence = words::void(void, pairs, VOID_SHARE_MAX, reason);
     } else if !looks::is_look(design, pairs) || look.is_early && void > 0 {
-        // Deciding at a moment that was not planned would be one look more than the error was stated for.
+        // A decision at an unplanned moment would be one look more than the stated error allows.
         analysis.decision = Decision::Undecided;
         analysis.sentence = words::unfinished(pairs, design.pairs, void);
     }
 }
 
-/// All comparisons of more than two builds. One that is worse than the baseline decides; nothing is called not worse where
-/// one of them may be.
+/// All comparisons of more than two builds. One that is worse than the baseline decides; the whole is not called "not
+/// worse" if one of them may be worse.
 fn together(comparisons: Vec<Judged>, rounds: usize) -> CompareAnalysis {
     let with_baseline: Vec<&Judged> = comparisons.iter().filter(|judged| judged.between.one == Side::A).collect();
     let decisions = || with_baseline.iter().map(|judged| judged.analysis.decision);
@@ -155,7 +156,7 @@ fn together(comparisons: Vec<Judged>, rounds: usize) -> CompareAnalysis {
     }
 }
 
-/// Whether there is nothing left to find out at an early look: that nothing is worse can be said of no measure before the last.
+/// Whether nothing is left to find out at an early look: "not worse" is never concluded before the last look.
 pub(super) fn is_certain(analysis: &CompareAnalysis) -> bool {
     match analysis.comparisons.as_slice() {
         [] => analysis.decision == Decision::Worse,
@@ -167,7 +168,7 @@ fn is_lost(missing: usize, pairs: usize) -> bool {
     missing as f64 > VOID_SHARE_MAX * pairs as f64
 }
 
-/// Measures without an analysis, those for one reason together; the reason is the first pair's that has one.
+/// Measures without an analysis, grouped by reason; the reason is that of the first pair that has one.
 fn not_judged(analysis: &CompareAnalysis, sound: &[Duel<'_>]) -> Vec<String> {
     let mut found: Vec<(Vec<&str>, usize, String)> = Vec::new();
     let is_judged = |name: &str| analysis.measures.iter().any(|measure| measure.measure == name);
@@ -182,7 +183,7 @@ fn not_judged(analysis: &CompareAnalysis, sound: &[Duel<'_>]) -> Vec<String> {
     found.iter().map(|(names, count, reason)| words::not_judged(names, *count, sound.len(), reason)).collect()
 }
 
-/// All but what makes a comparison void or unfinished; one correction is over all of them.
+/// Everything except whether a comparison is void or unfinished; one correction covers all of them.
 pub(super) fn judge(design: &CompareDesign, look: &Look, all: &[Figures<'_>]) -> Vec<CompareAnalysis> {
     let mut units = Units::new();
     let mut found: Vec<Found> = all.iter().map(|figures| Found::of(design, look, figures, &mut units)).collect();
@@ -195,8 +196,8 @@ pub(super) fn judge(design: &CompareDesign, look: &Look, all: &[Figures<'_>]) ->
     found.into_iter().zip(all).map(analysis).collect()
 }
 
-/// Of each number of pairs, what the test would have found if their standard deviation were 1. All measures of a run have the same
-/// few numbers, and it takes longer than all tests.
+/// For each number of pairs, what the test would have detected with a standard deviation of 1. All measures of a run
+/// have the same few numbers, and this takes longer than all tests.
 type Units = BTreeMap<u64, Option<f64>>;
 
 /// One comparison's tests, before and after their correction.
@@ -223,7 +224,7 @@ impl Found {
         Found { between, measures: found, failures: failures::of(failed) }
     }
 
-    /// With whether it was looked at once whatever the design. Failed requests come last.
+    /// Each with whether it is looked at only once in any design. Failed requests come last.
     fn p_values(&self) -> Vec<(f64, bool)> {
         let of =
             |(measure, analysis): &(&Measure, MeasureAnalysis)| (analysis.p_value, measure.name == INSTRUCTIONS.name);
@@ -259,7 +260,7 @@ impl Found {
     }
 }
 
-/// None without sound pairs.
+/// `None` without sound pairs.
 fn paired(
     measure: &Measure,
     a: &[f64],
@@ -282,7 +283,7 @@ fn paired(
     Some(analysis)
 }
 
-/// What the test would have found and what would have been large enough to count, as a logarithm.
+/// The difference that the test would have detected and that would have been large enough to count, as a logarithm.
 fn detectable(measure: &Measure, ratios: &[f64], (design, look, units): (&CompareDesign, &Look, &mut Units)) -> f64 {
     let (pairs, deviation) = (ratios.len() as u64, standard_deviation(ratios).unwrap_or(0.0));
     let unit = units
@@ -327,7 +328,7 @@ fn blank(measure: &Measure, a: f64, b: f64) -> MeasureAnalysis {
     }
 }
 
-/// For tests of what is said of one.
+/// For tests of the judgement of a single comparison.
 #[cfg(test)]
 pub(super) fn blank_p99() -> MeasureAnalysis {
     blank(measures::named("p99").expect("it is a measure"), 100.0, 100.0)
@@ -342,9 +343,9 @@ fn verdict(measure: &Measure, analysis: &MeasureAnalysis, alpha: f64) -> Measure
     }
 }
 
-/// A worse measure decides whichever it is, and so do failed requests. Where B failed many in any pair it is never called "not
-/// worse": what answered is not what was asked for. Otherwise each deciding measure must be better, or so well measured that a
-/// difference of the margin would have been seen and is not in its interval.
+/// A worse measure decides, whichever it is, and so do failed requests. If B failed many in any pair it is never called
+/// "not worse": it did not do the requested work. Otherwise each deciding measure must be better, or so well measured
+/// that a difference of the margin would have been detected and is not in its interval.
 fn decide(design: &CompareDesign, found: &[(&Measure, MeasureAnalysis)], failures: &Failures) -> Decision {
     let slower = MeasureVerdict::Slower;
     if failures.verdict == slower || found.iter().any(|(_, analysis)| analysis.verdict == slower) {
@@ -360,7 +361,7 @@ fn decide(design: &CompareDesign, found: &[(&Measure, MeasureAnalysis)], failure
     if is_decided { Decision::NotWorse } else { Decision::Undecided }
 }
 
-/// How much worse B may be by the interval.
+/// How much worse B may be according to the interval.
 pub(super) fn worst(analysis: &MeasureAnalysis) -> f64 {
     if analysis.higher_is_better { -analysis.low } else { analysis.high }
 }
@@ -374,7 +375,7 @@ mod tests {
     use crate::result::run::RunRecord;
     use stillgate_load::{Void, outcome};
 
-    /// So many that p99.9 is told.
+    /// Enough requests for p99.9.
     const REQUESTS: u64 = 4000;
 
     fn run(us: u64) -> RunRecord {
@@ -403,7 +404,7 @@ mod tests {
         SideRecord { saturation: run(us), cpu_us_per_request: us as f64, rated: run(us), rss_kib: 10_000 }
     }
 
-    /// Sixteen pairs whose A varies by per mille, B by as much as `b` says.
+    /// Sixteen pairs in which A varies by per mille, and B as `b` defines.
     fn pairs(b: impl Fn(u64) -> u64) -> Vec<Pair> {
         let pair = |number: u64| Pair {
             first: Side::A,
@@ -448,7 +449,7 @@ mod tests {
         check(
             &some,
             Decision::Void,
-            "4 of 16 pairs cannot be used, 20% may be; the first because of B: it stood still",
+            "4 of 16 pairs cannot be used (at most 20% allowed); the first because of B: it stood still",
         );
     }
 
@@ -555,7 +556,7 @@ mod tests {
             b: vec![b; count],
             others: Vec::new(),
         };
-        // Of three that differ more would be counted; by themselves they may be two states.
+        // Only three differ, so more would be counted; by themselves they may be two states.
         for (b, count, expected) in [
             (1005.0, 3, Decision::NotWorse),
             (1020.0, 3, Decision::NotWorse),

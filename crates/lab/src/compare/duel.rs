@@ -1,4 +1,4 @@
-//! Two builds out of a round, as every comparison sees them: A is the one, B the other, whatever their names.
+//! Two builds of a round, as every comparison sees them: A is the first, B the second, whatever their names.
 
 use crate::error::{Error, Result};
 use crate::result::compare::{Between, CompareResult, Pair, Side, SideRecord};
@@ -7,14 +7,14 @@ use crate::result::compare::{Between, CompareResult, Pair, Side, SideRecord};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Duel<'a> {
     pub(crate) between: Between,
-    /// Which of the two went first.
+    /// The one of the two that went first.
     pub(crate) first: Side,
     pub(crate) a: &'a SideRecord,
     pub(crate) b: &'a SideRecord,
 }
 
 impl<'a> Duel<'a> {
-    /// Of one start, for what is asked of each by itself.
+    /// A single start, for measures of each side by itself.
     pub(crate) fn alone(side: Side, record: &'a SideRecord) -> Duel<'a> {
         Duel { between: Between { one: side, other: side }, first: side, a: record, b: record }
     }
@@ -30,13 +30,13 @@ impl<'a> Duel<'a> {
     }
 }
 
-/// All rounds, as two builds see them.
+/// All rounds, reduced to two builds.
 pub(crate) fn duels(pairs: &[Pair], between: Between) -> Result<Vec<Duel<'_>>> {
     pairs.iter().map(|pair| Duel::of(pair, between)).collect()
 }
 
 impl CompareResult {
-    /// The same of a result.
+    /// All rounds of a result, reduced to two builds.
     pub(crate) fn duels(&self, between: Between) -> Result<Vec<Duel<'_>>> {
         duels(&self.pairs, between)
     }

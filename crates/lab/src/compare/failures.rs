@@ -1,20 +1,20 @@
-//! Failed requests as a measure of their own: no ratio can be made of zeros, and what fails fast is not fast.
+//! Failed requests as a separate measure: zeros have no ratio, and failing quickly is not speed.
 //!
-//! The pairs in which the shares differ are counted by direction and judged by the exact sign test: requests of one start fail
-//! together, so a start is one observation however many of its requests failed.
+//! The pairs in which the shares differ are counted by direction and judged by the exact sign test: requests of one
+//! start fail together, so a start is one observation however many of its requests failed.
 
 use super::duel::Duel;
 use super::{measures, words};
 use crate::result::compare::{Between, Failures, MeasureVerdict};
 use stillgate_stats::signed_rank;
 
-/// Of one pair.
+/// The failed requests of one pair.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Shares {
-    /// Of its requests that failed, 0 to 1.
+    /// Share of its requests that failed, 0 to 1.
     pub(super) a: f64,
     pub(super) b: f64,
-    /// Whether they were more than other measures bear.
+    /// Whether there are too many for other measures to be valid.
     pub(super) is_a_failing: bool,
     pub(super) is_b_failing: bool,
 }
@@ -28,9 +28,9 @@ pub(super) fn shares(pair: &Duel<'_>) -> Shares {
     }
 }
 
-/// All but what hangs on the other measures.
+/// Everything that does not depend on the other measures.
 pub(super) fn of(pairs: &[Shares]) -> Failures {
-    // Of values that are all of one size, the signed-rank test is the sign test.
+    // If all values have the same size, the signed-rank test is the sign test.
     let signs: Vec<f64> = pairs.iter().filter(|pair| pair.a != pair.b).map(|pair| (pair.b - pair.a).signum()).collect();
     let count = |is: fn(&Shares) -> bool| pairs.iter().filter(|pair| is(pair)).count();
     let mean = |share: fn(&Shares) -> f64| pairs.iter().map(share).sum::<f64>() / pairs.len().max(1) as f64;
@@ -58,7 +58,7 @@ pub(super) fn conclude(failures: &mut Failures, between: Between, p_adjusted: f6
     failures.sentence = (failures.a + failures.b > 0.0).then(|| words::failures(failures, between));
 }
 
-/// With what failed first, where that was much.
+/// Adds the first failure as an example, if there were many.
 pub(super) fn add_example(failures: &mut Failures, pairs: &[Duel<'_>]) {
     let example = pairs.iter().find_map(|pair| measures::failing(pair));
     if let Some((sentence, example)) = failures.sentence.as_mut().zip(example) {
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use crate::result::compare::Side;
 
-    /// Pairs of which B failed more in the first `b`, A in the next `a`, and nobody in the others, of 16.
+    /// Of 16 pairs, B failed more in the first `b`, A in the next `a`, and neither in the others.
     fn check(b: usize, a: usize, p_value: f64, verdict: MeasureVerdict) {
         let pair = |number: usize| match number {
             number if number < b => Shares { b: 0.01, is_b_failing: true, ..Shares::default() },

@@ -1,9 +1,9 @@
-//! The stated error, held against simulated comparisons: a program with itself, and with a slower one.
+//! Checks the stated error with simulated comparisons: a program with itself, and with a slower one.
 //!
-//! The noise is what machines make of such figures: a speed that drifts over the run, common to both sides of a pair; the
-//! luck of each start; and now and then a start that went quite differently (Student's t with three degrees of freedom). Some
-//! machines have states besides, such as a layout of memory that a start has or has not, which are far apart.
-//! The tests have fixed seeds, so they say the same each time.
+//! The noise is like that of real machines: a speed that drifts over the run, common to both sides of a pair; the luck
+//! of each start; and occasionally a start that differs strongly (Student's t with three degrees of freedom). Some
+//! machines also have states that are far apart, for example a layout of memory that only some starts have. The tests
+//! have fixed seeds, so their results are reproducible.
 
 use super::analysis::{Figures, judge};
 use super::failures::Shares;
@@ -17,10 +17,10 @@ use stillgate_stats::Random;
 
 const COMPARISONS: u64 = 200;
 
-/// Of 200 comparisons with an error of 1%; more have a probability of 0.4% (binomial).
+/// Out of 200 comparisons with an error of 1%; more have a probability of 0.4% (binomial).
 const ALARMS_MAX: usize = 6;
 
-/// Of 200 that should be found, "nearly all".
+/// "Nearly all" of 200 that should be found.
 const FOUND_MIN: usize = 195;
 
 /// Scale of the noise of a start, by [`PAIRED`]: per cents of throughput and CPU, more of the tail, steps of a page in memory.
@@ -50,25 +50,25 @@ pub(super) fn design(pairs: usize, looks: &[usize]) -> CompareDesign {
     }
 }
 
-/// How the states of a start come.
+/// How a start gets its state.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum States {
-    /// There is only one.
+    /// There is only one state.
     One,
     /// Each start takes half as long again with this probability.
     Two(f64),
-    /// So does every start for a while, and then none for a while: 12 starts on average.
+    /// Every start takes longer for a while, and then none for a while: 12 starts on average.
     Lasting,
 }
 
-/// Of the slower state, a logarithm.
+/// Distance of the slower state, as a logarithm.
 const STATES_APART: f64 = 0.405;
 
 const LASTING: u64 = 12;
 
 const ALL_STATES: [States; 3] = [States::Two(0.5), States::Two(0.15), States::Lasting];
 
-/// A machine with its mood.
+/// A simulated machine.
 struct Machine {
     random: Random,
     speed: f64,
@@ -81,7 +81,7 @@ impl Machine {
         Machine { random: Random::new(seed), speed: 0.0, states, is_slow: false }
     }
 
-    /// What the state of one more start adds to the logarithm of what it takes.
+    /// The addition to the logarithm of the cost by the state of one more start.
     fn state(&mut self) -> f64 {
         match self.states {
             States::One => return 0.0,
@@ -98,7 +98,7 @@ impl Machine {
 
     /// One start; `slowed` is the factor of its work.
     fn start(&mut self, slowed: f64) -> Reading {
-        // What a start gains in CPU it gains in throughput and latency, too.
+        // A start that gains in CPU also gains in throughput and latency.
         let luck = self.random.normal() * 0.008 + self.speed + self.state();
         let mut reading = [50_000.0, 18.0, 300.0, 900.0, 2500.0, 12_000.0];
         for (index, value) in reading.iter_mut().enumerate() {
@@ -112,7 +112,7 @@ impl Machine {
         reading.map(Some)
     }
 
-    /// All builds, in this order; each factor is of one's work.
+    /// All builds, in this order; each factor applies to the work of one.
     fn round(&mut self, factors: &[f64], order: &[Side]) -> Vec<Reading> {
         self.speed += self.random.normal() * 0.02 + 0.002;
         let mut readings = vec![Reading::default(); factors.len()];
@@ -122,7 +122,7 @@ impl Machine {
         readings
     }
 
-    /// Of all builds, as often as `count` would.
+    /// Counts of all builds, as `count` would take them.
     fn instructions(&mut self, design: &CompareDesign, factors: &[f64]) -> Vec<Vec<f64>> {
         let mut counts = vec![Vec::new(); factors.len()];
         let mut wanted = REPETITIONS;
@@ -139,7 +139,7 @@ impl Machine {
     }
 }
 
-/// Runs one comparison as `run` would: up to the first look at which all that is compared is worse.
+/// Runs one comparison as `run` would: up to the first look at which everything that is compared is worse.
 fn compare(
     design: &CompareDesign,
     levels: &[(usize, looks::Look)],
@@ -184,7 +184,7 @@ fn compare(
     analyses
 }
 
-/// All of so many comparisons.
+/// The results of `comparisons` comparisons.
 fn simulated(
     design: &CompareDesign,
     states: States,
@@ -202,7 +202,7 @@ fn differs(analysis: &CompareAnalysis) -> bool {
     analysis.measures.iter().any(|measure| measure.verdict != MeasureVerdict::NoDifference)
 }
 
-/// Of so many comparisons: those that saw any difference, and those that found B worse.
+/// Counts the comparisons that found any difference, and those that found B worse.
 fn check(design: &CompareDesign, slowed: f64, counted: bool) -> (usize, usize) {
     let all = simulated(design, States::One, COMPARISONS, &[1.0, slowed], counted);
     let worse = |analysis: &CompareAnalysis| analysis.decision == Decision::Worse;
@@ -224,7 +224,7 @@ fn nor_where_it_is_looked_at_several_times() {
     assert!(alarms <= ALARMS_MAX, "{alarms} false alarms");
 }
 
-/// Comparisons of a machine with states; the nightly makes 1,000.
+/// Number of comparisons of a machine with states; the nightly job runs 1,000.
 fn comparisons_of_states() -> u64 {
     std::env::var("STILLGATE_COMPARISONS").map_or(COMPARISONS, |count| count.parse().unwrap())
 }
@@ -243,8 +243,8 @@ fn states_are_not_taken_for_differences() {
     }
 }
 
-/// A difference of a twentieth shows among states half as large again, as long as both sides have them alike; and it is never seen
-/// the other way round.
+/// A difference of a twentieth is found among states half as large again, as long as both sides have them equally
+/// often; and it is never found in the opposite direction.
 #[test]
 fn a_slowdown_among_states_is_found_or_left_open() {
     for states in ALL_STATES {

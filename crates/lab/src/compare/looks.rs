@@ -1,30 +1,32 @@
-//! How much error each measure may spend, and when: one look at the end, or several fixed before the run.
+//! How much error each measure may spend, and when: one look at the end, or several that were fixed before the run.
 //!
-//! Whoever looks after every few pairs and stops at the first significant difference finds one sooner or later. A
-//! group-sequential design spends the stated error over its looks (Lan & DeMets 1983; Pocock's spending, because a design that
-//! stops early is wanted for stopping early). The boundaries are of a test that is normal at each look; the signed-rank
-//! test's exact p-value is held against the same nominal levels, which its discreteness makes conservative.
+//! Looking after every few pairs and stopping at the first significant difference finds one sooner or later. A
+//! group-sequential design spends the stated error over its looks (Lan & DeMets 1983; with Pocock's spending, because
+//! the purpose of such a design is to stop early). The boundaries are those of a test that is normal at each look; the
+//! signed-rank test's exact p-value is compared with the same nominal levels, which its discreteness makes
+//! conservative.
 //!
-//! Over measures: Holm's correction with one look; with several, Bonferroni's, since Holm's order may change from look to look.
-//! A measure that could not be judged counts in it all the same: how many questions there are was fixed before the run.
+//! Over measures: Holm's correction with one look; with several, Bonferroni's, since Holm's order may change from look
+//! to look. A measure that could not be judged still counts: the number of questions was fixed before the run.
 //!
-//! The boundaries are for the planned numbers of pairs. At an early look a measure that lacks a pair is therefore not judged; at
-//! the last look fewer pairs only make it more careful, for it then has more in common with the looks before.
+//! The boundaries are for the planned numbers of pairs. At an early look a measure that lacks a pair is therefore not
+//! judged; at the last look fewer pairs only make it more conservative, because it then shares more with the earlier
+//! looks.
 
 use super::measures;
 use crate::result::compare::CompareDesign;
 use stillgate_stats::{Spending, boundaries, holm, nominal_p};
 
-/// About what a look may spend of a measure's error; says which looks are worth planning, no more.
+/// The approximate share of a measure's error that a look may spend; it only decides which looks are worth planning.
 const LEVEL_SHARE: f64 = 0.5;
 
-/// What a measure is held to at one look.
+/// The level that a measure must reach at one look.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Look {
-    /// Two-sided error that one measure may spend here, Bonferroni's share; also of the intervals, so that all of them
-    /// together hold with 1 - alpha.
+    /// Two-sided error that one measure may spend here, Bonferroni's share; also that of the intervals, so that all of
+    /// them together hold with 1 - alpha.
     pub(crate) level: f64,
-    /// Of figures that are looked at once whatever the design: instructions.
+    /// Level of measures with a single look in any design: instructions.
     pub(crate) level_once: f64,
     /// Whether more looks are to come.
     pub(crate) is_early: bool,
@@ -46,13 +48,13 @@ pub(crate) fn at(design: &CompareDesign, done: usize, family: usize) -> Look {
         let bounds = boundaries(&information, once, Spending::Pocock)?;
         nominal_p(&bounds).get(index).copied()
     });
-    // A run that was not planned like this one has nothing to spend.
+    // A run that was not planned like this has nothing to spend.
     let is_early = done < design.pairs;
     Look { level: spent.unwrap_or(0.0), level_once: once, is_early, sequential: true, family, alpha }
 }
 
 impl Look {
-    /// p-values after correction: at most alpha means significant. `once` says which were looked at once whatever the design.
+    /// Corrected p-values: at most alpha means significant. `once` marks those with a single look in any design.
     pub(crate) fn adjust(&self, p_values: &[(f64, bool)]) -> Vec<f64> {
         if !self.sequential {
             let mut raw: Vec<f64> = p_values.iter().map(|(p_value, _)| *p_value).collect();
@@ -69,7 +71,7 @@ impl Look {
     }
 }
 
-/// Whether the looks of a design are those that it would have been given, with or without instructions counted.
+/// Whether the looks of a design are those that planning would give it, with or without instructions counted.
 pub(crate) fn are_planned(design: &CompareDesign) -> bool {
     let comparisons = design.comparisons().len();
     let planned =
@@ -82,12 +84,12 @@ pub(crate) fn is_look(design: &CompareDesign, done: usize) -> bool {
     if design.looks.is_empty() { done == design.pairs } else { design.looks.contains(&done) }
 }
 
-/// Whether the last look can find anything at all: few pairs cannot give a p-value that is small enough.
+/// Whether the last look can find anything at all: a few pairs cannot give a small enough p-value.
 pub(crate) fn can_decide(design: &CompareDesign, family: usize) -> bool {
     p_min(design.pairs) <= at(design, design.pairs, family).level
 }
 
-/// The fewest pairs of a design like this one that can find anything.
+/// The fewest pairs with which a design like this one can find anything.
 pub(crate) fn pairs_min(design: &CompareDesign, family: usize) -> usize {
     let possible = |pairs: &usize| {
         let looks = if design.looks.is_empty() { Vec::new() } else { plan(*pairs, design.alpha, family) };

@@ -8,10 +8,10 @@ use crate::result::environment::Environment;
 use crate::result::run::Subject;
 use std::fmt::Write as _;
 
-/// All of it, ending in a line feed.
+/// The whole text, ending in a line feed.
 pub(crate) fn of(result: &CompareResult, environment: &Environment) -> String {
     let mut out = String::new();
-    // A `String` takes every write.
+    // Writing to a `String` cannot fail.
     let _ = write_all(result, environment, &mut out);
     out
 }
@@ -37,7 +37,7 @@ fn write_all(result: &CompareResult, environment: &Environment, out: &mut String
         write_comparison(*between, (analysis, result.design.margin), out)?;
     }
     if let Some(crash) = &result.crash {
-        // Its output is quoted by indentation, which nothing in it can end.
+        // Its output is quoted by indentation, which its content cannot end.
         writeln!(out, "How {:?} ended:\n", crash.side)?;
         crash.words.lines().try_for_each(|line| writeln!(out, "    {line}"))?;
         writeln!(out)?;
@@ -74,7 +74,7 @@ fn write_comparison(
             MeasureVerdict::NoDifference if measure.minimum_detectable.is_infinite() => "too few pairs".to_owned(),
             MeasureVerdict::NoDifference => {
                 let word = if measure.is_within(margin) { "no difference" } else { "cannot say" };
-                format!("{word}; {} would have been seen", words::size(measure.minimum_detectable))
+                format!("{word}; {} would have been detected", words::size(measure.minimum_detectable))
             }
         };
         writeln!(
@@ -108,7 +108,7 @@ fn of_subject(subject: &Subject) -> String {
         [("version", &subject.version), ("revision", &subject.revision), ("SHA-256", &subject.binary_sha256)]
     {
         if let Some(value) = value {
-            // A `String` takes every write.
+            // Writing to a `String` cannot fail.
             let _ = write!(text, ", {label} {}", escaped(value));
         }
     }

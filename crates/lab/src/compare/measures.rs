@@ -1,7 +1,8 @@
-//! What is compared: the measures, how each is read from the record of one start, and what a pair is good for.
+//! The measures of a comparison, how each is read from the record of one start, and which pairs are usable.
 //!
-//! A pair is void for reasons of the generator alone, or where the system tells nothing. Failed requests are the programs' own
-//! doing and void nothing: they are judged by themselves, and a pair with many of them tells nothing of the other measures.
+//! A pair is void for reasons of the generator alone, or if the system does not report figures. Failed requests are due
+//! to the programs and void nothing: they are judged by themselves, and a pair with many of them is not used for other
+//! measures.
 
 use super::duel::Duel;
 use crate::error::Result;
@@ -10,10 +11,10 @@ use crate::result::histogram;
 use crate::result::run::RunRecord;
 use stillgate_load::Void;
 
-/// A run with more failed requests than this share is not one of the work that was asked for.
+/// A run with a larger share of failed requests did not do the requested work.
 pub(crate) const FAILED_SHARE_MAX: f64 = 0.001;
 
-/// A generator thread that used, or waited for, more than this share of its CPU was the limit of a closed loop.
+/// A generator thread that used, or waited for, more than this share of its CPU was the bottleneck of a closed loop.
 const GENERATOR_SHARE_MAX: f64 = 0.9;
 
 /// With fewer requests p99.9 has no upper bound at 95%: it is hardly more than the slowest request.
@@ -26,12 +27,12 @@ pub(crate) struct Measure {
     pub(crate) name: &'static str,
     pub(crate) unit: &'static str,
     pub(crate) higher_is_better: bool,
-    /// What B is where it is worse.
+    /// The word for a worse B.
     pub(crate) worse: &'static str,
-    /// What B is where it is better.
+    /// The word for a better B.
     pub(crate) better: &'static str,
-    /// A smaller effect is not one, however certain. For what has next to no noise: every change of a program moves its
-    /// instructions by a few and its memory by a page.
+    /// A smaller effect does not count, however certain it is. For measures with next to no noise: every change of a
+    /// program changes its instructions by a few and its memory by a page.
     pub(crate) effect_min: f64,
 }
 
@@ -73,7 +74,7 @@ pub(crate) const PAIRED: [Measure; 6] = [
     },
 ];
 
-/// Counted apart, over repetitions and not in the pairs.
+/// Counted separately, over repetitions and not in the pairs.
 pub(crate) const INSTRUCTIONS: Measure = Measure {
     name: "instructions",
     unit: "instructions/request",
@@ -86,10 +87,10 @@ pub(crate) const INSTRUCTIONS: Measure = Measure {
 /// See [`Measure::effect_min`].
 pub(crate) const EFFECT_MIN: f64 = 0.01;
 
-/// One start's figure for each of [`PAIRED`]; none where it was not measured.
+/// One start's figure for each of [`PAIRED`]; `None` where it was not measured.
 pub(crate) type Reading = [Option<f64>; PAIRED.len()];
 
-/// Of what is read from the open loop.
+/// Unit of the measures of the open loop.
 pub(crate) const LATENCY_UNIT: &str = "us";
 
 /// Whether there is a measure of this name.
@@ -97,12 +98,12 @@ pub(crate) fn is_known(name: &str) -> bool {
     PAIRED.iter().chain([&INSTRUCTIONS]).any(|measure| measure.name == name)
 }
 
-/// Where tables have the measure of this name.
+/// The index of the measure of this name in tables.
 pub(crate) fn place(name: &str) -> usize {
     PAIRED.iter().position(|measure| measure.name == name).unwrap_or(PAIRED.len())
 }
 
-/// What is too small to count for a measure of this name.
+/// The smallest effect that counts for a measure of this name.
 pub(crate) fn effect_min(name: &str) -> f64 {
     PAIRED.iter().chain([&INSTRUCTIONS]).find(|measure| measure.name == name).map_or(0.0, |measure| measure.effect_min)
 }
@@ -112,7 +113,7 @@ pub(crate) fn named(name: &str) -> Option<&'static Measure> {
     PAIRED.iter().chain([&INSTRUCTIONS]).find(|measure| measure.name == name)
 }
 
-/// The figure of one start by itself; else why it is none.
+/// The figure of one start by itself, or the reason why there is none.
 pub(super) fn of_one(measure: &Measure, record: &SideRecord) -> Result<f64> {
     let is_latency = measure.unit == LATENCY_UNIT;
     let run = if is_latency { &record.rated } else { &record.saturation };
@@ -137,27 +138,28 @@ pub(super) fn of_one(measure: &Measure, record: &SideRecord) -> Result<f64> {
         // There may have been no open loop.
         false => read_side(&SideRecord { rated: record.saturation.clone(), ..record.clone() }, [true; PAIRED.len()])?,
     };
-    at.and_then(|at| figures[at]).ok_or_else(|| format!("{} is not read of a start", measure.name).into())
+    at.and_then(|at| figures[at]).ok_or_else(|| format!("{} is not measured per start", measure.name).into())
 }
 
-/// What is judged together: in each comparison the pairs' measures, failed requests, and instructions where they are counted.
+/// The number of hypotheses that are judged together: in each comparison the pairs' measures, failed requests, and
+/// instructions if they are counted.
 pub(crate) fn family(comparisons: usize, instructions: bool) -> usize {
     comparisons * (PAIRED.len() + 1 + usize::from(instructions))
 }
 
-/// Why a pair cannot be used at all; none: it can.
+/// The reason why a pair cannot be used at all, if any.
 pub(crate) fn void(pair: &Duel<'_>) -> Option<String> {
     of_either(pair, |record| {
         generators_reason(&record.saturation).or_else(|| unmeasured(record).filter(|_| failing_side(record).is_none()))
     })
 }
 
-/// Why a pair is of other work than was asked for: failed requests.
+/// The reason why a pair did other work than was requested: failed requests.
 pub(crate) fn failing(pair: &Duel<'_>) -> Option<String> {
     of_either(pair, failing_side)
 }
 
-/// Whether more requests of one side failed than its other measures bear.
+/// Whether one side failed too many requests for its other measures to be valid.
 pub(crate) fn is_failing(record: &SideRecord) -> bool {
     failing_side(record).is_some()
 }
@@ -171,20 +173,20 @@ pub(crate) fn failed_share(record: &SideRecord) -> f64 {
     (closed.failed() + open.failed()) as f64 / (closed.asked() + open.asked()).max(1) as f64
 }
 
-/// Why a pair tells nothing of latencies: the generator was late in an open loop. What was measured before that loop, with
-/// the generator never waiting for a clock, is as good as any.
+/// The reason why a pair is not valid for latencies: the generator was late in an open loop. Measurements before that
+/// loop, in which the generator never waits for a clock, are not affected.
 pub(crate) fn late(pair: &Duel<'_>) -> Option<String> {
     of_either(pair, |record| generators_reason(&record.rated))
 }
 
-/// Why a pair that is not void tells nothing of a measure; none: it does.
+/// The reason why a pair that is not void has no value for a measure, if any.
 pub(crate) fn missing(pair: &Duel<'_>, measure: &Measure) -> Option<String> {
     let failed = failing(pair);
     if failed.is_some() || measure.unit == LATENCY_UNIT && late(pair).is_some() {
         return failed.or_else(|| late(pair));
     }
     match measure.name {
-        // Where it was the limit on one side only, the other is slower by at least as much as it seems.
+        // If it was the limit on one side only, the other is slower by at least the measured difference.
         "throughput" if generator_was_the_limit(pair.a) && generator_was_the_limit(pair.b) => Some(
             "the generator, which had no CPU left: the rates are its own; give it more CPUs (--load-cpus)".to_owned(),
         ),
@@ -208,14 +210,14 @@ pub(crate) fn read(pair: &Duel<'_>) -> Result<(Reading, Reading)> {
     Ok((side(pair.between.one, pair.a)?, side(pair.between.other, pair.b)?))
 }
 
-/// The first side with a reason, and that.
+/// The first side with a reason, and the reason.
 fn of_either(pair: &Duel<'_>, reason: impl Fn(&SideRecord) -> Option<String>) -> Option<String> {
     [(pair.between.one, pair.a), (pair.between.other, pair.b)]
         .into_iter()
         .find_map(|(side, record)| Some(format!("{side:?}: {}", reason(record)?)))
 }
 
-/// Why a run says more about the generator than about its target. That nothing was answered is the target's doing.
+/// The reason why a run shows the generator rather than its target. No answers at all are the target's doing.
 fn generators_reason(run: &RunRecord) -> Option<String> {
     let of_target = Void::NoAnswers.to_string();
     run.void.iter().find(|reason| **reason != of_target).cloned()
@@ -227,14 +229,14 @@ fn generator_was_the_limit(record: &SideRecord) -> bool {
     run.generator_cpu_share_max.is_some_and(|share| share + wait > GENERATOR_SHARE_MAX)
 }
 
-/// There is no ratio to nothing.
+/// A ratio to nothing does not exist.
 fn unmeasured(side: &SideRecord) -> Option<String> {
     let nothing = [
         (
             side.cpu_us_per_request <= 0.0,
-            "it used no CPU time that the system tells of; start it in the foreground, or measure for longer (--saturation)",
+            "the system reports no CPU time for it; start it in the foreground, or measure for longer (--saturation)",
         ),
-        (side.rss_kib == 0, "its memory is not told"),
+        (side.rss_kib == 0, "the system does not report its memory"),
     ];
     nothing.into_iter().find_map(|(is, reason)| is.then(|| reason.to_owned()))
 }

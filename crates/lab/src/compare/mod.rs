@@ -1,10 +1,10 @@
 //! `stillgate-lab compare`: which of two to six programs is slower, with a stated error.
 //!
-//! [`subject`] makes what was typed into targets ([`revisions`] builds git revisions); [`run`] measures them in rounds, in the
-//! orders of [`rounds`], each side by [`side`]; [`instructions`] counts apart. [`analysis`] is pure and says what it all means,
-//! two builds at a time ([`duel`]), by the measures of [`measures`], the error budget of [`looks`], and the rules of
-//! [`failures`] and, for instructions, of [`repetitions`].
-//! [`table`] and [`markdown`] show it in the sentences of [`words`]. [`alone`] measures one program by the same means.
+//! [`subject`] turns the arguments into targets ([`revisions`] builds git revisions); [`run`] measures them in rounds,
+//! in the orders of [`rounds`], each side by [`side`]; [`instructions`] counts separately. [`analysis`] is pure and
+//! judges the results, two builds at a time ([`duel`]), by the measures of [`measures`], the error budget of [`looks`],
+//! and the rules of [`failures`] and, for instructions, of [`repetitions`]. [`table`] and [`markdown`] show it in the
+//! sentences of [`words`]. [`alone`] measures one program by the same means.
 
 pub(crate) mod alone;
 pub(crate) mod analysis;

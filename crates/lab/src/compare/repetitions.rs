@@ -1,38 +1,40 @@
 //! Judging a figure with hardly any noise from a few repetitions a side: instructions per request.
 //!
-//! Three repetitions a side show how little noise there is: Student's test of two samples with pooled variance, on logarithms,
-//! with a noise of at least [`NOISE_MIN`]. A difference below 1% is none, however certain
+//! Three repetitions a side show how little noise there is: Student's test of two samples with pooled variance, on
+//! logarithms, with a noise of at least [`NOISE_MIN`]. A difference below 1% does not count, however certain
 //! ([`Measure::effect_min`](super::measures::Measure::effect_min)).
 //!
-//! They cannot show a difference. Counts may have two states, such as a table that grows in one start and not in the other, and
-//! then all of A are in the one and all of B in the other in 3% of comparisons, without any noise around them. So
-//! where the three differ more are counted, as many as [`needed`], and a difference must then also show in the ranks of all of them
-//! (Mann and Whitney), whatever they scatter like. Where it ends there, the error is that of the ranks, as the three only say
-//! whether to go on. `false_alarms` holds the rule to the stated error with heavy tails and with states.
+//! They cannot prove a difference. Counts may have two states, for example a table that grows in one start and not in
+//! another, and in 3% of comparisons all of A are in one and all of B in the other, without any noise around them. So
+//! if the three differ, more are counted, as many as [`needed`], and a difference must then also show in the ranks of
+//! all of them (Mann and Whitney), whatever their distribution. The error is then that of the ranks, since the first
+//! three only decide whether to continue. `false_alarms` checks the stated error of this rule with heavy tails and with
+//! states.
 
 use stillgate_stats::{effect_beyond, mann_whitney, minimum_detectable_effect_two_sample, two_sample_t};
 
-/// Standard deviation of a repetition's logarithm that is assumed at least.
+/// Smallest assumed standard deviation of a repetition's logarithm.
 const NOISE_MIN: f64 = 1e-4;
 
-/// Fewer repetitions a side than this leave the noise unknown.
+/// Fewer repetitions per side leave the noise unknown.
 const REPETITIONS_MIN: usize = 2;
 
-/// What the repetitions say, on a logarithmic scale, B over A.
+/// The difference between the repetitions, on a logarithmic scale, B over A.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Difference {
     pub(crate) effect: f64,
     pub(crate) low: f64,
     pub(crate) high: f64,
-    /// Two-sided: the larger one of both tests.
+    /// Two-sided: the larger p-value of both tests.
     pub(crate) p_value: f64,
-    /// That of Student's test.
+    /// The p-value of Student's test.
     by_noise: f64,
     pub(crate) minimum_detectable: f64,
 }
 
-/// None where a side has under two repetitions or a figure is not above zero. `level` is the two-sided error of the interval
-/// and of the minimum detectable difference, `power` of the latter; a difference below `effect_min` counts as none.
+/// `None` if a side has fewer than two repetitions or a figure is not above zero. `level` is the two-sided error of the
+/// interval and of the minimum detectable difference, `power` that of the latter; a difference below `effect_min` does
+/// not count.
 pub(crate) fn difference(a: &[f64], b: &[f64], level: f64, power: f64, effect_min: f64) -> Option<Difference> {
     let positive = |values: &[f64]| values.iter().all(|value| *value > 0.0 && value.is_finite());
     if a.len().min(b.len()) < REPETITIONS_MIN || !positive(a) || !positive(b) {
@@ -54,14 +56,14 @@ pub(crate) fn difference(a: &[f64], b: &[f64], level: f64, power: f64, effect_mi
     })
 }
 
-/// Whether so many repetitions seem to differ by enough, so that more would show whether they do.
+/// Whether this many repetitions seem to differ enough for more of them to decide.
 pub(crate) fn seem_to_differ(a: &[f64], b: &[f64], error: f64, effect_min: f64) -> bool {
     let found = difference(a, b, error, 0.5, effect_min);
     found.is_some_and(|found| found.by_noise <= error && found.effect.abs() >= effect_min)
 }
 
-/// Repetitions a side with which all of one above all of the other have a p-value by ranks of at most `level`, above 0: the
-/// two of all ways to deal them out.
+/// Repetitions per side with which all of one side above all of the other have a p-value by ranks of at most `level`
+/// (above 0): two of all possible arrangements.
 pub(crate) fn needed(level: f64) -> usize {
     let (mut count, mut ways) = (1, 2.0);
     while 2.0 / ways > level {
@@ -82,7 +84,7 @@ mod tests {
         let clear = difference(&around(1000.0), &around(1050.0), 0.001, 0.9, 0.0).unwrap();
         assert!(clear.p_value < 0.001 && clear.low > 0.04 && clear.high < 0.06, "{clear:?}");
         assert!(clear.minimum_detectable < 0.02, "{clear:?}");
-        // Of three the ranks cannot say it, but that more would.
+        // The ranks of three cannot show it; those of more could.
         let (a, b) = (&around(1000.0)[..3], &around(1050.0)[..3]);
         assert!(difference(a, b, 0.001, 0.9, 0.0).unwrap().p_value >= 0.1 && seem_to_differ(a, b, 0.01, 0.01));
         assert!(!seem_to_differ(a, b, 0.01, 0.06) && !seem_to_differ(a, a, 0.01, 0.0));

@@ -1,11 +1,11 @@
-//! Git revisions of a Cargo project: each built once, in a worktree of its own, and kept.
+//! Git revisions of a Cargo project: each is built once, in its own worktree, and kept.
 //!
 //! A revision's binary is kept under its commit, profile, package and compiler, so a comparison with the same release
 //! tomorrow builds one side only. All revisions of a repository share a target folder, so that their dependencies are
-//! compiled once. The repository itself is left as it is, but for the worktree while it builds. Two runs at once wait for
-//! each other at a lock that ends with its holder.
+//! compiled once. The repository itself is not changed, except for the worktree during a build. Concurrent runs wait
+//! for each other at a lock that ends with its holder.
 //!
-//! What does not build is said so, with the last lines of the compiler's.
+//! A failed build is reported with the compiler's last lines.
 
 use crate::error::{Error, Result};
 use crate::git::{self, git, run, short};
@@ -15,10 +15,10 @@ use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Lines of a build's output that are shown where it fails.
+/// Lines of a failed build's output that are shown.
 const BUILD_LINES_MAX: usize = 30;
 
-/// What of a project is built, and how.
+/// What to build of a project, and how.
 #[derive(Debug, Clone)]
 pub(crate) struct Build {
     pub(crate) package: Option<String>,
@@ -30,23 +30,23 @@ pub(crate) struct Build {
 #[derive(Debug)]
 pub(crate) struct Repository {
     top: PathBuf,
-    /// Of the project within the repository.
+    /// Path of the project within the repository.
     prefix: PathBuf,
     cache: PathBuf,
     build: Build,
 }
 
-/// A revision that was built.
+/// A built revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Built {
     pub(crate) commit: String,
     pub(crate) binary: PathBuf,
-    /// Whether it was there already.
+    /// Whether it was already built.
     pub(crate) reused: bool,
 }
 
 impl Repository {
-    /// `folder` is anywhere in the repository, where the project's `Cargo.toml` is; `cache` holds what is kept, of all
+    /// `folder` is any folder of the repository that has the project's `Cargo.toml`; `cache` holds the builds of all
     /// repositories.
     pub(crate) fn open(folder: &Path, cache: &Path, build: Build) -> Result<Repository> {
         let top = git::top(folder)?;
@@ -60,7 +60,7 @@ impl Repository {
         Ok(Repository { top, prefix: PathBuf::from(prefix), cache, build })
     }
 
-    /// What is uncommitted is in no revision; a note where there is such.
+    /// A note if there are uncommitted changes, which are in no revision.
     pub(crate) fn uncommitted(&self) -> Result<Option<String>> {
         git::uncommitted(&self.top)
     }
@@ -70,14 +70,14 @@ impl Repository {
         git::commit(&self.top, revision)
     }
 
-    /// The binary of a commit. `note` is told what takes long.
+    /// The binary of a commit. `note` is called before anything that takes long.
     pub(crate) fn binary(&self, commit: &str, mut note: impl FnMut(&str)) -> Result<Built> {
         let kept = self.cache.join("binaries").join(format!("{}-{}", short(commit), self.key()?));
         if let Some(binary) = the_file_in(&kept) {
             return Ok(Built { commit: commit.to_owned(), binary, reused: true });
         }
         let _lock = self.lock(&mut note)?;
-        // Somebody else may have built it while this run waited.
+        // Another run may have built it while this one waited.
         if let Some(binary) = the_file_in(&kept) {
             return Ok(Built { commit: commit.to_owned(), binary, reused: true });
         }
@@ -98,7 +98,7 @@ impl Repository {
         Ok(short_hash(&[&String::from_utf8_lossy(&rustc.stdout), &prefix, &words.join("\n")]))
     }
 
-    /// Held until it is dropped; the system lets go of it where the process ends in any other way.
+    /// Held until it is dropped; the system releases it if the process ends in any other way.
     fn lock(&self, note: &mut impl FnMut(&str)) -> Result<File> {
         let path = self.cache.join("lock");
         let failed = |error: std::io::Error| Error::new(format!("cannot lock {}: {error}", path.display()));
@@ -138,7 +138,7 @@ impl Repository {
         let mut executables = executables(&String::from_utf8_lossy(&output.stdout));
         match executables.len() {
             1 => Ok(executables.remove(0)),
-            0 => Err(Error::new(format!("{} builds no binary; say which with --package and --bin", short(commit)))),
+            0 => Err(Error::new(format!("{} builds no binary; choose one with --package and --bin", short(commit)))),
             _ => {
                 let names: Vec<_> = executables.iter().filter_map(|path| path.file_name()?.to_str()).collect();
                 Err(Error::new(format!(
@@ -151,13 +151,13 @@ impl Repository {
     }
 }
 
-/// Where builds are kept unless `--cache` says otherwise.
+/// Default folder of builds, without `--cache`.
 pub(crate) fn default_cache() -> Result<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute("XDG_CACHE_HOME")
         .or_else(|| Some(absolute("HOME")?.join(".cache")))
         .map(|cache| cache.join("stillgate-lab"))
-        .ok_or_else(|| "neither XDG_CACHE_HOME nor HOME is set; say with --cache where to keep builds".into())
+        .ok_or_else(|| "neither XDG_CACHE_HOME nor HOME is set; choose a folder for builds with --cache".into())
 }
 
 /// A checkout beside the repository's own, removed when dropped.
@@ -170,7 +170,7 @@ impl<'a> Worktree<'a> {
     fn add(top: &'a Path, cache: &Path, commit: &str) -> Result<Worktree<'a>> {
         let path = cache.join("worktrees").join(short(commit));
         let worktree = Worktree { top, path };
-        // One that a killed run left.
+        // Left by a killed run.
         worktree.remove();
         let shown = worktree.path.to_string_lossy();
         git(top, &["worktree", "add", "--force", "--detach", "--quiet", &shown, commit])?
@@ -180,7 +180,7 @@ impl<'a> Worktree<'a> {
 
     fn remove(&self) {
         let shown = self.path.to_string_lossy();
-        // Most often there is none; what is left matters to the next `add` only, which says so.
+        // There usually is none; leftovers matter to the next `add` only, which reports them.
         let _ = git(self.top, &["worktree", "remove", "--force", &shown]);
         let _ = fs::remove_dir_all(&self.path);
     }
@@ -200,7 +200,7 @@ fn executables(messages: &str) -> Vec<PathBuf> {
     messages.lines().filter_map(executable).collect()
 }
 
-/// Copies a binary where it is kept; a folder of this name is either whole or not there.
+/// Copies a binary to the cache; a folder of this name is either complete or absent.
 fn keep(executable: &Path, kept: &Path) -> Result<PathBuf> {
     let failed = |error: std::io::Error| Error::new(format!("cannot keep a binary in {}: {error}", kept.display()));
     let name = executable.file_name().unwrap_or(executable.as_os_str());

@@ -1,13 +1,13 @@
-//! In which order the builds of a round are started and loaded.
+//! The order in which the builds of a round are started and loaded.
 //!
-//! Half of the pairs begin with A: a machine that slows down over the run, or whose second start of two is the warmer one, then
-//! favours neither. With more builds each stands as often in each place, and comes as often right after each other one, as the
-//! number of rounds allows (Williams 1949). Which round has which order is drawn.
+//! Half of the pairs begin with A: a machine that slows down over the run, or whose second start of two is the warmer
+//! one, then favours neither. With more builds each is as often in each place, and comes as often right after each
+//! other one, as the number of rounds allows (Williams 1949). The assignment of orders to rounds is random.
 
 use crate::result::compare::{CompareDesign, Side};
 use stillgate_stats::Random;
 
-/// Of each round: a function of builds, rounds and seed.
+/// The order of each round: a function of builds, rounds and seed.
 pub(crate) fn orders(design: &CompareDesign) -> Vec<Vec<Side>> {
     let rows = williams(design.builds.clamp(2, Side::ALL.len()));
     let mut orders: Vec<Vec<Side>> = (0..design.pairs).map(|round| rows[round % rows.len()].clone()).collect();
@@ -15,8 +15,8 @@ pub(crate) fn orders(design: &CompareDesign) -> Vec<Vec<Side>> {
     orders
 }
 
-/// A square of which each row and column has each build once, and each two neighbours of a row are so in no other row; of an odd
-/// number of builds, two squares.
+/// A square in which each row and column has each build once, and no two rows have the same two neighbours in sequence;
+/// for an odd number of builds, two squares.
 fn williams(builds: usize) -> Vec<Vec<Side>> {
     // 0, 1, n-1, 2, n-2, …: all steps between neighbours differ.
     let step = |place: usize| if place.is_multiple_of(2) { (builds - place / 2) % builds } else { place.div_ceil(2) };

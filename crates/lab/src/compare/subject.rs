@@ -1,7 +1,8 @@
-//! What A and B are: commands, binaries or git revisions, as typed, made into targets that can be started.
+//! Turns A and B (commands, binaries or git revisions, as typed) into targets that can be started.
 //!
-//! With `--repo` both are revisions. Otherwise what has a space or a `{placeholder}` is a command, the rest is a binary. A
-//! binary is started as the gateway that `--target`, or else its name, says it is, or with the words of `--args`.
+//! With `--repo` both are revisions. Otherwise a text with a space or a `{placeholder}` is a command, any other a
+//! binary. A binary is started as the gateway given by `--target`, or else by its name, or with the arguments of
+//! `--args`.
 
 use super::revisions::Repository;
 use crate::cli::typed::quoted_word;
@@ -17,13 +18,13 @@ const NAME_CHARACTERS_MAX: usize = 48;
 /// How both sides are started.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Manner {
-    /// As which gateway; none: as its name says.
+    /// The kind of gateway; `None`: by its name.
     pub(crate) kind: Option<Kind>,
-    /// Words after the binary.
+    /// Arguments of the binary.
     pub(crate) words: Option<String>,
-    /// Where it will listen; none: a free port.
+    /// Address to listen at; `None`: a free port.
     pub(crate) address: Option<SocketAddr>,
-    /// The gateway's configuration; none: one that proxies everything.
+    /// The gateway's configuration; `None`: one that proxies everything.
     pub(crate) configuration: Option<String>,
 }
 
@@ -31,11 +32,11 @@ pub(crate) struct Manner {
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) spec: Spec,
-    /// The commit, of a revision.
+    /// The commit, for a revision.
     pub(crate) revision: Option<String>,
 }
 
-/// Of a command or a binary.
+/// A side from a command or a binary.
 pub(crate) fn program(text: &str, side: Side, manner: &Manner, folder: &Path) -> Result<Asked> {
     let is_file = Path::new(text).is_file();
     if !is_file && text.contains([' ', '{']) {
@@ -43,14 +44,14 @@ pub(crate) fn program(text: &str, side: Side, manner: &Manner, folder: &Path) ->
     }
     let path = find(text).ok_or_else(|| {
         Error::new(format!(
-            "{side:?}: {text:?} is no file and not on PATH; give a binary, a command in quotes (\"program --listen \
+            "{side:?}: {text:?} is not a file and not on PATH; give a binary, a command in quotes (\"program --listen \
              {{address}}\"), or revisions with --repo"
         ))
     })?;
     Ok(Asked { spec: binary(text, &path, side, manner, folder)?, revision: None })
 }
 
-/// Of a git revision, which is built where it is not kept yet. `text` is its name as typed.
+/// A side from a git revision, which is built unless that is done. `text` is its name as typed.
 pub(crate) fn revision(
     text: &str,
     commit: &str,
@@ -68,13 +69,13 @@ pub(crate) fn revision(
 fn command(text: &str, side: Side, manner: &Manner, folder: &Path) -> Result<Asked> {
     if let Some(kind) = manner.kind.filter(|kind| *kind != Kind::Command) {
         return Err(Error::new(format!(
-            "{side:?}: {text:?} is a command, which says itself how to start; leave out `--target {}`, or give the binary",
+            "{side:?}: {text:?} is a command and needs no kind; leave out `--target {}`, or give the binary",
             kind.name()
         )));
     }
     if manner.configuration.is_some() {
         return Err(Error::new(format!(
-            "{side:?}: {text:?} is a command; name its configuration in it, not by --config"
+            "{side:?}: {text:?} is a command; put its configuration into it instead of --config"
         )));
     }
     if manner.words.is_some() {
@@ -90,7 +91,7 @@ fn binary(text: &str, path: &Path, side: Side, manner: &Manner, folder: &Path) -
     let kind = manner.kind.or_else(|| if manner.words.is_some() { None } else { named() });
     let words = manner.words.as_deref();
     if manner.configuration.is_some() && matches!(kind, None | Some(Kind::Command)) {
-        return Err(Error::new(format!("{side:?}: --config is for gateways; say which by --target, or use --args")));
+        return Err(Error::new(format!("{side:?}: --config is for gateways; choose one by --target, or use --args")));
     }
     match (kind, words) {
         (Some(Kind::Command) | None, Some(words)) => {
@@ -98,7 +99,7 @@ fn binary(text: &str, path: &Path, side: Side, manner: &Manner, folder: &Path) -
             Ok(Spec { command: Some(command), ..spec })
         }
         (Some(Kind::Command) | None, None) => Err(Error::new(format!(
-            "{side:?}: how is {text:?} started? Say --target stillgate, nginx, nginx-lua, haproxy or envoy, or its words: \
+            "{side:?}: cannot tell how to start {text:?}; add --target stillgate, nginx, nginx-lua, haproxy or envoy, or its arguments: \
              --args '--listen {{address}} --upstream {{upstream}}'"
         ))),
         (Some(kind), words) => {
@@ -109,7 +110,7 @@ fn binary(text: &str, path: &Path, side: Side, manner: &Manner, folder: &Path) -
     }
 }
 
-/// As it was typed, but for the end of a long command.
+/// As it was typed, with the end of a long command cut.
 pub(crate) fn shown(text: &str) -> String {
     let mut name: String = text.chars().take(NAME_CHARACTERS_MAX).collect();
     if name.len() < text.len() {
@@ -123,12 +124,12 @@ fn spec(text: &str, side: Side, manner: &Manner, folder: &Path) -> Spec {
     Spec { name, address: manner.address, ..Spec::built_in(Kind::Command, folder.to_owned()) }
 }
 
-/// `stillgate` of `stillgate-1.2`.
+/// `stillgate` from `stillgate-1.2`.
 fn kind_in(name: &str) -> Option<Kind> {
     [Kind::Stillgate, Kind::Nginx, Kind::Haproxy, Kind::Envoy].into_iter().find(|kind| name.starts_with(kind.name()))
 }
 
-/// A path as it is, a bare name on `PATH`.
+/// A path as it is, a bare name from `PATH`.
 fn find(text: &str) -> Option<PathBuf> {
     let path = Path::new(text);
     if path.is_file() {
@@ -166,9 +167,9 @@ mod tests {
         check("sh", &nginx, Ok((Kind::Nginx, None)));
         check("/bin/sh", &words, Ok((Kind::Command, Some("/bin/sh -l {address}"))));
         check("/bin/sh", &plain, Err("how is \"/bin/sh\" started"));
-        check("no-such-binary", &plain, Err("is no file and not on PATH"));
-        check("./no/such", &nginx, Err("is no file"));
-        check("", &plain, Err("is no file"));
+        check("no-such-binary", &plain, Err("is not a file and not on PATH"));
+        check("./no/such", &nginx, Err("is not a file"));
+        check("", &plain, Err("is not a file"));
         check("serve {address}", &nginx, Err("leave out `--target nginx`"));
         check("serve {address}", &words, Err("put the words of --args into it"));
     }

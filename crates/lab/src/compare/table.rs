@@ -1,14 +1,14 @@
-//! A comparison for the terminal: the verdict, who was compared, a table of the measures for each comparison, the verdicts,
+//! A comparison for the terminal: the verdict, the builds, a table of the measures for each comparison, the verdicts,
 //! the decision.
 
 use super::words;
 use crate::result::compare::{Between, CompareAnalysis, CompareResult, MeasureAnalysis, MeasureVerdict};
 use std::fmt::Write as _;
 
-/// All of it, ending in a line feed.
+/// The whole text, ending in a line feed.
 pub(crate) fn of(result: &CompareResult) -> String {
     let mut out = String::new();
-    // A `String` takes every write.
+    // Writing to a `String` cannot fail.
     let _ = write_all(result, &mut out);
     out
 }
@@ -77,7 +77,7 @@ fn write_comparison(
     Ok(())
 }
 
-/// What may hold words of a program, without what a terminal would obey.
+/// A text that may contain output of a program, without terminal control characters.
 fn printable(text: &str) -> String {
     text.trim_end().replace(|character: char| character.is_control() && character != '\n', "\u{fffd}")
 }

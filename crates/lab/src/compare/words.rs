@@ -8,10 +8,10 @@ use crate::result::compare::{
     Between, CompareDesign, Crash, Decision, Failures, Judged, MeasureAnalysis, MeasureVerdict,
 };
 
-/// More pairs than this are no advice.
+/// Advice to run more pairs than this is not given.
 const PAIRS_ADVISED_MAX: f64 = 1000.0;
 
-/// What stands beside changes and the figures of both sides: they look like bad arithmetic otherwise.
+/// The note on changes and the figures of both sides: without it they look like bad arithmetic.
 pub(crate) fn paired_note(between: Between) -> String {
     let Between { one, other } = between;
     format!(
@@ -20,12 +20,12 @@ pub(crate) fn paired_note(between: Between) -> String {
     )
 }
 
-/// The first sentence of a verdict, and what is behind it.
+/// The first sentence of a verdict, and the rest.
 pub(crate) fn headline(sentence: &str) -> (&str, &str) {
     sentence.find(". ").map_or((sentence, ""), |at| (&sentence[..=at], &sentence[at + 2..]))
 }
 
-/// Of one measure.
+/// The sentence about one measure.
 pub(super) fn measure(measure: &Measure, analysis: &MeasureAnalysis, margin: f64) -> String {
     let name = measure.name;
     let differs = |word: &str| {
@@ -40,17 +40,17 @@ pub(super) fn measure(measure: &Measure, analysis: &MeasureAnalysis, margin: f64
         MeasureVerdict::Slower => differs(measure.worse),
         MeasureVerdict::Faster => differs(measure.better),
         MeasureVerdict::NoDifference if analysis.minimum_detectable.is_infinite() => {
-            format!("{name}: so few pairs can show no difference")
+            format!("{name}: too few pairs to show any difference")
         }
         MeasureVerdict::NoDifference => {
             let (detectable, interval) = (size(analysis.minimum_detectable), interval(analysis.low, analysis.high));
             let word = if analysis.is_within(margin) { "no difference" } else { "cannot say" };
-            format!("{name}: {word}; {interval}, and a difference of {detectable} or more would have been seen")
+            format!("{name}: {word}; {interval}, and a difference of {detectable} or more would have been detected")
         }
     }
 }
 
-/// The first line of a reason, which may hold the log of a program, and how many others there are.
+/// The first line of a reason, which may contain the log of a program, and the number of the other lines.
 pub(crate) fn in_short(reason: &str) -> String {
     match reason.trim_end().split_once('\n') {
         None => reason.trim_end().to_owned(),
@@ -58,7 +58,7 @@ pub(crate) fn in_short(reason: &str) -> String {
     }
 }
 
-/// Of failed requests, where there are any.
+/// The sentence about failed requests, if there are any.
 pub(super) fn failures(failures: &Failures, between: Between) -> String {
     let Between { one, .. } = between;
     let Failures { a, b, pairs_a_more, pairs_b_more, .. } = failures;
@@ -76,7 +76,7 @@ pub(super) fn failures(failures: &Failures, between: Between) -> String {
     )
 }
 
-/// Of the whole, where it is not void.
+/// The sentence about the whole, if it is not void.
 pub(super) fn decision(
     decision: Decision,
     design: &CompareDesign,
@@ -124,11 +124,11 @@ fn would_have_been_seen(analysis: &MeasureAnalysis, power: &str) -> String {
     let MeasureAnalysis { measure, low, high, minimum_detectable, .. } = analysis;
     let (detectable, interval) = (size(*minimum_detectable), interval(*low, *high));
     format!(
-        " The change in {measure} is {interval}; one of {detectable} or more would have been seen with a probability of {power}."
+        " The change in {measure} is {interval}; one of {detectable} or more would have been detected with a probability of {power}."
     )
 }
 
-/// Of a program that ended.
+/// The sentence about a program that ended.
 pub(super) fn crashed(crash: &Crash, between: Between, design: &CompareDesign) -> String {
     let Between { one, other } = between;
     let when = crash.pair.map_or("the pilot".to_owned(), |pair| format!("pair {pair} of {}", design.pairs));
@@ -137,19 +137,21 @@ pub(super) fn crashed(crash: &Crash, between: Between, design: &CompareDesign) -
     )
 }
 
-/// Of measures that lack too many pairs.
+/// The sentence about measures that lack too many pairs.
 pub(super) fn not_judged(names: &[&str], missing: usize, pairs: usize, reason: &str) -> String {
     let names = names.join(", ");
     format!("{names} not judged: {missing} of {pairs} pairs cannot be used, the first because of {reason}")
 }
 
-/// Of a comparison that says nothing.
+/// The sentence about a void comparison.
 pub(super) fn void(void_pairs: usize, pairs: usize, share_max: f64, reason: &str) -> String {
     let allowed = share(share_max);
-    format!("Void: {void_pairs} of {pairs} pairs cannot be used, {allowed} may be; the first because of {reason}")
+    format!(
+        "Void: {void_pairs} of {pairs} pairs cannot be used (at most {allowed} allowed); the first because of {reason}"
+    )
 }
 
-/// Of a comparison that was broken off, or is looked at where it cannot be.
+/// The sentence about a comparison that was interrupted, or has no look planned at this point.
 pub(super) fn unfinished(done: usize, planned: usize, void: usize) -> String {
     let why = match void {
         0 => "no look was planned there".to_owned(),
@@ -158,7 +160,7 @@ pub(super) fn unfinished(done: usize, planned: usize, void: usize) -> String {
     format!("Unfinished: {done} of {planned} pairs were run, and {why}; nothing is decided")
 }
 
-/// Of all comparisons with the baseline, where there are several.
+/// The sentence about all comparisons with the baseline, if there are several.
 pub(super) fn together(all: &[&Judged], rounds: usize) -> String {
     let with = |decision: Decision| {
         let named = all.iter().filter(|judged| judged.analysis.decision == decision);
@@ -188,7 +190,7 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// Why B cannot be said to be not worse.
+/// The reason why B cannot be called not worse.
 fn undecided(
     design: &CompareDesign,
     (between, found, failures): (Between, &[(&Measure, MeasureAnalysis)], &Failures),
@@ -208,7 +210,7 @@ fn undecided(
     failing.into_iter().chain(open).collect()
 }
 
-/// None: it is decided.
+/// `None`: it is decided.
 fn undecided_measure(analysis: &MeasureAnalysis, design: &CompareDesign, pairs: usize) -> Option<String> {
     let (name, margin) = (&analysis.measure, share(design.margin));
     let detectable = analysis.minimum_detectable;
@@ -216,7 +218,7 @@ fn undecided_measure(analysis: &MeasureAnalysis, design: &CompareDesign, pairs: 
         return None;
     }
     if detectable.is_infinite() {
-        return Some(format!("so few pairs can show no difference in {name}"));
+        return Some(format!("too few pairs to show any difference in {name}"));
     }
     if detectable <= design.margin {
         let worst = size(worst(analysis));
@@ -224,18 +226,20 @@ fn undecided_measure(analysis: &MeasureAnalysis, design: &CompareDesign, pairs: 
             "{name} may be worse by as much as {worst}, more than the margin of {margin}; run more pairs (--pairs)"
         ));
     }
-    // What can be seen goes with the root of the number of pairs; what counts as a change does not.
+    // The detectable difference shrinks with the root of the number of pairs; the smallest change that counts does not.
     let least = measures::effect_min(name);
     let needed = (pairs as f64 * (detectable.ln_1p() / design.margin.ln_1p()).powi(2)).ceil();
     let advice = if design.margin <= least {
-        format!("smaller ones count as none, so no --margin below {} can be had", share(least))
+        format!("smaller ones do not count, so --margin cannot be below {}", share(least))
     } else if needed <= PAIRS_ADVISED_MAX {
         format!("about {needed} pairs (--pairs) would show it")
     } else {
         "a quieter machine is needed".to_owned()
     };
     let detectable = size(detectable);
-    Some(format!("a change in {name} must be {detectable} to be seen, more than the margin of {margin}; {advice}"))
+    Some(format!(
+        "only a change in {name} of {detectable} or more can be detected, which is above the margin of {margin}; {advice}"
+    ))
 }
 
 /// `3 pairs`
@@ -243,7 +247,7 @@ fn pairs_in_words(pairs: usize) -> String {
     if pairs == 1 { "1 pair".to_owned() } else { format!("{pairs} pairs") }
 }
 
-/// `0.05%`; what is not quite nothing is not said to be.
+/// `0.05%`; a share above zero is never shown as zero.
 fn failed_share(share: f64) -> String {
     match share {
         0.0 => "0%".to_owned(),
@@ -252,7 +256,7 @@ fn failed_share(share: f64) -> String {
     }
 }
 
-/// `5.2%` of 0.052 and of -0.052.
+/// `5.2%` for 0.052 and for -0.052.
 pub(super) fn size(effect: f64) -> String {
     format!("{:.1}%", effect.abs() * 100.0)
 }
@@ -262,7 +266,7 @@ pub(super) fn change(effect: f64) -> String {
     format!("{:+.1}%", effect * 100.0)
 }
 
-/// `-1.0% to +2.5%`; so few pairs may bound nothing.
+/// `-1.0% to +2.5%`; with few pairs an end may be unbounded.
 pub(super) fn interval(low: f64, high: f64) -> String {
     if high.is_infinite() { "not bounded".to_owned() } else { format!("{} to {}", change(low), change(high)) }
 }
@@ -277,7 +281,7 @@ pub(super) fn p(value: f64) -> String {
     if value >= 0.001 { format!("{value:.3}") } else { format!("{value:.1e}") }
 }
 
-/// A figure to some four digits.
+/// A figure to about four digits.
 pub(super) fn figure(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 1000.0 => 0,
@@ -293,7 +297,7 @@ pub(super) fn detectable(effect: f64) -> String {
     if effect.is_infinite() { "none".to_owned() } else { size(effect) }
 }
 
-/// What was done.
+/// The sentence about the design.
 pub(super) fn design(design: &CompareDesign, done: usize) -> String {
     let looks = match design.looks.as_slice() {
         [] => String::new(),

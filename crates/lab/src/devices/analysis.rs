@@ -1,17 +1,18 @@
-//! What the rounds say of two gateways: a pure function of design and rounds, so that `verify` can make it again.
+//! The analysis of rounds of two gateways: a pure function of design and rounds, so that `verify` can repeat it.
 //!
-//! As in `compare`: Wilcoxon's signed-rank test on the logarithms of the rounds' ratios, Hodges and Lehmann's effect with its
-//! interval, p-values corrected over the measures by Holm's method. How many rounds there are was fixed before the first.
+//! As in `compare`: Wilcoxon's signed-rank test on the logarithms of the rounds' ratios, Hodges and Lehmann's effect
+//! with its interval, p-values corrected over the measures by Holm's method. The number of rounds was fixed before the
+//! first.
 
 use crate::result::devices::{
     DevicesAnalysis, DevicesDecision, DevicesDesign, DevicesMeasure, DevicesRound, DevicesRun,
 };
 use stillgate_stats::{hodges_lehmann, holm, log_ratios, median, signed_rank};
 
-/// More void rounds than this share are not what was designed.
+/// With a larger share of void rounds the result does not follow its design.
 const VOID_SHARE_MAX: f64 = 0.2;
 
-/// A measure: its name, its unit, and how it is read of a run.
+/// A measure: its name, its unit, and how it is read from a run.
 type Measure = (&'static str, &'static str, fn(&DevicesRun) -> Option<f64>);
 
 const MEASURES: [Measure; 2] = [
@@ -21,7 +22,7 @@ const MEASURES: [Measure; 2] = [
 
 /// Fewer rounds cannot show any difference with this error.
 pub(crate) fn rounds_min(alpha: f64) -> usize {
-    // The smallest p of the exact test is 2 / 2^n; Holm asks the most of the first of the measures.
+    // The smallest p of the exact test is 2 / 2^n; Holm's method is strictest with the first of the measures.
     let first = alpha / MEASURES.len() as f64;
     (1..64).find(|rounds| 2.0 / f64::from(*rounds).exp2() <= first).unwrap_or(64) as usize
 }
@@ -55,8 +56,9 @@ pub(crate) fn analyse(design: &DevicesDesign, rounds: &[DevicesRound]) -> Device
         let why = "the gateways' processes are elsewhere or have ended, so their CPU time is unknown";
         (DevicesDecision::Void, format!("Void: {why}."))
     } else if broken > broken_a {
-        let what =
-            format!("B broke its word on {broken} messages (A: {broken_a}): lost, refused but delivered, out of order");
+        let what = format!(
+            "B broke its guarantees for {broken} messages (A: {broken_a}): lost, refused but delivered, out of order"
+        );
         (DevicesDecision::Worse, format!("B is worse than A: {what}."))
     } else {
         decide(design, &analysis.measures, rounds.len(), sound.len())
@@ -74,7 +76,7 @@ fn judge(measure: &Measure, sound: &[&DevicesRound], level: f64) -> Option<(Devi
         Some(estimate) => (estimate.value, estimate.interval.low, estimate.interval.high),
         None => (median(&ratios)?, f64::NEG_INFINITY, f64::INFINITY),
     };
-    // JSON has no infinity: an interval that is not known is wider than any that is.
+    // JSON has no infinity: an unknown interval is written wider than any known one.
     let known = |end: f64| end.exp_m1().clamp(-1.0, 1e6);
     let found = DevicesMeasure {
         measure: (*name).to_owned(),
@@ -182,7 +184,7 @@ mod tests {
             run.messages.as_mut().unwrap().lost = 1;
             run
         });
-        check(&lost, DevicesDecision::Worse, "broke its word on 10 messages (A: 0)");
+        check(&lost, DevicesDecision::Worse, "broke its guarantees for 10 messages (A: 0)");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! One connection of the back-end: a request of the device API at a time, kept alive.
+//! One connection of the back-end: one request of the device API at a time, kept alive.
 
 use super::plan::Api;
 use rustix::event::epoll::EventFlags;
@@ -6,24 +6,24 @@ use socket2::Socket;
 use std::io::{Read as _, Write as _};
 use stillgate_wire::{Framing, HeadLimits, Method, Progress, ResponseHead};
 
-/// An answer of the device API is a few hundred bytes.
+/// Most bytes of an answer of the device API, which usually has a few hundred.
 const INPUT_BYTES_MAX: usize = 1 << 20;
 
-/// What a request is of.
+/// The subject of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     Message(u32),
     Broadcast,
 }
 
-/// What came of it.
+/// The result of a request.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// With its body.
+    /// A status and the body.
     Status(u16, Vec<u8>),
     /// The connection ended before the answer.
     Broken(String),
-    /// What came is not HTTP, or has no length.
+    /// The answer is not HTTP, or has no length.
     Wrong(String),
 }
 
@@ -62,7 +62,8 @@ impl BackEnd {
         }
     }
 
-    /// Its socket can do something; an answer, when there is one. An idle connection that has ended is gone quietly.
+    /// Called when its socket is ready; returns an answer, when there is one. The end of an idle connection is not
+    /// reported.
     pub(super) fn ready(&mut self, buffer: &mut [u8]) -> Option<Answer> {
         if !self.connected {
             if let Some(error) = self.socket.as_ref()?.take_error().ok().flatten() {
@@ -83,7 +84,7 @@ impl BackEnd {
         }
     }
 
-    /// Writes what it can.
+    /// Writes as much as it can.
     pub(super) fn flush(&mut self) -> Option<Answer> {
         let mut socket = self.socket.as_ref().filter(|_| self.connected)?;
         while !self.output.is_empty() {
@@ -132,7 +133,7 @@ impl BackEnd {
     }
 }
 
-/// None: later.
+/// `None`: later.
 fn receive(mut socket: &Socket, buffer: &mut [u8]) -> Result<Option<usize>, String> {
     match socket.read(buffer) {
         Ok(0) => Err("the gateway closed the connection".to_owned()),

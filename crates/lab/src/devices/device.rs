@@ -1,6 +1,7 @@
-//! One mock device: what it reads, and what it says to that.
+//! One mock device: what it reads, and how it responds.
 //!
-//! An idle one has a descriptor and some counters; what it reads goes through a buffer that all share, unless a frame came in part.
+//! An idle one has a descriptor and some counters; input goes through a buffer that all share, unless a frame came in
+//! part.
 
 use super::frames::{self, Opcode};
 use super::ledger::Ledger;
@@ -14,18 +15,19 @@ use std::io;
 use stillgate_load::{Link, Tickets};
 use stillgate_wire::{HeadLimits, Method, Name, Progress, ResponseHead};
 
-/// Any 16 bytes will do: it only shows that the server speaks WebSocket. Theirs is the example of RFC 6455 section 1.3.
+/// Any 16 bytes will do: the key only proves that the server speaks WebSocket. These are the example of RFC 6455
+/// section 1.3.
 pub(super) const HANDSHAKE_KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const HANDSHAKE_ACCEPT: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
-/// More than this unread is no answer to a handshake, and no message of ours.
+/// More unread input is neither an answer to a handshake nor one of our messages.
 const INPUT_BYTES_MAX: usize = 2 << 20;
 
-/// Retry-After without a number that makes sense.
+/// Assumed if Retry-After has no usable number.
 const RETRY_AFTER_S: u64 = 1;
 const RETRY_AFTER_S_MAX: u64 = 60;
 
-/// How far a connection is.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Stage {
     #[default]
@@ -35,20 +37,20 @@ pub(super) enum Stage {
     Securing,
     Shaking,
     Online,
-    /// Its handshake was refused for good.
+    /// Its handshake was refused permanently.
     Refused,
 }
 
-/// Why a connection is over.
+/// The reason why a connection ended.
 #[derive(Debug, PartialEq)]
 pub(super) enum Ended {
-    /// With a status other than 101; after so many seconds it may try again.
+    /// A status other than 101; after this many seconds it may try again.
     Answered { status: u16, retry_after_s: Option<u64> },
-    /// The gateway has said why.
+    /// The gateway closed it with this code.
     Closed(u16),
-    /// No word.
+    /// It ended without a close frame.
     Gone(String),
-    /// What came is no WebSocket.
+    /// The input is not WebSocket.
     Wrong(String),
 }
 
@@ -56,25 +58,25 @@ pub(super) enum Ended {
 #[derive(Debug, Default)]
 pub(super) struct Device {
     pub(super) link: Option<Link>,
-    /// With TLS: what it resumes by when it comes back.
+    /// With TLS, the tickets for resumption when it reconnects.
     pub(super) tickets: Option<Tickets>,
     pub(super) stage: Stage,
-    /// Counts them; the first is 1.
+    /// The number of its connections so far; the first is 1.
     pub(super) connection: u32,
     pub(super) begun_ns: u64,
-    /// What epoll is asked for.
+    /// The events registered with epoll.
     pub(super) watched: EventFlags,
     input: Vec<u8>,
     output: Vec<u8>,
     /// Session and token of the last greeting.
     resume: Option<Box<(String, String)>>,
-    /// It has shown its token, and the greeting that was under way then is not the answer to it.
+    /// It has sent its token, and a greeting that was already under way is not the answer to it.
     has_shown: bool,
-    /// The highest number it has got.
+    /// The highest number that it received.
     last: Option<u32>,
 }
 
-/// What a device needs of the fleet.
+/// The parts of the fleet that a device needs.
 pub(super) struct Surroundings<'a> {
     pub(super) number: u32,
     pub(super) ack: Ack,
@@ -86,21 +88,21 @@ pub(super) struct Surroundings<'a> {
     pub(super) seen: &'a mut Seen,
 }
 
-/// What devices have seen besides messages of ours.
+/// What devices received besides our messages.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct Seen {
     pub(super) pings: u64,
     pub(super) resumed: u64,
     /// TLS handshakes.
     pub(super) tls: TlsHandshakes,
-    /// Messages of a broadcast, and when the last came.
+    /// Messages of a broadcast, and the time of the last one.
     pub(super) broadcast: u64,
     pub(super) broadcast_last_ns: u64,
-    /// Of other senders.
+    /// Messages of other senders.
     pub(super) others: u64,
 }
 
-/// What a gateway says.
+/// A message of a gateway.
 #[derive(Deserialize)]
 struct Said<'a> {
     r#type: &'a str,
@@ -113,7 +115,7 @@ struct Said<'a> {
 }
 
 impl Device {
-    /// A socket that is being connected, and what is to be said when it is.
+    /// A socket that is being connected, and the handshake to send then.
     pub(super) fn begin(&mut self, link: Link, handshake: Vec<u8>, now_ns: u64) {
         self.link = Some(link);
         self.stage = Stage::Connecting;
@@ -124,7 +126,7 @@ impl Device {
         self.output = handshake;
     }
 
-    /// Without a word.
+    /// Without a close frame.
     pub(super) fn drop_connection(&mut self, stage: Stage) {
         self.link = None;
         self.stage = stage;
@@ -132,18 +134,18 @@ impl Device {
         self.output = Vec::new();
     }
 
-    /// What it waits for.
+    /// The events that it waits for.
     pub(super) fn wanted(&self) -> EventFlags {
         match self.stage {
             Stage::Connecting => EventFlags::OUT,
-            // The output waits for the end of TLS's handshake, which says itself what it has to write.
+            // The output waits for the end of the TLS handshake, which reports its own writes.
             Stage::Securing if self.is_flushed() => EventFlags::IN,
             _ if self.output.is_empty() && self.is_flushed() => EventFlags::IN,
             _ => EventFlags::IN | EventFlags::OUT,
         }
     }
 
-    /// Its socket can do something.
+    /// Called when its socket is ready.
     pub(super) fn ready(&mut self, buffer: &mut [u8], around: &mut Surroundings<'_>) -> Result<(), Ended> {
         let Some(link) = &mut self.link else { return Ok(()) };
         link.woken(false);
@@ -166,7 +168,7 @@ impl Device {
         self.flush()
     }
 
-    /// Whether there was something.
+    /// Whether there was any input.
     fn read(&mut self, buffer: &mut [u8], around: &mut Surroundings<'_>) -> Result<bool, Ended> {
         let Some(link) = self.link.as_mut() else { return Ok(false) };
         let read = match link.read(buffer) {
@@ -191,7 +193,7 @@ impl Device {
         }
     }
 
-    /// Takes what is whole, and says how much that was.
+    /// Handles complete frames, and returns their length.
     fn take(&mut self, bytes: &[u8], around: &mut Surroundings<'_>) -> Result<usize, Ended> {
         let mut taken = 0;
         if self.stage == Stage::Shaking {
@@ -216,7 +218,7 @@ impl Device {
         Ok(taken)
     }
 
-    /// The length of the answer to the handshake, once it is there.
+    /// The length of the answer to the handshake, once it is complete.
     fn handshake(&mut self, bytes: &[u8], around: &mut Surroundings<'_>) -> Result<Option<usize>, Ended> {
         around.head.reset();
         let head = &mut *around.head;
@@ -339,7 +341,7 @@ pub(super) fn gone(error: &io::Error) -> Ended {
 mod tests {
     use super::*;
 
-    /// What a device says to what it hears, over any split of it.
+    /// A device's responses to an input, for any split of it.
     fn said(ack: Ack, input: &[u8], split: usize) -> (Result<Vec<u8>, Ended>, Seen) {
         let (mut ledger, mut head, mut seen) = (Ledger::new(), ResponseHead::default(), Seen::default());
         for _ in 0..8 {

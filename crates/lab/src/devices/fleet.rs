@@ -1,7 +1,7 @@
-//! The event loop: everything that can wake it, and what is due by the clock.
+//! The event loop: everything that can wake it, and everything that is due by the clock.
 //!
-//! Connects, messages and drops have a schedule each that does not wait for the gateway. A device that was refused for now, or whose
-//! connection ended, comes back by itself.
+//! Connects, messages and drops each have a schedule that does not wait for the gateway. A device that was refused
+//! temporarily, or whose connection ended, reconnects by itself.
 
 use super::back_end::{Answer, Asked, BackEnd};
 use super::device::{Device, Ended, Seen, Stage, Surroundings, gone};
@@ -26,25 +26,25 @@ use stillgate_wire::ResponseHead;
 
 const EVENTS_MAX: usize = 512;
 
-/// Read at once.
+/// Bytes per read.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// Handshakes under way: more would only wait in the listener's queue.
+/// Concurrent handshakes: more would only wait in the listener's queue.
 const HANDSHAKES_MAX: usize = 256;
 
 /// Epoll data of back-ends' connections; devices have smaller numbers.
 const BACK_END: u64 = 1 << 40;
 
-/// The longest a turn waits: how soon Ctrl-C and time-outs are seen.
+/// The longest wait of a turn: how soon Ctrl-C and time-outs are noticed.
 const TURN: Duration = Duration::from_millis(50);
 
-/// A request is given up this much after the gateway should have given up waiting for the device.
+/// A request times out this much after the gateway should have stopped waiting for the device.
 const TIMEOUT_SPARE: Duration = Duration::from_secs(5);
 
-/// Nothing connects for so long: it will not.
+/// After this long without a new connection, no more are expected.
 const STALL: Duration = Duration::from_secs(30);
 
-/// A device that lost its connection comes back within this.
+/// A device that lost its connection reconnects within this time.
 const COMES_BACK_NS: u64 = 1_000_000_000;
 
 /// How a phase ended.
@@ -58,25 +58,26 @@ pub(super) enum Phase {
 /// All devices and back-ends of one gateway.
 pub(super) struct Fleet<'a> {
     plan: &'a Plan,
-    /// The gateway, or its nodes: a device connects to the one that its number says.
+    /// The gateway, or its nodes: the number of a device selects the node that it connects to.
     places: &'a [Place],
     stop: &'a AtomicBool,
     epoch: Instant,
     epoll: OwnedFd,
     devices: Vec<Device>,
-    /// As devices, they take turns with the nodes. The last is the first node's, and for broadcasts only.
+    /// They are assigned to the nodes in turn, as devices are. The last one belongs to the first node, and is only for
+    /// broadcasts.
     back_ends: Vec<BackEnd>,
     /// By node.
     idle: Vec<Vec<usize>>,
-    /// Messages that are due and found no connection idle, by node.
+    /// Messages that are due while no connection is idle, by node.
     waiting: Vec<VecDeque<u32>>,
     to_connect: VecDeque<u32>,
-    /// Those that come back, and when.
+    /// Devices that will reconnect, and when.
     later: BinaryHeap<Reverse<(u64, u32)>>,
     pub(super) connects: Pace,
     pub(super) messages: Option<Pace>,
     pub(super) churn: Option<Pace>,
-    /// Handshakes.
+    /// Handshakes under way.
     under_way: usize,
     pub(super) online: usize,
     pub(super) refused: usize,
@@ -138,7 +139,7 @@ impl<'a> Fleet<'a> {
         self.progress_ns = self.now_ns();
     }
 
-    /// All lose their connection at once, and come back in another order.
+    /// All lose their connection at once, and reconnect in another order.
     pub(super) fn storm(&mut self) {
         let mut order: Vec<u32> = Vec::new();
         for (number, device) in self.devices.iter_mut().enumerate() {
@@ -153,18 +154,18 @@ impl<'a> Fleet<'a> {
         self.progress_ns = self.now_ns();
     }
 
-    /// The connection that a device has now; 0: none.
+    /// The current connection of a device; 0: none.
     pub(super) fn connection(&self, device: u32) -> u32 {
         let device = &self.devices[device as usize];
         if device.stage == Stage::Online { device.connection } else { 0 }
     }
 
-    /// Whether no request waits for its answer.
+    /// Whether no request is waiting for its answer.
     pub(super) fn is_quiet(&self) -> bool {
         self.waiting.iter().all(VecDeque::is_empty) && self.back_ends.iter().all(|back_end| back_end.asked.is_none())
     }
 
-    /// Whether a broadcast is still to be answered.
+    /// Whether a broadcast is not answered yet.
     pub(super) fn is_broadcasting(&self) -> bool {
         self.back_ends.last().is_some_and(|back_end| back_end.asked.is_some())
     }
@@ -177,7 +178,7 @@ impl<'a> Fleet<'a> {
         self.ask(number, Asked::Broadcast, &body)
     }
 
-    /// Goes on until `done`; asked after every turn.
+    /// Continues until `done`, which is checked after every turn.
     pub(super) fn run(&mut self, mut done: impl FnMut(&Fleet<'_>) -> bool) -> Result<Phase> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
         loop {
@@ -202,13 +203,13 @@ impl<'a> Fleet<'a> {
                     Some(number) => self.on_back_end(number as usize)?,
                     None => self.on_device(data as u32)?,
                 }
-                // Between events, too: a batch of them takes longer than a message may be late.
+                // Also between events: a batch of them takes longer than a message may be late.
                 self.due_messages()?;
             }
         }
     }
 
-    /// Does what is due; when something is due next.
+    /// Does everything that is due; returns when something is due next.
     fn due(&mut self) -> Result<u64> {
         let now = self.now_ns();
         self.due_messages()?;
@@ -334,8 +335,7 @@ impl<'a> Fleet<'a> {
             }
             Ended::Answered { status, .. } if self.connected == 0 => {
                 return Err(Error::new(format!(
-                    "the gateway answers {status} to the handshake of device {}; does the URL lead to a route of device-gateway, \
-                     and does the device show what the route's plugins want?",
+                    "the gateway answers {status} to the handshake of device {}; does the URL lead to a route with device-gateway, and does the device send the credentials that the route's plugins require?",
                     self.plan.id(number as usize)
                 )));
             }
@@ -491,7 +491,7 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// Requests that were not answered when the gateway should long have done so.
+    /// Requests that were not answered although the gateway should have done so long ago.
     fn give_up(&mut self, now: u64) -> Result {
         let patience = (self.plan.timeout + TIMEOUT_SPARE).as_nanos() as u64;
         for (number, back_end) in self.back_ends.iter_mut().enumerate() {
@@ -512,7 +512,7 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// Whether a reply is the one of this message.
+/// Whether a reply belongs to this message.
 fn is_reply(asked: Asked, body: &[u8]) -> bool {
     let Asked::Message(number) = asked else { return true };
     let value: Option<serde_json::Value> = serde_json::from_slice(body).ok();
@@ -523,7 +523,7 @@ fn watch(epoll: &OwnedFd, source: impl AsFd, data: u64, flags: EventFlags) -> Re
     epoll::add(epoll, source, EventData::new_u64(data), flags).map_err(|error| Error::new(format!("epoll: {error}")))
 }
 
-/// Asks for something else, where it is something else.
+/// Changes the registration if other events are wanted.
 fn rewatch(
     epoll: &OwnedFd,
     source: Option<impl AsFd>,

@@ -1,9 +1,10 @@
-//! WebSocket frames (RFC 6455) as a client reads and writes them: a few bytes of code, no state.
+//! WebSocket frames (RFC 6455) as a client reads and writes them: a few lines of code, no state.
 //!
-//! The gateway's own codec is a server's, and the laboratory serves any gateway; a client that shares no code with the server also
-//! finds what both would get wrong alike. A message in several frames is refused: no gateway cuts the short ones that are sent here.
+//! The gateway's own codec is a server's, and the laboratory serves any gateway; a client that shares no code with the
+//! server also finds errors that both would share. A message in several frames is refused: no gateway splits the short
+//! ones that are sent here.
 
-/// A frame longer than this is no message of ours.
+/// A longer frame is not one of our messages.
 const PAYLOAD_BYTES_MAX: usize = 1 << 20;
 
 const FIN: u8 = 0x80;
@@ -19,10 +20,10 @@ pub(super) enum Opcode {
     Pong = 10,
 }
 
-/// Its kind, its payload, and how long it is with its head.
+/// Its kind, its payload, and its length including its head.
 type Frame<'a> = (Opcode, &'a [u8], usize);
 
-/// A whole frame at the beginning of `bytes`; none: there is more to come.
+/// A whole frame at the beginning of `bytes`; `None`: more bytes are needed.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<Frame<'_>>, &'static str> {
     let [first, second, ..] = *bytes else { return Ok(None) };
     let opcode = match first & !FIN {
@@ -57,7 +58,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Option<Frame<'_>>, &'static str> {
     Ok(bytes.get(head..head + length).map(|payload| (opcode, payload, head + length)))
 }
 
-/// Adds a frame, masked as a client's are.
+/// Adds a frame, masked as clients must.
 pub(super) fn write(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8], mask: [u8; 4]) {
     out.push(FIN | opcode as u8);
     match payload.len() {
@@ -75,7 +76,7 @@ pub(super) fn write(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8], mask: [u8
     out.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
 }
 
-/// The code of a close frame; 1005 where it has none.
+/// The code of a close frame; 1005 if it has none.
 pub(super) fn close_code(payload: &[u8]) -> u16 {
     const NONE: u16 = 1005;
     payload.first_chunk::<2>().map_or(NONE, |code| u16::from_be_bytes(*code))

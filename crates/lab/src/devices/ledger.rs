@@ -1,8 +1,8 @@
-//! What became of each message: when it was due, whether its device got it, what its sender was answered.
+//! The history of each message: when it was due, whether its device received it, and which answer its sender got.
 //!
-//! The two ends are compared here. An acknowledgement of what never arrived, a refusal of what did, and a message that overtook one
-//! that was done before it began are the gateway's broken promises; a second delivery is not, because a device that comes back may
-//! get a message again.
+//! The two ends are compared here. An acknowledgement of a message that never arrived, a refusal of one that did, and a
+//! message that overtook one completed before it began are broken guarantees of the gateway; a second delivery is not,
+//! because a device that reconnects may get a message again.
 
 use crate::result::devices::Messages;
 use hdrhistogram::Histogram;
@@ -10,16 +10,16 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use stillgate_load::outcome;
 
-/// What a sender was answered, as a status; or why it was not.
+/// The sender's answer as a status, or why there is none.
 pub(super) const BROKEN: u16 = 1;
 pub(super) const TIMED_OUT: u16 = 2;
-/// 200 with a reply that is not this message's.
+/// 200 with the reply to another message.
 pub(super) const WRONG_REPLY: u16 = 3;
 
-/// Statuses that say: it was not delivered.
+/// Statuses that mean that it was not delivered.
 const REFUSALS: [u16; 5] = [404, 409, 410, 413, 429];
 
-/// Started later than this after it was due.
+/// A message is late if it is started later than this after it was due.
 const LATE_NS: u64 = 10_000_000;
 
 /// One message.
@@ -29,7 +29,7 @@ struct Entry {
     device: u32,
     /// The device's connection when it was sent; 0: it had none.
     connection: u32,
-    /// The number that the next message would have had when this one was answered; 0: not yet.
+    /// The number that the next message would have had when this one was answered; 0: not answered yet.
     done_before: u32,
     answer: u16,
     received: u8,
@@ -44,7 +44,7 @@ pub(super) struct Ledger {
     late: u64,
 }
 
-/// Of one phase, in nanoseconds.
+/// Times of one phase, in nanoseconds.
 #[derive(Debug)]
 struct Times {
     corrected: Histogram<u64>,
@@ -63,7 +63,7 @@ impl Ledger {
         Ledger { entries: Vec::new(), times: Times::new(), reordered: 0, late: 0 }
     }
 
-    /// A message is due; its number. `connection` is the device's, 0 where it has none.
+    /// Registers a message that is due, and returns its number. `connection` is the device's, 0 if it has none.
     pub(super) fn begin(&mut self, due_ns: u64, now_ns: u64, device: u32, connection: u32) -> u32 {
         self.late += u64::from(now_ns.saturating_sub(due_ns) > LATE_NS);
         self.entries.push(Entry { due_ns, device, connection, done_before: 0, answer: 0, received: 0 });
@@ -79,7 +79,7 @@ impl Ledger {
         self.entries.get(number as usize).map(|entry| entry.device)
     }
 
-    /// A device has it. `last` is the highest number that it got before.
+    /// A device received it. `last` is the highest number that it received before.
     pub(super) fn received(&mut self, number: u32, device: u32, last: Option<u32>, now_ns: u64) {
         let Some(entry) = self.entries.get_mut(number as usize).filter(|entry| entry.device == device) else { return };
         entry.received = entry.received.saturating_add(1);
@@ -101,12 +101,13 @@ impl Ledger {
         self.times.uncorrected.saturating_record(now_ns.saturating_sub(sent_ns));
     }
 
-    /// Whether something that was answered as written may still be on its way.
+    /// Whether a message answered as written may still be on its way.
     pub(super) fn is_settled(&self, from: u32) -> bool {
         self.entries[from as usize..].iter().all(|entry| entry.answer != 202 || entry.received > 0)
     }
 
-    /// What came of the messages from this number on; the times begin anew. `connection` tells a device's present connection.
+    /// The results of the messages from this number on; the times start again from nothing. `connection` gives a
+    /// device's current connection.
     pub(super) fn close(&mut self, from: u32, seconds: f64, connection: impl Fn(u32) -> u32) -> Messages {
         let range = from as usize..self.entries.len();
         let mut found = Messages { sent: range.len() as u64, seconds, ..Messages::default() };
@@ -133,7 +134,7 @@ impl Ledger {
                 }
                 202 => {
                     found.acknowledged += 1;
-                    // What the kernel took goes with the connection; that is what `written` says.
+                    // Data in the kernel is lost with the connection; `written` promises no more.
                     let stayed = entry.connection != 0 && connection(entry.device) == entry.connection;
                     found.lost += u64::from(!arrived && stayed);
                     found.went_with_connection += u64::from(!arrived && !stayed);
@@ -217,7 +218,7 @@ mod tests {
             let number = ledger.begin(0, LATE_NS + 1, 0, 1);
             ledger.received(number, 0, None, 5);
             ledger.received(number, 0, Some(number), 6);
-            // Of another device: not ours.
+            // From another device: not counted.
             ledger.received(number, 1, None, 6);
             ledger.answered(number, 200, 0, 10);
         });

@@ -6,9 +6,9 @@
 //!                          └─ ledger: what was sent, received and answered
 //! ```
 //!
-//! One thread does all of it: what a device received and what its sender was answered are compared without a lock, and the other
-//! CPUs are the gateway's. [`plan`] is what was typed, [`run`] the phases of one run, [`rounds`] two gateways in turn, and
-//! [`analysis`] a pure function of the rounds. [`words`] shows what came of it.
+//! One thread does all of it: deliveries and answers are compared without a lock, and the other CPUs are left to the
+//! gateway. [`plan`] holds the arguments, [`run`] the phases of one run, [`rounds`] two gateways in alternation, and
+//! [`analysis`] a pure function of the rounds. [`words`] formats the results.
 
 pub(crate) mod analysis;
 mod back_end;

@@ -1,6 +1,6 @@
-//! When the next of many evenly spaced things is due: a schedule that does not wait for what is late.
+//! A schedule of evenly spaced events that does not wait for late ones.
 
-/// So many a second from `begin_ns` on.
+/// A fixed rate per second from `begin_ns` on.
 #[derive(Debug, Clone)]
 pub(super) struct Pace {
     begin_ns: u64,
@@ -14,12 +14,12 @@ impl Pace {
         Pace { begin_ns: now_ns, interval_ns: 1e9 / per_s, taken: 0 }
     }
 
-    /// When the next is due.
+    /// When the next one is due.
     pub(super) fn due_ns(&self) -> u64 {
         self.begin_ns + (self.taken as f64 * self.interval_ns) as u64
     }
 
-    /// The next, if it is due: when it was.
+    /// Takes the next one if it is due, and returns when it was.
     pub(super) fn take(&mut self, now_ns: u64) -> Option<u64> {
         let due = self.due_ns();
         (due <= now_ns).then(|| {
@@ -28,7 +28,7 @@ impl Pace {
         })
     }
 
-    /// The schedule goes on from now: what could not be done before is not made up for in a burst.
+    /// The schedule continues from now: missed events are not made up for in a burst.
     pub(super) fn skip_to(&mut self, now_ns: u64) {
         if self.due_ns() < now_ns {
             *self = Pace { begin_ns: now_ns, taken: 0, interval_ns: self.interval_ns };

@@ -1,4 +1,4 @@
-//! What a run of mock devices is to do, read from what was typed: impossible wishes end here, with what to write instead.
+//! The plan of a run of mock devices, from the arguments: impossible ones are refused here, with what to write instead.
 
 use super::sockets;
 use crate::cli::values::Header;
@@ -8,13 +8,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use stillgate_load::{Target, Tls, TlsError, Trust};
 
-/// Stands for the device's id in the URL and in header fields.
+/// The placeholder of the device's id in the URL and in header fields.
 pub(crate) const ID: &str = "{id}";
 
-/// In its place while a URL is read; letters that nobody writes.
+/// Replaces it while a URL is parsed; unlikely to occur in one.
 const PLACEHOLDER: &str = "stillgate0lab0device0id";
 
-/// What a message's answer waits for.
+/// The event that a message's answer waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Ack {
     /// The kernel has it
@@ -35,7 +35,7 @@ impl Ack {
     }
 }
 
-/// Which of several nodes a message is sent to.
+/// The node that a message is sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Via {
     /// A random one
@@ -56,20 +56,20 @@ impl Via {
     }
 }
 
-/// Where devices connect.
+/// The URL at which devices connect.
 #[derive(Debug, Clone)]
 pub(crate) struct Door {
     pub(crate) address: SocketAddr,
-    /// None: without.
+    /// `None`: without TLS.
     pub(super) tls: Option<Tls>,
-    /// The handshake, around the id; one part more than there are ids in it.
+    /// The handshake, split around the id; one part more than it has ids.
     request: Vec<String>,
     pub(super) sources: Vec<IpAddr>,
 }
 
 impl Door {
-    /// Of a `ws://` or `wss://` URL, or `http://` or `https://`, with `{id}` in it or in a header field. `trust` is asked with TLS
-    /// only.
+    /// From a `ws://` or `wss://` URL, or `http://` or `https://`, with `{id}` in it or in a header field. `trust` is
+    /// called with TLS only.
     pub(crate) fn read(url: &str, headers: &[Header], devices: usize, trust: &Trust) -> Result<Door> {
         let at = |why: &dyn std::fmt::Display| Error::new(format!("{url:?}: {why}"));
         let web_socket = url.split_once("ws").filter(|(before, rest)| before.is_empty() && is_rest_of_scheme(rest));
@@ -94,7 +94,7 @@ impl Door {
         request.push_str("\r\n");
         let request: Vec<String> = request.split(ID).map(str::to_owned).collect();
         if request.len() == 1 {
-            return Err(at(&"nothing tells the devices apart; put {id} where the gateway reads the id, as in \
+            return Err(at(&"the devices have no ids; put {id} where the gateway reads the id, as in \
                              ws://127.0.0.1:9080/connect?device={id}, or in a header field: -H 'X-Device: {id}'"));
         }
         let address = *target.addresses.first().ok_or_else(|| at(&"it has no address"))?;
@@ -103,18 +103,18 @@ impl Door {
         Ok(Door { address, tls, request, sources })
     }
 
-    /// Whether the URL asks for TLS.
+    /// Whether the URL uses TLS.
     pub(crate) fn is_secure(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// The bytes a device begins with.
+    /// The first bytes that a device sends.
     pub(super) fn handshake(&self, id: &str) -> Vec<u8> {
         self.request.join(id).into_bytes()
     }
 }
 
-/// Behind the `ws` of a WebSocket's URL.
+/// The rest of a WebSocket URL's scheme, after `ws`.
 fn is_rest_of_scheme(rest: &str) -> bool {
     rest.starts_with("://") || rest.starts_with("s://")
 }
@@ -127,7 +127,7 @@ fn untrusted(error: TlsError) -> Error {
     }
 }
 
-/// Where the back-end sends.
+/// The device API that the back-end sends to.
 #[derive(Debug, Clone)]
 pub(crate) struct Api {
     pub(super) address: SocketAddr,
@@ -137,7 +137,7 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// Of the device API's URL.
+    /// From the device API's URL.
     pub(crate) fn read(url: &str, key: Option<&str>) -> Result<Api> {
         let at = |why: &dyn std::fmt::Display| Error::new(format!("--api {url:?}: {why}"));
         let target = Target::resolve(url).map_err(|error| at(&error))?;
@@ -155,7 +155,7 @@ impl Api {
         Ok(Api { address, host: target.host, base, key: key.map(str::to_owned) })
     }
 
-    /// A POST.
+    /// Writes a POST request.
     pub(super) fn post(&self, out: &mut Vec<u8>, path: std::fmt::Arguments<'_>, body: &str) {
         let key = self.key.as_ref().map(|key| format!("X-API-KEY: {key}\r\n")).unwrap_or_default();
         let text = format!(
@@ -172,56 +172,56 @@ impl Api {
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) door: Door,
-    /// None: nothing is sent.
+    /// `None`: no messages are sent.
     pub(crate) api: Option<Api>,
     pub(crate) pid: Option<u32>,
 }
 
-/// What is done with it.
+/// The workload.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) devices: usize,
-    /// Handshakes begun a second.
+    /// Handshakes begun per second.
     pub(crate) connect_rate: f64,
-    /// Messages a second; none: no messages.
+    /// Messages per second; `None`: no messages.
     pub(crate) message_rate: Option<f64>,
-    /// Added to each body.
+    /// Bytes added to each body.
     pub(crate) padding: usize,
     pub(crate) ack: Ack,
-    /// What the gateway may take for an acknowledgement.
+    /// How long the gateway may wait for an acknowledgement.
     pub(crate) timeout: Duration,
     pub(crate) duration: Duration,
-    /// Nothing but pings before messages.
+    /// Time with nothing but pings before the messages.
     pub(crate) idle: Duration,
     /// Share of devices that drop each second.
     pub(crate) churn: f64,
-    /// Whether devices that come back show their token.
+    /// Whether reconnecting devices send their token.
     pub(crate) resume: bool,
     pub(crate) storm: bool,
-    /// One after the other.
+    /// Number of broadcasts, one after the other.
     pub(crate) broadcasts: usize,
-    /// Devices take turns with them.
+    /// Number of nodes; devices are assigned to them in turn.
     pub(crate) nodes: usize,
     pub(crate) via: Via,
-    /// Of each node.
+    /// Connections of the back-end to each node.
     pub(crate) back_ends: usize,
-    /// Ids begin with it.
+    /// Prefix of the ids.
     pub(crate) prefix: String,
     pub(crate) seed: u64,
 }
 
-/// Messages of one run: the ledger keeps 24 bytes of each.
+/// Messages of one run: the ledger keeps 24 bytes for each.
 const MESSAGES_MAX: f64 = 20e6;
 
-/// Room for a number behind it within what a gateway takes for an id.
+/// Leaves room for a number after it within a gateway's limit on ids.
 const PREFIX_BYTES_MAX: usize = 64;
 
 impl Plan {
-    /// Refuses what cannot be meant.
+    /// Refuses inconsistent plans.
     pub(crate) fn check(&self) -> Result {
         if self.message_rate.unwrap_or(0.0) * (self.duration.as_secs_f64() + 1.0) > MESSAGES_MAX {
             return Err(Error::new(format!(
-                "--message-rate for --duration is more than {MESSAGES_MAX} messages; ask for fewer, or for less time"
+                "--message-rate for --duration is more than {MESSAGES_MAX} messages; send fewer, or for less time"
             )));
         }
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
@@ -267,7 +267,7 @@ mod tests {
         door("http://127.0.0.1/{id}", &[], Ok("GET /d7 HTTP/1.1\r\nHost: 127.0.0.1\r\n"));
         let header = [Header("X-Device".to_owned(), "{id}".to_owned())];
         door("ws://127.0.0.1/connect", &header, Ok("GET /connect HTTP/1.1\r\n"));
-        door("ws://127.0.0.1/connect", &[], Err("nothing tells the devices apart"));
+        door("ws://127.0.0.1/connect", &[], Err("the devices have no ids"));
         door("wss://127.0.0.1/{id}", &[], Ok("GET /d7 HTTP/1.1\r\nHost: 127.0.0.1\r\n"));
         door("wsx://127.0.0.1/{id}", &[], Err("wsx://127.0.0.1/{id}"));
         door("ws://{id}.example/", &[], Err("not in the host"));

@@ -1,4 +1,4 @@
-//! Two gateways in turn: each round connects devices that were never there before to both, in random order, and sends them messages.
+//! Two gateways in alternation: each round connects new devices to both, in random order, and sends them messages.
 
 use super::plan::{Place, Plan};
 use super::run;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use stillgate_stats::Random;
 
-/// The rounds that were run to their end; `keep` sees them after each.
+/// The completed rounds; `keep` is called after each.
 pub(crate) fn run(
     plan: &Plan,
     places: (&[Place], &[Place]),
@@ -19,7 +19,7 @@ pub(crate) fn run(
 ) -> Result<Vec<DevicesRound>> {
     let mut progress = Progress::new("devices", run::steps(plan) * 2 * rounds as u64);
     let mut random = Random::new(plan.seed);
-    // Devices of a former command must not be there already.
+    // Devices of an earlier command must not still be connected.
     let begun = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let mut done: Vec<DevicesRound> = Vec::new();
     for round in 0..rounds {

@@ -1,4 +1,5 @@
-//! One run: connect by steps, idle, messages with churn, a broadcast, a storm; after each phase what it took of the gateway's process.
+//! One run: connecting in steps, idle time, messages with churn, a broadcast, a storm; after each phase, the resources
+//! that the gateway's process used.
 
 use super::fleet::{Fleet, Phase};
 use super::pace::Pace;
@@ -13,28 +14,28 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use stillgate_load::outcome;
 
-/// Numbers of devices at which the connects so far are summed up; the last is all.
+/// Numbers of devices at which the connects so far are summed up; the last step is all devices.
 const STEPS: [usize; 2] = [1_000, 10_000];
 
-/// After the last message, for what was written and not yet received.
+/// Wait after the last message for data that was written but not yet received.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// For memory and processor to come to rest after the last connect.
+/// Wait after the last connect until memory and CPU have settled.
 const REST: Duration = Duration::from_millis(300);
 
-/// For a broadcast to reach everybody.
+/// Time limit of a broadcast.
 const BROADCAST: Duration = Duration::from_secs(60);
 
-/// More late messages than this, and the latencies are this program's.
+/// With a larger share of late messages the latencies are this program's, not the gateway's.
 const LATE_SHARE_MAX: f64 = 0.01;
 
-/// Steps that [`run`] shows.
+/// Number of steps that [`run`] shows.
 pub(crate) fn steps(plan: &Plan) -> u64 {
     let others = [!plan.idle.is_zero(), plan.message_rate.is_some(), plan.broadcasts > 0, plan.storm];
     (ends(plan.devices).len() + others.iter().filter(|is| **is).count()) as u64
 }
 
-/// A run; `label` stands before each step. Interrupted, it is what was measured until then; an error if that is nothing.
+/// A run; `label` is shown before each step. If interrupted, it has the measurements so far; without any, it fails.
 pub(crate) fn run(
     plan: &Plan,
     places: &[Place],
@@ -43,7 +44,7 @@ pub(crate) fn run(
     progress: &mut Progress,
 ) -> Result<DevicesRun> {
     let processes = places.iter().map(|place| Process::find(place.pid, place.door.address));
-    // All or none: a sum without one of them would be wrong.
+    // All or none: a sum that lacks one of them would be wrong.
     let processes = processes.collect::<Result<Option<Vec<_>>>>()?.unwrap_or_default();
     let mut out = DevicesRun::default();
     if let Some((first, further)) = processes.split_first() {
@@ -70,7 +71,7 @@ pub(crate) fn run(
 struct Phases<'a, 'p> {
     plan: &'a Plan,
     fleet: Fleet<'a>,
-    /// Of every node; none where not all run on this machine.
+    /// Processes of all nodes; empty unless all of them run on this machine.
     processes: Vec<Process>,
     label: &'a str,
     progress: &'p mut Progress,
@@ -144,7 +145,7 @@ impl Phases<'_, '_> {
 
     fn messages(&mut self, out: &mut DevicesRun) -> Result<Phase> {
         let Some(rate) = self.plan.message_rate else { return Ok(Phase::Done) };
-        self.step(&format!("{rate} messages a second"));
+        self.step(&format!("{rate} messages per second"));
         let from = self.fleet.ledger.next();
         let (begin, cpu) = (Instant::now(), self.cpu_us());
         let now = self.fleet.now_ns();
@@ -160,7 +161,7 @@ impl Phases<'_, '_> {
         Ok(phase)
     }
 
-    /// No more are sent; what is under way is waited for.
+    /// Sends no more, and waits for those under way.
     fn end_messages(&mut self, from: u32, begin: Instant) -> Result<Messages> {
         self.fleet.messages = None;
         let seconds = begin.elapsed().as_secs_f64();
@@ -176,7 +177,7 @@ impl Phases<'_, '_> {
             return Ok(Phase::Done);
         }
         self.step("a message to all");
-        // One that comes back in the middle of a broadcast may get it, or not.
+        // A device that reconnects during a broadcast may get it or not.
         let mut phase = self.fleet.run(|fleet| fleet.online + fleet.refused >= self.plan.devices)?;
         let (from, begin, now) = (self.fleet.ledger.next(), Instant::now(), self.fleet.now_ns());
         self.fleet.messages = self.plan.message_rate.map(|rate| Pace::new(rate, now));
@@ -184,7 +185,7 @@ impl Phases<'_, '_> {
         while phase == Phase::Done && found.times_s.len() < self.plan.broadcasts {
             phase = self.one_broadcast(&mut found)?;
         }
-        // Those that were due while a broadcast was under way.
+        // Messages that became due during a broadcast.
         if self.plan.message_rate.is_some() {
             found.messages = Some(self.end_messages(from, begin)?);
         } else {
@@ -195,7 +196,7 @@ impl Phases<'_, '_> {
         Ok(phase)
     }
 
-    /// From the request to the last device.
+    /// The time from the request to the last device.
     fn one_broadcast(&mut self, found: &mut Broadcast) -> Result<Phase> {
         let before = self.fleet.seen.broadcast;
         let all = before + found.devices as u64;
@@ -207,7 +208,7 @@ impl Phases<'_, '_> {
         if phase == Phase::Interrupted {
             return Ok(phase);
         }
-        // One that did not reach all has no last device: the time that was waited for it.
+        // A broadcast that did not reach all has no last device: it gets the waiting time.
         let end_ns =
             if self.fleet.seen.broadcast >= all { self.fleet.seen.broadcast_last_ns } else { self.fleet.now_ns() };
         found.times_s.push(end_ns.saturating_sub(begin_ns) as f64 / 1e9);
@@ -219,7 +220,7 @@ impl Phases<'_, '_> {
         if !self.plan.storm {
             return Ok(Phase::Done);
         }
-        self.step("all drop at once and come back");
+        self.step("all drop at once and reconnect");
         let (devices, from) = (self.fleet.online, self.fleet.ledger.next());
         let (begin, cpu, connected, refused) =
             (Instant::now(), self.cpu_us(), self.fleet.connected, self.fleet.refused_for_now);
@@ -258,7 +259,8 @@ impl Phases<'_, '_> {
         self.sum(Process::rss_kib)
     }
 
-    /// The sum over all nodes. `None` if they run elsewhere, or one has ended, as in an upgrade: the run goes on without it.
+    /// The sum over all nodes. `None` if they run elsewhere, or one has ended, as in an upgrade: the run continues
+    /// without it.
     fn sum<T: std::iter::Sum>(&self, of: fn(&Process) -> Result<T>) -> Option<T> {
         if self.processes.is_empty() {
             return None;
@@ -266,7 +268,7 @@ impl Phases<'_, '_> {
         self.processes.iter().map(of).sum::<Result<T>>().ok()
     }
 
-    /// A share of what was used since then.
+    /// CPU time since then, divided by `of`.
     fn cpu_since(&self, before: Option<f64>, of: u64) -> Option<f64> {
         let used = self.cpu_us().zip(before).map(|(after, before)| after - before);
         used.filter(|_| of > 0).map(|used| used / of as f64)
@@ -281,8 +283,7 @@ fn late(messages: &Messages) -> Option<String> {
     let share = messages.late as f64 / messages.sent.max(1) as f64;
     (share > LATE_SHARE_MAX).then(|| {
         format!(
-            "{:.1}% of the messages were started more than 10 ms late by this program: it had too little CPU; \
-             ask for a lower --message-rate",
+            "{:.1}% of the messages were started more than 10 ms late by this program: it had too little CPU; use a lower --message-rate",
             share * 100.0
         )
     })

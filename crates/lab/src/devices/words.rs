@@ -1,4 +1,4 @@
-//! What came of a run as text.
+//! The results of a run as text.
 
 use crate::report::plain;
 use crate::result::devices::{Broadcast, ConnectStep, DevicesResult, DevicesRun, Idle, Messages, Storm, TlsHandshakes};
@@ -31,7 +31,7 @@ fn of_run(run: &DevicesRun, ack: &str) -> String {
     for step in &run.connects {
         connect(&mut out, step);
     }
-    line(&mut out, &format!("connects     {:.0} a second in all", run.connects_per_s));
+    line(&mut out, &format!("connects     {:.0} per second in all", run.connects_per_s));
     if let Some(bytes) = run.rss_bytes_per_device {
         line(&mut out, &format!("memory       {bytes:.0} bytes per device"));
     }
@@ -57,7 +57,7 @@ fn connect(out: &mut String, step: &ConnectStep) {
     let per_s = step.connects as f64 / step.seconds.max(1e-9);
     let (p50, p99) = (step.handshake.p50 / 1e3, step.handshake.p99 / 1e3);
     let head =
-        format!("to {:>9} {} connects in {:.2} s ({per_s:.0} a second)", step.devices, step.connects, step.seconds);
+        format!("to {:>9} {} connects in {:.2} s ({per_s:.0} per second)", step.devices, step.connects, step.seconds);
     line(out, &format!("{head}{cpu}{rss}; handshake p50 {p50:.2} ms, p99 {p99:.2} ms{}", tls(step.tls)));
 }
 
@@ -72,7 +72,7 @@ fn idle(out: &mut String, found: &Idle) {
 
 fn messages(out: &mut String, found: &Messages, ack: &str) {
     let per_s = found.sent as f64 / found.seconds.max(1e-9);
-    line(out, &format!("messages     {} in {:.1} s ({per_s:.0} a second), ack={ack}", found.sent, found.seconds));
+    line(out, &format!("messages     {} in {:.1} s ({per_s:.0} per second), ack={ack}", found.sent, found.seconds));
     let answers: Vec<String> = found.answers.iter().map(|(what, count)| format!("{what}: {count}")).collect();
     line(out, &format!("  answers    {}", answers.join(", ")));
     let Messages { lost, duplicated, reordered, refused_but_delivered, wrong_replies, .. } = found;
@@ -117,7 +117,7 @@ fn broadcast(out: &mut String, found: &Broadcast, ack: &str) {
 fn storm(out: &mut String, found: &Storm, ack: &str) {
     let cpu = found.cpu_us_per_connect.map(|us| format!(", {us:.1} us of CPU per connect")).unwrap_or_default();
     let later = if found.refused > 0 {
-        format!(", {} handshakes were told to retry later", found.refused)
+        format!(", {} handshakes were answered with Retry-After", found.refused)
     } else {
         String::new()
     };
@@ -222,11 +222,11 @@ mod tests {
         let result = DevicesResult { run: Some(run), ..DevicesResult::default() };
         expect![[r#"
             gateway      gateway�[31m, processes 7, 8: CPU time and memory are sums
-            to       100 100 connects in 0.10 s (1000 a second), 90.0 us of CPU each, 20.0 MiB; handshake p50 0.80 ms, p99 2.00 ms; TLS 100 full, 0 resumed
-            connects     1000 a second in all
+            to       100 100 connects in 0.10 s (1000 per second), 90.0 us of CPU each, 20.0 MiB; handshake p50 0.80 ms, p99 2.00 ms; TLS 100 full, 0 resumed
+            connects     1000 per second in all
             memory       2048 bytes per device
             idle         5.0 s, 3 pings, 1.00% of a CPU
-            messages     1000 in 10.0 s (100 a second), ack=
+            messages     1000 in 10.0 s (100 per second), ack=
               answers    200: 990, 410: 10
               kept       lost 1, duplicated 0, reordered 0
               answer      p50 0.80 ms, p99 2.00 ms, p99.9 3.00 ms, max 5.00 ms
@@ -234,7 +234,7 @@ mod tests {
               delivery    p50 0.80 ms, p99 2.00 ms, p99.9 3.00 ms, max 5.00 ms
               CPU        50.0 us per message, 20000 messages per CPU second
             broadcast    the last of 100 devices has it after 0.50 s, the longest of 2 broadcasts; 1 copies have NOT arrived
-            storm        100 devices were back after 2.00 s, 4 handshakes were told to retry later, 80.0 us of CPU per connect; TLS 1 full, 99 resumed
+            storm        100 devices were back after 2.00 s, 4 handshakes were answered with Retry-After, 80.0 us of CPU per connect; TLS 1 full, 99 resumed
             connections  2 ended: closed by the gateway, 1012
             sessions     2 resumed after the device reconnected
             VOID         it was interrupted

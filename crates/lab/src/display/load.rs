@@ -1,7 +1,7 @@
-//! A run of the load generator while it goes on.
+//! The display of a running load.
 //!
-//! On a terminal three lines that are drawn anew: what is done and what time is left, the last stretch, all so far. Otherwise a
-//! line a stretch.
+//! On a terminal there are three live lines: the current activity with the time left, the last interval, and the
+//! totals. Otherwise one line per interval.
 
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -11,16 +11,16 @@ use stillgate_load::plan::DURATION_UNBOUNDED;
 use stillgate_load::present::units;
 use stillgate_load::{Interval, Load, Pace, Protocol, outcome};
 
-/// A run while it goes on; the terminal is left clean when it is dropped.
+/// The display; the terminal is cleared when it is dropped.
 #[derive(Debug)]
 pub(crate) struct LoadDisplay {
-    /// None where standard error is no terminal.
+    /// `None` if standard error is not a terminal.
     bar: Option<ProgressBar>,
     /// Corrected latencies so far.
     total: Histogram<u64>,
     requests: u64,
     errors: u64,
-    /// Where requests are counted and not time.
+    /// Set if requests are counted and not time.
     requests_max: Option<u64>,
 }
 
@@ -43,7 +43,7 @@ impl LoadDisplay {
         LoadDisplay { bar, total: outcome::histogram(), requests: 0, errors: 0, requests_max: load.requests }
     }
 
-    /// The next stretch.
+    /// Shows the next interval.
     pub(crate) fn show(&mut self, interval: &Interval<'_>) {
         let end = interval.start + interval.length;
         let latencies = &interval.latencies.corrected;
@@ -79,7 +79,7 @@ impl Drop for LoadDisplay {
     }
 }
 
-/// What is about to happen.
+/// The announcement of the run.
 fn beginning(load: &Load) -> String {
     let pace = match load.pace {
         Pace::Closed => "as fast as it answers".to_owned(),

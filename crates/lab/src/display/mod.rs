@@ -1,6 +1,6 @@
-//! What long work shows on standard error: live lines where it is a terminal, plain ones otherwise.
+//! Progress of long operations on standard error: live lines on a terminal, plain ones otherwise.
 //!
-//! Nothing here goes to standard output: that is for results.
+//! Nothing here goes to standard output, which is for results.
 
 mod load;
 mod progress;

@@ -1,4 +1,4 @@
-//! The steps of an experiment as they are done, with the time that is left.
+//! The steps of an experiment as they are completed, with the time left.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -10,27 +10,27 @@ use std::time::{Duration, Instant};
 
 const TEMPLATE: &str = "{prefix} [{bar:24}] {pos}/{len} {msg} ({elapsed} gone, {eta} left)";
 
-/// Where steps are too different for a guess, and say themselves what time is left.
+/// For steps too different for an estimate; their texts contain the time left.
 const TEMPLATE_UNEVEN: &str = "{prefix} [{bar:24}] {pos}/{len} {msg} ({elapsed} gone)";
 
-/// Work that is mostly shorter than this, and is done many times over, is only shown from then on.
+/// Work that is mostly shorter than this, and is done many times, is shown only after this time.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Rougher above, for the end of long work is not known to the second.
+/// Rougher above this, because the end of long work is not known to the second.
 const SECONDS_SHOWN_MAX: f64 = 90.0;
 
-/// How often the time is drawn anew between steps.
+/// How often the elapsed time is redrawn between steps.
 const TICK: Duration = Duration::from_millis(250);
 
-/// How often a step that is still running is named again where there is no terminal: a build may take a quarter of an hour.
+/// How often a running step is printed again without a terminal: a build may take a quarter of an hour.
 const REMINDER: Duration = Duration::from_secs(60);
 
-/// Steps that wait for the thread that prints reminders.
+/// Steps queued for the thread that prints reminders.
 const REMINDED_MAX: usize = 16;
 
-/// An experiment of a number of steps that is known, but may grow.
+/// An experiment with a known number of steps, which may grow.
 ///
-/// On a terminal one line at the bottom, with notes scrolling above it; otherwise one line a step and a note, and a
+/// On a terminal one line at the bottom, with notes scrolling above it; otherwise one line per step and per note, and a
 /// reminder each minute.
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -45,12 +45,12 @@ pub(crate) struct Progress {
 enum Display {
     /// On a terminal.
     Bar(ProgressBar),
-    /// Lines, with the way to the thread that prints reminders, and whether the quiet time is over.
+    /// Lines, with the channel to the thread that prints reminders, and whether the quiet time is over.
     Lines(SyncSender<String>, Arc<AtomicBool>),
 }
 
 impl Progress {
-    /// Shown at once. `label` says what is done, `steps` how many there will be.
+    /// Shown at once. `label` names the work, `steps` is its number of steps.
     pub(crate) fn new(label: &str, steps: u64) -> Progress {
         let begun = Instant::now();
         let display = match std::io::stderr().is_terminal() {
@@ -63,7 +63,8 @@ impl Progress {
         Progress { label: label.to_owned(), steps, done: 0, begun, display }
     }
 
-    /// Shown only after two seconds, if it is not done by then. Its steps are of any length and say what time is left.
+    /// Shown only after two seconds, unless it is done by then. Its steps may have any length and contain the time
+    /// left.
     pub(crate) fn late(label: &str, steps: u64) -> Progress {
         let begun = Instant::now();
         let display = match std::io::stderr().is_terminal() {
@@ -80,7 +81,7 @@ impl Progress {
         Progress { label: label.to_owned(), steps, done: 0, begun, display }
     }
 
-    /// Begins the next step: what is being done now.
+    /// Begins the next step, with its description.
     pub(crate) fn step(&mut self, text: &str) {
         let before = self.done.min(self.steps);
         self.done += 1;
@@ -100,7 +101,7 @@ impl Progress {
         }
     }
 
-    /// A step comes on top of those that were announced.
+    /// Adds a step to those that were announced.
     pub(crate) fn add_step(&mut self) {
         self.steps += 1;
         if let Display::Bar(bar) = &self.display {
@@ -108,7 +109,7 @@ impl Progress {
         }
     }
 
-    /// A line that stays, such as a result that is already known.
+    /// Prints a line that stays, for example a result that is already known.
     pub(crate) fn note(&self, text: &str) {
         match &self.display {
             Display::Bar(bar) => bar.println(text),
@@ -116,7 +117,7 @@ impl Progress {
         }
     }
 
-    /// All done: the line at the bottom goes.
+    /// Ends the display: the line at the bottom disappears.
     pub(crate) fn finish(self) {
         // Dropping does the rest.
         drop(self);
@@ -124,7 +125,7 @@ impl Progress {
 }
 
 impl Drop for Progress {
-    /// Also where an error ends the work: its message must not stand behind half a line.
+    /// Also if an error ends the work: its message must not follow half a line.
     fn drop(&mut self) {
         if let Display::Bar(bar) = &self.display {
             bar.finish_and_clear();
@@ -150,7 +151,7 @@ fn bar(steps: u64, label: &str, template: &str, target: ProgressDrawTarget) -> P
     bar
 }
 
-/// After the quiet time, if the bar is still there.
+/// Shows the bar after the quiet time, if it still exists.
 fn show_later(bar: &ProgressBar) {
     let bar = bar.downgrade();
     thread::spawn(move || {
@@ -161,8 +162,8 @@ fn show_later(bar: &ProgressBar) {
     });
 }
 
-/// Starts the thread that prints reminders, and before that what is done when a quiet time is over. It ends when the sender is
-/// dropped.
+/// Starts the thread that prints reminders, and that shows the current step when the quiet time is over. It ends when
+/// the sender is dropped.
 fn reminded(
     label: String,
     begun: Instant,
@@ -183,7 +184,7 @@ fn reminded(
     sender
 }
 
-/// The step that is under way when a quiet time is over, if one was begun. None where all is done before.
+/// The current step at the end of the quiet time, if one was begun. `None` if everything is done before.
 fn quiet(until: Instant, steps: &Receiver<String>) -> Option<Option<String>> {
     let mut latest = None;
     loop {
@@ -195,7 +196,7 @@ fn quiet(until: Instant, steps: &Receiver<String>) -> Option<Option<String>> {
     }
 }
 
-/// Names the latest step whenever no new one has come for so long. Returns when the sender is dropped.
+/// Repeats the latest step whenever no new one has come for this long. Returns when the sender is dropped.
 fn remind(every: Duration, steps: &Receiver<String>, mut say: impl FnMut(&str)) {
     let mut latest = None;
     loop {

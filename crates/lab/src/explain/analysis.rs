@@ -1,7 +1,7 @@
-//! What changed between two programs: a pure function of their profiles.
+//! The changes between two programs: a pure function of their profiles.
 //!
-//! Costs are for each unit of work and relative to what A costs as a whole, so what did not change stays the same whatever
-//! else has grown, and the changes of all functions add up to that of the whole.
+//! Costs are per unit of work and relative to the total cost of A, so unchanged functions stay the same whatever else
+//! has grown, and the changes of all functions add up to that of the total.
 
 use super::fold::UNNAMED;
 use super::{isolated, words};
@@ -12,33 +12,33 @@ use stillgate_stats::{Interval, Random, RateChange, Slice, rate_changes};
 /// Functions and stacks below this share of both programs are left out: they cannot explain anything.
 const SHARE_MIN: f64 = 0.0005;
 
-/// The largest that are looked at; of more, a page is not readable.
+/// The largest items that are analysed; a page with more is not readable.
 const ITEMS_MAX: usize = 600;
 
 const RESAMPLES: usize = 1000;
 
-/// A smaller change of counted instructions is none, however exact: of what A executes as a whole.
+/// A smaller change of counted instructions does not count, however exact; as a share of all instructions of A.
 const COUNTED_MIN: f64 = 0.001;
 
-/// More of a program's time in code without names is said.
+/// A larger share of time in code without names is reported.
 const UNNAMED_MAX: f64 = 0.2;
 
-/// How the profiles of a kind came about.
+/// The kind of a profile's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// They scatter.
+    /// Values scatter.
     Sampled,
-    /// They hardly do, and are few.
+    /// Values hardly scatter, and are few.
     Counted,
 }
 
-/// What the profiles of a result say.
+/// The analysis of a result's profiles.
 pub(crate) fn analyse(result: &ExplainResult) -> ExplainAnalysis {
     let design = &result.design;
     let cpu = functions(&result.cpu, Kind::Sampled, design, cost(&result.cpu));
     let counted = result.instructions.as_ref().map(|sides| functions(sides, Kind::Counted, design, cost(sides)));
     let lua = result.lua.as_ref().map(|lua| {
-        // Time in the interpreter is part of all time, so its changes are of the same whole.
+        // Time in the interpreter is part of all time, so its changes are relative to the same total.
         let whole = cost(&lua.cpu);
         let of = |sides| functions(sides, Kind::Sampled, design, whole);
         table(&of(&lua.cpu), Some(&of(&lua.bytecode)), Whole::All)
@@ -57,15 +57,15 @@ pub(crate) fn analyse(result: &ExplainResult) -> ExplainAnalysis {
     analysis
 }
 
-/// What shares of time are of in a ratio.
+/// What shares of time relate to in a ratio.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whole {
     All,
-    /// The kernel's instructions are not counted: a ratio is to the time of what is.
+    /// The kernel's instructions are not counted: a ratio is to the time outside the kernel.
     Counted,
 }
 
-/// A row for each function, what changed most first.
+/// A row for each function, the largest change first.
 fn table(cpu: &Figures<'_>, counted: Option<&Figures<'_>>, whole: Whole) -> Vec<FunctionChange> {
     let names: BTreeSet<&str> =
         cpu.by_name.keys().chain(counted.iter().flat_map(|counted| counted.by_name.keys())).copied().collect();
@@ -96,10 +96,10 @@ fn table(cpu: &Figures<'_>, counted: Option<&Figures<'_>>, whole: Whole) -> Vec<
     functions
 }
 
-/// What A costs as a whole for each unit of work.
+/// The total cost of A per unit of work.
 fn cost(sides: &Sides) -> f64 {
     let spent: i64 = sides.a.stacks.iter().flat_map(|stack| &stack.spent).sum();
-    // Of nothing nothing can change; but the division must be one.
+    // If A costs nothing, nothing can change; this only avoids a division by zero.
     (spent as f64).max(1.0) / sides.a.work.iter().sum::<f64>()
 }
 
@@ -114,21 +114,21 @@ fn rank(of: &FunctionChange) -> (bool, f64) {
     (is_certain, sizes(is_certain))
 }
 
-/// A kind's figures.
+/// The figures of one kind of profile.
 struct Figures<'a> {
     whole: Change,
     by_name: HashMap<&'a str, ([f64; 2], Change)>,
 }
 
 impl Figures<'_> {
-    /// Of what is not there: nothing, and no change.
+    /// For a missing function: zero, and no change.
     fn of(&self, name: &str) -> ([f64; 2], Change) {
         let none = Change { value: 0.0, low: 0.0, high: 0.0, is_certain: false };
         self.by_name.get(name).copied().unwrap_or(([0.0; 2], none))
     }
 }
 
-/// Of each function, what is spent in itself.
+/// The self cost of each function.
 fn functions<'a>(sides: &'a Sides, kind: Kind, design: &ExplainDesign, cost: f64) -> Figures<'a> {
     let own = |side: &'a Profiled| {
         let mut costs: Costs<&'a str> = Costs::new(side);
@@ -148,7 +148,7 @@ fn functions<'a>(sides: &'a Sides, kind: Kind, design: &ExplainDesign, cost: f64
     Figures { whole, by_name: by_name.collect() }
 }
 
-/// The stacks that changed for certain, by names from the outermost function on; none: everything is.
+/// The stacks that changed with certainty, by names from the outermost function inwards; `None`: all stacks count.
 pub(super) fn certain_stacks(sides: &Sides, kind: Kind, design: &ExplainDesign) -> Vec<Vec<String>> {
     let total = |side: &Profiled| {
         let mut costs: Costs<Vec<String>> = Costs::new(side);
@@ -167,7 +167,7 @@ pub(super) fn certain_stacks(sides: &Sides, kind: Kind, design: &ExplainDesign) 
     all.zip(changes).filter(|(_, change)| change.is_certain).map(|(names, _)| names).collect()
 }
 
-/// What items cost, slice by slice.
+/// The costs of items, slice by slice.
 struct Costs<K> {
     work: Vec<f64>,
     whole: Vec<f64>,
@@ -190,7 +190,7 @@ impl<K: std::hash::Hash + Eq + Ord + Clone> Costs<K> {
         self.items.get(item).map_or(0.0, |spent| spent.iter().sum::<f64>() / whole.max(f64::MIN_POSITIVE))
     }
 
-    /// Those that matter in one of both, the largest first.
+    /// The items that matter on either side, the largest first.
     fn items(&self, other: &Costs<K>) -> Vec<K> {
         let all: BTreeSet<&K> = self.items.keys().chain(other.items.keys()).collect();
         let mut all: Vec<(f64, &K)> =
@@ -200,7 +200,7 @@ impl<K: std::hash::Hash + Eq + Ord + Clone> Costs<K> {
         all.into_iter().take(ITEMS_MAX).map(|(_, item)| item.clone()).collect()
     }
 
-    /// The whole, then the items.
+    /// The total, then the items.
     fn slices(&self, items: &[K]) -> Vec<Slice> {
         let spent = |slice: usize| {
             let of_item = |item: &K| self.items.get(item).map_or(0.0, |spent| spent[slice]);
@@ -210,7 +210,7 @@ impl<K: std::hash::Hash + Eq + Ord + Clone> Costs<K> {
     }
 }
 
-/// The change of the whole, then of each item, as shares of `cost`: what A costs as a whole.
+/// The change of the total, then of each item, as shares of `cost`: the total cost of A.
 fn changes<K: std::hash::Hash + Eq + Ord + Clone>(
     a: &Costs<K>,
     b: &Costs<K>,
@@ -234,7 +234,7 @@ fn changes<K: std::hash::Hash + Eq + Ord + Clone>(
     found.map_or_else(|| vec![unknown; items.len() + 1], |found| found.into_iter().map(relative).collect())
 }
 
-/// Of counts that hardly scatter: a change is certain if no count of one side is within those of the other.
+/// For counts that hardly scatter: a change is certain if no count of one side is within the range of the other.
 fn counted(a: &[Slice], b: &[Slice], item: usize, least: f64) -> RateChange {
     let rates = |slices: &[Slice]| -> Vec<f64> { slices.iter().map(|slice| slice.spent[item] / slice.work).collect() };
     let (a, b) = (rates(a), rates(b));
@@ -246,7 +246,7 @@ fn counted(a: &[Slice], b: &[Slice], item: usize, least: f64) -> RateChange {
     RateChange { value, interval, is_certain: (interval.low > 0.0 || interval.high < 0.0) && value.abs() >= least }
 }
 
-/// What speaks for a program that was stripped, or built without frame pointers.
+/// Signs that a program was stripped, or built without frame pointers.
 fn missing(result: &ExplainResult) -> Vec<String> {
     let mut missing = Vec::new();
     for (side, profiled) in [("A", &result.cpu.a), ("B", &result.cpu.b)] {
@@ -311,7 +311,7 @@ mod tests {
 
     fn result(a: Profiled, b: Profiled) -> ExplainResult {
         let analysis = ExplainAnalysis::empty();
-        let (cpu, instructions_missing) = (Sides { a, b }, Some("not asked for".to_owned()));
+        let (cpu, instructions_missing) = (Sides { a, b }, Some("not requested".to_owned()));
         ExplainResult {
             design: design(),
             cpu,
@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn functions_in_lua_have_a_table_of_their_own_with_a_ratio() {
         let mut result = result(side(&[("lua_pcall", 50.0)], 1), side(&[("lua_pcall", 60.0)], 2));
-        // Compiled in A; in B `key` is interpreted, and what it calls is its victim.
+        // Compiled in A; in B `key` is interpreted, and so are its callees.
         let none = |seed| side(&[("key", 0.0), ("get", 0.0)], seed);
         let cpu = Sides { a: side(&[("key", 6.0), ("get", 4.0)], 3), b: side(&[("key", 9.0), ("get", 4.0)], 4) };
         let bytecode = Sides { a: none(5), b: side(&[("key", 8.0), ("get", 0.2)], 6) };
@@ -380,7 +380,7 @@ mod tests {
         assert!(bytecode.is_certain && (bytecode.value - 0.8).abs() < 0.1, "of the same whole: {bytecode:?}");
         let get = lua.iter().find(|of| of.function == "get").unwrap();
         assert!(get.ratio[0].is_none() && get.ratio[1].is_some_and(|ratio| ratio > 8.0), "{get:?}");
-        // Nothing runs in Lua at all.
+        // Nothing runs in Lua.
         let nothing = || Sides { a: none(7), b: none(8) };
         result.lua = Some(LuaSides { cpu: nothing(), bytecode: nothing() });
         assert!(analyse(&result).lua.iter().all(|of| !of.cpu.is_certain && of.cpu.value == 0.0));

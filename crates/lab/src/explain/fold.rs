@@ -1,10 +1,10 @@
-//! Profiles of one program, slice by slice, under names that another build and another tool use too.
+//! Profiles of one program, slice by slice, with names that match those of another build and another tool.
 
 use crate::result::explain::{Profiled, Stack};
 use std::collections::HashMap;
 use stillgate_profiler::profile::{Function, Label, Line, Location, Profile, Sample, THREAD, ValueType};
 
-/// What stands for code whose names were stripped: addresses of two builds have nothing in common.
+/// Replaces code whose names were stripped: addresses of two builds have nothing in common.
 pub(super) const UNNAMED: &str = "[without names]";
 
 /// Slices of a program so far.
@@ -27,7 +27,7 @@ impl Fold {
                 let next = self.functions.len();
                 let name = shared_name(&profile.functions[line.function].name);
                 let number = *self.functions.entry(name).or_insert(next);
-                // Calls of itself make towers whose height is chance, and code without names is one block.
+                // Recursion makes towers of random height, and code without names is one block.
                 if stack.last() != Some(&number) {
                     stack.push(number);
                 }
@@ -43,7 +43,7 @@ impl Fold {
         }
     }
 
-    /// All of it, in an order that is always the same.
+    /// The result, in a deterministic order.
     pub(crate) fn finish(self) -> Profiled {
         let slices = self.work.len();
         let mut named: Vec<(usize, String)> = self.functions.into_iter().map(|(name, number)| (number, name)).collect();
@@ -62,7 +62,7 @@ impl Fold {
     }
 }
 
-/// A name as any build and both tools have it: without a compiler's hash, a linker's version, and what a symbol lacks.
+/// A name common to all builds and both tools: without a compiler's hash, a linker's version, or an address.
 fn shared_name(name: &str) -> String {
     let name = name.split("@@").next().unwrap_or(name);
     let name = name.split(".llvm.").next().unwrap_or(name);
@@ -71,7 +71,8 @@ fn shared_name(name: &str) -> String {
         Some((rest, hash)) if is_hash(hash) => rest,
         _ => name,
     };
-    // As perf and callgrind say that there is none; a kernel without names is told apart from the program.
+    // The ways in which perf and callgrind mark a missing name; a kernel without names is distinguished from the
+    // program.
     match name.split_once("+0x") {
         Some((file, _)) if file.starts_with('[') => file.to_owned(),
         Some(_) => UNNAMED.to_owned(),

@@ -1,7 +1,7 @@
-//! A part of the programs measured by itself, beside what it costs inside.
+//! A part of the programs measured by itself, compared with its cost inside.
 //!
-//! A micro-benchmark may show nothing where the part became slower in its place, for what is around it has changed: caches, inlining,
-//! what it is called with.
+//! A micro-benchmark may show nothing although the part became slower in its place, because its surroundings changed:
+//! caches, inlining, its arguments.
 
 use crate::bisect::command::Place;
 use crate::bisect::run::{Tried, in_unit, measure_once};
@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use stillgate_stats::{hodges_lehmann, log_ratios, two_sample_t};
 
-/// One measurement that takes longer has failed.
+/// A longer measurement has failed.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Of the ranges shown.
+/// Confidence of the ranges shown.
 const CONFIDENCE: f64 = 0.95;
 
-/// Probability with which both are said to disagree though they do not.
+/// Probability that both are reported to disagree although they do not.
 const ERROR: f64 = 0.01;
 
 /// A part and the command that measures it, as typed: `NAME=COMMAND`.
@@ -39,7 +39,8 @@ pub(crate) fn part(text: &str) -> Result<Part, String> {
     }
 }
 
-/// Measures a part of both programs in turn, `count` times each; fewer, but as often both, once the user wants an end.
+/// Measures a part of both programs in alternation, `count` times each; fewer, but equally often, if the user
+/// interrupts.
 pub(crate) fn measure(
     part: &Part,
     programs: &[String; 2],
@@ -55,7 +56,7 @@ pub(crate) fn measure(
             break;
         }
         progress.step(&format!("{} by itself, {} of {count}", part.name, number + 1));
-        // A B B A: a drift is the same for both.
+        // A B B A: a drift is equal for both.
         let order = if number % 2 == 0 { [0, 1] } else { [1, 0] };
         for side in order {
             let words = part.command.replace("{}", &programs[side]);
@@ -76,7 +77,7 @@ pub(crate) fn measure(
     Ok(Isolated { name: part.name.clone(), command: part.command.clone(), a, b })
 }
 
-/// What each part became by itself and inside.
+/// The changes of each part by itself and inside.
 pub(super) fn compare(result: &ExplainResult) -> Vec<IsolatedChange> {
     result.isolated.iter().map(|isolated| change(isolated, &result.cpu.a, &result.cpu.b)).collect()
 }
@@ -103,7 +104,7 @@ fn change(isolated: &Isolated, a: &Profiled, b: &Profiled) -> IsolatedChange {
     }
 }
 
-/// Of each slice: what stacks with such a function cost for each unit of work.
+/// For each slice, the cost of the stacks with such a function per unit of work.
 fn costs(side: &Profiled, name: &str) -> Vec<f64> {
     let is_named: Vec<bool> = side.functions.iter().map(|function| function.contains(name)).collect();
     let stacks: Vec<_> =

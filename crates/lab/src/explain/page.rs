@@ -1,7 +1,7 @@
 //! The page: the table, then the flame graphs of both programs and kinds, and their differences.
 //!
-//! The graphs are those of `stillgate profile`. A difference can be laid out by either program; what is no certain change has no
-//! colour.
+//! The graphs are those of `stillgate profile`. A difference can be laid out by either program; uncertain changes have
+//! no colour.
 
 use super::analysis::{Kind, certain_stacks};
 use super::fold::profile;
@@ -62,7 +62,7 @@ pub(crate) fn html(result: &ExplainResult) -> String {
     write_views(&format!("{} and {}", result.design.a, result.design.b), &introduction(result), &views)
 }
 
-/// What counts as 100% of B and of A: as much work as each has done, at A's cost.
+/// The value of 100% for B and for A: the work that each has done, at A's cost.
 fn wholes(sides: &Sides) -> [f64; 2] {
     let spent = |side: &Profiled| side.stacks.iter().flat_map(|stack| &stack.spent).sum::<i64>() as f64;
     let work = |side: &Profiled| side.work.iter().sum::<f64>();
@@ -81,9 +81,7 @@ fn introduction(result: &ExplainResult) -> String {
     // Writing to a `String` does not fail.
     let _ = writeln!(
         out,
-        "<p>Changes are for each {}, in per cent of what A costs as a whole; * is no noise: of {:.0}% of pages \
-         none of these is false. Shares are of what is spent in the function itself; ratio is the share of the time outside the kernel over \
-         that of instructions. In differences 100% is what A costs for as much work; red costs more than in A, blue less.</p>",
+        "<p>Changes are per {}, in per cent of the total cost of A; * marks certain changes: on {:.0}% of pages none of these is false. Shares are those spent in the function itself; ratio is the share of the time outside the kernel over that of instructions. In differences 100% is the cost of A for the same work; red costs more than in A, blue less.</p>",
         Text(&design.work),
         design.confidence * 100.0
     );

@@ -1,4 +1,4 @@
-//! What changed, in a sentence and as a table.
+//! The changes, in a sentence and as a table.
 
 use crate::compare::words::in_short;
 use crate::result::explain::{
@@ -6,17 +6,17 @@ use crate::result::explain::{
 };
 use std::fmt::Write as _;
 
-/// Functions that are listed: what matters is at the top.
+/// Number of functions in the table, the most important first.
 const LISTED_MAX: usize = 25;
 
 /// Functions named in the sentence.
 const NAMED_MAX: usize = 3;
 
-/// Of the table; a function's name is last, so that it is never cut.
+/// Heads of the table; a function's name is last, so that it is never cut.
 pub(crate) const HEADS: [&str; 9] =
     ["", "CPU, change", "instr., change", "CPU A", "CPU B", "instr. A", "instr. B", "ratio A", "ratio B"];
 
-/// The same of functions in Lua.
+/// Heads of the table of functions in Lua.
 pub(crate) const LUA_HEADS: [&str; 9] =
     ["", "CPU, change", "bytecode, change", "CPU A", "CPU B", "bytecode A", "bytecode B", "ratio A", "ratio B"];
 
@@ -53,7 +53,7 @@ pub(super) fn sentence(design: &ExplainDesign, analysis: &ExplainAnalysis) -> St
     out
 }
 
-/// What changed of a function for certain.
+/// The certain changes of a function.
 fn certain(of: &FunctionChange) -> Option<String> {
     let cpu = of.cpu.is_certain.then(|| format!("CPU time {}", signed(of.cpu.value)));
     let counted = of.instructions.filter(|change| change.is_certain);
@@ -62,7 +62,7 @@ fn certain(of: &FunctionChange) -> Option<String> {
     (!both.is_empty()).then(|| both.join(", "))
 }
 
-/// Sentence, table, and what is missing.
+/// Sentence, table, and remarks on what is missing.
 pub(crate) fn report(result: &ExplainResult) -> String {
     let analysis = &result.analysis;
     let mut out = format!("{}\n\n", analysis.sentence);
@@ -70,8 +70,7 @@ pub(crate) fn report(result: &ExplainResult) -> String {
     let work = &result.design.work;
     let _ = writeln!(
         out,
-        "\nChanges are for each {work}, in per cent of what A costs as a whole; * is no noise. Shares are of time spent in \
-         the function itself; ratio is its share of the time outside the kernel over that of instructions."
+        "\nChanges are per {work}, in per cent of the total cost of A; * marks certain changes. Shares are of time spent in the function itself; ratio is its share of the time outside the kernel over that of instructions."
     );
     if !analysis.lua.is_empty() {
         out.push_str("\nFunctions in Lua:\n");
@@ -107,16 +106,16 @@ fn table(out: &mut String, heads: &[&str; 9], functions: &[FunctionChange]) {
     }
 }
 
-/// How the table of functions in Lua is read.
+/// How to read the table of functions in Lua.
 pub(super) fn lua(work: &str) -> String {
     format!(
-        "Changes are for each {work}, in per cent of all CPU time of A in Lua; * is no noise. Bytecode is time in the \
+        "Changes are per {work}, in per cent of all CPU time of A in Lua; * marks certain changes. Bytecode is time in the \
          interpreter, estimated by samples. Ratio is the share of CPU time over that of bytecode: far above 1, a function is \
          machine code or waits in C; at 1 and below it is interpreted."
     )
 }
 
-/// Of parts that were measured by themselves, a line each.
+/// The parts that were measured by themselves, a line each.
 pub(super) fn isolated(analysis: &ExplainAnalysis) -> Vec<String> {
     let range = |range: Option<Range>| match range {
         Some(Range { value, low, high }) => format!("{} ({} to {})", signed(value), signed(low), signed(high)),
@@ -134,15 +133,13 @@ pub(super) fn isolated(analysis: &ExplainAnalysis) -> Vec<String> {
     analysis.isolated.iter().map(line).collect()
 }
 
-/// What the profiles lack, and what the tools said.
+/// Remarks on what the profiles lack, and the messages of the tools.
 pub(super) fn lacks(result: &ExplainResult) -> Vec<String> {
     let mut lines = result.analysis.missing.clone();
     lines.extend(
         result.instructions_missing.iter().map(|why| format!("instructions were not counted: {}", in_short(why))),
     );
-    lines.extend(
-        result.lua_missing.iter().map(|why| format!("there is no profile of functions in Lua: {}", in_short(why))),
-    );
+    lines.extend(result.lua_missing.iter().map(|why| format!("no profile of functions in Lua: {}", in_short(why))));
     let lua = result.lua.iter().flat_map(|lua| [&lua.cpu, &lua.bytecode]);
     for sides in [&result.cpu].into_iter().chain(&result.instructions).chain(lua) {
         for (name, side) in [("A", &sides.a), ("B", &sides.b)] {

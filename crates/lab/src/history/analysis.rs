@@ -1,9 +1,9 @@
 //! Series of a store, and where they change.
 //!
-//! A point is the logarithm of the ratio of a day's measurements to those of the release, taken in turn with them: what the
-//! machine did that night is in both. Without a release it is the logarithm of the measurement itself. Where the release
-//! changes, points before and after are not comparable unless the new release was itself measured as a day's commit
-//! beside the old one; otherwise the series is divided there.
+//! A point is the logarithm of the ratio of a day's measurements to those of the release, taken in alternation with
+//! them: the machine's state that night affects both. Without a release it is the logarithm of the measurement itself.
+//! Where the release changes, points before and after are not comparable unless the new release was itself measured as
+//! a day's commit together with the old one; otherwise the series is divided there.
 //!
 //! Counts do not scatter: their points are commits, in the order of these, and each difference between two of them that is
 //! large enough is a change.
@@ -12,22 +12,22 @@ use crate::store::{Counted, Line};
 use std::collections::BTreeMap;
 use stillgate_stats::{ChangePoint, Random, e_divisive, median};
 
-/// A change is one where chance gives as large a one in so many series.
+/// Probability that chance gives as large a change in one series.
 const SIGNIFICANCE: f64 = 0.01;
 
-/// Values between two changes, at least.
+/// Least number of values between two changes.
 const SEGMENT_MIN: usize = 4;
 
-/// A night that was interrupted before so many rounds is left out.
+/// A night that was interrupted before this many rounds is left out.
 const ROUNDS_MIN: usize = 6;
 
 /// Permutations of each test.
 const PERMUTATIONS: usize = 499;
 
-/// Of the permutations: the same store gives the same changes.
+/// Seed of the permutations: the same store gives the same changes.
 const SEED: u64 = 20_240_415;
 
-/// Nights of one series that are looked at; older ones are left out, since time grows with their square.
+/// Nights of one series that are analysed; older ones are left out, since time grows with their square.
 pub(crate) const NIGHTS_MAX: usize = 730;
 
 /// One series on one machine.
@@ -38,7 +38,7 @@ pub(crate) struct Series {
     pub(crate) higher_is_better: bool,
     pub(crate) measure: Option<String>,
     pub(crate) build: Option<String>,
-    /// Whether points are commits that were counted, and no nights.
+    /// Whether points are counted commits rather than nights.
     pub(crate) is_counted: bool,
     /// By time, or in the order of commits.
     pub(crate) points: Vec<Point>,
@@ -47,7 +47,7 @@ pub(crate) struct Series {
     pub(crate) left_out: usize,
 }
 
-/// One night, or one commit that was counted.
+/// One night, or one counted commit.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Point {
     pub(crate) at: String,
@@ -56,18 +56,18 @@ pub(crate) struct Point {
     pub(crate) value: f64,
     /// Points with the same number are comparable.
     pub(crate) stretch: usize,
-    /// Of a count: which commit it is.
+    /// For a count, its commit.
     pub(crate) counted: Option<Counted>,
 }
 
 /// A change of a series.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Change {
-    /// Of the first point after it.
+    /// Index of the first point after it.
     pub(crate) at: usize,
-    /// The ratio of the levels on both sides, less one: of the median difference of two nights.
+    /// The ratio of the levels on both sides, less one: from the median difference of two nights.
     pub(crate) effect: f64,
-    /// None of counts.
+    /// `None` for counts.
     pub(crate) p_value: Option<f64>,
 }
 
@@ -81,10 +81,10 @@ pub(crate) fn series(lines: &[Line], min_effect: f64) -> Vec<Series> {
     all.map(|((.., is_counted), lines)| if is_counted { counted(&lines, min_effect) } else { one(&lines) }).collect()
 }
 
-/// Of one name and machine; there is at least one.
+/// The counts of one name and machine; there is at least one.
 fn counted(lines: &[&Line], min_effect: f64) -> Series {
     let newest = lines[lines.len() - 1];
-    // What another command counts is something else. Of a commit that was counted twice, the later one holds.
+    // Counts of another command are a different series. If a commit was counted twice, the later count holds.
     let place = |line: &Line| line.counted.as_ref().map_or(0, |counted| counted.place);
     let comparable = lines
         .iter()
@@ -107,7 +107,7 @@ fn counted(lines: &[&Line], min_effect: f64) -> Series {
     Series { is_counted: true, changes: changes.collect(), left_out, ..of(newest, lines.iter().map(point).collect()) }
 }
 
-/// By how much counts differ, if no one is within the others and it is enough.
+/// The difference of counts, if none is within the range of the others and it is large enough.
 pub(crate) fn count_change(before: &[f64], after: &[f64], min_effect: f64) -> Option<f64> {
     let range = |values: &[f64]| {
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
@@ -121,7 +121,7 @@ pub(crate) fn count_change(before: &[f64], after: &[f64], min_effect: f64) -> Op
 
 /// By time, of one name and machine; there is at least one.
 fn one(lines: &[&Line]) -> Series {
-    // The few measurements of a night that was interrupted scatter more than the others.
+    // The few measurements of an interrupted night scatter more than the others.
     let is_whole = |line: &&&Line| line.cut_short.is_none() || line.first_look >= ROUNDS_MIN;
     let whole: Vec<&Line> = lines.iter().filter(is_whole).copied().collect();
     let lines = if whole.is_empty() { lines } else { &whole[..] };
@@ -148,7 +148,7 @@ fn of(newest: &Line, points: Vec<Point>) -> Series {
 
 fn points(lines: &[&Line]) -> Vec<Point> {
     let mut points: Vec<Point> = Vec::new();
-    // Of the release that is compared with: its own place on the scale, and the stretch that it is in.
+    // For each release that is compared with: its place on the scale, and its stretch.
     let mut release: Option<(&str, f64)> = None;
     let mut stretch = 0;
     let mut before: Option<&Line> = None;
@@ -196,8 +196,8 @@ fn changes(points: &[Point]) -> Vec<Change> {
     all
 }
 
-/// By how much one stretch of logarithms is above another: the median of all differences (Hodges & Lehmann 1963), which one night that went
-/// quite differently hardly moves.
+/// The shift between two stretches of logarithms: the median of all differences (Hodges & Lehmann 1963), which a single
+/// odd night hardly affects.
 fn shift(before: &[f64], behind: &[f64]) -> f64 {
     let mut differences: Vec<f64> =
         behind.iter().flat_map(|behind| before.iter().map(move |before| behind - before)).collect();
@@ -224,7 +224,7 @@ mod tests {
 
     fn night(number: usize, value: f64, release: Option<(&str, f64)>, random: &mut Random) -> Line {
         let at = format!("2026-{:02}-{:02}T00:00:00Z", 1 + number / 28, 1 + number % 28);
-        // The machine is slower or faster each night by 20%, which is in both.
+        // The machine is slower or faster each night by 20%, which affects both.
         let machine = (0.2 * random.normal()).exp();
         let mut draw =
             |level: f64| (0..5).map(|_| machine * level * (0.01 * random.normal()).exp()).collect::<Vec<f64>>();
@@ -258,14 +258,14 @@ mod tests {
     #[test]
     fn a_new_release_is_no_change() {
         let mut random = Random::new(2);
-        // r2 is the commit of night 10, 5% slower than r1; it was measured beside r1.
+        // r2 is the commit of night 10, 5% slower than r1; it was measured together with r1.
         let release = |number: usize| if number <= 20 { ("r1", 1.0) } else { ("c10", 1.05) };
         let level = |number: usize| if number < 10 { 1.0 } else { 1.05 };
         let lines: Vec<Line> =
             (0..40).map(|number| night(number, level(number), Some(release(number)), &mut random)).collect();
         let places: Vec<usize> = series(&lines, 0.01)[0].changes.iter().map(|change| change.at).collect();
         assert_eq!(places, [10]);
-        // One that was never measured divides the series instead.
+        // A release that was never measured divides the series instead.
         let release = |number: usize| if number <= 20 { ("r1", 1.0) } else { ("other", 2.0) };
         let lines: Vec<Line> = (0..40).map(|number| night(number, 1.0, Some(release(number)), &mut random)).collect();
         let divided = &series(&lines, 0.01)[0];

@@ -1,4 +1,4 @@
-//! Changes in words, with the commits between and the command that looks for the one.
+//! Changes as text, with the commits in between and the command that finds the one.
 
 use super::analysis::{Change, NIGHTS_MAX, Series};
 use crate::cli::typed::quoted_word;
@@ -7,10 +7,10 @@ use crate::git::{git, short};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Commits between two nights that are named.
+/// Commits between two nights that are listed.
 const NAMED_MAX: usize = 10;
 
-/// All series, those that changed with what may have done it.
+/// All series; those that changed with the candidate commits.
 pub(crate) fn report(all: &[Series], repo: Option<&Path>) -> Result<String> {
     let mut out = String::new();
     for series in all {
@@ -71,7 +71,8 @@ pub(crate) fn said(series: &Series, change: &Change) -> String {
     format!("{day}: {percent:+.1}% ({word}{p_value}), after {}, at {}", short(before), short(after))
 }
 
-/// The commits between the two nights of a change, newest last; none without a repository, or where it does not have them.
+/// The commits between the two nights of a change, newest last; empty without a repository, or if it does not have
+/// them.
 pub(crate) fn commits(series: &Series, change: &Change, repo: Option<&Path>) -> Result<Vec<String>> {
     let Some(repo) = repo else { return Ok(Vec::new()) };
     let (before, after) = series.between(change);
@@ -87,7 +88,7 @@ pub(crate) fn commits(series: &Series, change: &Change, repo: Option<&Path>) -> 
     Ok(named)
 }
 
-/// The command that looks for the commit; none where it is known.
+/// The command that finds the commit; `None` if it is known.
 pub(crate) fn next_step(series: &Series, change: &Change) -> Option<String> {
     let (before, after) = series.between(change);
     let place = |at: usize| series.points[at].counted.as_ref().map(|counted| counted.place);

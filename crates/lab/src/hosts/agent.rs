@@ -1,7 +1,7 @@
-//! Our side of an agent: copies programs to its machine by ssh, starts it there, and asks it.
+//! Our side of an agent: copies programs to its machine by ssh, starts it there, and sends it requests.
 //!
-//! What is copied is kept in the user's cache there under its SHA-256, so the next experiment finds it. An agent ends when its
-//! input does, and with it all that it has started.
+//! Copies are kept in the user's cache there under their SHA-256, so the next experiment finds them. An agent ends when
+//! its input does, and with it everything that it has started.
 
 use super::messages::{Answer, Request, TargetStarted};
 use crate::cli::typed::quoted_word;
@@ -17,23 +17,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// No questions, for nobody is there to answer; and an end when the machine does not answer for a minute.
+/// No prompts, because there may be no user; and an end when the machine does not answer for a minute.
 const OPTIONS: [&str; 6] = ["-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"];
 
-/// Where programs are kept, as the shell there says it.
+/// The folder of programs, in the syntax of the remote shell.
 const FOLDER: &str = r#"d="${XDG_CACHE_HOME:-$HOME/.cache}/stillgate-lab/hosts""#;
 
-/// What the first question prints before the folder's path: a login may print words of its own.
+/// The first request prints this before the folder's path: a login may print text of its own.
 const FOLDER_IS: &str = "stillgate-lab-hosts=";
 
 /// A running agent; ended when dropped.
 #[derive(Debug)]
 pub(crate) struct Agent {
-    /// Words after `ssh`.
+    /// Arguments of `ssh`.
     destination: Vec<String>,
-    /// Of its machine.
+    /// Environment of its machine.
     pub(crate) environment: Environment,
-    /// Where programs are kept there.
+    /// The folder of programs there.
     folder: PathBuf,
     talk: Mutex<Talk>,
 }
@@ -52,7 +52,7 @@ struct Talk {
 }
 
 impl Agent {
-    /// `ssh` are the words after ssh: a destination, perhaps with options before it.
+    /// `ssh` are the arguments of ssh: a destination, optionally with options before it.
     pub(super) fn connect(ssh: &str) -> Result<Agent> {
         let destination = shlex::split(ssh).filter(|words| !words.is_empty());
         let destination = destination.ok_or_else(|| Error::new(format!("ssh: {ssh:?} names no machine")))?;
@@ -76,7 +76,7 @@ impl Agent {
         }
     }
 
-    /// Copies the program of a target, where it is a file here, and names it as it is there.
+    /// Copies the program of a target if it is a local file, and replaces its path by the remote one.
     pub(super) fn copy_program(&self, spec: &mut Spec) -> Result {
         let there = |program: &Path| copy(&self.destination, &self.folder, program);
         if let Some(program) = &mut spec.program {
@@ -132,7 +132,7 @@ impl Agent {
         self.ask(&Request::Alive { number: held.number }).map(drop)
     }
 
-    /// What cannot be told to it has ended with its connection.
+    /// If the agent cannot be reached, the target has ended with its connection.
     pub(crate) fn stop(&self, held: &Held) {
         let _ = self.ask(&Request::Stop { number: held.number });
     }
@@ -150,7 +150,7 @@ impl Drop for Agent {
     fn drop(&mut self) {
         let mut talk = self.talk();
         drop(talk.input.take());
-        // It was told to end; that it cannot be waited for would mean that somebody else has.
+        // It was stopped; waiting could only fail if it had been waited for elsewhere.
         let _ = talk.child.wait();
     }
 }
@@ -167,7 +167,7 @@ impl Talk {
         if read == 0 {
             return Err(broken("; what ssh says is above"));
         }
-        match serde_json::from_str(&line).map_err(|_| Error::new(format!("an agent said {:?}", line.trim_end())))? {
+        match serde_json::from_str(&line).map_err(|_| Error::new(format!("an agent sent {:?}", line.trim_end())))? {
             Answer::Failed(why) => Err(Error::new(why)),
             answer => Ok(answer),
         }
@@ -175,10 +175,10 @@ impl Talk {
 }
 
 fn unexpected(answer: &Answer) -> Error {
-    Error::new(format!("an agent of another version answers {answer:?}"))
+    Error::new(format!("the agent has another version: it answers {answer:?}"))
 }
 
-/// A group of its own: Ctrl-C is for us, and we end it in order.
+/// A process group of its own: Ctrl-C is for us, and we end it in order.
 fn ssh_command(destination: &[String], words: &str) -> Command {
     let mut command = Command::new("ssh");
     command.args(OPTIONS).args(destination).arg(words).process_group(0);
@@ -198,7 +198,7 @@ fn folder(destination: &[String]) -> Result<PathBuf> {
         .ok_or_else(|| Error::new(format!("ssh {} failed ({})", destination.join(" "), output.status)))
 }
 
-/// Where a program is there, copied unless it was before.
+/// The remote path of a program, copied unless it was before.
 fn copy(destination: &[String], folder: &Path, program: &Path) -> Result<PathBuf> {
     let shown = program.display();
     let hash = sha256(program).ok_or_else(|| Error::new(format!("{shown}: cannot be read to copy it")))?;
@@ -215,7 +215,7 @@ fn copy(destination: &[String], folder: &Path, program: &Path) -> Result<PathBuf
         return Ok(there);
     }
     let file = File::open(program).map_err(|error| Error::new(format!("{shown}: cannot be read: {error}")))?;
-    // It takes its name when it is whole.
+    // It is renamed when it is complete.
     let words =
         format!("cat > {at}.$$ && sha256sum < {at}.$$ | grep -q ^{hash} && chmod 755 {at}.$$ && mv {at}.$$ {at}");
     match run(&words, file.into())?.success() {

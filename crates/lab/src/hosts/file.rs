@@ -1,4 +1,4 @@
-//! The hosts file: where target and upstream are, and what brings machines up and down.
+//! The hosts file: the machines of target and upstream, and the commands that bring them up and down.
 //!
 //! ```yaml
 //! up: ./rent.sh
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path as FilePath;
 use stillgate_yaml::{Entry, Fault, Node, Path, Sink};
 
-/// What a file has at least.
+/// The smallest valid file.
 const LEAST: &str = "target: {ssh: root@192.0.2.7, address: 192.0.2.7}";
 
 const KEYS: [&str; 4] = ["up", "down", "target", "upstream"];
@@ -21,27 +21,27 @@ const MACHINE_KEYS: [&str; 2] = ["ssh", "address"];
 /// A hosts file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Hosts {
-    /// Prints `NAME=VALUE` lines, which stand for `{NAME}` in what follows.
+    /// Prints `NAME=VALUE` lines, which replace `{NAME}` in the other values.
     pub(super) up: Option<String>,
     /// Has these values in its environment.
     pub(super) down: Option<String>,
-    /// None: it is this machine.
+    /// `None`: this machine.
     pub(super) target: Option<Machine>,
-    /// None: it is this machine.
+    /// `None`: this machine.
     pub(super) upstream: Option<Machine>,
 }
 
 /// One machine.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Machine {
-    /// Words after `ssh`.
+    /// Arguments of `ssh`.
     pub(super) ssh: String,
-    /// An IP address of it that the others reach.
+    /// An IP address at which the others reach it.
     pub(super) address: String,
 }
 
 impl Hosts {
-    /// All that is wrong with it is said at once.
+    /// Reports all errors at once.
     pub(super) fn read(path: &FilePath) -> Result<Hosts> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| Error::new(format!("--hosts {}: cannot be read: {error}", path.display())))?;
@@ -80,7 +80,7 @@ fn machine(entries: &[Entry], key: &str, sink: &mut Sink) -> Option<Machine> {
     Some(Machine { ssh: needed("ssh"), address: needed("address") })
 }
 
-/// With values in place of their names in braces.
+/// Replaces names in braces by their values.
 pub(super) fn fill(text: &str, values: &BTreeMap<String, String>) -> Result<String> {
     let mut filled = text.to_owned();
     for (name, value) in values {

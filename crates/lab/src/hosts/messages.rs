@@ -1,4 +1,4 @@
-//! What is said to an agent and what it answers: one JSON object a line, an answer for each request.
+//! The requests to an agent and its answers: one JSON object per line, one answer per request.
 
 use crate::result::environment::Environment;
 use crate::result::run::{Placement, Subject};
@@ -6,11 +6,11 @@ use crate::target::{MetricsAddress, Spec};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
-/// To an agent. Programs it has started are known by the numbers that it gave them.
+/// To an agent. Programs that it has started are identified by the numbers that it assigned.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Request {
-    /// What machine it is.
+    /// Requests the environment of its machine.
     Hello,
     StartTarget {
         spec: Box<Spec>,
@@ -35,7 +35,7 @@ pub(super) enum Request {
     },
 }
 
-/// Of an agent.
+/// From an agent.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answer {
@@ -51,7 +51,7 @@ pub(super) enum Answer {
     CpuTimeUs(f64),
     RssKib(u64),
     Done,
-    /// In words.
+    /// With an error message.
     Failed(String),
 }
 

@@ -1,8 +1,8 @@
-//! `--hosts FILE`: target and upstream on machines of their own, reached by ssh; the generator is this machine.
+//! `--hosts FILE`: target and upstream on separate machines, reached by ssh; the generator is this machine.
 //!
-//! [`file`] reads who is where, and which commands bring the machines up and down. On each machine this very program runs as an
-//! [`agent`], copied there and started by ssh; it starts, watches and ends programs with the code that does it here, and
-//! [`serve`] is its side of the conversation. The system's ssh is used, so keys and settings are those of whoever runs it.
+//! [`file`] reads the machines, and the commands that bring them up and down. On each machine this very program runs as
+//! an [`agent`], copied there and started by ssh; it starts, watches and ends programs with the code that does it
+//! locally, and [`serve`] is its side of the conversation. The system's ssh is used, with the user's keys and settings.
 
 mod agent;
 mod file;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) agent: Agent,
-    /// Where what it starts listens.
+    /// Address at which programs started there listen.
     pub(crate) ip: IpAddr,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Machines {
     _rented: Rented,
 }
 
-/// What brings the machines down again.
+/// The command that brings the machines down again.
 #[derive(Debug)]
 struct Rented {
     down: Option<String>,
@@ -49,7 +49,7 @@ struct Rented {
 /// Brings the machines of a hosts file up, and starts an agent on each.
 pub(crate) fn up(path: &Path) -> Result<Arc<Machines>> {
     let hosts = Hosts::read(path)?;
-    // From here on they are brought down whatever fails.
+    // From here on they are brought down even after a failure.
     let mut rented = Rented { down: hosts.down.clone(), values: BTreeMap::new() };
     if let Some(up) = &hosts.up {
         eprintln!("bringing machines up: {up}");
@@ -63,7 +63,7 @@ pub(crate) fn up(path: &Path) -> Result<Arc<Machines>> {
     Ok(Arc::new(Machines { target, upstream, _rented: rented }))
 }
 
-/// Whether a hosts file gives the target a machine of its own.
+/// Whether a hosts file gives the target a separate machine.
 pub(crate) fn has_target(path: &Path) -> Result<bool> {
     Ok(Hosts::read(path)?.target.is_some())
 }
@@ -80,7 +80,7 @@ impl Machines {
     }
 }
 
-/// Makes these programs run on the target's machine, copied there where they are files here.
+/// Makes these programs run on the target's machine, copied there if they are local files.
 pub(crate) fn place<'a>(machines: &Arc<Machines>, specs: impl Iterator<Item = &'a mut Spec>) -> Result {
     for spec in specs {
         spec.machines = Some(Arc::clone(machines));
@@ -94,7 +94,7 @@ pub(crate) fn place<'a>(machines: &Arc<Machines>, specs: impl Iterator<Item = &'
 
 fn connect(role: &str, machine: &Machine, values: &BTreeMap<String, String>) -> Result<Host> {
     let (ssh, address) = (file::fill(&machine.ssh, values)?, file::fill(&machine.address, values)?);
-    let ip = address.parse().map_err(|_| Error::new(format!("address: {address:?} is no IP address")))?;
+    let ip = address.parse().map_err(|_| Error::new(format!("address: {address:?} is not an IP address")))?;
     eprintln!("{role}: connecting to {ssh}");
     Ok(Host { agent: Agent::connect(&ssh)?, ip })
 }
@@ -122,7 +122,7 @@ impl Drop for Rented {
         let Some(down) = &self.down else { return };
         eprintln!("bringing machines down: {down}");
         let ended = Command::new("sh").args(["-c", down]).envs(&self.values).stdin(Stdio::null()).status();
-        // There is no caller to fail; machines that go on cost money, so it is said.
+        // There is no caller to report to; running machines cost money, so it is printed.
         match ended {
             Ok(status) if status.success() => {}
             Ok(status) => eprintln!("WARNING: {down:?} failed ({status}); the machines may still be up"),

@@ -1,7 +1,7 @@
-//! The agent's side: does what it is told on its machine, until its input ends.
+//! The agent's side: executes requests on its machine until its input ends.
 //!
-//! Then, and where it is killed, everything it has started ends: see [`Running`](crate::target). So nothing goes on when the
-//! connection breaks.
+//! Then, or if it is killed, everything that it has started ends: see [`Running`](crate::target). So nothing continues
+//! after the connection breaks.
 
 use super::messages::{Answer, Request, TargetStarted};
 use crate::environment;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::io::BufRead as _;
 use tempfile::TempDir;
 
-/// What it has started.
+/// The programs that it has started.
 struct Agent {
     // In this order: programs end before their folders do.
     targets: BTreeMap<u64, Started>,
@@ -27,9 +27,9 @@ pub(crate) fn serve() -> Result {
     let folder = tempfile::tempdir().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
     let mut agent = Agent { targets: BTreeMap::new(), upstreams: BTreeMap::new(), last: 0, folder };
     for line in std::io::stdin().lock().lines() {
-        // A connection that breaks is an end.
+        // A broken connection is an end.
         let Ok(line) = line else { break };
-        let request = serde_json::from_str(&line).map_err(|error| Error::new(format!("no request: {error}")));
+        let request = serde_json::from_str(&line).map_err(|error| Error::new(format!("not a request: {error}")));
         let answer = request.and_then(|request| agent.answer(request));
         let answer = answer.unwrap_or_else(|error| Answer::Failed(error.to_string()));
         let text = serde_json::to_string(&answer).map_err(|error| Error::new(error.to_string()))?;
@@ -81,6 +81,6 @@ impl Agent {
     }
 
     fn target(&mut self, number: u64) -> Result<&mut Started> {
-        self.targets.get_mut(&number).ok_or_else(|| Error::new(format!("there is no target {number}")))
+        self.targets.get_mut(&number).ok_or_else(|| Error::new(format!("unknown target {number}")))
     }
 }

@@ -1,7 +1,7 @@
-//! What a night says: a pure function of its lines.
+//! The analysis of a night: a pure function of its lines.
 //!
-//! A first look at every series asks for a second, larger one where something seems to have changed, and that for a third where
-//! it leaves doubt; one error holds for all series and comparisons of the night together.
+//! A first look at every series leads to a second, larger one where something seems to have changed, and that to a
+//! third where doubt remains; one error holds for all series and comparisons of the night together.
 
 use super::kept::{Kept, beside_kept};
 use super::run::{PAIRS_FIRST, PAIRS_SECOND, PAIRS_THIRD};
@@ -11,19 +11,19 @@ use stillgate_stats::{
     minimum_detectable_effect_signed_rank, screened, standard_deviation, third_look_level,
 };
 
-/// Share of false ones among all that are called changed; where nothing changed, the probability of any.
+/// Share of false ones among all reported changes; if nothing changed, the probability of any.
 pub(crate) const ERROR: f64 = 0.01;
 
-/// Of the intervals shown.
+/// Confidence of the intervals shown.
 const CONFIDENCE: f64 = 0.95;
 
-/// Of the smallest difference that would have been seen.
+/// Power for the smallest detectable difference.
 const POWER: f64 = 0.9;
 
-/// Where a larger difference could have been missed, a comparison is undecided; a suite may set another one.
+/// A comparison is undecided if a larger difference could have been missed; a suite may set another margin.
 pub(crate) const MARGIN: f64 = 0.05;
 
-/// One series beside one other commit.
+/// One series compared with one other commit.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Judged {
     pub(crate) series: String,
@@ -32,22 +32,22 @@ pub(crate) struct Judged {
     pub(crate) beside: String,
     /// Today's relative difference, with its interval.
     pub(crate) effect: [f64; 3],
-    /// The smallest that would have been called changed.
+    /// The smallest difference that would have been reported.
     pub(crate) detectable: Option<f64>,
-    /// What must not be missed.
+    /// The difference that must not be missed.
     pub(crate) margin: f64,
     /// Adjusted over the night.
     pub(crate) p_value: f64,
     pub(crate) pairs: usize,
-    /// Beside the release's large sample.
+    /// The comparison with the release's large sample.
     pub(crate) kept: Option<Kept>,
     pub(crate) verdict: Verdict,
 }
 
-/// Fewer pairs, of a night that was interrupted, give no interval.
+/// Fewer pairs, from an interrupted night, give no interval.
 const PAIRS_SHOWN_MIN: usize = 6;
 
-/// What is said of a comparison, in the order of what a reader asks for.
+/// The verdict of a comparison, in the order of importance to a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Verdict {
     Worse,
@@ -56,7 +56,7 @@ pub(crate) enum Verdict {
     Unchanged,
 }
 
-/// All comparisons of a night; `before` is what the store had of others.
+/// All comparisons of a night; `before` are the older lines of the store.
 pub(crate) fn judge(night: &[&Line], before: &[Line]) -> Vec<Judged> {
     let all: Vec<(&Line, usize, Vec<f64>)> = night
         .iter()
@@ -76,7 +76,7 @@ pub(crate) fn judge(night: &[&Line], before: &[Line]) -> Vec<Judged> {
             let estimate = hodges_lehmann(looked.unwrap_or_default(), CONFIDENCE);
             let effect = estimate.map_or([0.0; 3], |e| [e.value, e.interval.low, e.interval.high].map(f64::exp_m1));
             let detectable = standard_deviation(diffs).and_then(|sd| {
-                // What passes each look at its usual size.
+                // A change that passes each look at its usual size.
                 let least = |pairs: usize, level| minimum_detectable_effect_signed_rank(pairs as u64, sd, level, POWER);
                 let first = least(split.first.len(), SCREEN_LEVELS[0])?;
                 let second = least(PAIRS_SECOND, SCREEN_LEVELS[1])?;
@@ -121,7 +121,7 @@ impl<'a> Split<'a> {
         Split { first, second, third }
     }
 
-    /// Whether the night ended before a look that this comparison asks for.
+    /// Whether the night ended before a look that this comparison needs.
     fn lacks_a_look(&self, line: &Line) -> bool {
         let comparisons = line.later.map_or(1, |later| later.comparisons);
         let lacks_third = || is_undecided(self.second, comparisons, ERROR) && self.third.is_empty();
@@ -129,7 +129,7 @@ impl<'a> Split<'a> {
         line.cut_short.is_some() && (self.first.len() < PAIRS_FIRST || lacks_later)
     }
 
-    /// A look counts where the one before asked for it; it was taken of all commits at once.
+    /// A look counts if the one before required it; it was taken of all commits at once.
     fn looks(&self, line: &Line) -> Looks<'a> {
         let second = (is_suspicious(self.first) && !self.second.is_empty()).then_some(self.second);
         let comparisons = line.later.map_or(1, |later| later.comparisons);
@@ -138,7 +138,7 @@ impl<'a> Split<'a> {
     }
 }
 
-/// Pairs of the look that the measurements of two commits so far ask for; none where they are enough.
+/// Pairs of the look that is needed after the measurements of two commits so far; `None` if they suffice.
 pub(crate) fn next_look(beside: &[f64], today: &[f64], comparisons: usize) -> Option<usize> {
     let diffs = log_ratios(beside, today)?;
     let (first, second) = diffs.split_at(PAIRS_FIRST.min(diffs.len()));
@@ -149,7 +149,7 @@ pub(crate) fn next_look(beside: &[f64], today: &[f64], comparisons: usize) -> Op
     }
 }
 
-/// What in a line does not follow from the rules: looks where there should be none, or the other way round.
+/// Contradictions of a line to the rules: unexpected looks, or missing ones.
 pub(crate) fn contradictions(line: &Line) -> Vec<String> {
     let count = line.values.len();
     if line.first_look > count || line.beside.iter().any(|beside| beside.values.len() != count) {
@@ -165,7 +165,7 @@ pub(crate) fn contradictions(line: &Line) -> Vec<String> {
         (true, false) if line.cut_short.is_none() => {
             found.push(format!("{} {}: the {name} look is missing", line.at, line.series));
         }
-        (false, true) => found.push(format!("{} {}: a {name} look that nothing asked for", line.at, line.series)),
+        (false, true) => found.push(format!("{} {}: a {name} look that nothing called for", line.at, line.series)),
         _ => {}
     };
     check("second", asks_second, second_is_there);
@@ -183,7 +183,7 @@ mod tests {
     use crate::store::{Beside, CutShort, Later};
     use stillgate_stats::Random;
 
-    /// A series that differs by `effect` from yesterday, taken by the rules.
+    /// A series that differs by `effect` from yesterday, measured by the rules.
     fn taken(effect: f64, seed: u64) -> Line {
         let mut random = Random::new(seed);
         let (mut today, mut other) = (Vec::new(), Vec::new());
@@ -212,7 +212,7 @@ mod tests {
         // A change of half the scatter.
         let called = lines.iter().filter(|line| judge(&[line], &[])[0].verdict == Verdict::Worse).count();
         assert!(called > 30, "{called}");
-        // What is clear after the second look needs no third.
+        // A result that is clear after the second look needs no third.
         assert!((0..20).all(|seed| taken(0.2, seed).values.len() == 35));
     }
 
@@ -227,12 +227,12 @@ mod tests {
             assert_eq!(contradictions(&line), Vec::<String>::new());
             judge(&[&line], &[])[0].verdict
         };
-        // However large a difference may be missed.
+        // Any difference may be missed.
         assert_eq!([7, 10].map(|count| cut(count, 9.0)), [Verdict::Undecided; 2]);
         assert_ne!(cut(35, 9.0), Verdict::Unchanged);
         let quiet = (0..).map(|seed| taken(0.0, seed)).find(|line| line.values.len() == 10).unwrap();
         let quiet = Line { cut_short: Some(CutShort::Budget), margin: Some(9.0), ..quiet };
-        assert_eq!(judge(&[&quiet], &[])[0].verdict, Verdict::Unchanged, "this comparison asked for no other look");
+        assert_eq!(judge(&[&quiet], &[])[0].verdict, Verdict::Unchanged, "this comparison called for no other look");
     }
 
     #[test]
@@ -254,6 +254,6 @@ mod tests {
         more.values.push(1.0);
         assert!(contradictions(&more)[0].contains("different numbers"));
         more.beside[0].values.push(1.0);
-        assert!(contradictions(&more)[0].contains("a second look that nothing asked for"));
+        assert!(contradictions(&more)[0].contains("a second look that nothing called for"));
     }
 }

@@ -1,9 +1,9 @@
-//! Counts of each commit since the last night, such as instructions: what does not scatter needs no pairs, so every commit can be
-//! looked at.
+//! Counts of each commit since the last night, for example instructions: without scatter no pairs are needed, so every
+//! commit can be counted.
 //!
-//! Of a long row evenly spread commits come first; then, between two whose counts differ, the one in the middle, until the
-//! commit that changed them is named. Then both sides of each change are counted again: a count that has two states differs between
-//! two commits by chance, and their ranges no longer do. Each commit's counts are kept as soon as they are there.
+//! In a long row, evenly spread commits come first; then, between two whose counts differ, the one in the middle, until
+//! the commit that changed them is found. Then both sides of each change are counted again: a count that has two states
+//! differs between two commits by chance, and then their ranges overlap. Each commit's counts are stored at once.
 
 use super::suite::{EachCommit, Measured};
 use crate::bisect::checkouts::{Built, Checkouts};
@@ -21,57 +21,58 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Times that each count is taken on the first commit of a night; one that differs is none.
+/// Times that each count is taken on the first commit of a night; a value that varies is not a count.
 const CHECKS: usize = 2;
 
 /// Times that each count is taken on both sides of a change. A count with two equally frequent states looks changed between two
 /// commits in half of all cases, and still does after these in one of 128.
 const CHECKS_OF_CHANGE: usize = 4;
 
-/// Failures are tried once more.
+/// Failures are retried once.
 const TRIES: usize = 2;
 
-/// Commits of a store that are tried as the last night's, the newest first; others were on branches that are gone.
+/// Commits of a store that are tried as the last night's, the newest first; others were on branches that no longer
+/// exist.
 const ANCESTORS_TRIED: usize = 20;
 
-/// Commits in a row, both ends with it.
+/// Commits in a row, including both ends.
 pub(crate) struct Row {
     commits: Vec<CommitRecord>,
-    /// Of the first.
+    /// Place of the first.
     place: u64,
 }
 
-/// Of each series the counts of a commit; none where it could not be counted.
+/// For each series the counts of a commit; `None` if it could not be counted.
 type Counts = Vec<Option<Vec<f64>>>;
 
-/// Of each series the unit of its counts; none where it is not known yet.
+/// For each series the unit of its counts; `None` if it is not known yet.
 type Units = Vec<Option<Option<String>>>;
 
 /// A row while it is counted.
 struct Counted {
-    /// Of each commit; none before it was counted.
+    /// For each commit; `None` before it was counted.
     seen: Vec<Option<Counts>>,
-    /// Of each series whether its counts differ on the same commit.
+    /// For each series, whether its counts differ on the same commit.
     scattering: Vec<bool>,
     units: Units,
-    /// What could not be counted.
+    /// Messages about what could not be counted.
     failed: Vec<String>,
 }
 
-/// What the counts of a night need besides their suite.
+/// The inputs of a night's counts besides their suite.
 pub(crate) struct Sweep<'a> {
     pub(crate) top: &'a Path,
     pub(crate) checkouts: &'a Checkouts,
     pub(crate) machine: &'a str,
     pub(crate) at: &'a str,
     pub(crate) limit: Duration,
-    /// Commits of the first pass at most; as many may follow between those that differ.
+    /// Maximum of commits in the first pass; as many may follow between those that differ.
     pub(crate) commits_max: usize,
     pub(crate) min_effect: f64,
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// The row from `since`, or from the newest commit that was counted before, to `today`.
+/// The row from `since`, or from the newest counted commit, to `today`.
 pub(crate) fn row_of_night(top: &Path, since: Option<&str>, today: &str, lines: &[Line], machine: &str) -> Result<Row> {
     let last = match since {
         Some(since) => git::commit(top, since)?,
@@ -110,7 +111,8 @@ impl Row {
 }
 
 impl Sweep<'_> {
-    /// Counts what is not in `lines` yet, and gives each new line to `keep`. Returns what could not be counted.
+    /// Counts the commits that are not in `lines` yet, and passes each new line to `keep`. Returns messages about what
+    /// could not be counted.
     pub(crate) fn run(
         &self,
         each: &EachCommit,
@@ -162,7 +164,7 @@ impl Sweep<'_> {
         Ok(counted.failed)
     }
 
-    /// Counts each series of a commit so many times more. What cannot be counted remains as it was, or is none.
+    /// Counts each series of a commit this many times more. If that fails, it remains as it was, or is `None`.
     fn count_commit(
         &self,
         each: &EachCommit,
@@ -183,7 +185,7 @@ impl Sweep<'_> {
             }
         };
         for (number, (series, times)) in each.series.iter().zip(times).enumerate() {
-            // What scatters is counted again only where it looked changed before that was known.
+            // A scattering series is counted again only if it looked changed before that was known.
             if *times == 0 || counted.scattering[number] && counts[number].is_none() {
                 continue;
             }
@@ -193,9 +195,9 @@ impl Sweep<'_> {
             let scatters = !is_count(&values, self.min_effect);
             if scatters && !counted.scattering[number] {
                 counted.scattering[number] = true;
-                counted.failed.push(format!("{}: is no count, since it scatters: {values:?}", series.name));
+                counted.failed.push(format!("{}: not a count, because it scatters: {values:?}", series.name));
             }
-            // With all that was counted, those who read it see that it is no change.
+            // With all counts, so that a reader of them sees that it is not a change.
             let was_known = values.len() > *times;
             counts[number] = (was_known || !scatters).then_some(values);
         }
@@ -203,7 +205,7 @@ impl Sweep<'_> {
         Ok(())
     }
 
-    /// Of what was counted of a series before; none where that is not known.
+    /// The unit of earlier counts of a series; `None` if it is not known.
     fn unit_before(&self, each: &EachCommit, series: &Measured, lines: &[Line]) -> Option<Option<String>> {
         let mut counted = lines.iter().rev().filter(|line| line.counted.is_some() && line.machine == self.machine);
         let line = counted.find(|line| {
@@ -227,7 +229,7 @@ impl Sweep<'_> {
         counts.iter().any(Option::is_some).then_some(counts)
     }
 
-    /// None where it cannot be counted: an older commit need not have what is counted.
+    /// `None` if it cannot be counted: an older commit may lack what is counted.
     fn count(
         &self,
         series: &Measured,
@@ -255,7 +257,7 @@ impl Sweep<'_> {
         Ok(Some(values))
     }
 
-    /// A commit that was counted and is the same in all that the counts depend on: one of the two neighbours.
+    /// A neighbouring commit that was counted and is equal in everything that the counts depend on.
     fn same(&self, each: &EachCommit, row: &Row, seen: &[Option<Counts>], index: usize) -> Result<Option<usize>> {
         if each.depends_on.is_empty() {
             return Ok(None);
@@ -269,7 +271,7 @@ impl Sweep<'_> {
         let before = (0..index).rev().find(|place| seen[*place].is_some());
         let after = (index + 1..seen.len()).find(|place| seen[*place].is_some());
         for place in before.into_iter().chain(after) {
-            // What could not be counted may have failed for another reason.
+            // A failed count may have had another reason.
             let is_counted = seen[place].as_ref().is_some_and(|counts| counts.iter().any(Option::is_some));
             if is_counted && files(place)? == own {
                 return Ok(Some(place));
@@ -305,17 +307,17 @@ impl Sweep<'_> {
 }
 
 fn interrupted() -> Error {
-    Error::new("interrupted; what was counted is kept").exit(crate::stop::EXIT_INTERRUPTED)
+    Error::new("interrupted; the counts so far are kept").exit(crate::stop::EXIT_INTERRUPTED)
 }
 
-/// Whether it comes out alike each time: within a quarter of what would be a change.
+/// Whether all values are alike: within a quarter of a change.
 fn is_count(values: &[f64], min_effect: f64) -> bool {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     values.iter().all(|value| value / least - 1.0 <= min_effect / 4.0)
 }
 
-/// Numbers of evenly spread commits, at most so many, with both ends, from coarse to fine: what is interrupted has some
-/// everywhere.
+/// Numbers of evenly spread commits, at most `most`, including both ends, from coarse to fine: an interrupted sweep has
+/// some everywhere.
 fn spread(count: usize, most: usize) -> Vec<usize> {
     let steps = count.saturating_sub(1);
     let stride = steps.div_ceil(most.saturating_sub(1).max(1)).max(1);
@@ -330,7 +332,7 @@ fn spread(count: usize, most: usize) -> Vec<usize> {
     places.into_iter().map(|place| all[place]).collect()
 }
 
-/// The commit to count next: one that is planned, or else one between the two that differ most.
+/// The commit to count next: a planned one, or else one between the two that differ most.
 fn next(seen: &[Option<Counts>], planned: &[usize], min_effect: f64) -> Option<usize> {
     if let Some(index) = planned.iter().find(|index| seen[**index].is_none()) {
         return Some(*index);
@@ -358,7 +360,8 @@ fn next(seen: &[Option<Counts>], planned: &[usize], min_effect: f64) -> Option<u
     widest.map(|(_, index)| index)
 }
 
-/// How often each series of a commit is to be counted again: where it is on a side of a change, with nothing left to count between.
+/// How often each series of a commit is to be counted again, if it is on a side of a change with nothing left to count
+/// in between.
 fn missing_checks(seen: &[Option<Counts>], index: usize, min_effect: f64) -> Vec<usize> {
     let Some(counts) = &seen[index] else { return Vec::new() };
     let of = |number: usize| {
@@ -417,12 +420,13 @@ mod tests {
         let order = swept(&levels, 11);
         assert_eq!(order[..11], [100, 0, 80, 40, 20, 60, 10, 30, 50, 70, 90]);
         assert!(order.contains(&36) && order.contains(&37) && order.len() <= 15, "{order:?}");
-        // Two that cancel each other between the same two are not seen; opposite ones in different gaps are.
+        // Two changes that cancel each other between the same two commits are not seen; opposite ones in different gaps
+        // are.
         let levels: Vec<Option<f64>> =
             (0..101).map(|at| Some(if (37..72).contains(&at) { 100.0 } else { 103.0 })).collect();
         let order = swept(&levels, 11);
         assert!([36, 37, 71, 72].iter().all(|at| order.contains(at)), "{order:?}");
-        // Half a per cent is nothing.
+        // Half a per cent does not count.
         let levels: Vec<Option<f64>> = (0..101).map(|at| Some(if at < 37 { 100.0 } else { 100.5 })).collect();
         assert_eq!(swept(&levels, 11).len(), 11);
     }
@@ -440,7 +444,7 @@ mod tests {
     #[test]
     fn both_sides_of_a_change_are_counted_again() {
         let counts = |values: &[f64]| Some(vec![Some(values.to_vec())]);
-        // Not counted: 2 is not yet, and 5 cannot be.
+        // Not counted: 2 is not counted yet, and 5 cannot be.
         let seen = [
             counts(&[100.0, 100.0]),
             counts(&[100.0]),
@@ -455,7 +459,7 @@ mod tests {
             (0..seen.len()).map(|index| missing_checks(seen, index, 0.01)).collect()
         };
         assert_eq!(missing(&seen).concat(), [0, 0, 3, 3, 0, 0, 0]);
-        // What scatters is no change any more.
+        // A scattering series is no longer a change.
         let mut again = seen.clone();
         again[3] = counts(&[150.0, 100.0, 150.0, 100.0]);
         again[4] = counts(&[100.0, 150.0, 100.0, 100.0]);

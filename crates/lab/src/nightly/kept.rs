@@ -1,26 +1,26 @@
-//! The release's large sample: all that was ever measured of it on this machine, which every night adds to.
+//! The release's large sample: all its measurements ever taken on this machine, to which every night adds.
 //!
-//! Held against a night's small sample by ranks, as the third reference text does it. The fresh pairs decide: what the machine
-//! did in all those nights is in the large sample only. So it is shown beside them, where a difference that pairs are too few to
-//! see stands out, and a release that was measured on a bad night does, too.
+//! Compared with a night's small sample by ranks, as the third reference text does it. The fresh pairs decide: only the
+//! large sample contains the machine's states of all those nights. So it is shown next to them, where a difference too
+//! small for the pairs stands out, and so does a release that was measured on a bad night.
 
 use crate::store::Line;
 use stillgate_stats::{mann_whitney, median};
 
-/// Fewer measurements from other nights are no large sample.
+/// Fewer measurements from other nights are not a large sample.
 const COUNT_MIN: usize = 20;
 
-/// Tonight's measurements beside those of all other nights.
+/// Tonight's measurements compared with those of all other nights.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Kept {
     pub(crate) count: usize,
     /// Relative difference of the medians.
     pub(crate) effect: f64,
-    /// Of Mann and Whitney's test; for itself, not adjusted for anything.
+    /// P-value of Mann and Whitney's test, unadjusted.
     pub(crate) p_value: f64,
 }
 
-/// None without a release, or where too little was kept of it.
+/// `None` without a release, or if it has too few measurements.
 pub(crate) fn beside_kept(tonight: &Line, before: &[Line]) -> Option<Kept> {
     let release = &tonight.beside.iter().find(|beside| beside.role == "release")?.commit;
     let comparable = before.iter().filter(|line| {
@@ -66,7 +66,8 @@ mod tests {
     #[test]
     fn a_small_sample_is_held_against_all_nights_of_the_release() {
         let mut before: Vec<Line> = (1..8).map(|number| night(&format!("c{number}"), 103.0, "r", number)).collect();
-        // The day that the release was itself the commit of; nights of another release, series and machine say nothing.
+        // The day on which the release was the day's commit counts; nights of another release, series or machine do
+        // not.
         before.push(night("r", 100.0, "older", 10));
         before.push(night("c11", 50.0, "older", 11));
         before.push(Line { series: "other".to_owned(), ..night("c12", 50.0, "r", 12) });

@@ -1,7 +1,8 @@
-//! `stillgate-lab nightly`: today's commit measured in turn with yesterday's and the release's, series by series.
+//! `stillgate-lab nightly`: today's commit measured in alternation with yesterday's and the release's, series by
+//! series.
 //!
-//! [`suite`] says what is measured, [`run`] does it, [`counts`] counts what does not scatter on each commit. [`analysis`] is pure
-//! and judges a night from its lines in the store, [`kept`] beside those of other nights; [`words`] says it.
+//! [`suite`] defines the series, [`run`] measures them, [`counts`] counts each commit. [`analysis`] is pure and judges
+//! a night from its lines in the store, [`kept`] compares it with those of other nights; [`words`] formats the report.
 
 pub(crate) mod analysis;
 pub(crate) mod counts;

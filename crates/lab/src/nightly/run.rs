@@ -1,7 +1,7 @@
 //! The measurements of a night: rounds over all series, in each the commits in random order.
 //!
-//! Rounds and not one series after the other, so that an hour in which the machine was slow is in all of them; in turn, so
-//! that it is in all commits alike. Both looks have fixed sizes.
+//! Rounds, not one series after the other, spread an hour in which the machine was slow over all series; alternation
+//! spreads it over all commits. Both looks have fixed sizes.
 
 use super::analysis::next_look;
 use super::suite::{Measured, Suite};
@@ -23,13 +23,13 @@ pub(crate) const PAIRS_FIRST: usize = 10;
 pub(crate) const PAIRS_SECOND: usize = 25;
 pub(crate) const PAIRS_THIRD: usize = 100;
 
-/// A series whose measurement fails so often in a night is left out of it.
+/// A series whose measurement fails this often in a night is left out.
 const FAILURES_MAX: usize = 3;
 
-/// A figure that was printed and read again may differ by less.
+/// Relative difference allowed between a figure and its printed form.
 const PRINTED_DIFFERENCE_MAX: f64 = 1e-9;
 
-/// A commit that is measured.
+/// A commit under measurement.
 pub(crate) struct Side {
     /// `today`, `yesterday` or `release`.
     pub(crate) role: &'static str,
@@ -37,45 +37,45 @@ pub(crate) struct Side {
     pub(crate) place: Place,
 }
 
-/// What a night needs besides its suite.
+/// The inputs of a night besides its suite.
 pub(crate) struct Night<'a> {
     /// Today's first.
     pub(crate) sides: &'a [Side],
     pub(crate) limit: Duration,
-    /// No look begins that would not end by then; the first one always does.
+    /// No look begins that would not end by then; the first one always begins.
     pub(crate) end: Option<Instant>,
     pub(crate) machine: &'a str,
     pub(crate) at: &'a str,
-    /// Where measurements leave their raw data.
+    /// Folder for the raw data of measurements.
     pub(crate) staging: &'a Staging,
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// One series under way: of each side, its measurements.
+/// One series under way: the measurements of each side.
 struct Taken<'a> {
     series: &'a Measured,
     values: Vec<Vec<f64>>,
     raw: Vec<Vec<Option<String>>>,
-    /// Of all of them; none before the first.
+    /// Unit of all of them; `None` before the first.
     unit: Option<Option<String>>,
     failures: usize,
     why: Option<String>,
     cut_short: Option<CutShort>,
-    /// Of all its measurements.
+    /// Duration of all its measurements.
     seconds: f64,
 }
 
-/// What a night has measured.
+/// The results of a night.
 pub(crate) struct Outcome {
     /// One for each series that was measured.
     pub(crate) lines: Vec<Line>,
-    /// What could not be measured.
+    /// Messages about what could not be measured.
     pub(crate) failed: Vec<String>,
     /// The user pressed Ctrl-C.
     pub(crate) is_interrupted: bool,
 }
 
-/// Builds a commit of the night; the reason why it cannot be.
+/// Builds a commit of the night, or returns why it cannot be built.
 pub(crate) fn side(
     role: &'static str,
     commit: String,
@@ -90,7 +90,7 @@ pub(crate) fn side(
 }
 
 impl Night<'_> {
-    /// All looks, or those that there is time for.
+    /// All looks, or those for which there is time.
     pub(crate) fn measure(&self, suite: &Suite, random: &mut Random) -> Result<Outcome> {
         let begin = |series| Taken {
             series,
@@ -140,8 +140,8 @@ impl Night<'_> {
         fitting
     }
 
-    /// So many rounds over some series; false where the user wants an end. A first look then keeps its whole rounds, a later
-    /// one nothing.
+    /// This many rounds over some series; false if the user interrupts. A first look then keeps its whole rounds, a
+    /// later one nothing.
     fn look(&self, name: &str, series: &mut [&mut Taken<'_>], rounds: usize, random: &mut Random) -> Result<bool> {
         if series.is_empty() {
             return Ok(true);
@@ -165,7 +165,7 @@ impl Night<'_> {
         Ok(true)
     }
 
-    /// One measurement, again where it fails; false where the user wants an end.
+    /// One measurement, with a retry; false if the user interrupts.
     fn once(&self, taken: &mut Taken<'_>, side: usize) -> Result<bool> {
         while taken.why.is_none() {
             if self.stop.load(Ordering::Relaxed) {
@@ -194,8 +194,8 @@ impl Night<'_> {
         Ok(true)
     }
 
-    /// What the measurement left; but nothing of this program's from which another figure follows, as if a command
-    /// prints the sum of two.
+    /// The raw data of the measurement; none if the printed figure does not follow from this program's own, as when a
+    /// command prints the sum of two.
     fn raw(&self, value: f64) -> Result<Option<String>> {
         let is_value = |figure: f64| (figure / value - 1.0).abs() <= PRINTED_DIFFERENCE_MAX;
         let gives_another =
@@ -230,7 +230,7 @@ impl Night<'_> {
 }
 
 impl Taken<'_> {
-    /// Back to what it had before a look that was interrupted; a first look keeps its whole rounds.
+    /// Restores the state before an interrupted look; a first look keeps its whole rounds.
     fn cut(&mut self, before: usize) {
         let whole = self.values.iter().map(Vec::len).min().unwrap_or(0);
         let kept = if before == 0 { whole } else { before };

@@ -21,7 +21,7 @@ use std::path::Path as FilePath;
 use stillgate_yaml::scalar::Meaning;
 use stillgate_yaml::{Entry, Fault, Node, Path, Sink, Value, tree};
 
-/// What a suite has at least.
+/// The smallest valid suite.
 const LEAST: &str = "series: [{name: size, measure: wc -c < Cargo.lock}]";
 
 const KEYS: [&str; 3] = ["build", "series", "each_commit"];
@@ -37,11 +37,11 @@ pub(crate) struct Suite {
     pub(crate) each_commit: Option<EachCommit>,
 }
 
-/// What is counted of every commit since the last night.
+/// Series that are counted for every commit since the last night.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct EachCommit {
     pub(crate) build: Option<String>,
-    /// Paths of all that the counts depend on; none: of the whole commit.
+    /// Paths of everything that the counts depend on; empty: the whole commit.
     pub(crate) depends_on: Vec<String>,
     /// At least one; names differ from all others.
     pub(crate) series: Vec<Measured>,
@@ -57,7 +57,7 @@ pub(crate) struct Measured {
     pub(crate) margin: f64,
 }
 
-/// Reads a suite; all that is wrong with it is said at once.
+/// Reads a suite; reports all errors at once.
 pub(crate) fn read(path: &FilePath) -> Result<Suite> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Error::new(format!("{}: cannot be read: {error}", path.display())))?;
@@ -71,7 +71,7 @@ fn parse(text: &str) -> Result<Suite, Vec<String>> {
     parsed(text, LEAST, suite)
 }
 
-/// What `read` makes of a text, or all that is wrong with it. `least` is what it has at least.
+/// Parses a text with `read`, or reports all its errors. `least` is the smallest valid text.
 pub(crate) fn parsed<T>(
     text: &str,
     least: &'static str,
@@ -175,7 +175,7 @@ fn one(node: &Node, sink: &mut Sink) -> Option<Measured> {
     Some(Measured { name: name?, measure: measure?, higher_is_better, margin })
 }
 
-/// The entries of a map, with errors for keys that are not known.
+/// The entries of a map, with errors for unknown keys.
 pub(crate) fn map<'t>(node: &'t Node, keys: &[&str], sink: &mut Sink) -> &'t [Entry] {
     let Value::Map(entries) = &node.value else {
         sink.error(node.at, &Path::Root, Fault::new(format!("a map of {}, not {}", keys.join(", "), node.found())));
@@ -188,7 +188,7 @@ pub(crate) fn map<'t>(node: &'t Node, keys: &[&str], sink: &mut Sink) -> &'t [En
     entries
 }
 
-/// What is under a key.
+/// The value of a key.
 pub(crate) fn get<'t>(entries: &'t [Entry], key: &str) -> Option<&'t Node> {
     entries.iter().find(|entry| &*entry.key == key).map(|entry| &entry.value).filter(|node| !node.is_null())
 }

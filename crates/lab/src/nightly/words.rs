@@ -1,4 +1,4 @@
-//! A night in Markdown, which is readable on a terminal, too.
+//! A night in Markdown, which is also readable on a terminal.
 
 use super::analysis::{Judged, Verdict};
 use super::kept::Kept;
@@ -7,19 +7,19 @@ use crate::history::analysis::{Change, Series};
 use crate::result::environment::Environment;
 use std::fmt::Write as _;
 
-/// What a night has to say.
+/// The content of a night's report.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) commit: String,
     pub(crate) judged: Vec<Judged>,
     /// Series that were not measured.
     pub(crate) failed: Vec<String>,
-    /// None where the suite counts nothing.
+    /// `None` if the suite counts nothing.
     pub(crate) counts: Option<Counts>,
     pub(crate) machine: Environment,
 }
 
-/// What was counted of each commit.
+/// The counts of each commit.
 #[derive(Debug)]
 pub(crate) struct Counts {
     /// Over the commits of this night.
@@ -76,7 +76,7 @@ pub(crate) fn markdown(report: &Report) -> String {
     out
 }
 
-/// A release's large sample in a cell.
+/// The comparison with a release's large sample, as a cell.
 fn kept(kept: &Kept) -> String {
     format!("{:+.1}% (of {}, p {})", kept.effect * 100.0, kept.count, p_value(kept.p_value))
 }
@@ -85,7 +85,7 @@ fn p_value(p: f64) -> String {
     if p < 0.001 { "< 0.001".to_owned() } else { format!("{p:.3}") }
 }
 
-/// Each change of a count, with the commit that made it or the ones that it is between.
+/// Each change of a count, with the commit that made it or the candidates.
 fn counted(out: &mut String, counts: &Counts) {
     // Writing to a `String` does not fail.
     let _ = writeln!(out, "\nCounted on {} commits:\n", counts.commits());
@@ -110,7 +110,7 @@ fn counted(out: &mut String, counts: &Counts) {
 }
 
 impl Counts {
-    /// How many there were.
+    /// The number of commits.
     pub(crate) fn commits(&self) -> usize {
         self.series.iter().map(|series| series.points.len()).max().unwrap_or(0)
     }
@@ -124,7 +124,7 @@ impl Counts {
     }
 }
 
-/// The commit, if all before it were counted; or else the ones that it is among.
+/// The commit, if all before it were counted; otherwise the candidates.
 pub(crate) fn by(series: &Series, change: &Change) -> String {
     let (before, after) = (&series.points[change.at - 1], &series.points[change.at]);
     let (Some(from), Some(to)) = (&before.counted, &after.counted) else { return String::new() };
@@ -138,7 +138,7 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 
-/// How many comparisons came to what.
+/// The number of comparisons by verdict.
 pub(crate) fn headline(report: &Report) -> String {
     let count = |verdict| report.judged.iter().filter(|one| one.verdict == verdict).count();
     let measured = format!(
@@ -154,7 +154,7 @@ pub(crate) fn headline(report: &Report) -> String {
     if report.judged.is_empty() { counted } else { format!("{measured}; {counted}") }
 }
 
-/// What it was measured on.
+/// The machine of the measurements.
 pub(crate) fn machine(machine: &Environment) -> String {
     let cpu = machine.cpu_model.as_deref().unwrap_or("an unknown CPU");
     format!("{} CPUs, {cpu}, {}.", machine.cpus, machine.kernel)

@@ -1,17 +1,17 @@
-//! Stacks of names as a profile: what is equal becomes one.
+//! Stacks of names as a profile: equal ones are merged.
 
 use std::collections::HashMap;
 use stillgate_profiler::profile::{Function, Label, Line, Location, Profile, Sample, THREAD, ValueType};
 
-/// Different stacks of a profile; what comes after is only counted.
+/// Number of different stacks of a profile; further ones are only counted.
 const STACKS_MAX: usize = 1_000_000;
 
-/// A function, and where in it the program was.
+/// A function and a line in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) function: String,
     pub(super) file: String,
-    /// Zero: not known.
+    /// Zero: unknown.
     pub(super) line: i64,
 }
 
@@ -21,17 +21,17 @@ pub(super) struct Gathered {
     functions: HashMap<Function, usize>,
     places: HashMap<(usize, i64), usize>,
     threads: HashMap<String, usize>,
-    /// By thread and places, the innermost first: how often it was seen, and the sum of its values.
+    /// By thread and places, the innermost first: number of samples, and sum of their values.
     stacks: HashMap<(usize, Vec<usize>), (i64, i64)>,
     unplaced: u64,
 }
 
-/// What a profile says of its values beside their sums.
+/// Properties of a profile's values.
 #[derive(Debug)]
 pub(super) struct Meaning {
-    /// The kind of what is summed.
+    /// Type and unit of the values.
     pub(super) value: ValueType,
-    /// Of it, between two samples.
+    /// Value between two samples.
     pub(super) period: i64,
     /// Whether the number of samples means something.
     pub(super) is_sampled: bool,
@@ -65,12 +65,12 @@ impl Gathered {
         *self.places.entry((function, frame.line)).or_insert(next)
     }
 
-    /// Whether there is none.
+    /// Whether there are no stacks.
     pub(super) fn is_empty(&self) -> bool {
         self.stacks.is_empty()
     }
 
-    /// The profile of all.
+    /// The profile of all stacks.
     pub(super) fn finish(self, meaning: Meaning) -> Profile {
         let Meaning { value, period, is_sampled, time_ns, duration_ns, mut notes } = meaning;
         if self.unplaced > 0 {
@@ -107,7 +107,7 @@ impl Gathered {
     }
 }
 
-/// The keys, each at its number: the numbers go from zero without a gap.
+/// The keys in the order of their numbers, which go from zero without a gap.
 fn by_number<K>(numbered: HashMap<K, usize>) -> Vec<K> {
     let mut all: Vec<(usize, K)> = numbered.into_iter().map(|(key, number)| (number, key)).collect();
     all.sort_unstable_by_key(|(number, _)| *number);

@@ -1,4 +1,4 @@
-//! Where a program spends its CPU time, by `perf`: it samples the clock of each CPU while the program runs there, and follows frame
+//! Profiles of CPU time by `perf`: it samples the clock of each CPU while the program runs there, and follows frame
 //! pointers. A program that was compiled without them has stacks that end early.
 
 use super::gathered::{Frame, Gathered};
@@ -19,7 +19,7 @@ const MISSING: &str =
 pub(super) fn record(subject: &Subject<'_>, hz: u32, output: Output<'_>, folder: &Path) -> Result<Ran> {
     let data = folder.join(DATA);
     let mut record = Command::new("perf");
-    // It would keep a copy of every program in the user's home; these are still there when their names are read.
+    // It would keep a copy of every program in the user's home; they still exist when their names are read.
     record.args(["record", "--quiet", "--no-buildid-cache", "--event", "cpu-clock", "--call-graph", "fp"]);
     record.args(["--freq", &hz.to_string()]).arg("--output").arg(&data);
     match subject {
@@ -31,7 +31,7 @@ pub(super) fn record(subject: &Subject<'_>, hz: u32, output: Output<'_>, folder:
     };
     let ran = tool(&mut record, output, MISSING)?;
     if !data.metadata().is_ok_and(|data| data.len() > 0) {
-        return Err("perf recorded nothing; what it says above tells why".into());
+        return Err("perf recorded nothing; see its messages above".into());
     }
     Ok(ran)
 }
@@ -45,7 +45,7 @@ pub(super) fn read(folder: &Path, output: Output<'_>) -> Result<Gathered> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        // Away from Ctrl-C: what it prints would be cut off, and look whole.
+        // Protected from Ctrl-C: its output would be cut off, and look complete.
         .process_group(0)
         .spawn()
         .map_err(|error| Error::new(format!("cannot run perf script: {error}")))?;
@@ -61,7 +61,8 @@ pub(super) fn read(folder: &Path, output: Output<'_>) -> Result<Gathered> {
     if output.is_stopped() { Err(cut_short()) } else { Ok(gathered) }
 }
 
-/// Reads the text of `perf script`: a line of the thread and the period, then a line of each frame, then an empty line.
+/// Parses the output of `perf script`: a line with the thread and the period, then a line for each frame, then an empty
+/// line.
 fn parse(text: impl BufRead, gathered: &mut Gathered, is_stopped: impl Fn() -> bool) -> std::io::Result<()> {
     let (mut head, mut frames) = (None, Vec::new());
     for line in text.split(b'\n').take_while(|_| !is_stopped()) {
@@ -87,7 +88,7 @@ fn add(gathered: &mut Gathered, head: Option<(String, i64)>, frames: &mut Vec<Fr
     frames.clear();
 }
 
-/// As `a name 12/13 25592.348148:    5025125`: the thread and the period.
+/// Parses `a name 12/13 25592.348148:    5025125` into the thread and the period.
 fn head_of(line: &str) -> Option<(String, i64)> {
     let mut words = line.split_ascii_whitespace().rev();
     let period = words.next()?.trim_end_matches(':').parse().ok()?;
@@ -97,7 +98,7 @@ fn head_of(line: &str) -> Option<(String, i64)> {
     Some((format!("{} {tid}", name.join(" ")), period))
 }
 
-/// As `1153 leaf (/tmp/a)`; a name may have spaces and brackets of its own.
+/// Parses `1153 leaf (/tmp/a)`; a name may contain spaces and brackets.
 fn frame(line: &str) -> Option<Frame> {
     let (address, rest) = line.split_once(' ')?;
     let (symbol, file) = rest.rsplit_once('(')?;

@@ -5,34 +5,34 @@
 
 use super::number;
 
-/// More ticks than this do not fit beside each other on a phone.
+/// More ticks do not fit next to each other on a phone.
 const TICKS_MAX: usize = 9;
 
-/// Latencies that span more than this are shown on a logarithmic axis.
+/// Latencies over a larger ratio are shown on a logarithmic axis.
 const LOG_FROM_RATIO: f64 = 8.0;
 
-/// Decades of a difference that are told apart; below, its axis is linear. Fewer where both sides of zero take room.
+/// Decades of a difference that are distinguished; below, its axis is linear. Fewer if both sides of zero need room.
 const DIFFERENCE_DECADES_ONE_SIDE: i32 = 4;
 const DIFFERENCE_DECADES_BOTH_SIDES: i32 = 3;
 
-/// A side that reaches this share of the other is one.
+/// A side that reaches this share of the other counts as a side.
 const SIDE_FROM: f64 = 0.01;
 
-/// Room that the label of a difference takes on a phone, as a share of the width.
+/// Width of the label of a difference on a phone, as a share of the total width.
 const LABEL_WIDTH: f64 = 0.15;
 
-/// Of the width, left free beyond the outermost value.
+/// Share of the width that is left free beyond the outermost value.
 const MARGIN: f64 = 0.04;
 
-/// Beyond these, figures are of no clock or counter.
+/// No clock or counter gives larger figures.
 const VALUE_MAX: f64 = 1e15;
 const VALUE_MIN: f64 = 1e-6;
 
-/// Nines of the tail axis at least and at most.
+/// Smallest and largest number of nines on the tail axis.
 const TAIL_DECADES_MIN: f64 = 3.0;
 const TAIL_DECADES_MAX: f64 = 9.0;
 
-/// A named place.
+/// A labelled position.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Tick {
     /// From 0 to 1.
@@ -47,7 +47,7 @@ pub(crate) struct Axis {
     low: f64,
     high: f64,
     pub(crate) ticks: Vec<Tick>,
-    /// What has to be said about the scale.
+    /// A remark on the scale.
     pub(crate) note: &'static str,
 }
 
@@ -57,7 +57,7 @@ enum Scale {
     Logarithmic,
     /// Linear around zero up to this size, logarithmic beyond, on both sides.
     Symmetric(f64),
-    /// Of ratios given less one, so that half and double lie equally far from zero.
+    /// For ratios less one, so that half and double are equally far from zero.
     Ratio,
 }
 
@@ -74,7 +74,7 @@ impl Scale {
 }
 
 impl Axis {
-    /// Where `value` lies; what is beyond an end lies on it.
+    /// The position of `value`; values beyond an end are placed on it.
     pub(crate) fn place(&self, value: f64) -> f64 {
         let span = self.high - self.low;
         let place = (self.scale.transform(value) - self.low) / span;
@@ -104,7 +104,7 @@ impl Axis {
         let (low, high) = bounds(values.into_iter().map(|value| value.max(1.0))).unwrap_or((1.0, 10.0));
         let ticks = logarithmic_ticks(low / 1.5, high * 1.5, &[1.0]);
         let ticks = ticks.into_iter().map(|at| (at, number::short_count(at)));
-        // A place beyond the outermost counts, for markers beside each other.
+        // Leaves room beyond the outermost counts, for markers next to each other.
         Axis::new(Scale::Logarithmic, low / 1.8, high * 1.8, "logarithmic", ticks)
     }
 
@@ -124,7 +124,7 @@ impl Axis {
         Axis::new(Scale::Linear, 0.0, top, "linear", ticks.map(|at| (at, label(at))))
     }
 
-    /// From zero to exactly `high`: a time that ends where it ends.
+    /// From zero to exactly `high`, for a total time.
     pub(crate) fn elapsed(high_s: f64) -> Axis {
         let axis = Axis::linear(high_s, number::seconds);
         let high = if high_s.is_finite() { high_s.clamp(VALUE_MIN, VALUE_MAX) } else { 1.0 };
@@ -141,10 +141,10 @@ impl Axis {
         Axis::new(Scale::Linear, 0.5, count as f64 + 0.5, "linear", ticks)
     }
 
-    /// Differences around zero, of whatever sizes.
+    /// Differences around zero, of any size.
     pub(crate) fn difference(values: impl IntoIterator<Item = f64>, label: impl Fn(f64) -> String) -> Axis {
         let (low, high) = bounds(values).unwrap_or((-1.0, 1.0));
-        // Nothing but zero needs some axis, too.
+        // Zero alone needs an axis, too.
         let (low, high) = if low == high && low == 0.0 { (-1.0, 1.0) } else { (low.min(0.0), high.max(0.0)) };
         let largest = high.max(-low).clamp(VALUE_MIN, VALUE_MAX);
         let top = largest.log10().ceil() as i32;
@@ -155,7 +155,7 @@ impl Axis {
         let sizes = (top - decades..=top).map(|decade| 10f64.powi(decade));
         let sizes: Vec<f64> = sizes.filter(|size| *size > linear).collect();
         let span = scale.transform(high) - scale.transform(low);
-        // The side without values is kept wide enough to be seen as a side.
+        // The side without values stays wide enough to be seen as a side.
         let pad = |value: f64| scale.transform(value).abs().max(span * 0.08) + span * MARGIN;
         let (from, to) = (-pad(low), pad(high));
         let all = sizes.iter().rev().map(|size| -size).chain([0.0]).chain(sizes.iter().copied());
@@ -175,7 +175,7 @@ impl Axis {
         let reach = scale.transform(high).max(-scale.transform(low)).clamp(0.005, 12.0) * (1.0 + 2.0 * MARGIN);
         let steps: [f64; 14] = [0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0, 9.0, 99.0, 999.0, 9999.0];
         let mut sizes: Vec<f64> = steps.into_iter().filter(|size| size.ln_1p() <= reach).collect();
-        // The outermost, and those far enough within to stand apart.
+        // The outermost, and those far enough inside to have room.
         let mut kept = vec![sizes.pop().unwrap_or(0.0025)];
         while let Some(size) = sizes.pop() {
             if kept.len() < 2 && size.ln_1p() <= kept[0].ln_1p() * 0.6 && size.ln_1p() > reach * 0.25 {
@@ -223,7 +223,7 @@ fn ratio_label(at: f64) -> String {
     if percent >= 300.0 { format!("×{}", number::short_count(1.0 + at)) } else { format!("{sign}{percent}%") }
 }
 
-/// Zero, the outermost, and of the others those that have room for their label.
+/// Zero, the outermost, and those of the others that have room for their label.
 fn apart(mut ticks: Vec<Tick>) -> Vec<Tick> {
     let mut kept: Vec<Tick> = Vec::new();
     // The outermost of the side with more room comes first.

@@ -1,4 +1,4 @@
-//! Which commit changed a measurement: the posterior as bars, and every measurement by commit.
+//! The commit that changed a measurement: the posterior as bars, and every measurement by commit.
 
 use super::number;
 use super::provenance;
@@ -83,5 +83,5 @@ fn table(prefix: &str, result: &BisectResult) -> String {
         })
         .collect();
     let heads = [words("commit"), words("subject"), figures("probability"), figures("measured"), figures("mean")];
-    tables::draw(&format!("{prefix}-t"), "How likely each commit changed it; means are geometric", &heads, &rows)
+    tables::draw(&format!("{prefix}-t"), "Probability that each commit changed it; means are geometric", &heads, &rows)
 }

@@ -1,5 +1,5 @@
-//! What `stillgate-lab compare` found: each measure's ratio with its interval and what would have been missed, in one chart for all
-//! comparisons, then latencies, pairs and programs.
+//! The result of `stillgate-lab compare`: each measure's ratio with its interval and its smallest detectable
+//! difference, in one chart for all comparisons, then latencies, pairs and programs.
 //!
 //! Figures of verdicts are those of the file's analysis; pairs and curves come from its raw data.
 
@@ -70,7 +70,7 @@ fn decided(decision: Decision) -> (Tone, &'static str) {
     }
 }
 
-/// What is said of all measures, of each comparison by itself where there are several.
+/// The sentences on all measures, for each comparison if there are several.
 fn of_all(prefix: &str, result: &CompareResult, judged: &[(Between, &CompareAnalysis)]) -> String {
     let of = |(number, (between, analysis)): (usize, &(Between, &CompareAnalysis))| {
         let said = sentences(analysis, result.design.margin)
@@ -102,18 +102,18 @@ pub(super) fn is_void(result: &CompareResult) -> bool {
     result.analysis.decision == Decision::Void
 }
 
-/// What is left of a void comparison is no finding and must not look like one.
+/// The figures of a void comparison must not look like a finding.
 fn nothing_judged(result: &CompareResult) -> String {
     let why = Text(&result.analysis.sentence);
     format!("<p class=\"absent\">The comparison is void, so no effect is drawn and no measure judged. {why}</p>\n")
 }
 
-/// What titles add to pictures of both sides.
+/// Added to the titles of pictures of both sides.
 pub(super) fn void_mark(result: &CompareResult) -> &'static str {
     if is_void(result) { " (void: no finding)" } else { "" }
 }
 
-/// Of several comparisons, the rows of a measure stand together.
+/// With several comparisons, the rows of a measure are next to each other.
 fn forest(prefix: &str, result: &CompareResult, judged: &[(Between, &CompareAnalysis)]) -> String {
     let is_single = judged.len() == 1;
     let all =
@@ -154,7 +154,7 @@ fn forest(prefix: &str, result: &CompareResult, judged: &[(Between, &CompareAnal
         after: &["difference", "detectable", "p"],
         groups: vec![group],
         note: format!(
-            "All intervals together hold with {level}. Grey: what so few pairs would have missed (power {}). Dotted: the margin \
+            "All intervals together hold with {level}. Grey: effects too small for this number of pairs (power {}). Dotted: the margin \
              of {}. p corrected for the number of measures{}{}. The scale is logarithmic in the ratio. {note}",
             number::round_percent(result.design.power),
             number::round_percent(margin),
@@ -194,7 +194,7 @@ fn row(name: String, measure: &MeasureAnalysis) -> Row {
 
 pub(super) fn called(measure: &str) -> &str {
     match measure {
-        "cpu" => "CPU a request",
+        "cpu" => "CPU per request",
         "p50" => "median",
         "p99" => "99%",
         "p99.9" => "99.9%",
@@ -228,7 +228,7 @@ fn sentences(analysis: &CompareAnalysis, margin: f64) -> String {
     format!("<ul class=\"sentences\">{items}{void}</ul>\n")
 }
 
-/// What is of no comparison by itself.
+/// Remarks on the run as a whole.
 fn of_the_run(result: &CompareResult) -> String {
     let crash = result.crash.iter().map(|crash| {
         let (chip, side) = (chip(Tone::Worse, "worse"), crash.side.name());

@@ -1,6 +1,6 @@
 //! The pairs of a comparison: a picture of each measure's ratios, and a table of all starts.
 //!
-//! Everything here is raw data; what is left out of the analysis is marked.
+//! Everything here is raw data; pairs left out of the analysis are marked.
 
 use super::compare::{called, is_void, void_mark};
 use super::number;
@@ -48,13 +48,13 @@ pub(super) fn of(id: &str, result: &CompareResult, between: Between, analysis: &
     Ok(out)
 }
 
-/// Whether a pair counts for nothing but its failed requests, if for those; or for no latency, where that is asked.
+/// Whether a pair is used for nothing except its failed requests, if for those; or for no latency, if `latency` is set.
 pub(super) fn is_out(duel: &Duel<'_>, latency: bool) -> bool {
     let late = || measures::late(duel).filter(|_| latency);
     measures::void(duel).or_else(|| measures::failing(duel)).or_else(late).is_some()
 }
 
-/// Of one side of a pair; none for what is not measured in pairs.
+/// The value of one side of a pair; `None` for measures that are not taken in pairs.
 fn value(side: &SideRecord, measure: &str) -> Result<Option<f64>> {
     let latency = |share: f64| {
         let decoded = histogram::decode(&side.rated.corrected).map_err(|error| error.context("a pair"));
@@ -77,7 +77,7 @@ pub(super) fn starts(prefix: &str, result: &CompareResult) -> Result<String> {
         words("pair"),
         words("build"),
         figures("requests/s"),
-        figures("CPU a request"),
+        figures("CPU per request"),
         figures("99%"),
         figures("memory"),
         words("remarks"),

@@ -1,4 +1,4 @@
-//! What a run of mock devices saw, or what rounds of two gateways say: the text of the command, laid out as tables.
+//! The result of a run of mock devices, or of rounds of two gateways: the text of the command, laid out as tables.
 
 use super::provenance;
 use super::section::{ReportInput, Section, Tone};
@@ -43,13 +43,13 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &DevicesResult
     }
     let lines: Vec<Vec<Cell>> =
         told::text(result).lines().map(|line| vec![Cell::Words(line.trim_start().to_owned())]).collect();
-    let table = tables::draw(&format!("{prefix}-l"), "As the command says it", &[words("what was seen")], &lines);
+    let table = tables::draw(&format!("{prefix}-l"), "As the command prints it", &[words("what was seen")], &lines);
     section.part(&format!("{prefix}-lines"), "All of it", &table);
     let design = &result.design;
     let rows: provenance::Rows = vec![
         ("devices", Some(design.devices.to_string())),
-        ("connects a second", Some(design.connect_rate.to_string())),
-        ("messages a second", design.message_rate.map(|rate| rate.to_string())),
+        ("connects per second", Some(design.connect_rate.to_string())),
+        ("messages per second", design.message_rate.map(|rate| rate.to_string())),
         ("acknowledgement", Some(design.ack.clone())),
         ("seed", Some(design.seed.to_string())),
     ];
@@ -69,13 +69,14 @@ fn verdict(result: &DevicesResult) -> (Tone, &'static str, String) {
             (tone, word, analysis.sentence.clone())
         }
         (Some(run), None) if run.broken_promises() > 0 => {
-            let sentence = format!("The gateway broke its word on {} messages.", run.broken_promises());
+            let sentence = format!("The gateway broke its guarantees for {} messages.", run.broken_promises());
             (Tone::Worse, "broken promises", sentence)
         }
         (Some(run), None) if !run.void.is_empty() => (Tone::Void, "void", run.void.join("; ")),
         (Some(run), None) => {
             let sent = run.messages.as_ref().map_or(0, |messages| messages.sent);
-            let sentence = format!("{} devices connected; {sent} messages, no promise broken.", result.design.devices);
+            let sentence =
+                format!("{} devices connected; {sent} messages, no guarantee broken.", result.design.devices);
             (Tone::Plain, "stands", sentence)
         }
         (None, None) => (Tone::Void, "void", "Nothing was measured.".to_owned()),

@@ -1,7 +1,8 @@
 //! Effects with their intervals, one a row, in a table: a forest plot whose figures can be read without the picture.
 //!
-//! The strips of all rows of a group share an axis and its zero line. A shaded band says how small an effect would have been
-//! missed; an interval that reaches beyond the axis ends in an arrow. Whether an effect counts is not decided here.
+//! The strips of all rows of a group share an axis and its zero line. A shaded band shows the effects that would have
+//! been missed; an interval that reaches beyond the axis ends in an arrow. Whether an effect counts is not decided
+//! here.
 
 use super::axis::Axis;
 use super::escape::{Short, Text};
@@ -10,37 +11,37 @@ use super::plot::{self, percent, write};
 /// One measure.
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// Before the strip.
+    /// Cells before the strip.
     pub(crate) before: Vec<String>,
     pub(crate) value: f64,
     pub(crate) low: f64,
     pub(crate) high: f64,
-    /// An effect within would have been missed.
+    /// An effect within this range would have been missed.
     pub(crate) missed: (f64, f64),
-    /// Of the marker.
+    /// Style of the marker.
     pub(crate) style: usize,
-    /// After the strip.
+    /// Cells after the strip.
     pub(crate) after: Vec<String>,
 }
 
 /// Rows with one axis.
 pub(crate) struct Group {
     pub(crate) axis: Axis,
-    /// Lines across, such as a margin.
+    /// Vertical lines, for example a margin.
     pub(crate) lines: Vec<f64>,
     pub(crate) rows: Vec<Row>,
 }
 
-/// The whole.
+/// The whole plot.
 pub(crate) struct Forest<'a> {
     pub(crate) id: &'a str,
     pub(crate) caption: String,
-    /// Of the columns before, of the strip, and after.
+    /// Heads of the columns before, of the strip, and after.
     pub(crate) before: &'a [&'a str],
     pub(crate) strip: &'a str,
     pub(crate) after: &'a [&'a str],
     pub(crate) groups: Vec<Group>,
-    /// What is said below.
+    /// The note below.
     pub(crate) note: String,
 }
 

@@ -1,15 +1,15 @@
-//! The only way by which text of a result file gets into the page.
+//! The only way for text of a result file to get into the page.
 //!
-//! Result files are sent around, and a report is opened in a browser: a target named `<script>` must stay a name. Besides
-//! markup, control characters and marks that turn the reading direction are taken out, since they make a page show what is
-//! not there. It does not shorten: see [`Short`] for that.
+//! Result files are sent around, and a report is opened in a browser: a target named `<script>` must stay a name.
+//! Besides markup, control characters and marks that turn the reading direction are replaced, since they make a page
+//! show something else. It does not shorten: see [`Short`] for that.
 
 use std::fmt::{self, Display, Formatter, Write};
 
-/// What stands for a character that may not be shown.
+/// Replaces a character that may not be shown.
 const REPLACEMENT: char = '\u{fffd}';
 
-/// Names in tables and plots are cut here: nothing true is as long.
+/// Names in tables and plots are cut here: no real name is longer.
 const SHORT_CHARS_MAX: usize = 120;
 
 /// Text that is written escaped, for element content and for attribute values in double quotes.
@@ -21,7 +21,7 @@ impl Display for Text<'_> {
     }
 }
 
-/// The same, on one line and cut to a length that a layout can bear.
+/// Escaped text on one line, cut to a length that fits a layout.
 pub(crate) struct Short<'a>(pub(crate) &'a str);
 
 impl Display for Short<'_> {
@@ -36,13 +36,13 @@ impl Display for Short<'_> {
     }
 }
 
-/// Text for a terminal, on as many lines as it has: what a program under measure printed must not move the cursor.
+/// Text for a terminal, on as many lines as it has: the output of a measured program must not move the cursor.
 pub(crate) fn plain(text: &str) -> String {
     let shown = |character| if character != '\n' && deceives(character) { REPLACEMENT } else { character };
     text.chars().map(shown).collect()
 }
 
-/// Control characters, other ends of lines, and marks that turn the reading direction.
+/// Control characters, other line ends, and marks that change the reading direction.
 fn deceives(character: char) -> bool {
     matches!(
         character,

@@ -1,4 +1,5 @@
-//! Why one build costs more than another: the table of functions. Flame graphs need a script, and so a page of their own.
+//! The table of functions of an explanation of why one build costs more than another. Flame graphs need a script, and
+//! so a separate page.
 
 use super::provenance;
 use super::section::{ReportInput, Section, Tone};
@@ -28,7 +29,7 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &ExplainResult
         body: String::new(),
     };
     let caption = format!(
-        "Changes for each {}, in per cent of what A costs; * is no noise. Ratio: share of time over share of instructions",
+        "Changes for each {}, in per cent of the cost of A; * marks certain changes. Ratio: share of time over share of instructions",
         design.work
     );
     let table = functions(&format!("{prefix}-t"), &caption, &HEADS, &analysis.functions);
@@ -48,7 +49,7 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &ExplainResult
         ("B", Some(design.b.clone())),
         ("command", design.command.as_ref().map(|words| words.join(" "))),
         ("profiles of each", Some(profiles)),
-        ("samples a second", Some(design.hz.to_string())),
+        ("samples per second", Some(design.hz.to_string())),
         ("instructions", result.instructions_missing.as_deref().map(in_short)),
     ];
     provenance::parts(&mut section, prefix, source, &rows);

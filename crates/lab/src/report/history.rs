@@ -1,4 +1,4 @@
-//! The page of a store: one plot a series, its changes, and how to look into each.
+//! The page of a store: one plot per series, its changes, and how to investigate each.
 
 use super::axis::Axis;
 use super::escape::Text;
@@ -12,7 +12,7 @@ use crate::history::analysis::{Change, Point, Series};
 use crate::history::words;
 use std::path::Path;
 
-/// Nights that get a read-out each.
+/// Nights with a read-out each.
 const PROBES_MAX: usize = 366;
 
 /// Style of a night's marker, by stretch.

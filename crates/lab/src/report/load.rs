@@ -1,6 +1,6 @@
-//! What one run of `stillgate-lab load` saw.
+//! The result of one run of `stillgate-lab load`.
 //!
-//! A single run has no verdict but one: whether it stands. Everything else is for the reader to judge.
+//! The only verdict on a single run is whether it is valid. Everything else is for the reader to judge.
 
 use super::percentile_plot::{self, Curve};
 use super::section::{ReportInput, Section, Tone, together};
@@ -17,7 +17,7 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &LoadResult) -
     let corrected = together("corrected latencies", [&run.corrected])?;
     let uncorrected = together("uncorrected latencies", [&run.uncorrected])?;
     let lateness = together("lateness", [&run.lateness])?;
-    let (tone, word) = if run.void.is_empty() { (Tone::Plain, "stands") } else { (Tone::Void, "void") };
+    let (tone, word) = if run.void.is_empty() { (Tone::Plain, "valid") } else { (Tone::Void, "void") };
     let mut section = Section {
         tone,
         word,
@@ -35,7 +35,7 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &LoadResult) -
         curves[0] = Curve { name: "from the send", style: 0, histogram: &uncorrected };
     }
     let plot = percentile_plot::draw(&format!("{prefix}-p"), "Latency by percentile".to_owned(), &curves);
-    let caption = "Latency; what waited for a slow answer before it is in the corrected one only";
+    let caption = "Latency; the time that requests wait behind a slow answer is in the corrected one only";
     let sides = (("uncorrected", &uncorrected), ("corrected", &corrected));
     let table = percentile_plot::table(&format!("{prefix}-d"), caption, &[sides.0, sides.1]);
     let parts = parts(prefix, result);
@@ -61,12 +61,15 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &LoadResult) -
 fn sentence(result: &LoadResult, corrected: &Histogram<u64>) -> String {
     let run = &result.run;
     if !run.void.is_empty() {
-        return format!("This run is void and says nothing: {}.", run.void.join("; ").trim_end_matches('.'));
+        return format!(
+            "This run is void and shows nothing about the target: {}.",
+            run.void.join("; ").trim_end_matches('.')
+        );
     }
     let rate = number::plain(run.rate_achieved);
     let at = |share| number::time(histogram::quantile_us(corrected, share));
     if run.good() == 0 {
-        return format!("Not one of {} answers was good.", number::count(run.requests));
+        return format!("None of {} answers was good.", number::count(run.requests));
     }
     let failed = match run.errors {
         0 => "none failed".to_owned(),
@@ -82,7 +85,7 @@ fn sentence(result: &LoadResult, corrected: &Histogram<u64>) -> String {
     )
 }
 
-/// Where the time of a request goes.
+/// The parts of a request's time.
 fn parts(prefix: &str, result: &LoadResult) -> String {
     let heads = [
         words("part"),
@@ -137,7 +140,7 @@ fn errors(prefix: &str, result: &LoadResult) -> String {
     out
 }
 
-/// What the generator saw of itself.
+/// The generator's observations of itself.
 fn generator(prefix: &str, result: &LoadResult, lateness: &Histogram<u64>) -> String {
     let run = &result.run;
     let late = |share| number::time(histogram::quantile_us(lateness, share));
@@ -154,17 +157,17 @@ fn generator(prefix: &str, result: &LoadResult, lateness: &Histogram<u64>) -> St
             }),
         ),
         (
-            "starts that never came about",
+            "starts that were missed",
             run.missed_starts.filter(|missed| *missed > 0).map(|missed| {
                 format!(
-                    "{}; they count with the time they had been due, the least they would have waited",
+                    "{}; they count with the time since they were due, the least they would have waited",
                     number::count(missed)
                 )
             }),
         ),
         (
             "verdict on itself",
-            Some(if run.void.is_empty() { "the run stands".to_owned() } else { run.void.join("; ") }),
+            Some(if run.void.is_empty() { "the run is valid".to_owned() } else { run.void.join("; ") }),
         ),
     ];
     tables::facts(&format!("{prefix}-g"), "The load generator itself", rows)
@@ -179,7 +182,7 @@ fn design_rows(result: &LoadResult) -> provenance::Rows {
         ("rate of good answers", Some(format!("{}/s", number::plain(run.rate_achieved)))),
         ("measured time", Some(number::seconds(run.elapsed_s))),
         ("protocol", design.and_then(|design| design.protocol.clone())),
-        ("requests asked for", design.and_then(|design| design.requests).map(number::count)),
+        ("requests to be made", design.and_then(|design| design.requests).map(number::count)),
         ("connections", Some(number::count(result.connections as u64))),
         ("streams on each", design.and_then(|design| design.streams).map(|streams| number::count(streams as u64))),
         ("threads", Some(number::count(result.threads as u64))),

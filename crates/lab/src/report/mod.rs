@@ -1,7 +1,7 @@
 //! Reports: result files as one self-contained HTML page.
 //!
-//! The page needs nothing but a browser: no network, no script. What is drawn is made here, in plain HTML and SVG, and every
-//! picture has its figures in a table or in words beside it. It judges nothing: verdicts are those that `verify` makes of the
+//! The page needs nothing but a browser: no network, no script. Pictures are plain HTML and SVG, and every picture has
+//! its figures in a table or in text next to it. It judges nothing: verdicts are those that `verify` computes from the
 //! raw data.
 
 mod axis;

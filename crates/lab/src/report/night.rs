@@ -1,4 +1,4 @@
-//! The page of a night: every comparison with its interval, what could not be measured, and the machine.
+//! The page of a night: every comparison with its interval, failed measurements, and the machine.
 
 use super::axis::Axis;
 use super::effect_plot::{Forest, Group, Row};
@@ -41,7 +41,7 @@ pub(crate) fn night(report: &Report) -> String {
         entries: Vec::new(),
         body,
     };
-    page::without_files("A commit beside others", &[section])
+    page::without_files("A commit compared with others", &[section])
 }
 
 fn not_done(body: &mut String, title: &str, lines: &[String]) {
@@ -75,17 +75,21 @@ fn counted(body: &mut String, counts: &Counts) {
     not_done(body, "Not counted", &counts.failed);
 }
 
-/// What changed first.
+/// Changes, the most important first.
 fn forest(judged: &[Judged]) -> String {
     if judged.is_empty() {
-        return "<p class=\"absent\">There was no other commit to compare with.</p>\n".to_owned();
+        return "<p class=\"absent\">No other commit was there to compare with.</p>\n".to_owned();
     }
     let mut sorted: Vec<&Judged> = judged.iter().collect();
     sorted.sort_by(|a, b| a.margin.total_cmp(&b.margin).then(a.verdict.cmp(&b.verdict)));
     let missed = |one: &Judged| one.detectable.map_or((0.0, 0.0), |least| (1.0 / (1.0 + least) - 1.0, least));
     let row = |one: &&Judged| Row {
         // A narrow screen shows no columns before the strip.
-        name: format!("{}, beside {}", one.series, if one.role == "release" { "the release" } else { &one.role }),
+        name: format!(
+            "{}, compared with {}",
+            one.series,
+            if one.role == "release" { "the release" } else { &one.role }
+        ),
         before: vec![words::word(one.verdict).to_owned()],
         value: one.effect[0],
         low: one.effect[1],
@@ -101,7 +105,7 @@ fn forest(judged: &[Judged]) -> String {
     let mut named: Vec<String> = judged.iter().map(|one| format!("{}: {}", one.role, short(&one.beside))).collect();
     named.sort();
     named.dedup();
-    // What scatters more has a larger margin, and needs a wider axis.
+    // A series that scatters more has a larger margin, and needs a wider axis.
     let groups = sorted.chunk_by(|a, b| a.margin.total_cmp(&b.margin).is_eq()).map(|alike| {
         let margin = alike[0].margin;
         let reach = alike.iter().flat_map(|one| one.effect.into_iter().chain(<[f64; 2]>::from(missed(one))));
@@ -110,15 +114,13 @@ fn forest(judged: &[Judged]) -> String {
     });
     Forest {
         id: "f1-e",
-        caption: "Tonight's commit beside the others".to_owned(),
+        caption: "Tonight's commit compared with the others".to_owned(),
         before: &["verdict"],
         strip: "difference, with its interval",
         after: &["difference", "detectable", "kept"],
         groups: groups.collect(),
         note: format!(
-            "{}. Intervals hold with 95% each; the verdict's error of {} for all series of the night together. Grey: what \
-             would have been missed. Dotted: the margin, more than which must not be missed for \"unchanged\"; {} unless the suite \
-             says otherwise. Kept: beside all that other nights measured of the release, which decides nothing.",
+            "{}. Intervals hold with 95% each; the verdict's error of {} for all series of the night together. Grey: effects that would have been missed. Dotted: the margin; \"unchanged\" requires that no larger effect could have been missed; {} unless the suite sets another. Kept: compared with all measurements of the release from other nights, which decides nothing.",
             named.join(", "),
             number::round_percent(ERROR),
             number::round_percent(MARGIN)

@@ -1,8 +1,8 @@
-//! Figures as people read them: three digits that count, the unit that fits, thousands set apart.
+//! Figures as people read them: three significant digits, a suitable unit, separated thousands.
 //!
-//! It does not decide which figures are shown, and never rounds what is computed with.
+//! It does not decide which figures are shown, and never rounds values used for computation.
 
-/// Stands where there is no figure.
+/// Shown where there is no figure.
 pub(crate) const NONE: &str = "–";
 
 /// A duration in microseconds: `850 ns`, `12.3 µs`, `4.56 ms`, `1.20 s`.
@@ -18,7 +18,7 @@ pub(crate) fn time(us: f64) -> String {
     }
 }
 
-/// A duration in microseconds that is round, as ticks are: `5 ms`.
+/// A round duration in microseconds, for ticks: `5 ms`.
 pub(crate) fn round_time(us: f64) -> String {
     let text = time(us);
     match text.split_once(' ') {
@@ -29,7 +29,7 @@ pub(crate) fn round_time(us: f64) -> String {
     }
 }
 
-/// The same with its sign.
+/// A round difference with its sign.
 pub(crate) fn round_time_difference(us: f64) -> String {
     signed(us, &round_time(us))
 }
@@ -39,14 +39,14 @@ pub(crate) fn time_difference(us: f64) -> String {
     signed(us, &time(us))
 }
 
-/// A figure of a result file, by the unit it is said to have.
+/// A figure of a result file, formatted by its unit.
 pub(crate) fn quantity(value: f64, unit: &str) -> String {
     match unit {
         "us" => time(value),
-        "us/request" => format!("{} a request", time(value)),
+        "us/request" => format!("{} per request", time(value)),
         "KiB" => bytes(value * 1024.0),
         "requests/s" => format!("{}/s", plain(value)),
-        "instructions/request" => format!("{} a request", plain(value)),
+        "instructions/request" => format!("{} per request", plain(value)),
         other => format!("{} {other}", plain(value)),
     }
 }
@@ -70,7 +70,7 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{}%", grouped(percent, digits))
 }
 
-/// A share that was chosen, and so is round: `95%`.
+/// A share that was chosen, and therefore is round: `95%`.
 pub(crate) fn round_percent(share: f64) -> String {
     let text = percent(share);
     match text.split_once('.') {
@@ -79,8 +79,8 @@ pub(crate) fn round_percent(share: f64) -> String {
     }
 }
 
-/// An estimate with its interval, the unit said once where both ends have the same: `+1.2 ms (+0.9 to +1.5 ms)`. An end may be
-/// infinite.
+/// An estimate with its interval, the unit once where both ends have the same: `+1.2 ms (+0.9 to +1.5 ms)`. An end may
+/// be infinite.
 pub(crate) fn interval(value: f64, (low, high): (f64, f64), shown: impl Fn(f64) -> String) -> String {
     let end = |value: f64| match value {
         _ if value.is_finite() => shown(value),
@@ -171,14 +171,14 @@ fn three_digits(value: f64) -> String {
     grouped(value, digits)
 }
 
-/// With so many digits after the point, thousands set apart, and a minus that is as wide as a plus.
+/// With `digits` digits after the point, separated thousands, and a minus that is as wide as a plus.
 fn grouped(value: f64, digits: usize) -> String {
     if !value.is_finite() {
         return NONE.to_owned();
     }
     let text = format!("{:.digits$}", value.abs());
     let (whole, fraction) = text.split_once('.').map_or((text.as_str(), None), |(whole, part)| (whole, Some(part)));
-    // Beyond u64 nothing is measured; digits without commas will do.
+    // No measurement exceeds u64; digits without commas will do.
     let whole = whole.parse().map_or_else(|_| whole.to_owned(), count);
     let zero = text.bytes().all(|byte| matches!(byte, b'0' | b'.'));
     let sign = if value < 0.0 && !zero { "\u{2212}" } else { "" };
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn quantities_follow_their_unit() {
         let check = |value: f64, unit: &str, shown: &str| assert_eq!(quantity(value, unit), shown);
-        check(12.5, "us/request", "12.5 µs a request");
+        check(12.5, "us/request", "12.5 µs per request");
         check(2048.0, "KiB", "2.00 MiB");
         check(81_234.4, "requests/s", "81,234/s");
         check(7.0, "furlongs", "7.00 furlongs");

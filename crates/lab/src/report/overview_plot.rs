@@ -1,14 +1,14 @@
 //! All cells of a sweep at a glance: the effect by the number of series, a line for each target.
 //!
-//! It is the reference's finding as a picture, "the delay grows with the number of metrics", with intervals. Each point leads
-//! to its cell. Targets stand beside each other where they have the same number of series.
+//! It is the reference's finding as a picture, "the delay grows with the number of metrics", with intervals. Each point
+//! leads to its cell. Targets with the same number of series are drawn next to each other.
 
 use super::axis::Axis;
 use super::escape::{Short, Text};
 use super::number;
 use super::plot::{self, Key, Look, Plot, percent, write};
 
-/// Between the markers of two targets with the same number of series, as a share of the width.
+/// Distance of the markers of two targets with the same number of series, as a share of the width.
 const BESIDE: f64 = 0.016;
 
 /// One cell.
@@ -18,7 +18,7 @@ pub(crate) struct Point {
     pub(crate) difference: f64,
     pub(crate) low: f64,
     pub(crate) high: f64,
-    /// The fragment of the cell.
+    /// The URL fragment of the cell.
     pub(crate) cell: String,
 }
 
@@ -86,7 +86,7 @@ impl Facet<'_> {
     }
 }
 
-/// In words, for the read-out and for those who do not see the picture.
+/// As text, for the read-out and for readers who do not see the picture.
 fn words(target: &Target, point: &Point) -> String {
     let series = number::short_count(point.series as f64);
     let (low, high) = (number::time_difference(point.low), number::time_difference(point.high));

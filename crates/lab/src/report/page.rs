@@ -1,8 +1,8 @@
 //! The page around the sections: head, verdicts, contents.
 //!
-//! One file without a script, and with a policy that forbids everything but its own style sheet: a report may be sent to
-//! anyone and put on any server. Light or dark follows the reader's system and can be turned by a choice that needs no
-//! script either.
+//! One file without a script, and with a policy that forbids everything but its own style sheet: a report may be sent
+//! to anyone and put on any server. Light or dark follows the reader's system and can be switched, also without a
+//! script.
 
 use super::escape::Text;
 use super::plot::{self, write};
@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 const STYLE: &str = include_str!("style.css");
 
-/// A sentence beyond this is set smaller.
+/// A longer sentence is set in smaller type.
 const LARGE_CHARS_MAX: usize = 190;
 
 /// The whole page.
@@ -46,7 +46,7 @@ pub(crate) fn draw(sources: &[ReportInput], sections: &[Section]) -> String {
     out
 }
 
-/// A page of what comes from no result file: each section under its title, with its verdict.
+/// A page without result files: each section under its title, with its verdict.
 pub(crate) fn without_files(title: &str, sections: &[Section]) -> String {
     let mut out = begin(title, sections);
     out.push_str("</header>\n");
@@ -67,7 +67,7 @@ pub(crate) fn without_files(title: &str, sections: &[Section]) -> String {
     out
 }
 
-/// Up to the verdicts, which are in the header.
+/// The page up to the verdicts, which are in the header.
 fn begin(title: &str, sections: &[Section]) -> String {
     let mut out = head(title);
     write(
@@ -84,7 +84,7 @@ fn begin(title: &str, sections: &[Section]) -> String {
     out
 }
 
-/// Of every id in a section.
+/// The prefix of every id in a section.
 pub(crate) fn prefix(number: usize) -> String {
     format!("f{}", number + 1)
 }
@@ -149,7 +149,7 @@ fn verdict(out: &mut String, number: usize, source: &ReportInput, section: &Sect
     );
 }
 
-/// Whether the file says what its data say. The verdict above is made from the data in any case.
+/// Whether the file matches its data. The verdict above is computed from the data in any case.
 fn checked(source: &ReportInput) -> String {
     match source.differences {
         0 if source.words_compared => {
@@ -168,8 +168,7 @@ fn checked(source: &ReportInput) -> String {
                 format!("{some} figures in the file are")
             };
             format!(
-                "<p class=\"checked\">{} {figures} not what its raw data and its design give; do not rely on it. What is shown here \
-                 was made again from the raw data. <code>stillgate-lab verify</code> names the differences.</p>",
+                "<p class=\"checked\">{} {figures} not what its raw data and its design give; do not rely on it. This page was recomputed from the raw data. <code>stillgate-lab verify</code> names the differences.</p>",
                 chip(Tone::Void, "differs")
             )
         }
@@ -232,7 +231,7 @@ mod tests {
         assert!(head.contains("<title>&lt;title&gt;</title>"), "{head}");
         assert!(
             !STYLE.contains("url(") && !STYLE.contains("@import") && !STYLE.contains('<'),
-            "it stands alone, in HTML"
+            "it is self-contained, in HTML"
         );
     }
 }

@@ -1,4 +1,5 @@
-//! The ratio of each pair in the order the pairs were run: drift, outliers and the effect of who went first show here.
+//! The ratio of each pair in the order the pairs were run: drift, outliers and the effect of the order within pairs
+//! show here.
 //!
 //! It takes no part in the decision.
 
@@ -7,11 +8,11 @@ use super::number;
 use super::plot::{self, Key, Look, Plot, Probe};
 use crate::result::compare::{Between, Side};
 
-/// Styles by who of the two went first.
+/// Styles by which of the two went first.
 const A_FIRST: usize = 0;
 const B_FIRST: usize = 1;
 
-/// Pairs that get a read-out each.
+/// Pairs with a read-out each.
 const PROBES_MAX: usize = 64;
 
 /// One pair.
@@ -29,9 +30,9 @@ pub(crate) struct Measure<'a> {
     pub(crate) between: Between,
     pub(crate) name: String,
     pub(crate) dots: &'a [Dot],
-    /// Of what all pairs say together; none where they say nothing.
+    /// The estimate of all pairs together; `None` if there is none.
     pub(crate) estimate: Option<Estimate>,
-    /// Numbers of pairs after which was looked.
+    /// Numbers of pairs at which a look was taken.
     pub(crate) looks: &'a [usize],
 }
 
@@ -118,7 +119,7 @@ impl Measure<'_> {
     }
 }
 
-/// Of all measures' pictures.
+/// For all measures' pictures.
 pub(crate) fn legend(between: Between, estimated: bool, looks: bool, void: bool) -> String {
     let mut keys = vec![
         Key { name: format!("{:?} went first", between.one), look: Look::Marker(A_FIRST) },

@@ -1,6 +1,6 @@
 //! Latency by percentile, on an axis that gives each nine the same room.
 //!
-//! On an axis of shares the tail would be the last pixel, and the tail is what the laboratory is about. Values are those of
+//! On an axis of shares the tail would be the last pixel, and the tail is the laboratory's subject. Values are those of
 //! the histograms; nothing is smoothed.
 
 use super::axis::{Axis, nines};
@@ -13,10 +13,10 @@ use hdrhistogram::Histogram;
 /// Points of a curve for each nine: fewer would show corners, more would not be seen.
 const POINTS_PER_NINE: usize = 22;
 
-/// Where so few requests are left, the next run may well look different.
+/// With so few requests left, the next run may well look different.
 const FEW_REQUESTS: f64 = 10.0;
 
-/// The percentiles that are read out and in the tables.
+/// The percentiles in read-outs and tables.
 const PERCENTILES: [(f64, &str); 8] = [
     (0.5, "50%"),
     (0.75, "75%"),
@@ -28,7 +28,7 @@ const PERCENTILES: [(f64, &str); 8] = [
     (1.0, "100%"),
 ];
 
-/// One distribution; of nanoseconds.
+/// One distribution of nanoseconds.
 pub(crate) struct Curve<'a> {
     pub(crate) name: &'a str,
     pub(crate) style: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Curve<'a> {
 }
 
 impl Curve<'_> {
-    /// In microseconds, of each of [`PERCENTILES`].
+    /// In microseconds, for each of [`PERCENTILES`].
     fn read_out(&self) -> Vec<f64> {
         quantiles_us(self.histogram, PERCENTILES.iter().map(|(share, _)| *share))
     }
@@ -53,7 +53,7 @@ impl Curve<'_> {
     }
 }
 
-/// The same percentiles of distributions as a table, 50% to 100%; of two, with their difference.
+/// Percentiles of distributions as a table, 50% to 100%; of two, with their difference.
 pub(crate) fn table(id: &str, caption: &str, all: &[(&'static str, &Histogram<u64>)]) -> String {
     let mut heads = vec![words("percentile")];
     heads.extend(all.iter().map(|(name, _)| figures(name)));

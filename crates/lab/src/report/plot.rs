@@ -1,24 +1,24 @@
-//! The frame that all plots share: axes, grid, legend, and what is read out under the pointer or the keyboard's focus.
+//! The frame that all plots share: axes, grid, legend, and the read-outs under the pointer or the keyboard's focus.
 //!
 //! A plot has no width of its own. Lines are in a view box that is stretched to the page, with strokes that are not;
-//! text and markers are placed in percent. So type keeps its size from a phone to a sheet of paper, and no script is needed.
-//! Values are shown by a second layer of focusable bands over the picture, since what is inside an image of role `img`
-//! cannot be reached. It knows nothing of what is plotted.
+//! text and markers are placed in percent. So type keeps its size from a phone to a sheet of paper, and no script is
+//! needed. Values are shown by a second layer of focusable bands over the picture, since what is inside an image of
+//! role `img` cannot be reached. It does not depend on what is plotted.
 
 use super::axis::Axis;
 use super::escape::{Short, Text};
 use std::fmt::Write as _;
 
-/// Looks that are told apart by colour, dash and shape together; further series begin again.
+/// Styles distinguished by colour, dash and shape together; further series start over.
 pub(crate) const STYLES: usize = 6;
 
 /// Units of the stretched view box.
 const UNITS: f64 = 1000.0;
 
-/// Right of this, the read-out stands left of its place.
+/// Right of this, the read-out is placed to the left of its position.
 const READ_OUT_TURNS_AT: f64 = 0.42;
 
-/// Lines of a read-out at most; its box has this height.
+/// Most lines of a read-out; its box has this height.
 const READ_OUT_LINES_MAX: usize = 6;
 
 /// An entry of the legend.
@@ -44,14 +44,14 @@ pub(crate) enum Look {
 
 /// A band of the plot that can be pointed at, or focused.
 pub(crate) struct Probe {
-    /// Where its line is, 0 to 1.
+    /// Position of its line, 0 to 1.
     pub(crate) at: f64,
-    /// Where it begins and ends.
+    /// Its beginning and its end.
     pub(crate) from: f64,
     pub(crate) to: f64,
     /// The first line of the read-out.
     pub(crate) head: String,
-    /// Style, and what is said in it.
+    /// Style and text of each line.
     pub(crate) lines: Vec<(Option<usize>, String)>,
     /// Style and height of the marked points.
     pub(crate) dots: Vec<(usize, f64)>,
@@ -64,7 +64,7 @@ pub(crate) struct Plot<'a> {
     /// Class of the figure.
     pub(crate) kind: &'static str,
     pub(crate) title: String,
-    /// What it shows, for those who do not see it.
+    /// A description, for readers who do not see it.
     pub(crate) description: String,
     pub(crate) x: &'a Axis,
     pub(crate) x_name: &'static str,
@@ -165,7 +165,7 @@ impl Probe {
     }
 }
 
-/// The markers that [`marker`] refers to; once a page.
+/// The markers that [`marker`] refers to; once per page.
 pub(crate) fn marker_shapes() -> &'static str {
     "<svg class=\"shapes\" aria-hidden=\"true\" width=\"0\" height=\"0\"><defs>\
      <g id=\"m0\"><circle r=\"4.2\"/></g>\
@@ -177,7 +177,7 @@ pub(crate) fn marker_shapes() -> &'static str {
      </defs></svg>"
 }
 
-/// A line through places, in the stretched view box.
+/// A line through positions, in the stretched view box.
 pub(crate) fn line(class: &str, points: &[(f64, f64)]) -> String {
     if points.is_empty() {
         return String::new();
@@ -191,7 +191,7 @@ pub(crate) fn line(class: &str, points: &[(f64, f64)]) -> String {
     out
 }
 
-/// The area between two lines over the same places, in the stretched view box.
+/// The area between two lines over the same positions, in the stretched view box.
 pub(crate) fn between(class: &str, upper: &[(f64, f64)], lower: &[(f64, f64)]) -> String {
     let points: Vec<String> =
         upper.iter().chain(lower.iter().rev()).map(|(x, y)| format!("{},{}", units(*x), units(1.0 - y))).collect();
@@ -226,13 +226,13 @@ pub(crate) fn straight(class: &str, from: (f64, f64), to: (f64, f64)) -> String 
     format!("<line class=\"{class}\" x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\"/>")
 }
 
-/// Text beside a place, moved by pixels.
+/// Text next to a position, moved by pixels.
 pub(crate) fn text(class: &str, place: (f64, f64), moved: (i32, i32), text: &str) -> String {
     let (x, y, (dx, dy)) = (percent(place.0), percent(1.0 - place.1), moved);
     format!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\" dx=\"{dx}\" dy=\"{dy}\">{}</text>", Short(text))
 }
 
-/// A list of looks and names; nothing where there is none.
+/// A list of styles and names; nothing if it is empty.
 pub(crate) fn legend(keys: &[Key]) -> String {
     if keys.is_empty() {
         return String::new();
@@ -262,7 +262,7 @@ pub(crate) fn legend(keys: &[Key]) -> String {
     out
 }
 
-/// A place as a percentage of the picture.
+/// A position as a percentage of the picture.
 pub(crate) fn percent(place: f64) -> String {
     let text = format!("{:.2}", place * 100.0);
     format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
@@ -275,5 +275,5 @@ fn units(place: f64) -> String {
 
 /// Appends; writing to a string cannot fail.
 pub(crate) fn write(out: &mut String, what: std::fmt::Arguments<'_>) {
-    out.write_fmt(what).expect("a String takes everything");
+    out.write_fmt(what).expect("writing to a String cannot fail");
 }

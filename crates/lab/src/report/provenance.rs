@@ -1,4 +1,4 @@
-//! Where figures come from: the design, the machine, the programs, the command typed, and how to check it all.
+//! The origin of figures: the design, the machine, the programs, the command typed, and how to check it all.
 
 use super::escape::Text;
 use super::number;
@@ -25,7 +25,7 @@ pub(crate) fn parts(section: &mut Section, prefix: &str, source: &ReportInput, d
     section.part(&format!("{prefix}-check"), "Check it", &check(source));
 }
 
-/// What is known of a program under measure.
+/// The properties of a measured program.
 pub(crate) fn subject(id: &str, subject: &Subject) -> String {
     let rows = vec![
         ("name", Some(subject.name.clone())),
@@ -72,7 +72,7 @@ fn machine(machine: &Environment) -> Rows {
         ("mitigations", list(&machine.mitigations)),
         ("load average at the beginning", machine.load_average.map(|load| format!("{load:.2}"))),
         ("stolen by the host", machine.stolen_s.map(|stolen| format!("{} of CPU time", number::time(stolen * 1e6)))),
-        // Of whoever ran it, who need not be whose program it is.
+        // Of the folder it was run in, which need not be the program's.
         ("commit of the folder it ran in", machine.commit.clone()),
     ]
 }
@@ -86,7 +86,7 @@ fn check(source: &ReportInput) -> String {
         format!("<p>The file this page was made from, by its SHA-256:</p>\n{}", command(&format!("{sum}  {name}")))
     });
     format!(
-        "<p>The result file holds every histogram. This makes the analysis again from them and says whether it is the same:</p>\n\
+        "<p>The result file holds every histogram. This recomputes the analysis from them and reports whether it is the same:</p>\n\
          {}{sum}<p>The experiment was run with:</p>\n{}\
          <p class=\"note\">Written {} by stillgate-lab {}, schema {}.</p>\n",
         command(&verify),

@@ -1,6 +1,6 @@
-//! What each kind of experiment gives to the page: its verdict, its entries in the contents, its body.
+//! The part of the page of each kind of experiment: its verdict, its entries in the contents, its body.
 //!
-//! A verdict has a word and a mark besides its colour, so that nobody has to see colours.
+//! A verdict has a word and a mark as well as its colour, for readers who do not see colours.
 
 use super::escape::{Short, Text};
 use crate::error::{Error, Result};
@@ -12,17 +12,17 @@ use hdrhistogram::Histogram;
 pub(crate) struct ReportInput {
     /// Its name, without folders.
     pub(crate) name: String,
-    /// Of its bytes, where they can be read again.
+    /// SHA-256 of its bytes, if they can be read again.
     pub(crate) sha256: Option<String>,
     /// Figures in it that do not follow from its raw data.
     pub(crate) differences: usize,
-    /// Whether words were held against words, too; those of another version are not.
+    /// Whether sentences were compared, too; those of another version are not.
     pub(crate) words_compared: bool,
-    /// With the analysis that its raw data give: what a page shows in large is never what somebody typed into the file.
+    /// With the analysis that its raw data give: headlines of a page never come from figures typed into the file.
     pub(crate) result: ResultFile,
 }
 
-/// How a verdict looks.
+/// The style of a verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
     Worse,
@@ -30,7 +30,7 @@ pub(crate) enum Tone {
     Same,
     Undecided,
     Void,
-    /// There is nothing to judge.
+    /// Nothing to judge.
     Plain,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Section {
     pub(crate) word: &'static str,
     /// The verdict in one sentence.
     pub(crate) sentence: String,
-    /// What else is to be said with it.
+    /// Further sentences of the verdict.
     pub(crate) details: String,
     /// The kind of the experiment and its subjects.
     pub(crate) title: String,
@@ -105,22 +105,22 @@ impl Section {
     }
 }
 
-/// What is folded on screen and open on paper.
+/// Folded on screen and open on paper.
 pub(crate) fn folded(summary: &str, markup: &str) -> String {
     format!("<details class=\"more\"><summary>{}</summary>\n{markup}</details>\n", Text(summary))
 }
 
-/// The first line of a text; all of it, which may be the log of a program, is folded.
+/// The first line of a text; the full text, which may be the log of a program, is folded.
 pub(crate) fn in_short(text: &str) -> String {
     match text.trim_end().split_once('\n') {
         None => Text(text.trim_end()).to_string(),
         Some((first, _)) => {
-            format!("{}{}", Text(first), folded("What it said", &format!("<pre>{}</pre>", Text(text.trim_end()))))
+            format!("{}{}", Text(first), folded("Its output", &format!("<pre>{}</pre>", Text(text.trim_end()))))
         }
     }
 }
 
-/// All requests of some runs together; of nanoseconds.
+/// All requests of several runs together, in nanoseconds.
 pub(crate) fn together<'a>(what: &str, encoded: impl IntoIterator<Item = &'a String>) -> Result<Histogram<u64>> {
     let decoded: Result<Vec<_>> = encoded.into_iter().map(|text| histogram::decode(text)).collect();
     decoded.and_then(|all| histogram::merge(&all)).map_err(|error| Error::context(error, what))

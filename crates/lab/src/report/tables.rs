@@ -1,13 +1,13 @@
 //! Tables that a screen reader can walk: a caption, headings with scope, a heading for each row.
 //!
-//! On a narrow screen a table of many columns shows each row as a list, a cell with its heading a line; the roles say that it is a table
-//! nonetheless. What is still wider than the page is scrolled within a region of its own, which takes the focus so that the
-//! keyboard can do it too. It does not know what is in the cells.
+//! On a narrow screen a table of many columns shows each row as a list, one cell with its heading per line; the roles
+//! still mark it as a table. A table wider than the page scrolls within a region of its own, which takes the focus so
+//! that the keyboard can scroll it, too. It does not depend on the contents of the cells.
 
 use super::escape::Text;
 use super::plot::write;
 
-/// What is in a cell.
+/// The content of a cell.
 #[derive(Clone)]
 pub(crate) enum Cell {
     /// Words; escaped.
@@ -30,12 +30,12 @@ pub(crate) struct Head {
     figures: bool,
 }
 
-/// Over words.
+/// A heading over words.
 pub(crate) const fn words(name: &'static str) -> Head {
     Head { name, figures: false }
 }
 
-/// Over figures.
+/// A heading over figures.
 pub(crate) const fn figures(name: &'static str) -> Head {
     Head { name, figures: true }
 }
@@ -43,7 +43,7 @@ pub(crate) const fn figures(name: &'static str) -> Head {
 /// The first cell of each row is its heading.
 pub(crate) fn draw(id: &str, caption: &str, heads: &[Head], rows: &[Vec<Cell>]) -> String {
     let wide = heads.len() > NARROW_COLUMNS_MAX;
-    // A list on a narrow screen is a table to a screen reader nonetheless.
+    // A list on a narrow screen is still a table to a screen reader.
     let role = |role: &str| if wide { format!(" role=\"{role}\"") } else { String::new() };
     let mut out = scrolled(id, caption);
     if wide {
@@ -84,7 +84,7 @@ fn write_cell(out: &mut String, cell: &Cell, (open, close): (&str, &str)) {
     }
 }
 
-/// Names and what they stand for; those without are left out.
+/// Names and their values; those without a value are left out.
 pub(crate) fn facts(id: &str, caption: &str, rows: Vec<(&'static str, Option<String>)>) -> String {
     let mut out = scrolled(id, caption).replacen("<table", "<table class=\"facts\"", 1);
     out.push_str("<tbody>");

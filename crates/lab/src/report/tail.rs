@@ -1,6 +1,6 @@
-//! What `stillgate-lab tail` found: the overview of a sweep, its cells, and where it all comes from.
+//! The result of `stillgate-lab tail`: the overview of a sweep, its cells, and their origin.
 //!
-//! What one cell shows is in `tail_cell`.
+//! `tail_cell` draws a single cell.
 
 use super::axis::Axis;
 use super::escape::{Short, Text};
@@ -15,7 +15,7 @@ use crate::result::tail::{Cell, CellAnalysis, Effect, TailDesign, TailResult, Ve
 use crate::tail::verdict::{ShownVerdict, shown_over_all};
 use crate::tail::{fairness, headline, readable, slope};
 
-/// Up to so many cells are shown unfolded.
+/// Up to this many cells are shown unfolded.
 const UNFOLDED_CELLS_MAX: usize = 2;
 
 /// The measures of the overview.
@@ -78,7 +78,7 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &TailResult) -
     Ok(section)
 }
 
-/// Of a single cell, its own with the figures.
+/// For a single cell, its own sentence with the figures.
 fn sentence(result: &TailResult) -> String {
     match result.analysis.cells.as_slice() {
         [only] if result.design.plan.len() <= 1 => only.sentence.clone(),
@@ -86,7 +86,7 @@ fn sentence(result: &TailResult) -> String {
     }
 }
 
-/// Of all cells: mixed where some are slower and some are not.
+/// For all cells: mixed if some are slower and some are not.
 fn overall(cells: &[CellAnalysis], design: &TailDesign) -> (Tone, &'static str) {
     let count = |verdict| cells.iter().filter(|cell| ShownVerdict::of(cell, design) == verdict).count();
     let (slower, void) = (count(ShownVerdict::Slower), count(ShownVerdict::Void));
@@ -143,7 +143,7 @@ fn overview(prefix: &str, cells: &[Cell], analyses: &[CellAnalysis]) -> String {
                 names.iter().enumerate().map(|(style, name)| Target { name: name.clone(), style, points: of(name) });
             let targets: Vec<Target> = targets.filter(|target| !target.points.is_empty()).collect();
             let id = format!("{prefix}-o{at}-{}", measure.replace('.', ""));
-            let title = format!("What a scrape every {} does to {called}", number::seconds(*every_s));
+            let title = format!("Effect of a scrape every {} on {called}", number::seconds(*every_s));
             out.push_str(&Facet { id: &id, title, targets: &targets, y: &y, x: &x }.draw());
         }
     }
@@ -158,7 +158,7 @@ fn points(
 ) -> Vec<Point> {
     let mut points = Vec::new();
     for (number, (cell, analysis)) in cells.iter().zip(analyses).enumerate() {
-        // What is void has no place among results.
+        // Void cells do not belong among results.
         let Some(effect) = effect(analysis, measure).filter(|_| analysis.verdict != Verdict::Void) else { continue };
         if cell.subject.name == name && cell.scrape_every_s == every_s {
             points.push(Point {
@@ -220,13 +220,13 @@ fn cell_table(prefix: &str, result: &TailResult) -> String {
     ) + &format!("<p class=\"note\">{}</p>\n", Text(readable::PAIRED_NOTE))
 }
 
-/// How the slowest request grows with the number of series.
+/// Growth of the slowest request with the number of series.
 fn slopes(result: &TailResult) -> Result<String> {
     let sentences = slope::sentences(result)?;
     Ok(sentences.iter().map(|sentence| format!("<p>{}</p>\n", Text(sentence))).collect())
 }
 
-/// What must be known before targets are held against each other.
+/// Remarks that matter when targets are compared with each other.
 fn caveats(result: &TailResult) -> String {
     let notes = fairness::notes(result);
     let items: String = notes.iter().map(|note| format!("<li>{}</li>", Text(note))).collect();
@@ -236,7 +236,7 @@ fn caveats(result: &TailResult) -> String {
     format!("<p class=\"note\">Targets differ in more than their scrapes:</p><ul class=\"note\">{items}</ul>\n")
 }
 
-/// Whether the generator went before other programs, by its runs.
+/// Whether the generator had priority over other programs, from its runs.
 fn priority(result: &TailResult) -> Option<String> {
     let known: Vec<bool> =
         result.cells.iter().flat_map(|cell| &cell.blocks).filter_map(|block| block.run.generator_realtime).collect();
@@ -258,13 +258,13 @@ fn design_rows(design: &TailDesign) -> Vec<(&'static str, Option<String>)> {
         ("connections", some(number::count(design.connections as u64))),
         ("block", some(number::seconds(design.block_s))),
         ("load before each block", some(number::seconds(design.lead_in_s))),
-        ("pairs of blocks a cell", some(number::count(design.pairs as u64))),
-        ("spare pairs a cell, at most", some(number::count(design.spares as u64))),
+        ("pairs of blocks per cell", some(number::count(design.pairs as u64))),
+        ("spare pairs per cell, at most", some(number::count(design.spares as u64))),
         ("cells planned", (!design.plan.is_empty()).then(|| number::count(design.plan.len() as u64))),
         ("confidence of a cell's intervals together", some(number::round_percent(design.confidence))),
         ("power of detectable differences", some(number::round_percent(design.power))),
         ("margin", some(format!("{} of the value without scrapes", number::round_percent(design.margin)))),
-        ("scrapes ask for gzip", some(if design.gzip { "yes" } else { "no" }.to_owned())),
+        ("scrapes request gzip", some(if design.gzip { "yes" } else { "no" }.to_owned())),
         ("series the load touches", some(format!("{}%", number::short_count(design.touched_percent)))),
         ("seed", some(design.seed.to_string())),
     ];

@@ -1,4 +1,5 @@
-//! One cell of a tail experiment: verdict, percentiles, effects, every block over time, and how the target was started.
+//! One cell of a tail experiment: verdict, percentiles, effects, every block over time, and the command that started
+//! the target.
 //!
 //! Figures of verdicts are those of the file's analysis; curves come from its histograms.
 
@@ -22,7 +23,7 @@ use hdrhistogram::Histogram;
 pub(crate) enum Shown {
     Folded,
     Unfolded,
-    /// The page's verdict is its own.
+    /// Its verdict is that of the page.
     Alone,
 }
 
@@ -66,7 +67,7 @@ pub(crate) fn draw(
     ))
 }
 
-/// In words.
+/// As text.
 pub(crate) fn name(cell: &Cell) -> String {
     let series = number::short_count(cell.series_asked.unwrap_or(cell.series_shown) as f64);
     format!("{}, {series} series, every {}", cell.subject.name, number::seconds(cell.scrape_every_s))
@@ -84,12 +85,12 @@ pub(crate) fn tone_of(verdict: ShownVerdict) -> (Tone, &'static str) {
     }
 }
 
-/// In time: of CPU, the measure's name has "a request" already.
+/// As a time: for CPU, the measure's name already has "per request".
 pub(crate) fn interval(effect: &Effect) -> String {
     number::interval(effect.difference, (effect.low, effect.high), number::time_difference)
 }
 
-/// What the titles of pictures of both arms add, so that nobody takes a void cell's for a finding.
+/// Added to the titles of pictures of both arms, so that a void cell is not mistaken for a finding.
 fn void_mark(analysis: &CellAnalysis) -> &'static str {
     if analysis.verdict == Verdict::Void { " (void: no finding)" } else { "" }
 }
@@ -124,8 +125,7 @@ fn forest(id: &str, analysis: &CellAnalysis, design: &TailDesign) -> String {
         after: &["difference", "p"],
         groups: groups.collect(),
         note: format!(
-            "{pairs} pairs of blocks. All intervals together hold with {}. Grey: true differences that would not have been called \
-             one with a power of {}, by the test or, of the 99%, the 99.9% and the slowest, by the margin of {}. p after Holm's \
+            "{pairs} pairs of blocks. All intervals together hold with {}. Grey: true differences that would not have been detected with a power of {}, by the test or, for the 99%, the 99.9% and the slowest, by the margin of {}. p after Holm's \
              correction. The scale is linear around zero and logarithmic beyond. {} {}",
             number::round_percent(design.confidence),
             number::round_percent(design.power),
@@ -137,7 +137,7 @@ fn forest(id: &str, analysis: &CellAnalysis, design: &TailDesign) -> String {
     .draw()
 }
 
-/// Failed requests in words: they are no times.
+/// Failed requests as text: they are not times.
 fn failed(analysis: &CellAnalysis) -> String {
     let effect = analysis.effects.iter().find(|effect| effect.measure == FAILED);
     effect.map_or_else(String::new, |effect| {
@@ -156,7 +156,7 @@ fn row(effect: &Effect) -> Row {
         "p99" => "99%",
         "p99.9" => "99.9%",
         "max" => "slowest",
-        "cpu" => "CPU a request",
+        "cpu" => "CPU per request",
         other => other,
     };
     let sure = effect.low > 0.0 || effect.high < 0.0;
@@ -217,7 +217,7 @@ fn block_table(id: &str, cell: &Cell) -> String {
         figures("requests"),
         figures("rate"),
         figures("failed"),
-        figures("CPU a request"),
+        figures("CPU per request"),
         figures("slowest"),
         figures("scrape took"),
         figures("bytes"),

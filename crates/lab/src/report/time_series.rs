@@ -1,8 +1,8 @@
-//! Latency over the measured time, with every scrape where it was.
+//! Latency over the measured time, with every scrape at its time.
 //!
-//! Blocks stand one after the other in the order they were run, without the pauses between them; those with scrapes are
-//! tinted, a scrape is a darker span with a mark on top. Neighbouring points are put together where there are more than can
-//! be seen, and the worst of them is shown: a picture of a tail must not smooth it away.
+//! Blocks follow each other in the order they were run, without the pauses between them; those with scrapes are tinted,
+//! and a scrape is a darker span with a mark on top. Neighbouring points are merged if there are more than can be seen,
+//! and the worst of them is shown: a picture of a tail must not smooth it away.
 
 use super::axis::Axis;
 use super::number;
@@ -20,20 +20,20 @@ const MEDIAN: usize = 5;
 const P99: usize = 0;
 const SLOWEST: usize = 1;
 
-/// A stretch without a gap.
+/// A part without a gap.
 pub(crate) struct Stretch<'a> {
-    /// What the read-out begins with.
+    /// The beginning of the read-out.
     pub(crate) name: String,
     pub(crate) length_s: f64,
     /// Whether it is tinted.
     pub(crate) scraped: bool,
-    /// What is said of it besides its latencies.
+    /// Remarks besides its latencies.
     pub(crate) remarks: Vec<String>,
     pub(crate) scrapes: &'a [Scrape],
     pub(crate) points: &'a [Point],
 }
 
-/// Stretches one after the other.
+/// Parts one after the other.
 pub(crate) fn draw(id: &str, title: String, stretches: &[Stretch<'_>]) -> String {
     let points: usize = stretches.iter().map(|stretch| stretch.points.len()).sum();
     if points == 0 {
@@ -94,7 +94,7 @@ pub(crate) fn draw(id: &str, title: String, stretches: &[Stretch<'_>]) -> String
     .draw()
 }
 
-/// By its points where they reach further than its nominal length.
+/// By its points if they reach further than its nominal length.
 fn length(stretch: &Stretch<'_>) -> f64 {
     let reached = stretch.points.iter().map(|point| point.at_s + point.length_s).fold(0.0, f64::max);
     stretch.length_s.max(reached)
@@ -114,7 +114,7 @@ fn merged(points: &[Point], together: usize) -> Vec<Point> {
     all.collect()
 }
 
-/// One for a whole stretch where there are several, else for parts of it.
+/// One per part if there are several, otherwise for pieces of it.
 fn probes_of(
     stretch: &Stretch<'_>,
     points: &[Point],

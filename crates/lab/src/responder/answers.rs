@@ -1,48 +1,48 @@
-//! The answers there are, as bytes made once.
+//! All possible answers, as bytes made once.
 
 /// Which answer a request gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// What it says.
+    /// Its content.
     pub(super) content: Content,
-    /// What it says of the connection.
+    /// Its effect on the connection.
     pub(super) connection: Persistence,
 }
 
-/// What an answer says.
+/// The content of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
     /// 200 with the body.
     Full,
-    /// 200 with the body's length only, as HEAD asks for.
+    /// 200 with the body's length only, for HEAD.
     HeadOnly,
     /// 400; always the last of its connection.
     BadRequest,
 }
 
-/// What an answer says of the connection.
+/// The effect of an answer on the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Persistence {
-    /// Kept, as HTTP/1.1 has it without saying.
+    /// Kept, as is the default of HTTP/1.1.
     Kept,
-    /// Kept, said so for HTTP/1.0.
+    /// Kept, with a header field for HTTP/1.0.
     KeptAloud,
     /// Closed after it.
     Close,
 }
 
-/// What a client that waits for it is told before its body is read.
+/// Sent to a client that waits for it before it sends its body.
 pub(super) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// All answers with the body of one length.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    /// By persistence: each with its body, and how much of it is the head.
+    /// By persistence: each with its body, and the length of the head.
     ok: [(Vec<u8>, usize); 3],
     bad_request: Vec<u8>,
 }
 
-/// What a body is made of: text, so that it can be looked at.
+/// The text that bodies are filled with.
 const FILLING: &[u8] = b"still ";
 
 impl Answers {
@@ -64,7 +64,7 @@ impl Answers {
         }
     }
 
-    /// The bytes of one.
+    /// The bytes of an answer.
     pub(super) fn bytes(&self, answer: Answer) -> &[u8] {
         let index = match answer.connection {
             Persistence::Kept => 0,

@@ -1,4 +1,4 @@
-//! One connection: bytes in, requests out of them, answers back, an orderly end.
+//! One connection: parses requests from its bytes, sends answers, ends in order.
 
 use super::answers::{Answer, Answers, CONTINUE, Content, Persistence};
 use super::connections::Token;
@@ -13,21 +13,21 @@ use std::time::Instant;
 /// One read takes at most this much.
 const INPUT_BYTES_MAX: usize = 64 * 1024;
 
-/// Answers are gathered up to about this much before they are written.
+/// Answers are collected up to about this much before they are written.
 const OUTPUT_BYTES_MAX: usize = 256 * 1024;
 
-/// A connection with so many answers to come is not read from.
+/// A connection with this many pending answers is not read from.
 const ANSWERS_DUE_MAX: u32 = 1024;
 
-/// What a client may still send to a connection that has had its last answer, before it is cut off.
+/// Most bytes that a client may still send after its last answer, before it is cut off.
 const DRAIN_BYTES_MAX: usize = 1024 * 1024;
 
-/// What all connections work with, one after the other.
+/// State shared by all connections, one after the other.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) requests: Requests,
     pub(super) answers: Answers,
-    /// None: answers are due at once.
+    /// `None`: answers are due at once.
     pub(super) delays: Option<Delays>,
     /// Requests answered.
     pub(super) answered: u64,
@@ -48,24 +48,24 @@ impl Shared {
     }
 }
 
-/// How far a connection is from its end.
+/// How close a connection is to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Requests are taken.
+    /// Requests are read.
     Open,
     /// The last request was taken, its answer was not sent yet.
     Last,
-    /// As `Last`, and the client will send nothing any more.
+    /// As `Last`, and the client has closed its side.
     LastHeard,
-    /// All was sent, the end of sending too. What still comes is read and dropped: closing before would reset the connection
-    /// and could take the last answer away from the client.
+    /// Everything was sent, including the end of sending. Further input is read and dropped: closing earlier would
+    /// reset the connection and could take the last answer away from the client.
     Draining {
         /// Dropped so far.
         bytes: usize,
     },
 }
 
-/// Whether a connection is still of use.
+/// Whether a connection is still usable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(super) enum State {
@@ -73,27 +73,27 @@ pub(super) enum State {
     Over,
 }
 
-/// A connection. Where requests come whole and their answers are taken, it owns no memory.
+/// A connection. If requests come whole and their answers are read, it owns no memory.
 #[derive(Debug)]
 pub(super) struct Connection {
     socket: OwnedFd,
     stage: Stage,
-    /// What was read and not made use of yet.
+    /// Bytes read but not used yet.
     input: Vec<u8>,
-    /// What the client has not taken yet.
+    /// Bytes that the client has not read yet.
     output: Vec<u8>,
     /// The request whose body is arriving.
     body: Option<Box<Body>>,
-    /// Answers that wait for their time.
+    /// Answers waiting for their time.
     due: u32,
-    /// When the last of them is.
+    /// When the last of them is due.
     due_last: Option<Instant>,
-    /// What epoll is told to wait for.
+    /// The events registered with epoll.
     pub(super) watched: EventFlags,
 }
 
 impl Connection {
-    /// Of an accepted socket that does not block, watched for input.
+    /// For an accepted non-blocking socket, watched for input.
     pub(super) fn new(socket: OwnedFd) -> Connection {
         Connection {
             socket,
@@ -107,7 +107,7 @@ impl Connection {
         }
     }
 
-    /// What epoll is to wait for: never more input while a client does not take its answers.
+    /// The events to wait for: never more input while a client does not read its answers.
     pub(super) fn wanted(&self) -> EventFlags {
         match self.stage {
             _ if !self.output.is_empty() => EventFlags::OUT,
@@ -117,7 +117,7 @@ impl Connection {
         }
     }
 
-    /// After an event.
+    /// Called after an event.
     pub(super) fn ready(&mut self, flags: EventFlags, token: Token, shared: &mut Shared) -> State {
         if flags.contains(EventFlags::ERR) {
             return State::Over;
@@ -126,7 +126,7 @@ impl Connection {
             return State::Over;
         }
         if flags.contains(EventFlags::OUT) && self.output.is_empty() {
-            // No event will come for what was read before.
+            // No event will come for bytes that were read before.
             return self.take_up(token, shared);
         }
         match flags.intersects(EventFlags::IN | EventFlags::HUP) {
@@ -135,7 +135,7 @@ impl Connection {
         }
     }
 
-    /// An answer's time has come.
+    /// Called when an answer is due.
     pub(super) fn answer_due(&mut self, answer: Answer, token: Token, shared: &mut Shared) -> State {
         self.due -= 1;
         shared.answered += 1;
@@ -149,7 +149,7 @@ impl Connection {
         }
     }
 
-    /// Makes use of input that was left over.
+    /// Uses input that was left over.
     fn take_up(&mut self, token: Token, shared: &mut Shared) -> State {
         let len = self.input.len();
         shared.input[..len].copy_from_slice(&self.input);
@@ -175,13 +175,13 @@ impl Connection {
         }
     }
 
-    /// Takes requests out of the first `len` bytes of the shared input, and keeps what cannot be made use of yet.
+    /// Parses requests from the first `len` bytes of the shared input, and keeps the bytes that cannot be used yet.
     fn use_input(&mut self, len: usize, token: Token, shared: &mut Shared) -> State {
         if let Stage::Draining { bytes } = &mut self.stage {
             *bytes += len;
             return if *bytes > DRAIN_BYTES_MAX { State::Over } else { State::Alive };
         }
-        // Asked for once for all requests that came together, and not at all where answers are due at once.
+        // Read once for all requests that came together, and not at all if answers are due at once.
         let arrived = shared.delays.as_ref().map(|_| Instant::now());
         let mut at = 0;
         while at < len && self.stage == Stage::Open && self.due < ANSWERS_DUE_MAX && self.output.is_empty() {
@@ -200,7 +200,7 @@ impl Connection {
         }
     }
 
-    /// Uses bytes for one step forward and says how many; none where more are needed first.
+    /// Uses bytes for one step and returns their number; `None` if more are needed first.
     fn use_once(
         &mut self,
         at: usize,
@@ -219,7 +219,7 @@ impl Connection {
             None => match shared.requests.find(bytes) {
                 Found::Whole(used, answer) => (used, Some(answer)),
                 Found::Head(used, body) => {
-                    // It may overtake answers to requests before: nobody sends such a request behind others.
+                    // It may overtake answers to earlier requests: clients do not pipeline such a request.
                     if body.expects_continue {
                         shared.output.extend_from_slice(CONTINUE);
                     }
@@ -237,7 +237,7 @@ impl Connection {
         Some(used)
     }
 
-    /// Answers now, or in time.
+    /// Answers now, or when it is due.
     fn answer(&mut self, answer: Answer, token: Token, arrived: Option<Instant>, shared: &mut Shared) {
         if answer.connection == Persistence::Close {
             self.stage = Stage::Last;
@@ -281,7 +281,7 @@ impl Connection {
         state
     }
 
-    /// Writes what was kept.
+    /// Writes the kept output.
     fn write_on(&mut self) -> State {
         match send(&self.socket, &self.output, SendFlags::NOSIGNAL) {
             Ok(count) => {
@@ -293,7 +293,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection where it has had its last answer.
+    /// Ends the connection after its last answer.
     fn end_if_done(&mut self) -> State {
         let is_done = self.due == 0 && self.output.is_empty();
         match self.stage {

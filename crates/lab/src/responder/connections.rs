@@ -1,9 +1,9 @@
-//! All open connections, each in a place of its own, named by tokens that outlive none of them.
+//! All open connections, each in its own slot, with tokens that do not outlive them.
 
 use super::connection::Connection;
 
-/// Names a connection: its place, and which of those that had the place it is. An event or an answer for one that has ended
-/// finds nobody, even where the place is taken again.
+/// Names a connection: its slot, and a number that counts the slot's tenants. An event or an answer for an ended
+/// connection finds none, even if the slot is in use again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Token {
     place: u32,
@@ -22,7 +22,7 @@ impl Token {
     }
 }
 
-/// The largest tenancy: all above are free for events that are of no connection.
+/// The largest tenancy: all numbers above are free for other events.
 const TENANCY_MAX: u32 = u32::MAX / 2;
 
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// How many there are.
+    /// The number of open connections.
     pub(super) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
@@ -54,20 +54,20 @@ impl Connections {
         Token { place, tenancy: self.places[place as usize].tenancy }
     }
 
-    /// Opens one under the token of the last [`Connections::vacancy`].
+    /// Opens a connection under the token of the last [`Connections::vacancy`].
     pub(super) fn insert(&mut self, token: Token, connection: Connection) {
         debug_assert_eq!(self.free.last(), Some(&token.place));
         self.free.pop();
         self.places[token.place as usize].connection = Some(connection);
     }
 
-    /// One that is open.
+    /// An open connection.
     pub(super) fn get(&mut self, token: Token) -> Option<&mut Connection> {
         let place = self.places.get_mut(token.place as usize)?;
         place.connection.as_mut().filter(|_| place.tenancy == token.tenancy)
     }
 
-    /// Closes one; its socket leaves epoll with its descriptor.
+    /// Closes a connection; its socket leaves epoll with its descriptor.
     pub(super) fn close(&mut self, token: Token) {
         if self.get(token).is_some() {
             let place = &mut self.places[token.place as usize];

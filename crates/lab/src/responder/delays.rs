@@ -1,4 +1,4 @@
-//! Answers that are not due yet, in the order they will be, and what became of their delays.
+//! Answers that are not due yet, in order of time, and the histograms of their delays.
 
 use super::answers::Answer;
 use super::connections::Token;
@@ -9,16 +9,16 @@ use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 use stillgate_stats::Random;
 
-/// An answer on its day.
+/// An answer with the time it is due.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Due {
     at: Instant,
-    /// Tells apart what is due at the same moment: of one connection, the earlier request goes first.
+    /// Orders answers due at the same moment: on one connection, the earlier request goes first.
     sequence: u64,
     arrived: Instant,
-    /// Whose.
+    /// The connection.
     pub(super) token: Token,
-    /// Which.
+    /// The answer.
     pub(super) answer: Answer,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Delays {
     random: Random,
     waiting: BinaryHeap<Reverse<Due>>,
     sequence: u64,
-    /// As drawn, in nanoseconds.
+    /// Delays as drawn, in nanoseconds.
     pub(super) drawn: Histogram<u64>,
     /// From the read of a request to the moment its answer was written, in nanoseconds.
     pub(super) kept: Histogram<u64>,
@@ -47,8 +47,8 @@ impl Delays {
         }
     }
 
-    /// Draws the delay of a request that has just arrived; its answer is due no sooner than `not_before`, which is when the
-    /// one before it on the same connection is. Says when it is.
+    /// Draws the delay of a request that has just arrived; its answer is due no sooner than `not_before`, when the
+    /// previous one on the same connection is due. Returns when it is due.
     pub(super) fn put(&mut self, arrived: Instant, not_before: Instant, token: Token, answer: Answer) -> Instant {
         let delay = self.latency.draw(&mut self.random);
         self.drawn.saturating_record(nanoseconds(delay));
@@ -58,7 +58,7 @@ impl Delays {
         at
     }
 
-    /// The next that is due by now.
+    /// The next answer that is due by now.
     pub(super) fn take(&mut self, now: Instant) -> Option<Due> {
         let due = self.waiting.peek().filter(|due| due.0.at <= now)?.0;
         self.waiting.pop();
@@ -66,7 +66,7 @@ impl Delays {
         Some(due)
     }
 
-    /// How long nothing is due.
+    /// The time until the next one is due.
     pub(super) fn idle(&self, now: Instant) -> Option<Duration> {
         self.waiting.peek().map(|due| due.0.at.saturating_duration_since(now))
     }

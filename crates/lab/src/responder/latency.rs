@@ -1,43 +1,43 @@
-//! How long the responder takes: a distribution, as typed and as drawn from.
+//! The responder's latency: a distribution, as typed and as drawn from.
 
 use crate::cli::values;
 use std::str::FromStr;
 use std::time::Duration;
 use stillgate_stats::Random;
 
-/// What is drawn above this is this.
+/// Larger draws are cut to this.
 const LATENCY_MAX: Duration = Duration::from_secs(3600);
 
 /// A distribution of delays.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Latency {
-    /// At once.
+    /// No delay.
     None,
-    /// Always the same.
+    /// A constant delay.
     Fixed(Duration),
-    /// Between the two, each as likely.
+    /// Uniform between the two.
     Uniform(Duration, Duration),
-    /// As of a queue, with this mean.
+    /// As in a queue, with this mean.
     Exponential(Duration),
-    /// As of most services: the logarithm is normal.
+    /// As in most services: the logarithm is normal.
     LogNormal {
-        /// Half of all are faster.
+        /// Half of all delays are shorter.
         median: Duration,
         /// Standard deviation of the natural logarithm.
         sigma: f64,
     },
-    /// Mostly one delay, sometimes the other, as of a cache.
+    /// Mostly one delay, sometimes the other, as with a cache.
     Bimodal {
-        /// Mostly.
+        /// The frequent delay.
         usual: Duration,
-        /// Sometimes.
+        /// The rare delay.
         other: Duration,
-        /// The share of the latter, 0 to 1.
+        /// The share of the rare delay, 0 to 1.
         share: f64,
     },
 }
 
-/// How it is typed.
+/// The syntax, for messages.
 const SHAPES: &str = "write none, fixed:2ms, uniform:1ms,3ms, exponential:1ms (the mean), lognormal:1ms,0.5 (median, sigma) or \
                       bimodal:1ms,20ms,1% (usual, other, share of the other)";
 
@@ -97,10 +97,10 @@ impl Latency {
 mod tests {
     use super::*;
 
-    /// Draws of one seed: enough that one in a thousand is known to within a few percent.
+    /// Draws per seed: enough to know one in a thousand to within a few per cent.
     const DRAWS: usize = 200_000;
 
-    /// The share of draws up to each delay is the one the distribution has, to within five standard errors.
+    /// The share of draws up to each delay must be that of the distribution, to within five standard errors.
     fn check(text: &str, shares: &[(f64, f64)]) {
         let latency: Latency = text.parse().unwrap();
         let mut random = Random::new(11);

@@ -1,47 +1,47 @@
-//! Requests out of the bytes of a connection: where each ends, and which answer it gets.
+//! Parses requests from the bytes of a connection: where each ends, and which answer it gets.
 
 use super::answers::{Answer, Content, Persistence};
 use stillgate_wire::{
     BodyDecoder, ChunkError, HeadLimits, Method, Progress, RequestError, RequestHead, Version, leading_empty_lines,
 };
 
-/// A request no longer than this is remembered, to be known again byte by byte.
+/// A request up to this length is remembered, to be recognised byte by byte.
 const REMEMBERED_BYTES_MAX: usize = 4096;
 
-/// What stands at the beginning of some bytes.
+/// What is at the beginning of some bytes.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// A request of so many bytes, body included.
+    /// A request with its length, including the body.
     Whole(usize, Answer),
-    /// A head of so many bytes, with a body that goes on behind what is there.
+    /// A head with its length, and a body that continues after the available bytes.
     Head(usize, Body),
-    /// Not all of a head.
+    /// A part of a head.
     Partial,
-    /// Nothing that can be answered but by a refusal.
+    /// Not a valid request; it can only be refused.
     Refused,
 }
 
-/// The rest of a request whose head is done.
+/// The rest of a request whose head is complete.
 #[derive(Debug)]
 pub(super) struct Body {
     decoder: BodyDecoder,
     answer: Answer,
-    /// Whether the client waits to be told to send it.
+    /// Whether the client waits for 100 Continue before it sends it.
     pub(super) expects_continue: bool,
 }
 
 impl Body {
-    /// Takes its bytes off the front of `bytes`: how many, and the answer once it is all there.
+    /// Takes its bytes from the front of `bytes`: returns their number, and the answer once the body is complete.
     pub(super) fn take(&mut self, bytes: &mut [u8]) -> Result<(usize, Option<Answer>), ChunkError> {
         let decoded = self.decoder.decode(bytes)?;
         Ok((decoded.consumed, self.decoder.is_done().then_some(self.answer)))
     }
 }
 
-/// Reads requests, and knows the last one again.
+/// Parses requests, and recognises the last one.
 ///
-/// A client that asks the same over and over is parsed once: where the bytes begin as the last whole request did, they are
-/// that request, for where one ends depends on nothing behind it.
+/// A client that repeats one request is parsed once: if the bytes begin with the last whole request, they are that
+/// request, because its end does not depend on the bytes after it.
 #[derive(Debug)]
 pub(super) struct Requests {
     head: RequestHead,
@@ -60,7 +60,7 @@ impl Requests {
         }
     }
 
-    /// What stands at the beginning of `bytes`; the body's bytes may be overwritten.
+    /// Finds what is at the beginning of `bytes`; the body's bytes may be overwritten.
     pub(super) fn find(&mut self, bytes: &mut [u8]) -> Found {
         if !self.remembered.is_empty() && bytes.starts_with(&self.remembered) {
             return Found::Whole(self.remembered.len(), self.remembered_answer);
@@ -95,7 +95,7 @@ impl Requests {
                 Ok(Found::Whole(head_end + taken, answer))
             }
             Ok((taken, None)) => {
-                // Who has begun to send does not wait.
+                // A client that has begun to send does not wait.
                 body.expects_continue &= taken == 0;
                 Ok(Found::Head(head_end + taken, body))
             }
@@ -105,7 +105,7 @@ impl Requests {
     fn answer(&self) -> Answer {
         let content = match self.head.method {
             Method::Head => Content::HeadOnly,
-            // There is no tunnel to open.
+            // CONNECT has no tunnel to open here.
             Method::Connect => return Answer { content: Content::BadRequest, connection: Persistence::Close },
             _ => Content::Full,
         };
@@ -133,7 +133,7 @@ mod tests {
     const KEPT: Answer = Answer { content: Content::Full, connection: Persistence::Kept };
     const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-    /// The same found three times over: parsed, known again, and with other bytes behind it.
+    /// Checks three cases: parsed, recognised, and followed by other bytes.
     fn check(text: &str, whole: &str, expected: Answer) {
         let mut requests = Requests::new();
         for behind in ["", "", "GET"] {

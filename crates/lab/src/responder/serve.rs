@@ -1,4 +1,4 @@
-//! The responder's loop: everything that can wake it, and what happens then.
+//! The responder's loop: everything that can wake it, and how it reacts.
 
 use super::answers::Answers;
 use super::connection::{Connection, Shared, State};
@@ -20,40 +20,40 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Connections that the system may keep for us before we take them; it cuts this down to what it allows.
+/// Connections that the system may queue for us; it reduces this to its own limit.
 const BACKLOG: i32 = 65_535;
 
-/// Events taken at once.
+/// Most events per wait.
 const EVENTS_MAX: usize = 512;
 
-/// Connections taken at once, so that those that are open do not wait for all that come.
+/// Most connections accepted at once, so that open ones do not wait for a flood of new ones.
 const ACCEPTS_MAX: usize = 64;
 
-/// Epoll data of what is no connection; no token is one of them.
+/// Epoll data of other descriptors than connections; no token equals one of them.
 const LISTENER: u64 = u64::MAX;
 const ENDING: u64 = u64::MAX - 1;
 
-/// What a responder is to be.
+/// The settings of a responder.
 #[derive(Debug)]
 pub(crate) struct Setup {
-    /// Where it listens; port 0: any.
+    /// Address to listen at; port 0: any.
     pub(crate) address: SocketAddr,
     /// Length of every body.
     pub(crate) body_bytes: usize,
-    /// How long it takes.
+    /// Its delay.
     pub(crate) latency: Latency,
-    /// Of the latency.
+    /// Seed of the delays.
     pub(crate) seed: u64,
-    /// None: as many as the descriptor limit allows.
+    /// `None`: as many as the descriptor limit allows.
     pub(crate) connections_max: Option<usize>,
 }
 
-/// What came of a responder's life.
+/// The totals of a responder.
 #[derive(Debug)]
 pub(crate) struct Served {
     /// Requests.
     pub(crate) answered: u64,
-    /// Delays as drawn and as kept, in nanoseconds; none without latency.
+    /// Delays as drawn and as kept, in nanoseconds; `None` without latency.
     pub(crate) delays: Option<(Histogram<u64>, Histogram<u64>)>,
 }
 
@@ -61,12 +61,12 @@ pub(crate) struct Served {
 #[derive(Debug)]
 pub(crate) struct Responder {
     listener: Socket,
-    /// Where it listens.
+    /// The address that it listens at.
     pub(crate) address: SocketAddr,
     epoll: OwnedFd,
     connections: Connections,
     connections_max: usize,
-    /// Whether new connections are taken; not while there are too many.
+    /// Whether new connections are accepted; false while there are too many.
     accepting: bool,
     shared: Shared,
 }
@@ -78,7 +78,7 @@ impl Responder {
         let connections_max = descriptors::connections_max(setup.connections_max)?;
         let listener = listen(setup.address).map_err(|error| at("cannot listen", &error))?;
         let address = listener.local_addr().ok().and_then(|address| address.as_socket());
-        let address = address.ok_or_else(|| at("cannot listen", &"the system does not say where"))?;
+        let address = address.ok_or_else(|| at("cannot listen", &"the system does not report the address"))?;
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|error| at("epoll", &error))?;
         watch(&epoll, &listener, LISTENER)?;
         let delays = (setup.latency != Latency::None).then(|| Delays::new(setup.latency, setup.seed));
@@ -87,19 +87,19 @@ impl Responder {
         Ok(Responder { listener, address, epoll, connections, connections_max, accepting: true, shared })
     }
 
-    /// Ends [`Responder::run`] when `end` can be read from.
+    /// Ends [`Responder::run`] when `end` becomes readable.
     pub(crate) fn end_when_readable(&self, end: impl AsFd) -> Result {
         watch(&self.epoll, end, ENDING)
     }
 
-    /// Ends [`Responder::run`] when nobody is left at the other end of `end`.
+    /// Ends [`Responder::run`] when the other end of `end` is closed.
     pub(crate) fn end_when_closed(&self, end: impl AsFd) -> Result {
-        // Of a pipe the system says HUP without being asked.
+        // For a pipe the system always reports HUP.
         epoll::add(&self.epoll, end, EventData::new_u64(ENDING), EventFlags::RDHUP)
             .map_err(|error| unusable("epoll", error))
     }
 
-    /// Answers until it is told to end.
+    /// Answers until it ends.
     pub(crate) fn run(mut self) -> Result<Served> {
         // By default the kernel lets a timer be 50 us late to save wake-ups.
         let precise = NonZeroU64::new(1);
@@ -122,7 +122,7 @@ impl Responder {
                         connection.ready(flags, token, shared)
                     })?,
                 }
-                // Between events, too: a batch of them takes longer than an answer may be late.
+                // Also between events: a batch of them takes longer than an answer may be late.
                 self.answer_due()?;
             }
             self.answer_due()?;
@@ -140,7 +140,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Lets a connection do something, and sees to what it wants to be woken for next, or to its end.
+    /// Lets a connection work, and registers the events that it needs next, or closes it.
     fn serve(&mut self, token: Token, work: impl FnOnce(&mut Connection, Token, &mut Shared) -> State) -> Result {
         let Some(connection) = self.connections.get(token) else { return Ok(()) };
         let state = work(connection, token, &mut self.shared);
@@ -169,7 +169,7 @@ impl Responder {
                     self.connections.insert(token, Connection::new(socket));
                 }
                 Err(Errno::AGAIN) => return Ok(()),
-                // One that has gone again.
+                // The client closed it before it was accepted.
                 Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => {}
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) if self.connections.len() > 0 => {
                     return self.set_accepting(false);
@@ -200,7 +200,7 @@ fn listen(address: SocketAddr) -> std::io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
-    // Accepted sockets have it from here: no answer waits for an acknowledgement of the one before.
+    // Accepted sockets inherit it: no answer waits for an acknowledgement of the one before.
     socket.set_tcp_nodelay(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;

@@ -1,4 +1,4 @@
-//! The result of `stillgate-lab bisect`: which commit changed a measurement.
+//! The result of `stillgate-lab bisect`: the commit that changed a measurement.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 /// Design, raw data, answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct BisectResult {
-    /// What was decided before the first measurement.
+    /// Fixed before the first measurement.
     pub(crate) design: BisectDesign,
     /// From the good one to the bad one.
     pub(crate) commits: Vec<CommitRecord>,
-    /// Everything that was done, in order.
+    /// All tries, in order.
     pub(crate) tries: Vec<Try>,
-    /// How it ended; none while it goes on, or where it was killed: the same command goes on from here.
+    /// How it ended; `None` while it runs, or if it was killed: the same command continues from here.
     pub(crate) ended: Option<Ended>,
-    /// A function of all the above. In JSON its fields stand at the top level.
+    /// A function of all the above. In JSON its fields are at the top level.
     #[serde(flatten)]
     pub(crate) answer: Answer,
 }
@@ -26,17 +26,17 @@ impl BisectResult {
     }
 }
 
-/// What was decided before the first measurement.
+/// The settings fixed before the first measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct BisectDesign {
     /// The command that measures a commit.
     pub(crate) measure: String,
     /// The command that builds it.
     pub(crate) build: Option<String>,
-    /// A patch that each commit gets before it is built.
+    /// A patch that is applied to each commit before it is built.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) apply: Option<Applied>,
-    /// The list of versions as typed, where there are versions in place of commits.
+    /// The list of versions as typed, if there are versions in place of commits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) versions: Option<String>,
     /// The revisions as typed.
@@ -47,29 +47,29 @@ pub(crate) struct BisectDesign {
     pub(crate) line: Line,
     /// Whether more is better.
     pub(crate) higher_is_better: bool,
-    /// Probability of an answer at which it is given.
+    /// An answer is given at this probability.
     pub(crate) confidence: f64,
     /// No smaller change counts: 0.01 is 1%.
     pub(crate) min_effect: f64,
-    /// Probability, before anything was measured, that there is no change.
+    /// Prior probability that there is no change.
     pub(crate) prior_none: f64,
-    /// That there are several.
+    /// Prior probability that there are several.
     pub(crate) prior_several: f64,
-    /// Commits that touch such a path are the likelier by this factor.
+    /// Commits that touch such a path are more likely by this factor.
     pub(crate) prior_paths: Vec<PriorPath>,
-    /// A store, as typed, whose counts make commits likelier that changed them.
+    /// A store, as typed, whose counts make the commits more likely that changed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) prior_counts: Option<String>,
 }
 
 impl BisectDesign {
-    /// What is searched: commits or versions.
+    /// The word for the items that are searched: commits or versions.
     pub(crate) fn items(&self) -> &'static str {
         if self.versions.is_some() { "versions" } else { "commits" }
     }
 }
 
-/// A patch, and what was in it.
+/// A patch, with its digest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Applied {
     /// As typed.
@@ -91,7 +91,7 @@ pub(crate) enum Line {
 /// A prior belief about commits that touch a path.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PriorPath {
-    /// A file, or a folder with all that is in it.
+    /// A file, or a folder with its contents.
     pub(crate) path: String,
     /// Factor of the probability.
     pub(crate) factor: f64,
@@ -102,27 +102,27 @@ pub(crate) struct PriorPath {
 pub(crate) struct CommitRecord {
     /// Its full name.
     pub(crate) commit: String,
-    /// The first line of its message; of a version, its path as typed.
+    /// The first line of its message; for a version, its path as typed.
     pub(crate) subject: String,
-    /// Relative probability that it changed something, before anything was measured; of the good one it means nothing.
+    /// Relative prior probability that it changed something; for the good one it has no meaning.
     pub(crate) weight: f64,
     /// Whether it has several parents.
     pub(crate) is_merge: bool,
-    /// Of a version.
+    /// The artefact of a version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) artefact: Option<Artefact>,
 }
 
-/// What was built before.
+/// An artefact built before.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Artefact {
     /// Absolute.
     pub(crate) path: String,
-    /// In hexadecimal; none of a folder.
+    /// In hexadecimal; `None` for a folder.
     pub(crate) sha256: Option<String>,
 }
 
-/// Something that was done with a commit.
+/// A step taken with a commit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Try {
     /// Its number in the row; 0 is the good one.
@@ -131,12 +131,12 @@ pub(crate) struct Try {
     pub(crate) begun_unix_s: f64,
     /// How long it took.
     pub(crate) seconds: f64,
-    /// What came of it.
+    /// Its result.
     #[serde(flatten)]
     pub(crate) outcome: Outcome,
 }
 
-/// What came of a try.
+/// The result of a try.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub(crate) enum Outcome {
@@ -144,36 +144,36 @@ pub(crate) enum Outcome {
     Built,
     /// It cannot be checked out or built.
     NotBuilt {
-        /// In words.
+        /// The reason as text.
         why: String,
     },
     /// It printed a number.
     Measured {
         /// Above 0.
         value: f64,
-        /// Of `value`; none of a plain number, and in files of versions that read no units.
+        /// Unit of `value`; `None` for a plain number, and in files of versions that read no units.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unit: Option<String>,
     },
-    /// Its measurement says, by exit code 125, that this commit cannot be measured.
+    /// By exit code 125 its measurement reports that this commit cannot be measured.
     Skipped {
-        /// In words.
+        /// The reason as text.
         why: String,
     },
-    /// The measurement failed, which may be chance.
+    /// The measurement failed, maybe by chance.
     Failed {
-        /// In words.
+        /// The reason as text.
         why: String,
     },
 }
 
-/// Why it ended.
+/// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Ended {
     /// Enough is known.
     Decided,
-    /// The time or the number of measurements that it might take was used up.
+    /// The budget of time or measurements was used up.
     Budget,
     /// The user stopped it.
     Interrupted,
@@ -181,30 +181,30 @@ pub(crate) enum Ended {
     Void,
 }
 
-/// What the measurements say.
+/// The answer of the measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Answer {
     /// See [`BisectVerdict`].
     pub(crate) verdict: BisectVerdict,
-    /// The commit that changed it; none where it is a range, or not known.
+    /// The commit that changed it; `None` if it is a range, or unknown.
     pub(crate) culprit: Option<String>,
     /// All changes that were found.
     pub(crate) changes: Vec<Change>,
-    /// Of each commit but the good one: the probability that it changed something.
+    /// For each commit except the good one, the probability that it changed something.
     pub(crate) posterior: BTreeMap<String, f64>,
     /// Probability that nothing changed by `min_effect` or more.
     pub(crate) none: f64,
     /// Probability of several changes.
     pub(crate) several: f64,
-    /// Of the first change that was found, or of the likeliest.
+    /// The effect of the first change that was found, or of the likeliest.
     pub(crate) effect: Option<Effect>,
-    /// Scatter of a measurement as a share of it, but for outliers.
+    /// Scatter of a measurement as a share of it, without outliers.
     pub(crate) noise: f64,
     /// Measurements that count.
     pub(crate) measurements: usize,
     /// Commits that could not be measured.
     pub(crate) unbuildable: Vec<String>,
-    /// In words.
+    /// The answer as a sentence.
     pub(crate) sentence: String,
 }
 
@@ -230,20 +230,20 @@ impl Answer {
 /// A change that was found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Change {
-    /// One commit; several where those between could not be measured. Oldest first.
+    /// One commit, or several if those in between could not be measured. Oldest first.
     pub(crate) commits: Vec<String>,
-    /// That it is one of these.
+    /// Probability that it is one of these.
     pub(crate) probability: f64,
-    /// By how much.
+    /// The size of the change.
     pub(crate) effect: Option<Effect>,
 }
 
 /// A relative change: 0.03 is 3% more.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Effect {
-    /// The median of what is believed.
+    /// The median of the posterior.
     pub(crate) value: f64,
-    /// Lower end of the interval that holds it with the confidence asked for.
+    /// Lower end of the interval that holds it with the requested confidence.
     pub(crate) low: f64,
     /// Upper end.
     pub(crate) high: f64,

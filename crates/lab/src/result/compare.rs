@@ -1,6 +1,6 @@
 //! The result of `stillgate-lab compare`: interleaved measurements of two programs, or of up to six.
 //!
-//! The first versions knew A and B only; what more builds add stands beside them in fields of its own, absent where there are two.
+//! The first versions knew A and B only; further builds are in additional fields, absent if there are two.
 
 use crate::result::run::{Placement, RunRecord, Subject};
 use serde::{Deserialize, Serialize};
@@ -9,18 +9,18 @@ use std::path::PathBuf;
 /// Design, raw data, analysis.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CompareResult {
-    /// What was decided before the first pair.
+    /// Fixed before the first pair.
     pub(crate) design: CompareDesign,
     /// The baseline.
     pub(crate) a: Subject,
-    /// What is compared with it.
+    /// The build that is compared with it.
     pub(crate) b: Subject,
     /// C to F, which are compared as well.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) others: Vec<Subject>,
     /// In the order they were run.
     pub(crate) pairs: Vec<Pair>,
-    /// Instructions a request, counted apart.
+    /// Instructions per request, counted separately.
     pub(crate) instructions: Option<Instructions>,
     /// Why instructions were not counted.
     pub(crate) instructions_missing: Option<String>,
@@ -37,7 +37,7 @@ impl CompareResult {
         Side::ALL.into_iter().zip([&self.a, &self.b].into_iter().chain(&self.others))
     }
 
-    /// What is said of each two builds that are compared.
+    /// The analysis of each comparison of two builds.
     pub(crate) fn judged(&self) -> Vec<(Between, &CompareAnalysis)> {
         match self.analysis.comparisons.as_slice() {
             [] => vec![(Between { one: Side::A, other: Side::B }, &self.analysis)],
@@ -46,69 +46,69 @@ impl CompareResult {
     }
 }
 
-/// The end of a program that is compared, while it was under load.
+/// The end of a compared program while it was under load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Crash {
-    /// Which of them.
+    /// The program that ended.
     #[serde(default = "Side::second", skip_serializing_if = "Side::is_second")]
     pub(crate) side: Side,
-    /// The pair in which it ended, from 1; none: in the pilot, before the first.
+    /// The pair in which it ended, from 1; `None`: in the pilot, before the first.
     pub(crate) pair: Option<usize>,
-    /// Its exit status and the last of what it printed.
+    /// Its exit status and the end of its output.
     pub(crate) words: String,
 }
 
-/// What was decided before the first pair.
+/// The settings fixed before the first pair.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CompareDesign {
-    /// Programs, the baseline among them.
+    /// Number of programs, including the baseline.
     #[serde(default = "two", skip_serializing_if = "is_two")]
     pub(crate) builds: usize,
-    /// Whether every two of them are compared, and not only each with the baseline.
+    /// Whether all of them are compared with each other, and not only each with the baseline.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) every_pair: bool,
-    /// Pairs; the most of them where `looks` has any.
+    /// Number of pairs; the maximum if `looks` has any.
     pub(crate) pairs: usize,
     /// Numbers of pairs after which a sequential design looks; empty: one look, at the end.
     pub(crate) looks: Vec<usize>,
     /// Probability of any false alarm, over all measures and looks.
     pub(crate) alpha: f64,
-    /// Of the minimum detectable effect.
+    /// Power of the minimum detectable effect.
     pub(crate) power: f64,
-    /// Where a worsening of a deciding measure by this share could have been missed, or its interval reaches beyond it, the
-    /// comparison is undecided.
+    /// The comparison is undecided if a worsening of a deciding measure by this share could have been missed, or if its
+    /// interval reaches beyond it.
     pub(crate) margin: f64,
-    /// Measures that must be decided; a significant worsening of any measure counts all the same.
+    /// Measures that must be decided; a significant worsening of any other measure counts, too.
     pub(crate) deciding: Vec<String>,
     /// Unmeasured load after each start.
     pub(crate) warm_up_s: f64,
-    /// Closed loop, for throughput and CPU a request.
+    /// Closed loop, for throughput and CPU per request.
     pub(crate) saturation_s: f64,
     /// Open loop, for latencies.
     pub(crate) rate_s: f64,
-    /// Requests a second of the open loop.
+    /// Requests per second of the open loop.
     pub(crate) rate: f64,
     /// Connections of both.
     pub(crate) connections: usize,
     /// A request that the generator starts later than this is late.
     #[serde(default)]
     pub(crate) late_s: f64,
-    /// A file with requests; none: `GET /`.
+    /// A file with requests; `None`: `GET /`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mix: Option<PathBuf>,
-    /// Of the order within pairs.
+    /// Seed of the order within pairs.
     pub(crate) seed: u64,
-    /// Who ran where.
+    /// The CPUs of each process.
     pub(crate) placement: Placement,
 }
 
 impl CompareDesign {
-    /// What is compared with what: each build with the baseline, then perhaps the others with each other.
+    /// All comparisons: each build with the baseline, then optionally the others with each other.
     pub(crate) fn comparisons(&self) -> Vec<Between> {
         CompareDesign::comparisons_of(self.builds, self.every_pair)
     }
 
-    /// The same before there is a design.
+    /// All comparisons, before there is a design.
     pub(crate) fn comparisons_of(builds: usize, every_pair: bool) -> Vec<Between> {
         let sides = &Side::ALL[..builds.min(Side::ALL.len())];
         let baselines = if every_pair { sides.len() } else { 1 };
@@ -128,13 +128,13 @@ fn is_two(builds: &usize) -> bool {
     *builds == two()
 }
 
-/// Which of the builds.
+/// One of the builds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Side {
     /// The baseline.
     A,
-    /// What is compared with it.
+    /// The first build compared with it.
     B,
     /// As B.
     C,
@@ -167,23 +167,23 @@ impl Side {
 /// Two builds that are compared: `other` is worse or better than `one`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Between {
-    /// What is compared with.
+    /// The reference.
     pub(crate) one: Side,
-    /// What is compared.
+    /// The build that is compared with it.
     pub(crate) other: Side,
 }
 
 /// All builds measured, one right after the other, each freshly started. Any two of them are a pair.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Pair {
-    /// Who went first.
+    /// The build that went first.
     pub(crate) first: Side,
-    /// Who went when, of more than two.
+    /// The order, with more than two.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) order: Vec<Side>,
     /// The baseline.
     pub(crate) a: SideRecord,
-    /// What is compared with it.
+    /// The build that is compared with it.
     pub(crate) b: SideRecord,
     /// C to F.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -196,7 +196,7 @@ impl Pair {
         Side::ALL.into_iter().zip([&self.a, &self.b].into_iter().chain(&self.others))
     }
 
-    /// One build; none where the file lacks it.
+    /// One build; `None` if the file lacks it.
     pub(crate) fn record(&self, of: Side) -> Option<&SideRecord> {
         self.records().find(|(side, _)| *side == of).map(|(_, record)| record)
     }
@@ -207,7 +207,7 @@ impl Pair {
 pub(crate) struct SideRecord {
     /// The closed loop.
     pub(crate) saturation: RunRecord,
-    /// CPU time of the program's process tree over the closed loop, in microseconds a request.
+    /// CPU time of the program's process tree over the closed loop, in microseconds per request.
     pub(crate) cpu_us_per_request: f64,
     /// The open loop.
     pub(crate) rated: RunRecord,
@@ -215,45 +215,45 @@ pub(crate) struct SideRecord {
     pub(crate) rss_kib: u64,
 }
 
-/// Instructions a request.
+/// Instructions per request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Instructions {
     /// `callgrind` or `pmu`.
     pub(crate) counted_by: String,
-    /// One a repetition, of the baseline.
+    /// Counts of the baseline, one per repetition.
     pub(crate) a: Vec<f64>,
-    /// One a repetition, of what is compared with it.
+    /// Counts of the build that is compared with it, one per repetition.
     pub(crate) b: Vec<f64>,
-    /// The same of C to F.
+    /// Counts of C to F.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) others: Vec<Vec<f64>>,
 }
 
 impl Instructions {
-    /// Of one build; empty where they were not counted.
+    /// Counts of one build; empty if they were not counted.
     pub(crate) fn of(&self, side: Side) -> &[f64] {
         let all = [&self.a, &self.b].into_iter().chain(&self.others);
         Side::ALL.into_iter().zip(all).find(|(at, _)| *at == side).map_or(&[], |(_, counts)| counts.as_slice())
     }
 }
 
-/// What the raw data say of two builds, or of all comparisons between several.
+/// The analysis of two builds, or of all comparisons between several.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CompareAnalysis {
-    /// Of more than two builds: each comparison by itself, those with the baseline first; then there are no measures here.
+    /// With more than two builds: each comparison, those with the baseline first; then there are no measures here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) comparisons: Vec<Judged>,
-    /// One a measure.
+    /// One per measure.
     pub(crate) measures: Vec<MeasureAnalysis>,
     /// Pairs left out because one of their runs was void: for the generator's reasons, or because it could not be measured.
     pub(crate) void_pairs: usize,
-    /// Of the others, pairs whose latencies were left out because the generator was late.
+    /// Pairs among the others whose latencies were left out because the generator was late.
     #[serde(default)]
     pub(crate) late_pairs: usize,
     /// Failed requests of the pairs that are not void.
     #[serde(default)]
     pub(crate) failures: Failures,
-    /// Why some measures are not judged, in words.
+    /// The reasons why some measures are not judged, as text.
     #[serde(default)]
     pub(crate) not_judged: Vec<String>,
     /// See [`Decision`].
@@ -263,8 +263,8 @@ pub(crate) struct CompareAnalysis {
 }
 
 impl MeasureAnalysis {
-    /// Whether it is known that both do not differ by more than this: only then may it be said that they do not differ. An interval
-    /// that reaches farther says nothing.
+    /// Whether both are known not to differ by more than this: only then may the text say that they do not differ. With
+    /// a wider interval nothing is known.
     pub(crate) fn is_within(&self, margin: f64) -> bool {
         self.low >= -margin && self.high <= margin
     }
@@ -273,40 +273,42 @@ impl MeasureAnalysis {
 /// One of several comparisons. Its error is corrected for all of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Judged {
-    /// Of whom.
+    /// The two builds.
     #[serde(flatten)]
     pub(crate) between: Between,
-    /// In its sentences too, B is `other` and A `one` by their own names.
+    /// Its sentences, too, use the builds' own names: B is `other` and A is `one`.
     #[serde(flatten)]
     pub(crate) analysis: CompareAnalysis,
 }
 
-/// What failed requests say. Pairs with many of them count here and in no other measure: what fails is not slow.
+/// The judgement of failed requests. Pairs with many of them count here and in no other measure: failing is not being
+/// slow.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Failures {
     /// Share of the baseline's requests that failed, 0 to 1; the mean of the pairs.
     pub(crate) a: f64,
-    /// The same of what is compared with it.
+    /// Likewise for the build that is compared with it.
     pub(crate) b: f64,
     /// Pairs in which the larger share of the baseline's requests failed.
     pub(crate) pairs_a_more: usize,
-    /// The same of what is compared with it.
+    /// Likewise for the build that is compared with it.
     pub(crate) pairs_b_more: usize,
-    /// Pairs in which more of the baseline's requests failed than other measures bear.
+    /// Pairs in which too many of the baseline's requests failed for other measures to be valid.
     pub(crate) pairs_a_failing: usize,
-    /// The same of what is compared with it.
+    /// Likewise for the build that is compared with it.
     pub(crate) pairs_b_failing: usize,
-    /// Of no difference, by the exact sign test of the pairs that differ.
+    /// P-value of no difference, by the exact sign test of the pairs that differ.
     pub(crate) p_value: f64,
-    /// After correction, as of the other measures.
+    /// After correction, as for the other measures.
     pub(crate) p_adjusted: f64,
     /// See [`MeasureVerdict`].
     pub(crate) verdict: MeasureVerdict,
-    /// The verdict in words; none where nothing failed.
+    /// The verdict as a sentence; `None` if nothing failed.
     pub(crate) sentence: Option<String>,
 }
 
-/// What one measure says, of A and B or the two that are compared. Effects are ratios B to A minus one: 0.05 is 5% more.
+/// The analysis of one measure, for A and B or the two that are compared. Effects are ratios B to A minus one: 0.05 is
+/// 5% more.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MeasureAnalysis {
     /// `throughput`, `cpu`, `p50`, `p99`, `p99.9`, `rss`, `instructions`.
@@ -327,22 +329,23 @@ pub(crate) struct MeasureAnalysis {
     /// Upper end.
     #[serde(with = "super::unbounded::above")]
     pub(crate) high: f64,
-    /// Of no difference, by the paired test that decides.
+    /// P-value of no difference, by the paired test that decides.
     pub(crate) p_value: f64,
     /// After correction over the measures: Holm's with one look; with several, Bonferroni's, and over the looks.
     pub(crate) p_adjusted: f64,
-    /// Of no difference, by Mann and Whitney's U, which knows nothing of pairs; for comparison.
+    /// P-value of no difference, by Mann and Whitney's U, which ignores pairs; for comparison.
     pub(crate) p_mann_whitney: f64,
-    /// The smallest effect that would have been called one with the design's power, by its test and its least size.
+    /// The smallest effect that would have been detected with the design's power, by its test and the smallest size
+    /// that counts.
     #[serde(with = "super::unbounded::above")]
     pub(crate) minimum_detectable: f64,
     /// See [`MeasureVerdict`].
     pub(crate) verdict: MeasureVerdict,
-    /// The verdict in words.
+    /// The verdict as a sentence.
     pub(crate) sentence: String,
 }
 
-/// What is said of one measure.
+/// The verdict on one measure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum MeasureVerdict {
@@ -350,12 +353,12 @@ pub(crate) enum MeasureVerdict {
     Slower,
     /// B is better.
     Faster,
-    /// No difference was seen; the minimum detectable effect says which could have been missed.
+    /// No difference was found; the minimum detectable effect shows which could have been missed.
     #[default]
     NoDifference,
 }
 
-/// What is said of the whole; the exit code follows from it.
+/// The verdict on the whole; the exit code follows from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Decision {
@@ -365,6 +368,6 @@ pub(crate) enum Decision {
     Worse,
     /// A deciding measure was not judged, or not well enough; or many requests failed. Exit code 2.
     Undecided,
-    /// Too many runs were void: they say more about the generator than about the programs. Exit code 3.
+    /// Too many runs were void: they show the generator rather than the programs. Exit code 3.
     Void,
 }

@@ -1,4 +1,4 @@
-//! What a run of mock devices leaves behind, and what rounds of two gateways do.
+//! The result of a run of mock devices, and that of rounds of two gateways.
 
 use super::histogram;
 use super::run::Percentiles;
@@ -18,7 +18,7 @@ pub(crate) struct DevicesResult {
     pub(crate) analysis: Option<DevicesAnalysis>,
 }
 
-/// What was asked for.
+/// The settings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct DevicesDesign {
     pub(crate) url: String,
@@ -26,7 +26,7 @@ pub(crate) struct DevicesDesign {
     /// Further nodes of the same devices.
     #[serde(default)]
     pub(crate) nodes: Vec<String>,
-    /// Which of several nodes messages are sent to.
+    /// The node that messages are sent to, if there are several.
     #[serde(default)]
     pub(crate) via: String,
     /// B of a comparison.
@@ -47,14 +47,14 @@ pub(crate) struct DevicesDesign {
 /// One run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct DevicesRun {
-    /// The gateway's, where it runs on this machine.
+    /// The gateway's, if it runs on this machine.
     pub(crate) pid: Option<u32>,
     pub(crate) process: Option<String>,
     /// Those of further nodes; CPU time and memory are sums over all.
     #[serde(default)]
     pub(crate) further_pids: Vec<u32>,
     pub(crate) connects: Vec<ConnectStep>,
-    /// From the connect of the first to all connected.
+    /// From the first connect until all were connected.
     pub(crate) connects_per_s: f64,
     pub(crate) rss_bytes_per_device: Option<f64>,
     pub(crate) idle: Option<Idle>,
@@ -63,9 +63,9 @@ pub(crate) struct DevicesRun {
     pub(crate) storm: Option<Storm>,
     /// Connections that ended, handshakes that were refused, by reason.
     pub(crate) endings: BTreeMap<String, u64>,
-    /// Sessions that went on after a device came back.
+    /// Sessions that continued after a device reconnected.
     pub(crate) resumed: u64,
-    /// Why the run says little; empty: it stands.
+    /// The reasons why the run is void; empty: it is valid.
     pub(crate) void: Vec<String>,
 }
 
@@ -76,25 +76,25 @@ pub(crate) struct ConnectStep {
     pub(crate) devices: usize,
     pub(crate) connects: u64,
     pub(crate) seconds: f64,
-    /// Of the gateway's process.
+    /// CPU time of the gateway's process.
     pub(crate) cpu_us_per_connect: Option<f64>,
     pub(crate) rss_kib: Option<u64>,
     /// From the first packet to 101.
     pub(crate) handshake: Percentiles,
-    /// None: without TLS.
+    /// `None`: without TLS.
     pub(crate) tls: Option<TlsHandshakes>,
 }
 
-/// How TLS began.
+/// Counts of full and resumed TLS handshakes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TlsHandshakes {
     pub(crate) full: u64,
-    /// By a ticket of the device's last connection.
+    /// With a ticket of the device's last connection.
     pub(crate) resumed: u64,
 }
 
 impl TlsHandshakes {
-    /// Another one; none: without TLS.
+    /// Counts another one; `None`: without TLS.
     pub(crate) fn count(&mut self, is_resumed: Option<bool>) {
         match is_resumed {
             Some(true) => self.resumed += 1,
@@ -103,7 +103,7 @@ impl TlsHandshakes {
         }
     }
 
-    /// Those since `before`; none if there were none at all.
+    /// Those since `before`; `None` if there were none at all.
     pub(crate) fn since(self, before: TlsHandshakes) -> Option<TlsHandshakes> {
         let found = TlsHandshakes { full: self.full - before.full, resumed: self.resumed - before.resumed };
         (found != TlsHandshakes::default()).then_some(found)
@@ -124,15 +124,15 @@ pub(crate) struct Idle {
 pub(crate) struct Messages {
     pub(crate) sent: u64,
     pub(crate) seconds: f64,
-    /// By status, or why there was none.
+    /// By status, or by the reason why there was no answer.
     pub(crate) answers: BTreeMap<String, u64>,
     /// 200 and 202.
     pub(crate) acknowledged: u64,
-    /// Answered with a status that says "not delivered".
+    /// Answered with a status that means "not delivered".
     pub(crate) refused: u64,
-    /// Neither.
+    /// Neither of these.
     pub(crate) unknown: u64,
-    /// By their devices, each once.
+    /// Received by their devices, each counted once.
     pub(crate) received: u64,
     /// Acknowledged and never received.
     pub(crate) lost: u64,
@@ -144,31 +144,31 @@ pub(crate) struct Messages {
     pub(crate) duplicated: u64,
     /// Written to a connection that then dropped.
     pub(crate) went_with_connection: u64,
-    /// Started more than 10 ms after they were due, by this program's own doing.
+    /// Started more than 10 ms after they were due, because of this program.
     pub(crate) late: u64,
-    /// From when it was due to the answer.
+    /// From when it was due until the answer.
     pub(crate) corrected: Percentiles,
     /// From the send.
     pub(crate) uncorrected: Percentiles,
-    /// From when it was due to the device.
+    /// From when it was due until its arrival at the device.
     pub(crate) delivery: Percentiles,
-    /// Of nanoseconds, in HdrHistogram's V2 deflated form, in base64.
+    /// In nanoseconds, in HdrHistogram's V2 deflated form, in base64.
     pub(crate) corrected_histogram: String,
-    /// Of the gateway's process.
+    /// CPU time of the gateway's process.
     pub(crate) cpu_us_per_message: Option<f64>,
 }
 
 impl Messages {
-    /// The times of the phase.
+    /// Stores the times of the phase.
     pub(crate) fn keep(&mut self, corrected: &Histogram<u64>, uncorrected: &Histogram<u64>, delivery: &Histogram<u64>) {
         self.corrected = histogram::percentiles(corrected);
         self.uncorrected = histogram::percentiles(uncorrected);
         self.delivery = histogram::percentiles(delivery);
-        // One of bounds that are constant can be written.
+        // Only a histogram with constant bounds can be written.
         self.corrected_histogram = histogram::encode(corrected).unwrap_or_default();
     }
 
-    /// Answers that were not true.
+    /// Answers that were wrong.
     pub(crate) fn broken_promises(&self) -> u64 {
         self.lost + self.refused_but_delivered + self.wrong_replies + self.reordered
     }
@@ -178,33 +178,33 @@ impl Messages {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Broadcast {
     pub(crate) devices: usize,
-    /// Of all broadcasts.
+    /// Received copies over all broadcasts.
     pub(crate) received: u64,
     /// From the request to the last device: the longest.
     pub(crate) last_s: f64,
-    /// Of each.
+    /// The time of each.
     #[serde(default)]
     pub(crate) times_s: Vec<f64>,
-    /// Sent to single devices meanwhile.
+    /// Messages sent to single devices during them.
     pub(crate) messages: Option<Messages>,
 }
 
-/// All dropped at once.
+/// All devices dropped at once.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Storm {
     pub(crate) devices: usize,
-    /// Until everybody is back.
+    /// Time until all were back.
     pub(crate) seconds: f64,
-    /// Handshakes that were answered "later".
+    /// Handshakes that were answered with Retry-After.
     pub(crate) refused: u64,
     pub(crate) cpu_us_per_connect: Option<f64>,
-    /// None: without TLS.
+    /// `None`: without TLS.
     pub(crate) tls: Option<TlsHandshakes>,
-    /// Sent meanwhile.
+    /// Messages sent during it.
     pub(crate) messages: Option<Messages>,
 }
 
-/// A of two gateways, or B.
+/// One of two gateways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum DevicesSide {
     A,
@@ -220,7 +220,7 @@ pub(crate) struct DevicesRound {
 }
 
 impl DevicesRun {
-    /// CPU time a connect, over all steps.
+    /// CPU time per connect, over all steps.
     pub(crate) fn cpu_us_per_connect(&self) -> Option<f64> {
         let connects: u64 = self.connects.iter().map(|step| step.connects).sum();
         let cpu: Option<f64> =
@@ -228,7 +228,7 @@ impl DevicesRun {
         cpu.filter(|_| connects > 0).map(|cpu| cpu / connects as f64)
     }
 
-    /// Of all phases.
+    /// Over all phases.
     pub(crate) fn broken_promises(&self) -> u64 {
         let storm = self.storm.as_ref().and_then(|storm| storm.messages.as_ref());
         let broadcast = self.broadcast.as_ref().and_then(|broadcast| broadcast.messages.as_ref());
@@ -236,7 +236,7 @@ impl DevicesRun {
     }
 }
 
-/// What the rounds say.
+/// The analysis of the rounds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct DevicesAnalysis {
     pub(crate) measures: Vec<DevicesMeasure>,
@@ -244,7 +244,7 @@ pub(crate) struct DevicesAnalysis {
     pub(crate) sentence: String,
 }
 
-/// What is said of B.
+/// The verdict on B.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum DevicesDecision {
@@ -263,15 +263,15 @@ pub(crate) struct DevicesMeasure {
     /// Medians.
     pub(crate) a: f64,
     pub(crate) b: f64,
-    /// Of B to A: 0.1 is 10% more.
+    /// Ratio of B to A: 0.1 is 10% more.
     pub(crate) effect: f64,
     pub(crate) low: f64,
     pub(crate) high: f64,
-    /// Over the measures, by Holm.
+    /// Corrected over the measures by Holm's method.
     pub(crate) p_adjusted: f64,
 }
 
-/// The raw figures again, for what checks a file.
+/// The percentiles recomputed from the raw figures, to check a file.
 pub(crate) fn percentiles_again(messages: &Messages) -> Result<Percentiles> {
     Ok(histogram::percentiles(&histogram::decode(&messages.corrected_histogram)?))
 }

@@ -1,8 +1,8 @@
-//! The machine an experiment ran on, as far as it bears on the figures.
+//! The properties of the machine of an experiment that affect its figures.
 
 use serde::{Deserialize, Serialize};
 
-/// The machine. What could not be found out is none.
+/// The machine. Unknown properties are `None`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Environment {
     /// As `/proc/cpuinfo` names it.
@@ -15,7 +15,7 @@ pub(crate) struct Environment {
     pub(crate) governor: Option<String>,
     /// Whether the CPU may go above its base frequency.
     pub(crate) turbo: Option<bool>,
-    /// The hypervisor, where there is one.
+    /// The hypervisor, if there is one.
     pub(crate) hypervisor: Option<String>,
     /// Name and release of the kernel.
     pub(crate) kernel: String,
@@ -29,9 +29,9 @@ pub(crate) struct Environment {
     pub(crate) mitigations: Vec<String>,
     /// The one-minute load average when the experiment began.
     pub(crate) load_average: Option<f64>,
-    /// The git commit of the current directory, with `+changes` where it has uncommitted ones.
+    /// The git commit of the current directory, with `+changes` if it has uncommitted ones.
     pub(crate) commit: Option<String>,
-    /// Seconds that the host kept CPUs from this machine while the experiment ran, over all CPUs.
+    /// Seconds that the host took from this machine's CPUs during the experiment, over all CPUs.
     pub(crate) stolen_s: Option<f64>,
     /// Other machines of the experiment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -43,8 +43,8 @@ pub(crate) struct Environment {
 pub(crate) struct HostEnvironment {
     /// `target` or `upstream`.
     pub(crate) role: String,
-    /// By which the others reached it.
+    /// Address at which the others reached it.
     pub(crate) ip: String,
-    /// What it is.
+    /// Its properties.
     pub(crate) environment: Environment,
 }

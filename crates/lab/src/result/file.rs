@@ -1,7 +1,8 @@
-//! Result files on disk: read with errors that say what to do, written so that a reader never sees half of one.
+//! Result files on disk: read with errors that help their reader, written so that a reader never sees a partial file.
 //!
-//! An experiment may take an hour, so its file is tried before it begins, and saved again, whole, after each finished part. JSON is
-//! laid out for people and for `diff`: what holds no further list or object is one line, all else is indented.
+//! An experiment may take an hour, so its file is tried before it begins, and saved, complete, after each finished
+//! part. JSON is laid out for people and for `diff`: a list or object without nested ones is one line, everything else
+//! is indented.
 
 use crate::atomic_file;
 use crate::cli::typed::redacted;
@@ -15,14 +16,14 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-/// A file beyond this is not read: the largest sweep gives some ten megabytes.
+/// A larger file is not read: the largest sweep gives some ten megabytes.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// Names standard input where a file is expected.
 const STANDARD_INPUT: &str = "-";
 
 impl ResultFile {
-    /// A result of now, by this program. Secrets among the arguments are left out.
+    /// A result written now by this program. Secrets among the arguments are left out.
     pub(crate) fn new(arguments: Vec<String>, environment: Environment, experiment: Experiment) -> ResultFile {
         ResultFile {
             schema_version: SCHEMA_VERSION,
@@ -35,27 +36,27 @@ impl ResultFile {
     }
 }
 
-/// The name of a file nobody named: `tail-20261121-231500.json`.
+/// The default name of a file: `tail-20261121-231500.json`.
 pub(crate) fn default_path(experiment: &str) -> PathBuf {
     PathBuf::from(format!("{experiment}-{}.json", jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S")))
 }
 
-/// What messages call it.
+/// Its name in messages.
 pub(crate) fn called(path: &Path) -> String {
     if is_standard_input(path) { "standard input".to_owned() } else { path.display().to_string() }
 }
 
-/// The result in a file, or on standard input, of whatever version.
+/// The result in a file, or on standard input, of any version.
 pub(crate) fn read(path: &Path) -> Result<ResultFile> {
     let shown = called(path);
     let text = read_text(path).map_err(|error| error.context(&shown))?;
     parse(&text).map_err(|error| error.context(&shown))
 }
 
-/// The result in a text, of whatever version.
+/// The result in a text, of any version.
 pub(crate) fn parse(text: &str) -> Result<ResultFile> {
     if text.trim().is_empty() {
-        return Err("it is empty; the run that should have written it did not come that far".into());
+        return Err("it is empty; the run that should have written it did not get that far".into());
     }
     let value: Value = serde_json::from_str(text).map_err(|error| {
         Error::new(if error.is_eof() {
@@ -73,7 +74,7 @@ pub(crate) fn parse(text: &str) -> Result<ResultFile> {
     })
 }
 
-/// SHA-256 of a file that can be read again; what came through a pipe is gone.
+/// SHA-256 of a file that can be read again; input from a pipe cannot.
 pub(crate) fn sha256(path: &Path) -> Option<String> {
     if is_standard_input(path) {
         return None;
@@ -97,7 +98,7 @@ fn read_text(path: &Path) -> Result<String> {
     bounded_text(file)
 }
 
-/// Of a pipe, the length is known only when it has been read.
+/// The length of a pipe's content is known only after reading it.
 fn bounded_text(source: impl io::Read) -> Result<String> {
     let mut text = String::new();
     match source.take(FILE_BYTES_MAX + 1).read_to_string(&mut text) {
@@ -116,30 +117,30 @@ fn unreadable(error: io::Error) -> Error {
 }
 
 fn too_large() -> Error {
-    Error::new(format!("is larger than {} MiB; no result file is", FILE_BYTES_MAX >> 20))
+    Error::new(format!("is larger than {} MiB, unlike any result file", FILE_BYTES_MAX >> 20))
 }
 
-/// Where a result goes, known to be writable.
+/// The destination of a result, known to be writable.
 #[derive(Debug)]
 pub(crate) enum ResultWriter {
     /// A file that is replaced at each save.
     File(PathBuf),
-    /// A pipe, a terminal or standard output: only what is whole goes there, once.
+    /// A pipe, a terminal or standard output: only the complete result goes there, once.
     Stream(PathBuf),
 }
 
 impl ResultWriter {
-    /// Tries whether `path` can be written, which leaves no trace. A file that is there stays as it is until the first save.
+    /// Checks that `path` can be written, without leaving a trace. An existing file is unchanged until the first save.
     pub(crate) fn open(path: &Path) -> Result<ResultWriter> {
         if path == Path::new(STANDARD_OUTPUT) {
             return Ok(ResultWriter::Stream(path.to_owned()));
         }
         match fs::metadata(path) {
             Ok(there) if there.is_dir() => {
-                Err(Error::new(format!("{}: is a folder; name a file in it", path.display())))
+                Err(Error::new(format!("{}: is a directory; name a file in it", path.display())))
             }
             Ok(there) if there.is_file() => {
-                // A link stays one; what it leads to is replaced.
+                // A link stays a link; its target is replaced.
                 let path = fs::canonicalize(path).map_err(|error| unwritable(path, &error))?;
                 File::options().append(true).open(&path).map_err(|error| unwritable(&path, &error))?;
                 replaceable(&path).map(|()| ResultWriter::File(path))
@@ -152,7 +153,7 @@ impl ResultWriter {
         }
     }
 
-    /// Writes what there is so far.
+    /// Writes the state so far.
     pub(crate) fn save(&self, result: &ResultFile) -> Result {
         match self {
             ResultWriter::Stream(_) => Ok(()),
@@ -162,7 +163,7 @@ impl ResultWriter {
         }
     }
 
-    /// Writes the whole.
+    /// Writes the complete result.
     pub(crate) fn finish(self, result: &ResultFile) -> Result {
         match &self {
             ResultWriter::File(_) => self.save(result),
@@ -223,7 +224,7 @@ mod tests {
         let file = synthetic::file(1, 2, 0.0);
         let whole = String::from_utf8(super::text(&file).unwrap()).unwrap();
         let cut: String = whole.chars().take(whole.len() / 2).collect();
-        check("", "did not come that far");
+        check("", "did not get that far");
         check("Running 10s test @ http://127.0.0.1/", "not JSON");
         check(&cut, "cut off");
         check("[]", "not a result of stillgate-lab");
@@ -244,7 +245,7 @@ mod tests {
         let path = folder.path().join("result.json.gz");
         fs::write(&path, [0x1f, 0x8b, 8, 0, 0xff]).unwrap();
         assert!(read(&path).unwrap_err().to_string().contains("must be unpacked first"));
-        // Of zeros that take no room on the disk.
+        // Zeros that take no room on the disk.
         File::options().write(true).open(&path).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
         assert!(read(&path).unwrap_err().to_string().contains("larger than 1024 MiB"));
     }
@@ -257,7 +258,7 @@ mod tests {
             assert!(error.contains(message), "{error}");
         };
         check(&folder.path().join("missing/result.json"), "its folder does not exist");
-        check(folder.path(), "is a folder");
+        check(folder.path(), "is a directory");
         check(Path::new(""), "not the name of a file");
         check(Path::new("/proc/result.json"), "choose another file with --json");
     }

@@ -1,9 +1,9 @@
-//! Latency histograms as text in result files, and the figures that are read off them.
+//! Latency histograms as text in result files, and the figures computed from them.
 //!
-//! The text is HdrHistogram's V2 deflated form in base64: what the public HdrHistogram tools read, and a few kilobytes for
-//! any number of requests. Histograms count nanoseconds; figures are given in microseconds, which is what people compare.
-//! Every figure here follows from the decoded text alone, so that a file analysed years later says the same. What the figures
-//! mean, and whether two of them differ, is not decided here.
+//! The text is HdrHistogram's V2 deflated form in base64, which the public HdrHistogram tools read, and which takes a
+//! few kilobytes for any number of requests. Histograms count nanoseconds; figures are given in microseconds, which
+//! people compare. Every figure here follows from the decoded text alone, so that a file analysed years later gives the
+//! same result. Their meaning, and whether two of them differ, is decided elsewhere.
 
 use crate::error::{Error, Result};
 use crate::result::run::Percentiles;
@@ -16,7 +16,7 @@ use stillgate_load::outcome;
 /// Nanoseconds in the unit of all figures.
 const NS_PER_US: f64 = 1e3;
 
-/// Slots of a histogram that a file may ask for; ours have some 35,000. A damaged head must not take all memory.
+/// Most slots of a histogram in a file; ours have some 35,000. A damaged head must not use all memory.
 const SLOTS_MAX: usize = 1 << 20;
 
 /// The text of a histogram.
@@ -40,18 +40,18 @@ pub(crate) fn decode(text: &str) -> Result<Histogram<u64>> {
     Ok(histogram)
 }
 
-/// All requests of several histograms as if they were one run's.
+/// All requests of several histograms as if they were from one run.
 pub(crate) fn merge<'a>(histograms: impl IntoIterator<Item = &'a Histogram<u64>>) -> Result<Histogram<u64>> {
     let mut all = outcome::histogram();
     for histogram in histograms {
         all.add(histogram).map_err(|error| {
-            Error::new(format!("histograms cannot be put together: {error}; one holds more than an hour as a latency"))
+            Error::new(format!("histograms cannot be merged: {error}; one contains a latency of more than an hour"))
         })?;
     }
     Ok(all)
 }
 
-/// The percentiles of a histogram; zeros of an empty one.
+/// The percentiles of a histogram; zeros if it is empty.
 pub(crate) fn percentiles(histogram: &Histogram<u64>) -> Percentiles {
     Percentiles {
         p50: quantile_us(histogram, 0.5),
@@ -78,7 +78,7 @@ pub(crate) fn max_us(histogram: &Histogram<u64>) -> f64 {
     histogram.max() as f64 / NS_PER_US
 }
 
-/// The value of the request of this rank, 1 being the fastest, in microseconds; none beyond the last.
+/// The latency of the request with this rank, 1 being the fastest, in microseconds; `None` beyond the last.
 pub(crate) fn rank_us(histogram: &Histogram<u64>, rank: u64) -> Option<f64> {
     let mut below = 0;
     histogram.iter_recorded().find_map(|slot| {
@@ -87,9 +87,9 @@ pub(crate) fn rank_us(histogram: &Histogram<u64>, rank: u64) -> Option<f64> {
     })
 }
 
-/// The confidence interval of a quantile by order statistics, in microseconds; none where there are too few requests. It takes
-/// requests as independent of each other, which those of one stall are not: it says how finely a histogram tells, not how two
-/// runs would differ.
+/// The confidence interval of a quantile by order statistics, in microseconds; `None` if there are too few requests. It
+/// assumes independent requests, which those of one stall are not: it shows the resolution of a histogram, not the
+/// difference to expect between two runs.
 pub(crate) fn quantile_interval_us(histogram: &Histogram<u64>, share: f64, confidence: f64) -> Option<(f64, f64)> {
     let (low, high) = stillgate_stats::quantile_ranks(histogram.len(), share, confidence)?;
     Some((rank_us(histogram, low)?, rank_us(histogram, high)?))

@@ -1,9 +1,10 @@
 //! Lays out compact JSON so that people and `diff` can read it, and large lists of numbers stay small.
 //!
-//! A list or object that holds no other is one line; any other has a line for each of its entries. A time series is thus a
-//! line a point, where usual pretty-printing has nine, and takes half the bytes. Values and their order stay as they are.
+//! A list or object without nested ones is one line; any other has a line for each of its entries. A time series thus
+//! has one line per point, where usual pretty-printing has nine, and half the bytes. Values and their order are
+//! unchanged.
 
-/// Spaces a level.
+/// Spaces per level.
 const INDENT: usize = 1;
 
 /// Compact JSON, laid out, with a line feed at its end.
@@ -49,7 +50,7 @@ pub(crate) fn indent(compact: &str) -> String {
     out
 }
 
-/// Behind the string that begins at `start`.
+/// The index after the string that begins at `start`.
 fn string_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while at < bytes.len() && bytes[at] != b'"' {
@@ -58,7 +59,7 @@ fn string_end(bytes: &[u8], start: usize) -> usize {
     bytes.len().min(at + 1)
 }
 
-/// Behind the list or object that begins at `start`, where it holds no other.
+/// The index after the list or object that begins at `start`, if it has no nested one.
 fn flat_end(bytes: &[u8], start: usize) -> Option<usize> {
     let mut at = start + 1;
     while at < bytes.len() {
@@ -72,7 +73,7 @@ fn flat_end(bytes: &[u8], start: usize) -> Option<usize> {
     None
 }
 
-/// With a space behind each comma and colon that is not in a string.
+/// Adds a space after each comma and colon outside strings.
 fn push_flat(out: &mut String, flat: &str) {
     let bytes = flat.as_bytes();
     let mut at = 0;

@@ -10,11 +10,11 @@ use std::net::IpAddr;
 use stillgate_load::plan::DURATION_UNBOUNDED;
 use stillgate_load::{Arrivals, Load, Outcome, Pace, Protocol};
 
-/// What scripts read is at the top: counts, and percentiles in microseconds. All of it but the bytes follows from `run`, `parts` and
-/// what was asked.
+/// Figures for scripts are at the top: counts, and percentiles in microseconds. All of it except the bytes follows from
+/// `run`, `parts` and the settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LoadResult {
-    /// The URL asked.
+    /// The requested URL.
     pub(crate) url: String,
     /// `open` or `closed`.
     pub(crate) pace: String,
@@ -24,28 +24,29 @@ pub(crate) struct LoadResult {
     pub(crate) threads: usize,
     /// The seed.
     pub(crate) seed: u64,
-    /// What was decided before the run; none in files of the first versions.
+    /// The settings fixed before the run; `None` in files of the first versions.
     #[serde(default)]
     pub(crate) design: Option<LoadDesign>,
     /// The measured time, in seconds.
     #[serde(default)]
     pub(crate) duration_s: f64,
-    /// Whether it was ended early; `duration_s` is the time that was measured.
+    /// Whether it was ended early; `duration_s` is then the measured time.
     #[serde(default)]
     pub(crate) interrupted: bool,
-    /// Of the requests that were due in the measured time, those that were answered, by the end of it or in `drain_s` after it.
+    /// Of the requests that were due in the measured time, those that were answered by the end of it or in `drain_s`
+    /// after it.
     #[serde(default)]
     pub(crate) requests: u64,
     /// Those answered by the end of the measured time.
     #[serde(default)]
     pub(crate) answered_in_time: u64,
-    /// The good ones of `requests`: answers that no check refused. None in files before they were counted.
+    /// The good ones of `requests`: answers that no check refused. `None` in files from before they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) good: Option<u64>,
-    /// How long after the measured time the last answer came, or was given up, in seconds.
+    /// How long after the measured time the last answer came, or the last request timed out, in seconds.
     #[serde(default)]
     pub(crate) drain_s: f64,
-    /// Requests still under way at the very end, before their timeout; no failures.
+    /// Requests still under way at the very end, before their timeout; these are not failures.
     #[serde(default)]
     pub(crate) cut_off: u64,
     /// Failed, all kinds together; an answer that a check refused is also in `requests`.
@@ -54,38 +55,39 @@ pub(crate) struct LoadResult {
     /// Failed, by kind; kinds without any are left out.
     #[serde(default)]
     pub(crate) errors_by_kind: BTreeMap<String, u64>,
-    /// Whether the run says nothing about the target.
+    /// Whether the run is void, and shows nothing about the target.
     #[serde(default)]
     pub(crate) void: bool,
-    /// Why, in sentences.
+    /// The reasons, in sentences.
     #[serde(default)]
     pub(crate) void_reasons: Vec<String>,
-    /// What else is to be known of the run, in sentences, such as that its rate was not kept.
+    /// Further remarks on the run, in sentences, for example that its rate was not reached.
     #[serde(default)]
     pub(crate) notes: Vec<String>,
-    /// Requests a second by the schedule; none in a closed loop.
+    /// Requests per second by the schedule; `None` in a closed loop.
     #[serde(default)]
     pub(crate) rate_intended: Option<f64>,
-    /// Good answers a second: in an open loop those that came by the end of the measured time; in a closed loop, a request that
-    /// was under way when the measured time began or ended counts with the share of its time that lies in it.
+    /// Good answers per second: in an open loop those that came by the end of the measured time; in a closed loop, a
+    /// request that was under way when the measured time began or ended counts with the share of its time that lies in
+    /// it.
     #[serde(default)]
     pub(crate) rate_achieved: f64,
     /// Bytes received in the measured time.
     #[serde(default)]
     pub(crate) bytes_received: u64,
-    /// Requests sent again, because the target ended their connection without looking at them.
+    /// Requests sent again because the target ended their connection without processing them.
     #[serde(default)]
     pub(crate) sent_again: u64,
-    /// What `--fail-if` asked for, and what came of it; a void run is not judged.
+    /// The conditions of `--fail-if` and their outcomes; a void run is not judged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) conditions: Vec<Judged>,
-    /// Starts that were due and never came about, for no connection became free.
+    /// Starts that were due but missed, because no connection became free.
     #[serde(default)]
     pub(crate) missed_starts: u64,
     /// The busiest generator thread's share of its CPU, 0 to 1.
     #[serde(default)]
     pub(crate) cpu_share_max: f64,
-    /// Whether the generator went before other programs.
+    /// Whether the generator had priority over other programs.
     #[serde(default)]
     pub(crate) realtime: bool,
     /// From the intended start.
@@ -94,7 +96,7 @@ pub(crate) struct LoadResult {
     /// From the send.
     #[serde(with = "measured")]
     pub(crate) uncorrected: Percentiles,
-    /// From the send, of answers that a check refused; none where there were none.
+    /// From the send, of answers that a check refused; `None` if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) refused: Option<Percentiles>,
     /// How late the generator itself started requests.
@@ -103,7 +105,7 @@ pub(crate) struct LoadResult {
     /// Time to establish a connection.
     #[serde(default, with = "measured")]
     pub(crate) connect: Percentiles,
-    /// From the beginning of a send until the system had taken all of the request.
+    /// From the beginning of a send until the system had accepted the whole request.
     #[serde(default, with = "measured")]
     pub(crate) send: Percentiles,
     /// From the send to the first byte of the answer.
@@ -111,68 +113,68 @@ pub(crate) struct LoadResult {
     pub(crate) first_byte: Percentiles,
     /// The run itself, with the histograms of whole requests.
     pub(crate) run: RunRecord,
-    /// The histograms of their parts; none in files of the first versions.
+    /// The histograms of their parts; `None` in files of the first versions.
     #[serde(default)]
     pub(crate) parts: Option<PartHistograms>,
-    /// Stretches of it.
+    /// Intervals of it.
     pub(crate) points: Vec<Point>,
 }
 
-/// A condition of `--fail-if`, held against the run.
+/// A condition of `--fail-if`, applied to the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Judged {
     /// As it was typed.
     pub(crate) condition: String,
-    /// What was measured of it, in words.
+    /// The measured value, as text.
     pub(crate) found: String,
     /// Whether it holds, so that the run failed.
     pub(crate) holds: bool,
 }
 
-/// What was decided before the run, beside what stands at the top.
+/// The settings fixed before the run, besides those at the top.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LoadDesign {
-    /// Requests a second at the beginning; none in a closed loop.
+    /// Requests per second at the beginning; `None` in a closed loop.
     pub(crate) rate: Option<f64>,
-    /// Requests a second at the end, reached linearly.
+    /// Requests per second at the end, reached linearly.
     pub(crate) rate_end: Option<f64>,
-    /// `uniform` or `poisson`; none in a closed loop.
+    /// `uniform` or `poisson`; `None` in a closed loop.
     pub(crate) arrivals: Option<String>,
-    /// The time that was to be measured, at most; none where only requests were counted.
+    /// The planned measured time, at most; `None` if only requests were counted.
     pub(crate) duration_s: Option<f64>,
-    /// Requests that were to be made; none: as many as fit the time.
+    /// The planned number of requests; `None`: as many as fit the time.
     #[serde(default)]
     pub(crate) requests: Option<u64>,
     /// `HTTP/1.1` or `HTTP/2`.
     #[serde(default)]
     pub(crate) protocol: Option<String>,
-    /// Of HTTP/2, requests under way at once on a connection.
+    /// With HTTP/2, concurrent requests on a connection.
     #[serde(default)]
     pub(crate) streams: Option<usize>,
     /// Load before it.
     pub(crate) warm_up_s: f64,
-    /// A request without a complete answer for so long has failed.
+    /// A request without a complete answer after this time has failed.
     pub(crate) timeout_s: f64,
-    /// Of the stretches.
+    /// Length of the intervals.
     pub(crate) interval_s: f64,
     /// A request that the generator started later than this was late.
     pub(crate) late_s: f64,
-    /// The share of requests that might be.
+    /// The share of requests that was allowed to be late.
     pub(crate) late_share_max: f64,
-    /// CPUs of the generator; empty: wherever the system put it.
+    /// CPUs of the generator; empty: placed by the system.
     pub(crate) cpus: Vec<usize>,
     /// Source addresses; empty: the system's choice.
     pub(crate) sources: Vec<IpAddr>,
-    /// SHA-256 of the file with the mix; what it names is not in it.
+    /// SHA-256 of the file with the mix; files that it names are not included.
     pub(crate) mix_sha256: Option<String>,
 }
 
-/// Where the time of requests goes. Histograms are as those of the run.
+/// The parts of the requests' time. Histograms are as those of the run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PartHistograms {
     /// Time to establish a connection.
     pub(crate) connect: String,
-    /// From the beginning of a send until the system had taken all of the request.
+    /// From the beginning of a send until the system had accepted the whole request.
     pub(crate) send: String,
     /// From the send to the first byte of the answer.
     pub(crate) first_byte: String,
@@ -209,7 +211,7 @@ impl LoadDesign {
 }
 
 impl LoadResult {
-    /// Of a run, its stretches, and the digest of its mix, where that was in a file.
+    /// From a run, its intervals, and the digest of its mix, if that was in a file.
     pub(crate) fn of(
         load: &Load,
         outcome: &Outcome,
@@ -263,7 +265,7 @@ impl LoadResult {
     }
 }
 
-/// Percentiles of nothing are `null` in the file: a zero would be read as the fastest server of all.
+/// Percentiles without data are `null` in the file: a zero would look like the fastest server of all.
 mod measured {
     use super::Percentiles;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -279,7 +281,7 @@ mod measured {
     }
 
     pub(super) fn serialize<S: Serializer>(figures: &Percentiles, serializer: S) -> Result<S::Ok, S::Error> {
-        // No time that was measured is zero.
+        // No measured time is zero.
         let known = |us: f64| (figures.max > 0.0).then_some(us);
         let &Percentiles { p50, p90, p99, p99_9, p99_99, max } = figures;
         let [p50, p90, p99, p99_9, p99_99, max] = [p50, p90, p99, p99_9, p99_99, max].map(known);

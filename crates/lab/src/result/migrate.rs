@@ -1,8 +1,8 @@
-//! Takes result files of older layouts along, one version at a time.
+//! Migrates result files of older layouts, one version at a time.
 //!
-//! A step turns the JSON of one version into that of the next, so an old file walks through all later ones and only one
-//! layout has types. Added fields need no step: they have a default. A step is there for a field that moved or changed its
-//! meaning, and it is never changed once a release wrote its version.
+//! A step turns the JSON of one version into that of the next, so an old file passes through all later ones and only
+//! one layout has types. Added fields need no step: they have a default. A step is needed for a field that moved or
+//! changed its meaning, and it is never changed once a release has written its version.
 
 use crate::error::{Error, Result};
 use crate::result::SCHEMA_VERSION;
@@ -11,7 +11,7 @@ use serde_json::Value;
 /// From one version to the next.
 type Step = fn(Value) -> Result<Value>;
 
-/// The first layout there was.
+/// The first layout.
 const SCHEMA_VERSION_FIRST: u32 = 1;
 
 /// The step at index k leads from version `SCHEMA_VERSION_FIRST + k` to the one after.
@@ -19,7 +19,7 @@ const STEPS: &[Step] = &[];
 
 const _: () = assert!(SCHEMA_VERSION == SCHEMA_VERSION_FIRST + STEPS.len() as u32, "each older version needs its step");
 
-/// The JSON of a result file of any version as one of [`SCHEMA_VERSION`].
+/// Converts the JSON of a result file of any version to [`SCHEMA_VERSION`].
 pub(crate) fn to_current(file: Value) -> Result<Value> {
     walk(file, STEPS)
 }
@@ -34,7 +34,7 @@ fn walk(mut file: Value, steps: &[Step]) -> Result<Value> {
     Ok(file)
 }
 
-/// The version a file says it has, from the first to `newest`.
+/// The version in a file, from the first to `newest`.
 fn version(file: &Value, newest: u32) -> Result<u32> {
     let Some(version) = file.get("schema_version") else {
         return Err(Error::new(
@@ -51,7 +51,7 @@ fn version(file: &Value, newest: u32) -> Result<u32> {
         ))),
         Some(version) if version >= SCHEMA_VERSION_FIRST => Ok(version),
         _ => Err(Error::new(format!(
-            "its schema version is {version}, which there never was ({SCHEMA_VERSION_FIRST} to {newest} are known)"
+            "its schema version is {version}, which does not exist ({SCHEMA_VERSION_FIRST} to {newest} are known)"
         ))),
     }
 }
@@ -91,8 +91,8 @@ mod tests {
             json!({ "schema_version": 4, "lab_version": "9.1.0" }),
             "up to 3; use a newer stillgate-lab (it was written by 9.1.0)",
         );
-        check(json!({ "schema_version": 0 }), "which there never was (1 to 3 are known)");
-        check(json!({ "schema_version": "1" }), "which there never was");
+        check(json!({ "schema_version": 0 }), "which does not exist (1 to 3 are known)");
+        check(json!({ "schema_version": "1" }), "which does not exist");
         check(json!({ "log": {} }), "not a result of stillgate-lab");
         check(json!([1, 2]), "not a result of stillgate-lab");
         check(json!({ "schema_version": 1, "rate": "fast" }), "from schema version 2 to 3: rate_hz: not a number");

@@ -1,8 +1,8 @@
-//! Result files: what an experiment leaves behind, in JSON that describes itself.
+//! Result files: the output of an experiment, in self-describing JSON.
 //!
-//! A file holds the design (with its seed and order), the raw data and the analysis. The analysis is a function of the other
-//! two, so `stillgate-lab verify` can make it again and compare. Fields are only ever added; where one must change its meaning,
-//! [`SCHEMA_VERSION`] is raised and `migrate` takes older files along.
+//! A file holds the design (with its seed and order), the raw data and the analysis. The analysis is a function of the
+//! other two, so `stillgate-lab verify` can recompute it and compare. Fields are only ever added; if one must change
+//! its meaning, [`SCHEMA_VERSION`] is raised and `migrate` converts older files.
 
 pub(crate) mod bisect;
 pub(crate) mod compare;
@@ -30,21 +30,21 @@ pub(crate) const SCHEMA_VERSION: u32 = 1;
 pub(crate) struct ResultFile {
     /// See [`SCHEMA_VERSION`].
     pub(crate) schema_version: u32,
-    /// Of the program that wrote it.
+    /// Version of the program that wrote it.
     pub(crate) lab_version: String,
     /// RFC 3339, UTC.
     pub(crate) written_at: String,
-    /// As typed, the program's name and the values of secret header fields and bodies left out.
+    /// As typed, without the program's name and the values of secret header fields and bodies.
     pub(crate) arguments: Vec<String>,
     /// The machine it ran on.
     pub(crate) environment: Environment,
-    /// What was done and what came of it. In JSON its fields stand at the top level, beside those above, `kind` among them:
-    /// scripts read `requests` or `corrected` of a load without knowing of result files.
+    /// The experiment and its result. In JSON its fields are at the top level with those above, including `kind`:
+    /// scripts read `requests` or `corrected` of a load without knowing about result files.
     #[serde(flatten)]
     pub(crate) experiment: Experiment,
 }
 
-/// What was done and what came of it.
+/// The experiment and its result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum Experiment {

@@ -1,4 +1,4 @@
-//! What a result file keeps of a run of the load generator, and of its stretches.
+//! Converts a run of the load generator, and its intervals, for a result file.
 
 use crate::error::Result;
 use crate::result::histogram;
@@ -12,7 +12,7 @@ impl RunRecord {
     pub(crate) fn of(outcome: &Outcome) -> Result<RunRecord> {
         let counts = ErrorKind::ALL.iter().zip(outcome.errors.counts);
         Ok(RunRecord {
-            // A clock before 1970 is a machine without one; the order of runs does not hang on it.
+            // A clock before 1970 means a machine without one; the order of runs does not depend on it.
             begun_unix_s: outcome.begun.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
             elapsed_s: outcome.elapsed.as_secs_f64(),
             requests: outcome.requests,
@@ -43,7 +43,7 @@ impl RunRecord {
 }
 
 impl Point {
-    /// The point of a stretch of a run.
+    /// The point of an interval of a run.
     pub(crate) fn of(interval: &Interval<'_>) -> Point {
         let corrected = &interval.latencies.corrected;
         Point {

@@ -4,80 +4,83 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use stillgate_load::ErrorKind;
 
-/// One run of the load generator. Histograms are of nanoseconds, in HdrHistogram's V2 deflated form, in base64.
+/// One run of the load generator. Histograms are in nanoseconds, in HdrHistogram's V2 deflated form, in base64.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RunRecord {
     /// When the measured time began, in seconds since 1970.
     pub(crate) begun_unix_s: f64,
     /// The measured time.
     pub(crate) elapsed_s: f64,
-    /// Meant to start in the measured time and answered in full, whatever the answer, at most a time-out after it.
+    /// Due in the measured time and answered in full, with any answer, at most a time-out after it.
     pub(crate) requests: u64,
     /// Failed, all kinds together; an answer that a check refused is also in `requests`.
     pub(crate) errors: u64,
     /// Failed, by kind; kinds without any are left out.
     pub(crate) errors_by_kind: BTreeMap<String, u64>,
-    /// The first few failures in words.
+    /// The first few failures as text.
     pub(crate) error_examples: Vec<String>,
-    /// Requests a second by the schedule; none in a closed loop.
+    /// Requests per second by the schedule; `None` in a closed loop.
     pub(crate) rate_intended: Option<f64>,
-    /// Good answers a second. In a closed loop, a request that was under way when the measured time began or ended counts with the
-    /// share of its time that lies in it.
+    /// Good answers per second. In a closed loop, a request that was under way when the measured time began or ended
+    /// counts with the share of its time that lies in it.
     pub(crate) rate_achieved: f64,
-    /// Those of `requests` that were answered by the end of the measured time; none in files before this was in a run.
+    /// Those of `requests` that were answered by the end of the measured time; `None` in files from before this was
+    /// stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) answered_in_time: Option<u64>,
-    /// Starts that were due and never came about, for no connection became free; none in files of the first versions. They are
-    /// in `corrected` with the time they had been due when the run was over, which is the least they would have waited.
+    /// Starts that were due but missed, because no connection became free; absent in files of the first versions. They
+    /// are in `corrected` with the time since they were due when the run ended, which is the least they would have
+    /// waited.
     #[serde(default)]
     pub(crate) missed_starts: Option<u64>,
-    /// Requests still under way when the run was given up, before their time-out; also in `corrected` of an open loop only.
+    /// Requests still under way when the run ended, before their time-out; also in `corrected`, in an open loop only.
     #[serde(default)]
     pub(crate) cut_off: u64,
-    /// From the intended start: good answers, time-outs, missed starts and what was cut off.
+    /// From the intended start: good answers, time-outs, missed starts and requests that were cut off.
     pub(crate) corrected: String,
     /// From the send.
     pub(crate) uncorrected: String,
-    /// From the send, of answers that a check refused. None in older files, which have them in the other two.
+    /// From the send, of answers that a check refused. `None` in older files, which have them in the other two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) refused: Option<String>,
     /// How late the generator itself was.
     pub(crate) lateness: String,
-    /// Of all generator threads, in cores.
+    /// CPU use of all generator threads, in cores.
     pub(crate) generator_cpu_cores: f64,
     /// The busiest generator thread's share of its CPU, 0 to 1.
     #[serde(default)]
     pub(crate) generator_cpu_share_max: Option<f64>,
     /// Share of time the worst-off generator thread waited for a CPU.
     pub(crate) generator_cpu_wait_share: Option<f64>,
-    /// The longest time by which the generator woke later than it meant to, of those that are pauses.
+    /// The longest delay with which the generator woke, among those that count as pauses.
     #[serde(default)]
     pub(crate) generator_pause_longest_s: Option<f64>,
-    /// Their sum, of the thread that had most.
+    /// Their sum, for the thread with the most.
     #[serde(default)]
     pub(crate) generator_pauses_s: Option<f64>,
-    /// Whether the generator had real-time priority: without, latencies may hold the delays of the system's scheduler.
+    /// Whether the generator had real-time priority: without it, latencies may include delays of the system's
+    /// scheduler.
     #[serde(default)]
     pub(crate) generator_realtime: Option<bool>,
-    /// Why this run says nothing; empty: it stands.
+    /// The reasons why this run is void; empty: it is valid.
     pub(crate) void: Vec<String>,
 }
 
-/// Kinds of failures whose requests were answered all the same, and so are counted in `requests` too.
+/// Kinds of failures whose requests were nevertheless answered, and therefore also count in `requests`.
 const ANSWERED: [ErrorKind; 2] = [ErrorKind::Status, ErrorKind::Body];
 
 impl RunRecord {
-    /// What was asked for: each request once, however it ended, and each that could not even be started.
+    /// The number of requests: each once, however it ended, including those that could not be started.
     pub(crate) fn asked(&self) -> u64 {
         self.requests + self.failed().saturating_sub(self.refusals())
     }
 
-    /// Of those, how many did not get the answer they should have got.
+    /// The number of those without the expected answer.
     pub(crate) fn failed(&self) -> u64 {
         self.errors + self.missed_starts.unwrap_or(0) + self.cut_off
     }
 
-    /// The same as a share, 0 to 1.
+    /// The failed ones as a share, 0 to 1.
     pub(crate) fn failed_share(&self) -> f64 {
         self.failed() as f64 / self.asked().max(1) as f64
     }
@@ -87,7 +90,7 @@ impl RunRecord {
         ANSWERED.iter().map(|kind| self.failed_by(*kind)).sum()
     }
 
-    /// Answers of which latencies and rate are: those that no check refused, and in older files all.
+    /// Answers that latencies and rate are about: those that no check refused, and in older files all.
     pub(crate) fn good(&self) -> u64 {
         self.requests - if self.refused.is_some() { self.refusals().min(self.requests) } else { 0 }
     }
@@ -115,16 +118,16 @@ pub(crate) struct Percentiles {
     pub(crate) max: f64,
 }
 
-/// A program under measure.
+/// A measured program.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Subject {
     /// As the tables show it.
     pub(crate) name: String,
-    /// What it says of its version.
+    /// Its own report of its version.
     pub(crate) version: Option<String>,
     /// The command as it was run.
     pub(crate) command: Vec<String>,
-    /// The configuration file it was given, where the laboratory wrote one.
+    /// The configuration file that it was given, if the laboratory wrote one.
     pub(crate) configuration: Option<String>,
     /// SHA-256 of the binary.
     pub(crate) binary_sha256: Option<String>,
@@ -132,14 +135,14 @@ pub(crate) struct Subject {
     pub(crate) revision: Option<String>,
 }
 
-/// Which CPUs were given to whom; empty: all.
+/// The CPUs of each process; empty: all.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Placement {
-    /// The program under measure.
+    /// The measured program.
     pub(crate) target_cpus: Vec<usize>,
     /// Generator, upstream and scraper.
     pub(crate) load_cpus: Vec<usize>,
-    /// Whether the target was on another machine, so that the numbers of its CPUs are of that one.
+    /// Whether the target was on another machine, to which the numbers of its CPUs then refer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) target_apart: bool,
 }

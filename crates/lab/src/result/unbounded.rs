@@ -1,7 +1,7 @@
-//! Figures that may be infinite, in JSON, which knows no infinity: `null` stands for it.
+//! Figures in JSON that may be infinite; JSON has no infinity, so `null` represents it.
 //!
-//! An interval of too few pairs reaches as far as it can, and their smallest detectable effect is none at all; both must come
-//! back from a file as they were, or an analysis made again would seem to differ.
+//! With too few pairs an interval is unbounded, and there is no smallest detectable effect; both must be read back
+//! unchanged, or a recomputed analysis would seem to differ.
 
 use serde::{Deserialize as _, Deserializer, Serializer};
 

@@ -1,4 +1,4 @@
-//! One scrape: a GET on a connection of its own, its answer taken to the last byte.
+//! One scrape: a GET on its own connection, with the answer read to the last byte.
 
 use crate::target::MetricsAddress;
 use std::fmt;
@@ -8,47 +8,49 @@ use std::time::Duration;
 use stillgate_wire::{BodyDecoder, HeadLimits, Method, Progress, ResponseHead};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Without a byte: a worker that sorts a million series first is silent for long.
+/// Longest silence: a worker that first sorts a million series is silent for long.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Read at once: an exposition of a million series is tens of megabytes.
+/// Bytes per read: an exposition of a million series is tens of megabytes.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// What is asked for.
+/// The kind of request.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Wanted {
-    /// What Prometheus asks for.
+    /// As Prometheus requests it.
     Scrape {
-        /// Also whether it may come compressed.
+        /// Whether it may be compressed.
         gzip: bool,
     },
-    /// The plainest format, where each line is a series: OpenMetrics has further lines that say when a series began.
+    /// The simplest format, in which each line is a series: OpenMetrics has further lines with the creation times of
+    /// series.
     Lines,
 }
 
 const ACCEPT_LINES: &str = "text/plain;version=0.0.4";
 
-/// The formats in text.
+/// The text formats.
 const ACCEPT: &str = "application/openmetrics-text;version=1.0.0;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,\
     text/plain;version=1.0.0;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
 
-/// What went wrong, and how much came before.
+/// A failure, and how many bytes came before it.
 #[derive(Debug)]
 pub(super) struct Failed {
     message: String,
     pub(super) bytes: u64,
-    /// It was asked for, not refused, and ended before its end.
+    /// The request was sent and not refused, and the answer broke off.
     pub(super) broke_off: bool,
 }
 
-/// How far an exchange came.
+/// The progress of an exchange.
 #[derive(Default)]
 struct Way {
     bytes: u64,
     under_way: bool,
 }
 
-/// Asks and reads all; `see` gets the content piece by piece, as it was coded. The bytes of the whole answer.
+/// Sends the request and reads the whole answer; `see` gets the content piece by piece, still encoded. Returns the
+/// bytes of the whole answer.
 pub(super) fn exchange(metrics: &MetricsAddress, wanted: Wanted, see: &mut dyn FnMut(&[u8])) -> Result<u64, Failed> {
     let mut way = Way::default();
     take(metrics, wanted, see, &mut way).map_err(|message| Failed {
@@ -72,7 +74,7 @@ fn take(metrics: &MetricsAddress, wanted: Wanted, see: &mut dyn FnMut(&[u8]), wa
         "GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: stillgate-lab\r\nAccept: {accept}\r\n{encoding}Connection: close\r\n\r\n",
         metrics.path, metrics.address
     );
-    stream.write_all(request.as_bytes()).map_err(|error| format!("cannot be asked: {error}"))?;
+    stream.write_all(request.as_bytes()).map_err(|error| format!("cannot send the request: {error}"))?;
     way.under_way = true;
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut filled = 0;
@@ -108,7 +110,7 @@ fn take(metrics: &MetricsAddress, wanted: Wanted, see: &mut dyn FnMut(&[u8]), wa
         let decoder = body.get_or_insert_with(|| BodyDecoder::new(head.framing));
         let decoded = decoder.decode(&mut buffer[from..filled]).map_err(|error| format!("a bad body: {error:?}"))?;
         see(&buffer[from..from + decoded.data]);
-        // The decoder takes all there is, unless the body is done.
+        // The decoder consumes everything, unless the body is complete.
         filled = 0;
         if decoder.is_done() {
             return Ok(());
@@ -127,7 +129,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// One exchange with a server that answers so, in pieces of `piece` bytes, and closes.
+    /// One exchange with a server that sends this answer in pieces of `piece` bytes, and closes.
     fn ask(answer: &str, piece: usize) -> (Result<u64, String>, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -143,7 +145,7 @@ mod tests {
                     request.push(byte[0]);
                 }
                 for part in answer.as_bytes().chunks(piece) {
-                    // The client may have had enough.
+                    // The client may have closed already.
                     if stream.write_all(part).is_err() {
                         return;
                     }

@@ -1,9 +1,9 @@
-//! The store: what was measured night after night, in text that is only ever appended to.
+//! The store: the measurements of every night, in append-only text files.
 //!
-//! `STORE/MACHINE/YYYY-MM.jsonl`, one JSON object a line, so that stores of several machines are merged by copying folders,
-//! and of one machine by concatenating files: a line that is there twice counts once. A line that is cut off in the middle
-//! (the machine lost power) is left out and said so; the next one begins on a line of its own. Anything else, an index
-//! for example, can be made anew from it. Raw data that a measurement leaves are beside them ([`raw`]).
+//! `STORE/MACHINE/YYYY-MM.jsonl`, one JSON object per line, so that stores of several machines are merged by copying
+//! folders, and those of one machine by concatenating files: a duplicate line counts once. A line that is cut off (the
+//! machine lost power) is left out and reported; the next one begins on a line of its own. Everything else, for example
+//! an index, can be derived from it. Raw data of measurements are stored next to it ([`raw`]).
 
 pub(crate) mod place;
 pub(crate) mod raw;
@@ -16,13 +16,13 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-/// The layout this program writes. Fields are only ever added; where one changes its meaning this is raised.
+/// The layout this program writes. Fields are only ever added; if one changes its meaning this is raised.
 const SCHEMA_VERSION: u64 = 1;
 
-/// How files of the store end.
+/// Extension of the files of a store.
 const EXTENSION: &str = "jsonl";
 
-/// A file beyond this is not read: a month of a hundred series has a few megabytes.
+/// A larger file is not read: a month of a hundred series has a few megabytes.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// One series of one night.
@@ -32,9 +32,9 @@ pub(crate) struct Line {
     pub(crate) schema_version: u64,
     /// When it was measured, RFC 3339, UTC.
     pub(crate) at: String,
-    /// Which machine.
+    /// Name of the machine.
     pub(crate) machine: String,
-    /// What was measured.
+    /// Name of the series.
     pub(crate) series: String,
     /// The command that measures it, for a bisection.
     #[serde(default)]
@@ -49,33 +49,34 @@ pub(crate) struct Line {
     pub(crate) commit: String,
     /// Its measurements, in order.
     pub(crate) values: Vec<f64>,
-    /// The names of their raw data; empty where none has any.
+    /// The names of their raw data; empty if none has any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) raw: Vec<Option<String>>,
-    /// Of all values, as `bisect` reads units; none of plain numbers, and in lines of versions that read no units.
+    /// Unit of all values, as `bisect` reads units; `None` for plain numbers, and in lines of versions that read no
+    /// units.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unit: Option<String>,
-    /// So many of them are the first look.
+    /// How many of them belong to the first look.
     #[serde(default)]
     pub(crate) first_look: usize,
-    /// How it goes on behind the first look. None: as one second look.
+    /// The looks after the first one. `None`: one second look.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) later: Option<Later>,
-    /// Why a look that was asked for is missing, or the first one is shorter than it should be.
+    /// Why a required look is missing, or the first one is shorter than it should be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cut_short: Option<CutShort>,
-    /// What difference must not be missed.
+    /// The difference that must not be missed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) margin: Option<f64>,
-    /// For a count that does not scatter: where the commit is. Such lines come in any order of time.
+    /// For a count without scatter, the commit's position. Such lines may come in any order of time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) counted: Option<Counted>,
-    /// What it was measured beside, in turn: as many measurements each.
+    /// The commits measured in alternation with it, with equally many measurements.
     #[serde(default)]
     pub(crate) beside: Vec<Beside>,
 }
 
-/// A commit that was measured in turn with another.
+/// A commit that was measured in alternation with another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Beside {
     /// `release` or `yesterday`.
@@ -84,21 +85,21 @@ pub(crate) struct Beside {
     pub(crate) commit: String,
     /// Its measurements, in order.
     pub(crate) values: Vec<f64>,
-    /// The names of their raw data; empty where none has any.
+    /// The names of their raw data; empty if none has any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) raw: Vec<Option<String>>,
 }
 
-/// What decided of later looks.
+/// The inputs of the decision about later looks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Later {
-    /// So many measurements behind the first look are the second; all others are the third.
+    /// This many measurements after the first look are the second; all others are the third.
     pub(crate) second_look: usize,
-    /// Of the whole night.
+    /// Number of comparisons of the whole night.
     pub(crate) comparisons: usize,
 }
 
-/// What ended a night early. Neither depends on what was measured, so what is missing makes no alarm.
+/// What ended a night early. Neither reason depends on the measurements, so missing looks cause no false alarm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CutShort {
@@ -122,16 +123,16 @@ pub(crate) struct Counted {
     pub(crate) same_as: Option<String>,
 }
 
-/// All lines of a store, and what could not be read.
+/// All lines of a store, and messages about unreadable ones.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     /// By time.
     pub(crate) lines: Vec<Line>,
-    /// In words.
+    /// Messages.
     pub(crate) left_out: Vec<String>,
 }
 
-/// Adds lines to the file of their machine and month. What was there stays as it is.
+/// Appends lines to the file of their machine and month.
 pub(crate) fn append(store: &Path, lines: &[Line]) -> Result {
     for line in lines {
         let month = line.at.get(..7).unwrap_or("unknown");
@@ -145,13 +146,13 @@ pub(crate) fn append(store: &Path, lines: &[Line]) -> Result {
             text.insert(0, '\n');
         }
         text.push('\n');
-        // In one write: another program that appends at once does not come in between.
+        // In one write, so that another program appending at the same time does not come in between.
         file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
     }
     Ok(())
 }
 
-/// Everything in a store, of whatever version.
+/// Everything in a store, of any version.
 pub(crate) fn read(store: &Path) -> Result<Contents> {
     let mut contents = Contents::default();
     let mut seen = BTreeSet::new();
@@ -188,7 +189,7 @@ fn line(text: &str) -> Result<Line, String> {
         Some(1..) => {}
         _ => return Err("it has no \"schema_version\"".to_owned()),
     }
-    let line: Line = serde_json::from_value(value).map_err(|error| format!("it is no line of a store ({error})"))?;
+    let line: Line = serde_json::from_value(value).map_err(|error| format!("it is not a line of a store ({error})"))?;
     let all = line.beside.iter().map(|beside| &beside.values).chain([&line.values]);
     let sound = |values: &Vec<f64>| !values.is_empty() && values.iter().all(|value| value.is_finite() && *value > 0.0);
     if !all.into_iter().all(sound) {
@@ -232,7 +233,7 @@ fn is_cut_off(file: &mut File) -> io::Result<bool> {
     Ok(last != [b'\n'])
 }
 
-/// A machine's name as a folder.
+/// A machine's name as the name of a folder.
 fn folder_of(machine: &str) -> String {
     let safe: String =
         machine.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
@@ -243,8 +244,8 @@ fn folder_of(machine: &str) -> String {
 const CONVERTED: [&str; 2] = ["us", "B"];
 
 impl Line {
-    /// Whether the values of both are in the same unit. Older versions took numbers as they were printed, which is the same for
-    /// units that are not converted.
+    /// Whether the values of both are in the same unit. Older versions stored numbers as they were printed, which is
+    /// equal for units that are not converted.
     pub(crate) fn is_in_unit_of(&self, other: &Line) -> bool {
         let as_printed = |unit: &str| !CONVERTED.iter().any(|converted| unit.split('/').next() == Some(*converted));
         match (self.unit.as_deref(), other.unit.as_deref()) {
@@ -323,7 +324,7 @@ mod tests {
             fs::write(&path, &text[..text.len() - cut]).unwrap();
             append(store.path(), &[line("m", "2026-11-03T00:00:00Z", 3.0)]).unwrap();
             let contents = read(store.path()).unwrap();
-            // Without the end of the line only, nothing is lost.
+            // Only the end of the line is missing: nothing is lost.
             let lost = usize::from(cut > 1);
             assert_eq!((contents.lines.len(), contents.left_out.len()), (3 - lost, lost), "{cut}");
         }
@@ -335,7 +336,7 @@ mod tests {
         append(store.path(), &[line("m", "2026-11-01T00:00:00Z", 1.0)]).unwrap();
         let path = store.path().join("m/2026-11.jsonl");
         let first = fs::read_to_string(&path).unwrap();
-        // The first version's least, a later one's, a copy, and what is none.
+        // The first version's smallest line, a later one's, a duplicate, and an invalid one.
         let least =
             r#"{"schema_version":1,"at":"2026-11-02T00:00:00Z","machine":"m","series":"s","commit":"d","values":[2]}"#;
         let later = least.replace("\"schema_version\":1", "\"schema_version\":9");

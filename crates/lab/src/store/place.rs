@@ -1,18 +1,18 @@
-//! Where a store is: a folder, or a branch of the repository by itself (`git:bench`), so that it travels with the repository and is in no
-//! commit of the code.
+//! The location of a store: a folder, or a separate branch of the repository (`git:bench`), so that it travels with the
+//! repository and is in no commit of the code.
 //!
-//! The branch begins without a parent. It is checked out in a worktree in the user's cache; each night is a commit. Pushing
-//! it is left to whoever keeps it elsewhere.
+//! The branch begins without a parent. It is checked out in a worktree in the user's cache; each night is a commit.
+//! Pushing it is left to the user.
 
 use crate::compare::revisions::{default_cache, short_hash};
 use crate::error::{Error, Result};
 use crate::git::{self, git};
 use std::path::{Path, PathBuf};
 
-/// How a branch is named in place of a folder.
+/// Prefix of a branch in place of a folder.
 const BRANCH: &str = "git:";
 
-/// Who commits where git does not know: a machine's service has no name.
+/// The committer if git has none configured, as for a machine's service.
 const NAME: &str = "user.name=stillgate-lab";
 const EMAIL: &str = "user.email=stillgate-lab@localhost";
 
@@ -24,7 +24,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// `text` is a folder or `git:BRANCH`; `repo` any folder of the repository, `cache` where worktrees are.
+    /// `text` is a folder or `git:BRANCH`; `repo` any folder of the repository, `cache` the folder of worktrees.
     pub(crate) fn open(text: &str, repo: &Path, cache: Option<&Path>) -> Result<Place> {
         let Some(branch) = text.strip_prefix(BRANCH) else {
             return Ok(Place { folder: PathBuf::from(text), is_branch: false });
@@ -48,14 +48,14 @@ impl Place {
         } else if !is_checked_out {
             done(&top, &["worktree", "add", "--force", "--detach", "--no-checkout", "--quiet", &shown, "HEAD"])?;
             done(&folder, &["checkout", "--quiet", "--orphan", branch])?;
-            // What the code's commit has is not part of it.
+            // Files of the code's commit are not part of it.
             done(&folder, &["read-tree", "--empty"])?;
             done(&folder, &["clean", "--force", "-d", "-x", "--quiet"])?;
         }
         Ok(Place { folder, is_branch: true })
     }
 
-    /// Keeps what was appended.
+    /// Commits the appended lines.
     pub(crate) fn keep(&self, message: &str) -> Result {
         if !self.is_branch {
             return Ok(());

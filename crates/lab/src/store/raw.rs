@@ -1,9 +1,9 @@
-//! Raw data of measurements, beside the lines of a store: each a file under the SHA-256 of its bytes.
+//! Raw data of measurements, next to the lines of a store: each a file named by the SHA-256 of its bytes.
 //!
-//! `STORE/MACHINE/raw/ab/abcdef…`, so that stores are still merged by copying folders, and what is there twice is there once.
-//! A measurement leaves them where `STILLGATE_RAW` says. During a night they wait in a temporary folder; what no line refers
-//! to never comes into the store. They are written before the lines, so a night that is killed between the two leaves files
-//! without a line, which the next night removes, and never a line without its files.
+//! `STORE/MACHINE/raw/ab/abcdef…`, so that stores can still be merged by copying folders, and duplicates are stored
+//! once. A measurement writes them to the folder in `STILLGATE_RAW`. During a night they are kept in a temporary
+//! folder; files that no line refers to never reach the store. They are written before the lines, so a night that is
+//! killed in between leaves files without a line, which the next night removes, and never a line without its files.
 
 use super::{Contents, Line, folder_of};
 use crate::atomic_file;
@@ -16,22 +16,22 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
-/// The variable that says where a command may leave its raw data.
+/// The variable that names the folder for a command's raw data.
 pub(crate) const VARIABLE: &str = "STILLGATE_RAW";
 
-/// Of each machine's folder.
+/// Name of each machine's folder of raw data.
 const FOLDER: &str = "raw";
 
-/// Raw data beyond this are not kept: histograms have some kilobytes, and a night has thousands of measurements.
+/// Larger raw data are not kept: histograms have some kilobytes, and a night has thousands of measurements.
 pub(crate) const RAW_BYTES_MAX: u64 = 1 << 20;
 
-/// A younger file may be of a night that is about to write its lines.
+/// A younger file may belong to a night that is about to write its lines.
 const WAITING: Duration = Duration::from_secs(3600);
 
 /// Hexadecimal digits of a SHA-256.
 const DIGITS: usize = 64;
 
-/// Raw data of a night that is under way.
+/// Raw data of a running night.
 #[derive(Debug)]
 pub(crate) struct Staging {
     folder: TempDir,
@@ -44,12 +44,12 @@ impl Staging {
         Ok(Staging { folder })
     }
 
-    /// Where the next measurement leaves what it has.
+    /// Path for the raw data of the next measurement.
     pub(crate) fn landing(&self) -> PathBuf {
         self.folder.path().join("landing")
     }
 
-    /// Before a measurement: what one that failed has left is no other's.
+    /// Called before a measurement, because leftovers of a failed one must not count for another.
     pub(crate) fn clear(&self) -> Result {
         match fs::remove_file(self.landing()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -59,7 +59,7 @@ impl Staging {
         }
     }
 
-    /// After a measurement: the name of what it left, if it did and that is none of what `is_unfit`.
+    /// Called after a measurement: the name of its raw data, if it left any that are not `is_unfit`.
     pub(crate) fn take(&self, is_unfit: impl Fn(&[u8]) -> bool) -> Result<Option<String>> {
         let landing = self.landing();
         let failed = |error: io::Error| Error::new(format!("{}: cannot be read: {error}", landing.display()));
@@ -80,7 +80,7 @@ impl Staging {
         Ok(Some(name))
     }
 
-    /// Moves into the store what these lines refer to.
+    /// Moves the files that these lines refer to into the store.
     pub(crate) fn keep(&self, store: &Path, lines: &[Line]) -> Result {
         for line in lines {
             for (name, _) in referred(line) {
@@ -98,17 +98,17 @@ impl Staging {
     }
 }
 
-/// Raw data and what was measured with them, of each measurement that has any.
+/// Raw data and measured value, for each measurement that has raw data.
 pub(crate) fn referred(line: &Line) -> impl Iterator<Item = (&str, f64)> {
     let beside = line.beside.iter().map(|beside| (&beside.raw, &beside.values));
     let all = [(&line.raw, &line.values)].into_iter().chain(beside);
     all.flat_map(|(raw, values)| raw.iter().zip(values).filter_map(|(name, value)| Some((name.as_deref()?, *value))))
 }
 
-/// The raw data of this name; else what is wrong with them.
+/// The raw data of this name, or what is wrong with them.
 pub(crate) fn read(store: &Path, machine: &str, name: &str) -> Result<Vec<u8>, String> {
     if !is_name(name) {
-        return Err(format!("{name:?} is no name of raw data"));
+        return Err(format!("{name:?} is not a name of raw data"));
     }
     let path = path_of(store, machine, name);
     let bytes = fs::read(&path).map_err(|error| match error.kind() {
@@ -118,7 +118,7 @@ pub(crate) fn read(store: &Path, machine: &str, name: &str) -> Result<Vec<u8>, S
     if name_of(&bytes) == name { Ok(bytes) } else { Err(format!("its raw data {name} were changed or cut off")) }
 }
 
-/// Files that no line refers to, with their age where the clock knows it.
+/// Files that no line refers to, with their age if the clock knows it.
 pub(crate) fn unreferred(store: &Path, contents: &Contents) -> Result<Vec<(PathBuf, Option<Duration>)>> {
     let mut known: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for line in &contents.lines {
@@ -141,7 +141,8 @@ pub(crate) fn unreferred(store: &Path, contents: &Contents) -> Result<Vec<(PathB
     Ok(found)
 }
 
-/// Removes what killed nights have left. Where a line could not be read, its files may be what looks left over: they stay.
+/// Removes the leftovers of killed nights. If a line could not be read, apparent leftovers may be its files: they are
+/// kept.
 pub(crate) fn sweep(store: &Path, contents: &Contents) -> Result {
     if !contents.left_out.is_empty() {
         return Ok(());
@@ -155,7 +156,7 @@ pub(crate) fn sweep(store: &Path, contents: &Contents) -> Result {
     Ok(())
 }
 
-/// None of what is no folder.
+/// `None` for a path that is not a folder.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let failed = |error: io::Error| Error::new(format!("{}: cannot be read: {error}", folder.display()));
     if !folder.is_dir() {
@@ -186,7 +187,7 @@ mod tests {
 
     const MACHINE: &str = "box";
 
-    /// A store with one line of two measurements, whose raw data are alike.
+    /// A store with one line of two measurements, whose raw data are equal.
     fn kept(left: &[&str]) -> (TempDir, Vec<String>) {
         let (folder, staging) = (tempfile::tempdir().unwrap(), Staging::new().unwrap());
         let taken = |text: &&str| {
@@ -195,7 +196,7 @@ mod tests {
             staging.take(|bytes| bytes == b"unfit").unwrap()
         };
         let names: Vec<Option<String>> = left.iter().map(taken).collect();
-        // Of a measurement that failed later, and so is in no line.
+        // From a measurement that failed later, so no line refers to it.
         assert!(taken(&"failed").is_some());
         assert!(taken(&"unfit").is_none());
         let values = vec![1.0; left.len()];
@@ -236,7 +237,7 @@ mod tests {
         check("were changed or cut off");
         fs::remove_file(&path).unwrap();
         check("are missing");
-        assert!(read(store.path(), MACHINE, "../../secret").unwrap_err().contains("no name"));
+        assert!(read(store.path(), MACHINE, "../../secret").unwrap_err().contains("not a name"));
     }
 
     #[test]
@@ -263,7 +264,7 @@ mod tests {
         File::open(&left).unwrap().set_modified(SystemTime::now() - 2 * WAITING).unwrap();
         contents.left_out.push("a line that was cut off".to_owned());
         sweep(store.path(), &contents).unwrap();
-        assert_eq!(files(store.path()), 2, "it may be of the line that cannot be read");
+        assert_eq!(files(store.path()), 2, "it may belong to the line that cannot be read");
         contents.left_out.clear();
         sweep(store.path(), &contents).unwrap();
         assert_eq!(files(store.path()), 1);

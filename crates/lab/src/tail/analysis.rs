@@ -1,15 +1,16 @@
-//! What the blocks of a tail experiment say: a pure function of design and raw data, so that anyone can make it again.
+//! The analysis of the blocks of a tail experiment: a pure function of design and raw data, so that anyone can repeat
+//! it.
 //!
-//! The unit of evidence is the block, not the request: requests of one stall are no independent witnesses. Each pair of
-//! blocks gives one difference a measure; the Hodges-Lehmann estimate and Wilcoxon's signed-rank test ask little of their
-//! distribution, which for maxima is far from normal. Six measures are tested, so Holm's correction keeps the probability
-//! of any false alarm in a cell at one minus the confidence, and the intervals are those that hold together with it
-//! (Bonferroni's, a little wider than the tests); over the cells of a sweep nothing is corrected, and the sentence over all
-//! says so.
+//! The unit of evidence is the block, not the request: requests of one stall are not independent. Each pair of blocks
+//! gives one difference per measure; the Hodges-Lehmann estimate and Wilcoxon's signed-rank test assume little about
+//! their distribution, which for maxima is far from normal. Six measures are tested, so Holm's correction keeps the
+//! probability of any false alarm in a cell at one minus the confidence, and the intervals are those that hold together
+//! with it (Bonferroni's, a little wider than the tests); there is no correction over the cells of a sweep, and the
+//! sentence over all cells says so.
 //!
-//! What leaves a pair out is the same in both arms, or the arm with the fewer rules would seem the slower one. A request that
-//! failed has no latency, so failures are a measure of their own, over all pairs that were measured soundly; latencies are
-//! of the pairs in which few requests failed.
+//! The reasons to leave out a pair are the same in both arms, otherwise the arm with fewer rules would seem slower. A
+//! request that failed has no latency, so failures are a measure of their own, over all pairs that were measured
+//! soundly; latencies are of the pairs in which few requests failed.
 
 use crate::error::{Error, Result};
 use crate::result::histogram;
@@ -20,7 +21,7 @@ use crate::tail::verdict::{self, Evidence};
 use hdrhistogram::Histogram;
 use stillgate_stats as stats;
 
-/// What is read off a block.
+/// The figures read from a block.
 #[derive(Debug, Clone, Copy)]
 struct Figures {
     p50_us: f64,
@@ -30,7 +31,7 @@ struct Figures {
     cpu_us: f64,
 }
 
-/// A figure that is tested.
+/// A tested figure.
 struct Measure {
     name: &'static str,
     unit: &'static str,
@@ -46,22 +47,22 @@ const MEASURES: [Measure; 5] = [
     Measure { name: "cpu", unit: "us/request", of: |figures| figures.cpu_us },
 ];
 
-/// The measure that sentences are about where there is a choice.
+/// The measure of sentences if there is a choice.
 pub(super) const P99_9: &str = "p99.9";
 
-/// Measures that the verdict is about, where requests do not fail.
+/// Measures that decide the verdict if no requests fail.
 pub(super) const TAIL_MEASURES: [&str; 3] = [P99_9, "max", "p99"];
 
 /// The share of requests that failed or could not be started.
 pub(crate) const FAILED: &str = "failed";
 
-/// How many measures Holm's correction is over.
+/// The number of measures in Holm's correction.
 pub(crate) const MEASURES_TESTED: usize = MEASURES.len() + 1;
 
 /// Percentiles whose order-statistic intervals are given.
 const POOLED_PERCENTILES: [f64; 4] = [50.0, 99.0, 99.9, 99.99];
 
-/// Above this share of failed requests, latencies are of the survivors.
+/// With a larger share of failed requests, latencies describe the survivors only.
 const FAILED_SHARE_MAX: f64 = 0.01;
 
 /// Two blocks of one cell.
@@ -72,13 +73,13 @@ struct Pair<'a> {
 
 /// The pairs of a cell.
 struct Pairs<'a> {
-    /// Generator and scraper did what they were to do.
+    /// Generator and scraper worked as intended.
     sound: Vec<Pair<'a>>,
     /// All others.
     unsound: usize,
 }
 
-/// The analysis of all cells. Fails only where a kept histogram cannot be read.
+/// The analysis of all cells. Fails only if a stored histogram cannot be read.
 pub(crate) fn analyse(design: &TailDesign, cells: &[Cell]) -> Result<TailAnalysis> {
     let analysed = cells
         .iter()
@@ -93,14 +94,14 @@ pub(crate) fn analyse(design: &TailDesign, cells: &[Cell]) -> Result<TailAnalysi
     Ok(TailAnalysis { cells: analysed, sentence })
 }
 
-/// Why a block's latencies say nothing; empty: they stand.
+/// The reasons why a block's latencies are not valid; empty: they are.
 pub(crate) fn void_reasons(block: &Block) -> Vec<String> {
     let mut reasons = unsound_reasons(block);
     reasons.extend(failing(block));
     reasons
 }
 
-/// All requests of the standing blocks of an arm.
+/// All requests of the valid blocks of an arm.
 pub(crate) fn pooled(cell: &Cell, arm: Arm, of: fn(&RunRecord) -> &str) -> Result<Histogram<u64>> {
     let pairs = pairs(&cell.blocks);
     let histograms = pairs
@@ -110,7 +111,7 @@ pub(crate) fn pooled(cell: &Cell, arm: Arm, of: fn(&RunRecord) -> &str) -> Resul
     histogram::merge(&histograms)
 }
 
-/// By how much the slowest request of each standing pair was slower with scrapes, in microseconds.
+/// How much slower the slowest request of each valid pair was with scrapes, in microseconds.
 pub(super) fn max_differences(cell: &Cell) -> Result<Vec<f64>> {
     let max_us = |block| Ok::<_, Error>(figures(block)?.max_us);
     let pairs = pairs(&cell.blocks);
@@ -153,13 +154,13 @@ fn analyse_cell(design: &TailDesign, cell: &Cell) -> Result<CellAnalysis> {
 }
 
 impl<'a> Pairs<'a> {
-    /// Those whose latencies count.
+    /// The pairs whose latencies count.
     fn standing(&self) -> impl Iterator<Item = &Pair<'a>> {
         self.sound.iter().filter(|pair| failing(pair.with).is_none() && failing(pair.without).is_none())
     }
 }
 
-/// Blocks put together by their pair's number; one without its partner, as an interrupted run leaves it, is left out.
+/// Blocks grouped by their pair's number; one without its partner, from an interrupted run, is left out.
 fn pairs(blocks: &[Block]) -> Pairs<'_> {
     let mut pairs = Pairs { sound: Vec::new(), unsound: 0 };
     for with in blocks.iter().filter(|block| block.arm == Arm::With) {
@@ -173,10 +174,10 @@ fn pairs(blocks: &[Block]) -> Pairs<'_> {
     pairs
 }
 
-/// Why a block was not what it was to be, whatever the target did.
+/// The reasons why a block was not run as intended, regardless of the target.
 fn unsound_reasons(block: &Block) -> Vec<String> {
     let mut reasons = block.run.void.clone();
-    // What broke off in the middle may be what a stall looks like to the scraper; what was refused is none.
+    // A scrape that broke off may be how a stall looks to the scraper; a refused one is not.
     let scraped = block.scrapes.iter().any(|scrape| scrape.error.is_none() || scrape.broke_off);
     if block.arm == Arm::With && !scraped {
         let example = block.scrapes.iter().find_map(|scrape| scrape.error.as_deref());
@@ -221,7 +222,7 @@ fn effects(design: &TailDesign, without: &[Figures], with: &[Figures], failed: &
     });
     let shares = [0, 1].map(|arm| failed.iter().map(|shares| shares[arm]).collect::<Vec<f64>>());
     let mut effects: Vec<Effect> = latencies.chain(effect(design, (FAILED, "share"), shares, 0.0)).collect();
-    // The family is the planned one, even where some of it could not be tested.
+    // The family is the planned one, even if some of it could not be tested.
     let mut p_values: Vec<f64> = effects.iter().map(|effect| effect.p_value).collect();
     p_values.resize(MEASURES_TESTED, 1.0);
     for (effect, p_adjusted) in effects.iter_mut().zip(stats::holm(&p_values)) {
@@ -239,7 +240,7 @@ fn effect(
     let differences: Vec<f64> = with.iter().zip(&without).map(|(with, without)| with - without).collect();
     let difference = stats::median(&differences)?;
     let median_without = stats::median(&without)?;
-    // Too few pairs for an interval of this confidence leave it open.
+    // With too few pairs for an interval of this confidence, it is unbounded.
     let (value, low, high) = stats::hodges_lehmann(&differences, 1.0 - level(design))
         .map_or((difference, f64::NEG_INFINITY, f64::INFINITY), |estimate| {
             (estimate.value, estimate.interval.low, estimate.interval.high)
@@ -258,13 +259,13 @@ fn effect(
     })
 }
 
-/// Bonferroni's share of the error: of the intervals, and the one that Holm's correction begins with, so that what is detectable
-/// is so whatever the other measures say.
+/// Bonferroni's share of the error: that of the intervals, and the one that Holm's correction begins with, so that a
+/// detectable difference is detectable regardless of the other measures.
 fn level(design: &TailDesign) -> f64 {
     (1.0 - design.confidence) / MEASURES_TESTED as f64
 }
 
-/// By the test, and by the threshold that an estimate must lie beyond.
+/// By the test, and by the threshold that an estimate must exceed.
 fn minimum_detectable(design: &TailDesign, differences: &[f64], threshold: f64) -> f64 {
     let pairs = differences.len() as u64;
     let detectable = stats::standard_deviation(differences).and_then(|sd| {
@@ -284,7 +285,8 @@ mod tests {
     /// Simulated experiments.
     const SIMULATED: usize = 600;
 
-    /// Blocks of a machine that drifts and has heavy tails, whose measures hang together; scrapes multiply the tail by `effect`.
+    /// Blocks of a machine that drifts and has heavy tails, with correlated measures; scrapes multiply the tail by
+    /// `effect`.
     fn simulated(random: &mut Random, pairs: usize, effect: f64) -> (Vec<Figures>, Vec<Figures>) {
         let mut drift = 0.0;
         let (mut without, mut with) = (Vec::new(), Vec::new());
@@ -392,17 +394,17 @@ mod tests {
         check(late, Arm::With, 3, 7, 3, Verdict::Void);
         check(unscraped, Arm::With, 4, 6, 4, Verdict::Void);
         check(refused, Arm::With, 10, 0, 10, Verdict::Void);
-        // A stall may be what cuts the scrape off.
+        // A stall may be the reason why the scrape is cut off.
         check(broken, Arm::With, 10, 10, 0, Verdict::Slower);
         // The same on both sides.
         check(failing, Arm::Without, 1, 9, 1, Verdict::Slower);
         check(failing, Arm::With, 1, 9, 1, Verdict::Slower);
         check(failing, Arm::Without, 10, 0, 10, Verdict::Void);
-        // Failures under scrapes alone are what is looked for.
+        // Failures under scrapes alone are the effect in question.
         check(failing, Arm::With, 10, 0, 10, Verdict::Failing);
     }
 
-    /// Of the requests, so many have no latency.
+    /// Fails `count` requests, which then have no latency.
     fn fail(block: &mut Block, count: u64) {
         block.run.requests -= count;
         block.run.errors = count;
@@ -439,7 +441,7 @@ mod tests {
     #[test]
     fn what_could_be_missed_is_never_less_than_the_margin() {
         let design = synthetic::design(1, 10);
-        // Next to no noise: the test alone would tell far less apart.
+        // Next to no noise: the test alone would distinguish far smaller differences.
         let differences = [0.0, 0.1, -0.1, 0.05, -0.05, 0.02, -0.02, 0.0, 0.1, -0.1];
         assert!(minimum_detectable(&design, &differences, 0.0) < 1.0);
         assert!(minimum_detectable(&design, &differences, 50.0) >= 50.0);

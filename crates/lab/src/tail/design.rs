@@ -1,5 +1,5 @@
-//! What is decided before the first block: the cells, how many pairs of blocks each has and may have, and in which order they
-//! run.
+//! The decisions before the first block: the cells, how many pairs of blocks each has and may have, and in which order
+//! they run.
 
 use crate::error::{Error, Result};
 use crate::result::tail::{Arm, Planned, TailDesign};
@@ -12,40 +12,40 @@ use stillgate_stats::Random;
 /// ten, two may be lost to a machine that was busy.
 pub(crate) const PAIRS_DEFAULT: u64 = 10;
 
-/// Of all intervals of a cell together; its tests together decide at 5%.
+/// Confidence of all intervals of a cell together; its tests together decide at 5%.
 pub(crate) const CONFIDENCE: f64 = 0.95;
 
-/// Of the minimum detectable differences.
+/// Power of the minimum detectable differences.
 pub(crate) const POWER: f64 = 0.9;
 
-/// A change of the tail by less than a tenth is no stall, even where it is certain.
+/// A change of the tail by less than a tenth is not a stall, even if it is certain.
 pub(crate) const MARGIN: f64 = 0.1;
 
-/// Before each block, unmeasured: connections are opened, and another block's scrapes have cooled the caches.
+/// Unmeasured load before each block: connections are opened, and the caches recover from another block's scrapes.
 pub(crate) const LEAD_IN: Duration = Duration::from_millis(500);
 
 /// The shortest block that `--hours` makes.
 const BLOCK_MIN_S: f64 = 1.0;
 
-/// One combination that is going to be run.
+/// One planned combination.
 #[derive(Debug, Clone)]
 pub(crate) struct PlannedCell {
-    /// Its place, from 0.
+    /// Its index, from 0.
     pub(crate) number: usize,
-    /// With the number of series where the target makes series.
+    /// With the number of series if the target makes series.
     pub(crate) spec: Spec,
-    /// Between scrapes.
+    /// Interval between scrapes.
     pub(crate) every: Duration,
 }
 
 impl PlannedCell {
-    /// As result files keep it.
+    /// The form in result files.
     pub(crate) fn planned(&self) -> Planned {
         Planned { name: self.spec.name.clone(), series: self.spec.series, scrape_every_s: self.every.as_secs_f64() }
     }
 }
 
-/// All combinations, in the order they are run. A target that shows what it shows has one cell an interval.
+/// All combinations, in the order they are run. A target with a fixed exposition has one cell per interval.
 pub(crate) fn cells(specs: &[Spec], series: &[u64], every: &[Duration]) -> Vec<PlannedCell> {
     let mut cells = Vec::new();
     for spec in specs {
@@ -61,19 +61,18 @@ pub(crate) fn cells(specs: &[Spec], series: &[u64], every: &[Duration]) -> Vec<P
     cells
 }
 
-/// Refuses a plan with a cell that is in it twice: results are told apart by target, series and interval.
+/// Refuses a plan that contains a cell twice: results are identified by target, series and interval.
 pub(crate) fn check_distinct(planned: &[Planned]) -> Result {
     let twice = planned.iter().enumerate().find(|(number, cell)| planned[..*number].contains(cell));
     twice.map_or(Ok(()), |(_, cell)| {
         Err(Error::new(format!(
-            "\"{}\" would be run twice, and results are told apart by these words: name each target, number of series and time \
-             between scrapes once; to hold two builds of one program against each other, use `stillgate-lab compare`",
+            "\"{}\" would be run twice, and results are identified by these words: name each target, number of series and time between scrapes once; to compare two builds of one program, use `stillgate-lab compare`",
             title_of(cell)
         )))
     })
 }
 
-/// The measured time of a block with which the planned blocks of so many cells take so many hours.
+/// The measured time of a block with which the planned blocks of all cells take this many hours.
 pub(crate) fn block_s(design: &TailDesign, cells: usize, hours: f64) -> Result<f64> {
     let blocks = (cells * design.pairs * 2) as f64;
     let block_s = ((hours * 3600.0 / blocks - design.lead_in_s) * 1e3).floor() / 1e3;
@@ -85,14 +84,14 @@ pub(crate) fn block_s(design: &TailDesign, cells: usize, hours: f64) -> Result<f
     Ok(block_s)
 }
 
-/// Refuses what could be run but would say nothing.
+/// Refuses plans without meaningful results.
 pub(crate) fn check(design: &TailDesign, every: &[Duration]) -> Result {
     if design.pairs == 0 {
         return Err("--pairs 0 measures nothing; the default is 10".into());
     }
     for every in every {
         if every.is_zero() {
-            return Err("--scrape-every 0 is no interval; write one such as 5s".into());
+            return Err("--scrape-every 0 is not an interval; write for example 5s".into());
         }
         if every.as_secs_f64() > design.block_s {
             return Err(Error::new(format!(
@@ -106,11 +105,11 @@ pub(crate) fn check(design: &TailDesign, every: &[Duration]) -> Result {
     Ok(())
 }
 
-/// The order of a cell's blocks, pair and arm; that of fewer pairs is the beginning of that of more. Of each two pairs one has
-/// its scraped block first and the other last, so a drift favours neither arm; which is which, a coin decides, so nothing
-/// periodic on the machine can keep step.
+/// The order of a cell's blocks, pair and arm; the order of fewer pairs is a prefix of that of more. Of each two pairs
+/// one has its scraped block first and the other last, so a drift favours neither arm; the choice is random, so nothing
+/// periodic on the machine can stay in step.
 pub(crate) fn order(seed: u64, cell: usize, pairs: usize) -> Vec<(usize, Arm)> {
-    // Each cell has its own stream, whatever was run before it.
+    // Each cell has its own stream, regardless of earlier cells.
     let mut random = Random::new(seed.wrapping_add(cell as u64));
     let mut scraped_first = false;
     (0..pairs)

@@ -1,10 +1,10 @@
-//! What must be known before the built-in targets are held against each other: differences that lie in how they are set up, or in
-//! how they are asked, and not in what scrapes do to them.
+//! Notes for comparisons between built-in targets: differences that are due to their setup or their requests, and not
+//! to scrapes.
 
 use crate::result::tail::TailResult;
 use crate::target::Kind;
 
-/// A sentence each; those that apply to the targets of this result.
+/// The notes that apply to the targets of this result, a sentence each.
 pub(crate) fn notes(result: &TailResult) -> Vec<String> {
     let named = |kinds: &[Kind]| {
         let mut names: Vec<&str> = Vec::new();
@@ -26,13 +26,13 @@ pub(crate) fn notes(result: &TailResult) -> Vec<String> {
     }
     let uncompressed = named(&[Kind::Haproxy]);
     if !uncompressed.is_empty() && result.design.gzip {
-        notes.push(format!("{uncompressed}: sends its exposition uncompressed though gzip is asked for."));
+        notes.push(format!("{uncompressed}: sends its exposition uncompressed although gzip is requested."));
     }
     let apart = named(&[Kind::Stillgate]);
     let cpus = result.design.placement.target_cpus.len();
     if !apart.is_empty() && cpus != 1 {
         notes.push(format!(
-            "{apart}: answers scrapes on a thread of its own, which has a CPU to itself where the target has several; haproxy \
+            "{apart}: answers scrapes on a separate thread, which has its own CPU if the target has several; haproxy \
              and nginx run with one thread or worker."
         ));
     }
@@ -62,7 +62,7 @@ mod tests {
         check("haproxy", true, 1, &["haproxy: sends its exposition uncompressed"]);
         check("haproxy", false, 1, &[]);
         check("stillgate", true, 1, &["a label of its own query"]);
-        check("stillgate", true, 2, &["a label of its own query", "a thread of its own"]);
+        check("stillgate", true, 2, &["a label of its own query", "a separate thread"]);
         check("nginx-lua", true, 2, &["a label of its own query"]);
     }
 }

@@ -1,7 +1,6 @@
-//! Where the target spends its CPU time while it is scraped, less where it does when it is not: flame graphs of both kinds of block
-//! and their difference.
+//! Flame graphs of the target's CPU time in blocks with scrapes and without, and of their difference.
 //!
-//! perf watches blocks of both kinds alike, so what it costs cancels out of the effects.
+//! perf samples blocks of both kinds alike, so its cost cancels out of the effects.
 
 use super::design::PlannedCell;
 use crate::display::Progress;
@@ -16,10 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use stillgate_profiler::profile::Profile;
 
-/// Samples a second.
+/// Samples per second.
 const HZ: u32 = 999;
 
-/// Confidence that no unchanged stack is called changed.
+/// Confidence that no unchanged stack is reported as changed.
 const CONFIDENCE: f64 = 0.99;
 
 /// Profiles of blocks so far.
@@ -30,13 +29,13 @@ pub(crate) struct Flames {
     slices: usize,
 }
 
-/// A block that is being watched.
+/// A block that is being profiled.
 pub(super) struct Watched {
     thread: JoinHandle<Result<Profile>>,
     stop: Arc<AtomicBool>,
 }
 
-/// Watches these processes for the whole seconds of lead-in and block.
+/// Samples these processes for the whole seconds of lead-in and block.
 pub(super) fn watch(pids: Vec<u32>, design: &TailDesign) -> Watched {
     let seconds = seconds(design);
     let stop = Arc::new(AtomicBool::new(false));
@@ -51,7 +50,7 @@ fn seconds(design: &TailDesign) -> u64 {
 }
 
 impl Watched {
-    /// Of a block that was cut short there is none, and it is not waited for.
+    /// A block that was cut short has no profile, and is not waited for.
     pub(super) fn taken(self, is_cut_short: bool) -> Result<Profile> {
         self.stop.store(is_cut_short, Ordering::Relaxed);
         self.thread.join().map_err(|_| Error::new("the thread that reads perf's samples panicked"))?
@@ -68,10 +67,10 @@ impl Flames {
         self.slices += usize::from(arm == Arm::With);
     }
 
-    /// The page; none before a block of each kind.
+    /// The page; `None` before there is a block of each kind.
     pub(crate) fn html(self, design: &TailDesign, planned: &PlannedCell, progress: &Progress) -> Option<String> {
         if self.slices == 0 {
-            progress.note("there is no profile: no pair of blocks was finished");
+            progress.note("no profile was taken: no pair of blocks was finished");
             return None;
         }
         let title = super::run::title(planned);

@@ -1,6 +1,6 @@
-//! The verdict over all combinations in one sentence, for who reads no more than that.
+//! The verdict over all combinations in one sentence, for readers who read nothing else.
 //!
-//! Made of the verdicts that the analysis gave; which combinations they are, its own sentence says.
+//! It summarises the verdicts of the analysis, whose own sentence names the combinations.
 
 use super::verdict::{ShownVerdict, percent};
 use crate::result::tail::{CellAnalysis, TailResult, Verdict};
@@ -44,14 +44,14 @@ pub(crate) fn of(result: &TailResult) -> String {
     sentence + "."
 }
 
-/// Verdicts that are findings, each with what is before its targets and behind them.
+/// Verdicts that are findings, each with the words before its targets and after them.
 const FINDINGS: [(Verdict, &str, &str); 3] = [
     (Verdict::Slower, "made the slowest requests of", " slower"),
     (Verdict::Failing, "made more requests of", " fail"),
     (Verdict::Faster, "came with faster slowest requests of", ""),
 ];
 
-/// Targets of which this is so, and in how many of their combinations where not in all.
+/// The targets for which this holds, and in how many of their combinations unless in all.
 fn targets(result: &TailResult, is_so: impl Fn(&CellAnalysis) -> bool) -> String {
     let mut named: Vec<(&str, usize, usize)> = Vec::new();
     for (cell, analysis) in result.cells.iter().zip(&result.analysis.cells) {
@@ -83,7 +83,7 @@ mod tests {
     use crate::result::Experiment;
     use crate::tail::synthetic;
 
-    /// Two cells of these targets, with these verdicts.
+    /// Checks two cells of these targets with these verdicts.
     fn check(cells: &[(&str, Verdict)], sentence: &str) {
         let file = synthetic::file(3, 8, 50_000.0);
         let Experiment::Tail(mut tail) = file.experiment else { panic!("synthetic files are of this kind") };

@@ -1,6 +1,6 @@
 //! Figures as people read them: three digits, and the unit that keeps them short.
 
-/// What stands beside effects and the figures of both sides: they look like bad arithmetic otherwise.
+/// The note on effects and the figures of both sides: without it they look like bad arithmetic.
 pub(crate) const PAIRED_NOTE: &str = "Each effect is the median of the differences within pairs of blocks (Hodges-Lehmann). It \
     is not the difference of the figures beside it, which summarise the blocks with and without scrapes separately.";
 
@@ -18,7 +18,7 @@ pub(crate) fn change(us: f64) -> String {
     format!("{}{}", if us < 0.0 { "" } else { "+" }, time(us))
 }
 
-/// `80.1 to 101 ms`; `any value` where it has an end in infinity.
+/// `80.1 to 101 ms`; `any value` if an end is infinite.
 pub(crate) fn range(low_us: f64, high_us: f64) -> String {
     if !low_us.is_finite() || !high_us.is_finite() {
         return "any value".to_owned();
@@ -49,7 +49,7 @@ fn unit_of(us: f64) -> (&'static str, f64) {
     UNITS.into_iter().find(|(_, scale)| us.abs() >= *scale).unwrap_or(("µs", 1.0))
 }
 
-/// Three of them, where the number is not larger.
+/// Three digits, unless the number has more.
 fn digits(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),

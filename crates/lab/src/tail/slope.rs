@@ -1,16 +1,16 @@
-//! How the slowest request grows with the number of series: in the first reference text it grows linearly.
+//! The growth of the slowest request with the number of series; it is linear in the first reference text.
 //!
-//! Made anew from the raw data wherever it is shown, as all sentences are.
+//! Recomputed from the raw data wherever it is shown, as all sentences are.
 
 use super::{analysis, readable};
 use crate::error::Result;
 use crate::result::tail::{Cell, TailResult};
 use stillgate_stats::theil_sen;
 
-/// Fewer numbers of series make no line.
+/// Fewer numbers of series do not define a line.
 const NUMBERS_MIN: usize = 3;
 
-/// Slopes are for so many series.
+/// Slopes are per this many series.
 const SERIES: f64 = 100_000.0;
 
 /// A sentence for each target and time between scrapes that was measured at several numbers of series.
@@ -28,7 +28,7 @@ pub(crate) fn sentences(result: &TailResult) -> Result<Vec<String>> {
     groups.iter().filter_map(|cells| sentence(cells, result.design.confidence).transpose()).collect()
 }
 
-/// None where there are too few numbers of series, or pairs.
+/// `None` if there are too few numbers of series, or pairs.
 fn sentence(cells: &[&Cell], confidence: f64) -> Result<Option<String>> {
     let (mut series, mut differences) = (Vec::new(), Vec::new());
     let mut numbers: Vec<u64> = Vec::new();
@@ -48,11 +48,11 @@ fn sentence(cells: &[&Cell], confidence: f64) -> Result<Option<String>> {
     let [value, low_us, high_us] = [slope.value, low, high].map(readable::change);
     let says = match () {
         () if low > 0.0 => "grows with the number of series",
-        () if high < 0.0 => "falls with the number of series, which asks for an explanation",
+        () if high < 0.0 => "falls with the number of series, which needs an explanation",
         () => "does not certainly grow with the number of series",
     };
     Ok(Some(format!(
-        "What scrapes add to the slowest request of {} (scraped every {}) {says}: {value} for each 100,000 series ({:.0}% \
+        "The time that scrapes add to the slowest request of {} (scraped every {}) {says}: {value} for each 100,000 series ({:.0}% \
          interval {low_us} to {high_us}).",
         cells[0].subject.name,
         readable::seconds(cells[0].scrape_every_s),
@@ -66,7 +66,7 @@ mod tests {
     use crate::result::Experiment;
     use crate::tail::synthetic;
 
-    /// Cells of these numbers of series, which stall for so long at each scrape.
+    /// Cells of these numbers of series, with stalls of these lengths at each scrape.
     fn check(cells: &[(u64, f64)], expected: &[&str]) {
         let Experiment::Tail(mut tail) = synthetic::file(3, 8, 0.0).experiment else { panic!("it is of this kind") };
         let make = |(number, (series, stall_us)): (usize, &(u64, f64))| Cell {
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_maximum_that_grows_is_said_with_its_slope() {
-        // 200 ms for each 100,000.
+        // 200 ms per 100,000.
         let growing = [(1_000, 2e3), (10_000, 20e3), (100_000, 200e3), (1_000_000, 2e6)];
         check(&growing, &["grows with the number of series: +2", " ms for each 100,000 series (95% interval +"]);
         check(&[(1_000, 0.0), (10_000, 0.0), (100_000, 0.0)], &["does not certainly grow"]);

@@ -1,14 +1,14 @@
-//! Pairs of blocks that the generator lost by its own doing, and how many spare pairs a cell is due for them.
+//! Pairs of blocks that were lost because of the generator, and the number of spare pairs that a cell is due for them.
 //!
-//! How many pairs there are nobody chooses with an effect in view: after the planned ones, one more is run for each pair in
-//! which the generator itself was late or stood still, until the planned number was measured with a punctual generator or the
-//! spares are used up. Latencies, failed requests and failed scrapes have no say. Blocks are void for other reasons too, in which
-//! the target has a part: nothing was answered, it fell behind beside a generator without CPU left, no scrape came about.
-//! Such pairs are left out of the analysis, but no spare stands in for them.
+//! The number of pairs is not chosen after seeing an effect: after the planned ones, one more is run for each pair in
+//! which the generator itself was late or stood still, until the planned number was measured with a punctual generator
+//! or the spares are used up. Latencies, failed requests and failed scrapes have no influence. Blocks are also void for
+//! reasons in which the target has a part: nothing was answered, the target fell behind while the generator had no CPU
+//! left, no scrape succeeded. Such pairs are left out of the analysis, but not replaced by spares.
 //!
-//! What this cannot rule out is a generator that was late because of the scrapes: then the pairs in which they hurt most are
-//! the ones that are replaced. So the pairs in which it was late in one block only are counted by arm, and where chance does not
-//! explain how they fall, "no difference" is not said.
+//! This does not exclude a generator that was late because of the scrapes: then the pairs in which they hurt most are
+//! the replaced ones. So the pairs in which it was late in only one block are counted by arm, and if chance does not
+//! explain their distribution, "no difference" is not reported.
 
 use crate::error::{Error, Result};
 use crate::result::histogram;
@@ -19,7 +19,7 @@ use stillgate_load::Bounds;
 use stillgate_load::outcome::LATENCY_NS_MAX;
 use stillgate_load::verdict::late_max;
 
-/// An open loop's pause that is longer, in bounds of lateness, makes a run void.
+/// A longer pause of an open loop, in multiples of the lateness bound, makes a run void.
 const PAUSE_BOUNDS: u32 = 10;
 
 /// The pairs of a cell in which the generator was late or stood still.
@@ -29,7 +29,7 @@ pub(crate) struct Lost {
     pairs: BTreeMap<usize, Late>,
 }
 
-/// In which of a pair's blocks.
+/// The blocks of a pair in which it was late.
 #[derive(Debug, Default, Clone, Copy)]
 struct Late {
     without: bool,
@@ -37,7 +37,7 @@ struct Late {
 }
 
 impl Lost {
-    /// By what the blocks keep of their generator. Fails only where that cannot be read.
+    /// From the generator's records in the blocks. Fails only if they cannot be read.
     pub(crate) fn of(design: &TailDesign, blocks: &[Block]) -> Result<Lost> {
         let mut lost = Lost::default();
         for block in blocks {
@@ -53,8 +53,8 @@ impl Lost {
         Ok(lost)
     }
 
-    /// How many pairs make the cell a finished one, as far as is known by the pairs there are. Pairs beyond that many have no
-    /// say: they should not be there.
+    /// The number of pairs of a finished cell, as far as it is known from the existing pairs. Pairs beyond that number
+    /// are ignored: they should not exist.
     pub(crate) fn due(&self, design: &TailDesign) -> usize {
         let mut due = design.pairs;
         loop {
@@ -66,7 +66,7 @@ impl Lost {
         }
     }
 
-    /// ` Of 13 pairs of blocks 3 are void …`; nothing where no spare was run.
+    /// ` Of 13 pairs of blocks 3 are void …`; empty if no spare was run.
     pub(crate) fn words(&self, design: &TailDesign, done: usize) -> String {
         let replaced = done.saturating_sub(design.pairs);
         if replaced == 0 {
@@ -132,11 +132,11 @@ mod tests {
         };
         check(10, &[], 10);
         check(10, &[0, 4, 9], 13);
-        // Spares are lost, too.
+        // Spares can be lost, too.
         check(10, &[0, 10, 11], 13);
         check(2, &[0, 10, 11], 12);
         check(0, &[0, 1, 2], 10);
-        // What should not be there asks for nothing.
+        // A pair that should not exist causes no further one.
         check(10, &[10, 11, 12], 10);
         check(10, &[3, 12, 13], 11);
     }
@@ -175,7 +175,7 @@ mod tests {
             },
             true,
         );
-        // One short pause says nothing, and late starts that chance explains leave the run standing.
+        // One short pause does not matter, and late starts that chance explains leave the run valid.
         check(
             |block| {
                 block.run.void.push("nothing was answered in the measured time".into());
@@ -190,7 +190,7 @@ mod tests {
             },
             false,
         );
-        // What the target has a part in.
+        // Reasons in which the target has a part.
         check(
             |block| {
                 block.run.void.push("nothing was answered in the measured time".into());
@@ -276,7 +276,7 @@ mod tests {
             Verdict::Void,
             "6 of 12 pairs of blocks are void (2 of them replaced), ",
         );
-        // What the target has a part in is not replaced.
+        // Pairs lost for reasons in which the target has a part are not replaced.
         check(10, 10, &[], &[0, 1], Verdict::Slower, "slower: p99.9");
         check(10, 10, &[], &[0, 1, 2, 3], Verdict::Void, "4 of 10 pairs of blocks are void, for example");
         check(10, 11, &[0], &[1], Verdict::Slower, "1 are void because the generator itself was late, and 1 of");
@@ -297,7 +297,7 @@ mod tests {
             assert!(analysis.sentence.contains(said), "{}", analysis.sentence);
         };
         check(0.0, 3, Verdict::NoDifference, "(late only with scrapes: 3, only without: 3)");
-        check(0.0, 6, Verdict::Void, "the generator was not late alike with scrapes and without");
+        check(0.0, 6, Verdict::Void, "the generator was not equally late with scrapes and without");
         check(50_000.0, 6, Verdict::Slower, "(late only with scrapes: 6, only without: 0)");
     }
 }

@@ -18,7 +18,7 @@ const BEGUN_UNIX_S: f64 = 1_795_000_000.0;
 const PERIOD_S: f64 = 6.0;
 const CELL_S: f64 = 10_000.0;
 
-/// A design of the defaults.
+/// A design with the defaults.
 pub(crate) fn design(seed: u64, pairs: usize) -> TailDesign {
     TailDesign {
         rate: RATE,
@@ -70,7 +70,7 @@ pub(crate) fn file(seed: u64, pairs: usize, stall_us: f64) -> ResultFile {
     ResultFile::new(vec!["tail".into(), "synthetic".into()], Environment::default(), Experiment::Tail(Box::new(tail)))
 }
 
-/// As a generator leaves a block that itself was late.
+/// Makes a block as it looks when the generator itself was late.
 pub(crate) fn make_late(block: &mut Block) {
     let mut lateness = outcome::histogram();
     lateness.saturating_record_n(2_000_000, (RATE * BLOCK_S) as u64 / 50);
@@ -89,7 +89,7 @@ fn block(random: &mut Random, pair: usize, arm: Arm, stall_us: f64) -> Block {
     let (mut corrected, mut uncorrected) = (outcome::histogram(), outcome::histogram());
     for number in 0..requests {
         let served_us = level_us * (0.3 * random.normal()).exp();
-        // Whoever comes while it stalls waits for what is left of it.
+        // Requests that arrive during a stall wait for its rest.
         let waited_us = if number < stalled { stall_us * (1.0 - number as f64 / stalled as f64) } else { 0.0 };
         corrected.saturating_record(((served_us + waited_us) * 1e3) as u64);
         uncorrected.saturating_record((served_us * 1e3) as u64);

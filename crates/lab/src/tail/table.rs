@@ -1,5 +1,5 @@
-//! The result of a tail experiment as text: the verdict, a row a cell, and each cell's distributions in the form of wrk2, which the
-//! reports of such stalls are written in.
+//! The result of a tail experiment as text: the verdict, a row per cell, and each cell's distributions in the format of
+//! wrk2, which reports of such stalls commonly use.
 
 use crate::error::Result;
 use crate::report::plain;
@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 /// The percentiles of the reports.
 const PERCENTILES: [f64; 8] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999, 100.0];
 
-/// Columns of the summary: measure by measure, the block without and what scrapes added.
+/// Columns of the summary: for each measure, the block without scrapes and the change with them.
 const SUMMARY_MEASURES: [&str; 4] = ["p50", "p99", "p99.9", "max"];
 
 /// The whole text.
@@ -40,7 +40,7 @@ pub(crate) fn text(result: &TailResult) -> Result<String> {
     if runs().any(|run| run.generator_realtime == Some(false)) {
         line(
             &mut out,
-            "\nNote: the generator had no real-time priority, so latencies may hold delays of the system's scheduler; run as root \
+            "\nNote: the generator had no real-time priority, so latencies may include delays of the system's scheduler; run as root \
              or with CAP_SYS_NICE",
         );
     }
@@ -51,7 +51,7 @@ pub(crate) fn text(result: &TailResult) -> Result<String> {
     Ok(out)
 }
 
-/// A row a cell: the median of the blocks without scrapes, and the change that scrapes made.
+/// A row per cell: the median of the blocks without scrapes, and the change with them.
 fn summary(out: &mut String, result: &TailResult) {
     let names = result.cells.iter().map(|cell| cell.subject.name.chars().count());
     let width = names.max().unwrap_or(0).max("target".len());
@@ -109,8 +109,7 @@ fn distributions(out: &mut String, cell: &Cell, analysed: &CellAnalysis) -> Resu
         line(
             out,
             &format!(
-                "  {} starts without scrapes and {} with never came about; they count with the time they had been due, which is \
-                 the least they would have waited",
+                "  {} starts without scrapes and {} with were missed; they count with the time since they were due, which is the least they would have waited",
                 readable::count(without),
                 readable::count(with)
             ),
@@ -140,7 +139,7 @@ fn distributions(out: &mut String, cell: &Cell, analysed: &CellAnalysis) -> Resu
         line(
             out,
             &format!(
-                "  the host kept the CPUs for {without:.0} ms from the blocks without scrapes, for {with:.0} ms from those with"
+                "  the host took the CPUs for {without:.0} ms from the blocks without scrapes, for {with:.0} ms from those with"
             ),
         );
     }

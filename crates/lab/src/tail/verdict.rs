@@ -1,39 +1,39 @@
-//! The verdict over a cell, in one sentence that says how sure it is.
+//! The verdict on a cell, in one sentence with its certainty.
 //!
-//! Only failures and the tail decide: the median and the CPU are measured and shown, but slower requests in the middle are
-//! another experiment's matter. A difference of the tail counts where it is significant after Holm's correction and larger
-//! than the design's margin; one of failed requests where it is significant. Before the last pair that is
-//! due there is no verdict: whoever may stop at any, stops where chance is kind. Where nothing was seen, the sentence says how
-//! large a difference could have been missed: without that, "no difference" is no result.
+//! Only failures and the tail decide: the median and the CPU are measured and shown, but slower requests in the middle
+//! are another experiment's subject. A difference of the tail counts if it is significant after Holm's correction and
+//! larger than the design's margin; one of failed requests if it is significant. Before the last due pair there is no
+//! verdict: stopping at any pair would mean stopping when chance is kind. If nothing was found, the sentence states how
+//! large a difference could have been missed: without that, "no difference" is not a result.
 
 use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, Planned, TailDesign, TailResult, Verdict};
 use crate::tail::analysis::{FAILED, MEASURES_TESTED, P99_9, TAIL_MEASURES, void_reasons};
 use crate::tail::spares::Lost;
 use crate::tail::{design, readable};
 
-/// Above this share of void pairs that no spare stands for, those that are left may be a choice of quiet moments.
+/// With a larger share of void pairs that are not replaced by spares, the rest may be a selection of quiet moments.
 const VOID_SHARE_MAX: f64 = 1.0 / 3.0;
 
-/// Above this share of its time kept from the machine, the host may have made the slowest requests.
+/// With a larger share of time taken by the host, it may have caused the slowest requests.
 const STOLEN_SHARE_MAX: f64 = 0.01;
 
-/// What a verdict rests on.
+/// The evidence for a verdict.
 pub(super) struct Evidence<'a> {
     pub(super) design: &'a TailDesign,
     pub(super) cell: &'a Cell,
     pub(super) effects: &'a [Effect],
-    /// Whose latencies count.
+    /// Pairs whose latencies count.
     pub(super) pairs: usize,
     /// Left out because too many of their requests failed.
     pub(super) failing_pairs: usize,
-    /// Left out because generator or scraper did not do their work.
+    /// Left out because generator or scraper did not work as intended.
     pub(super) unsound_pairs: usize,
     /// Those of them for which spare pairs are due.
     pub(super) lost: &'a Lost,
 }
 
 impl Evidence<'_> {
-    /// Pairs there are, of whatever kind.
+    /// All pairs, of any kind.
     fn done(&self) -> usize {
         self.pairs + self.failing_pairs + self.unsound_pairs
     }
@@ -66,7 +66,7 @@ pub(super) fn decide(evidence: &Evidence<'_>) -> (Verdict, String) {
     (verdict, format!("{sentence}{}{failures}{stolen}", replaced(evidence)))
 }
 
-/// What a cell comes to, in few words. That nothing was seen is not yet that there is nothing.
+/// The verdict on a cell in few words. A missing finding does not exclude a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ShownVerdict {
     Slower,
@@ -74,7 +74,7 @@ pub(crate) enum ShownVerdict {
     Faster,
     /// The intervals of all measures of the tail are within the margin.
     NoDifference,
-    /// Nothing was seen, and a difference that counts is not excluded.
+    /// Nothing was found, and a difference that counts is not excluded.
     CannotSay,
     Void,
 }
@@ -94,7 +94,7 @@ impl ShownVerdict {
     }
 }
 
-/// The sentence over all cells, as it is kept: where nothing was seen it says "no difference".
+/// The sentence over all cells in the stored form: without a finding it says "no difference".
 pub(super) fn over_all(design: &TailDesign, cells: &[Cell], analysed: &[CellAnalysis]) -> String {
     let kept = |analysis: &CellAnalysis| match ShownVerdict::of(analysis, design) {
         ShownVerdict::CannotSay => ShownVerdict::NoDifference,
@@ -103,7 +103,7 @@ pub(super) fn over_all(design: &TailDesign, cells: &[Cell], analysed: &[CellAnal
     over_all_by(design, cells, analysed, kept)
 }
 
-/// The same as it is shown.
+/// The sentence over all cells in the displayed form.
 pub(crate) fn shown_over_all(result: &TailResult) -> String {
     let TailResult { design, cells, analysis, .. } = result;
     over_all_by(design, cells, &analysis.cells, |analysis| ShownVerdict::of(analysis, design))
@@ -158,8 +158,7 @@ fn unfinished(evidence: &Evidence<'_>) -> Option<String> {
     let (done, due) = (evidence.done(), evidence.lost.due(evidence.design));
     (done < due).then(|| {
         format!(
-            "Nothing can be said of {}: it is unfinished, with {done} of {due} pairs of blocks, and a verdict before the last \
-             would be one at a moment of somebody's choice.",
+            "No verdict on {}: it is unfinished, with {done} of {due} pairs of blocks, and a verdict before the last would be one at a chosen moment.",
             name(evidence.cell)
         )
     })
@@ -169,7 +168,7 @@ fn unsound(evidence: &Evidence<'_>) -> Option<String> {
     left_out(evidence, evidence.unsound_pairs)
 }
 
-/// More failed requests, which no latency shows.
+/// The sentence about more failed requests, which no latency shows.
 fn failing(evidence: &Evidence<'_>) -> Option<String> {
     let effect =
         find(evidence, FAILED).filter(|effect| effect.difference > 0.0 && is_significant(evidence.design, effect))?;
@@ -186,7 +185,7 @@ fn failing(evidence: &Evidence<'_>) -> Option<String> {
     ))
 }
 
-/// Why the latencies allow no verdict.
+/// The reason why the latencies allow no verdict.
 fn too_few(evidence: &Evidence<'_>) -> Option<String> {
     let Evidence { design, cell, pairs, failing_pairs, unsound_pairs, .. } = *evidence;
     let lost = failing_pairs + unsound_pairs;
@@ -199,7 +198,7 @@ fn too_few(evidence: &Evidence<'_>) -> Option<String> {
     }
     let lost = if lost == 0 { String::new() } else { format!(" ({lost} more are void)") };
     Some(format!(
-        "Nothing can be said of {}: it has {pairs} pairs of blocks{lost}, and fewer than {needed} cannot show any \
+        "No verdict on {}: it has {pairs} pairs of blocks{lost}, and fewer than {needed} cannot show any \
          difference at {} confidence over {MEASURES_TESTED} measures, however large; use --pairs {} or more.",
         name(cell),
         percent(design.confidence),
@@ -207,7 +206,7 @@ fn too_few(evidence: &Evidence<'_>) -> Option<String> {
     ))
 }
 
-/// Of the pairs that are void, those count that no spare stands for.
+/// Only void pairs that were not replaced by spares count.
 fn left_out(evidence: &Evidence<'_>, lost: usize) -> Option<String> {
     let reason = || evidence.cell.blocks.iter().flat_map(void_reasons).next().unwrap_or_default();
     let (done, spares) = (evidence.done(), evidence.spares());
@@ -215,19 +214,18 @@ fn left_out(evidence: &Evidence<'_>, lost: usize) -> Option<String> {
     let replaced = if spares == 0 { String::new() } else { format!(" ({spares} of them replaced)") };
     (missing as f64 > VOID_SHARE_MAX * (done - spares) as f64).then(|| {
         format!(
-            "Nothing can be said of {}: {lost} of {done} pairs of blocks are void{replaced}, for example because {}.",
+            "No verdict on {}: {lost} of {done} pairs of blocks are void{replaced}, for example because {}.",
             name(evidence.cell),
             reason().trim_end_matches('.')
         )
     })
 }
 
-/// Pairs that were replaced because of what scrapes did to the generator might have shown what they do to the target.
+/// Pairs replaced because scrapes disturbed the generator might have shown their effect on the target.
 fn uneven(evidence: &Evidence<'_>) -> Option<String> {
     (evidence.spares() > 0 && evidence.lost.is_uneven(evidence.design)).then(|| {
         format!(
-            "Nothing can be said of {}: the generator was not late alike with scrapes and without, and chance does not explain \
-             it, so the pairs that were replaced may be those that would have shown a difference; give the generator CPUs of \
+            "No verdict on {}: the generator was not equally late with scrapes and without, and chance does not explain it, so the replaced pairs may be those that would have shown a difference; give the generator CPUs of \
              its own (--load-cpus), or a lower rate.",
             name(evidence.cell)
         )
@@ -238,7 +236,7 @@ fn replaced(evidence: &Evidence<'_>) -> String {
     evidence.lost.words(evidence.design, evidence.done())
 }
 
-/// The effect to tell of among those that count: the p99.9 first, then the maximum, then the p99.
+/// The effect to report among those that count: the p99.9 first, then the maximum, then the p99.
 fn decisive<'a>(evidence: &Evidence<'a>, wanted: impl Fn(&Effect) -> bool) -> Option<&'a Effect> {
     TAIL_MEASURES.iter().find_map(|measure| {
         evidence.effects.iter().find(|effect| {
@@ -343,7 +341,7 @@ fn failures(cell: &Cell) -> String {
     }
 }
 
-/// What the host of a virtual machine did, where it is much.
+/// The time taken by the host of a virtual machine, if it is much.
 fn stolen(cell: &Cell) -> String {
     let share = |arm: Option<Arm>| {
         let blocks = || cell.blocks.iter().filter(|block| arm.is_none_or(|arm| block.arm == arm));
@@ -356,8 +354,7 @@ fn stolen(cell: &Cell) -> String {
     }
     let words = |arm| format!("{:.1}%", share(Some(arm)) * 100.0);
     format!(
-        " The host kept CPUs from the machine for {} of the time with scrapes and {} without: some of the slowest requests may \
-         be its doing.",
+        " The host took CPUs from the machine for {} of the time with scrapes and {} without: it may have caused some of the slowest requests.",
         words(Arm::With),
         words(Arm::Without)
     )
@@ -466,7 +463,7 @@ mod tests {
             4,
             Verdict::Void,
             expect![
-                "Nothing can be said of haproxy (100,000 series, every 5 s): 4 of 10 pairs of blocks are void, for example because the generator was late."
+                "No verdict on haproxy (100,000 series, every 5 s): 4 of 10 pairs of blocks are void, for example because the generator was late."
             ],
         );
         check(
@@ -475,7 +472,7 @@ mod tests {
             0,
             Verdict::Void,
             expect![
-                "Nothing can be said of haproxy (100,000 series, every 5 s): it is unfinished, with 3 of 10 pairs of blocks, and a verdict before the last would be one at a moment of somebody's choice."
+                "No verdict on haproxy (100,000 series, every 5 s): it is unfinished, with 3 of 10 pairs of blocks, and a verdict before the last would be one at a chosen moment."
             ],
         );
         check(
@@ -484,7 +481,7 @@ mod tests {
             3,
             Verdict::Void,
             expect![
-                "Nothing can be said of haproxy (100,000 series, every 5 s): it has 7 pairs of blocks (3 more are void), and fewer than 8 cannot show any difference at 95% confidence over 6 measures, however large; use --pairs 10 or more."
+                "No verdict on haproxy (100,000 series, every 5 s): it has 7 pairs of blocks (3 more are void), and fewer than 8 cannot show any difference at 95% confidence over 6 measures, however large; use --pairs 10 or more."
             ],
         );
         check(
@@ -493,7 +490,7 @@ mod tests {
             0,
             Verdict::Void,
             expect![
-                "Nothing can be said of haproxy (100,000 series, every 5 s): it is unfinished, with 0 of 10 pairs of blocks, and a verdict before the last would be one at a moment of somebody's choice."
+                "No verdict on haproxy (100,000 series, every 5 s): it is unfinished, with 0 of 10 pairs of blocks, and a verdict before the last would be one at a chosen moment."
             ],
         );
     }
@@ -547,7 +544,7 @@ mod tests {
             assert_eq!(stolen(&cell).split(':').next().unwrap(), said);
         };
         check(50.0, "");
-        check(90.0, " The host kept CPUs from the machine for 1.8% of the time with scrapes and 0.8% without");
+        check(90.0, " The host took CPUs from the machine for 1.8% of the time with scrapes and 0.8% without");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A target that is any other program: its command with the addresses of this start filled in.
 //!
-//! Split into words before anything is filled in, and not given to a shell: a folder with a space stays one word, and the
-//! process that is measured is the program and not a shell before it.
+//! It is split into words before anything is filled in, and not given to a shell: a folder with a space stays one word,
+//! and the measured process is the program and not a shell before it.
 
 use super::start::LaunchInputs;
 use super::{Kind, MetricsAddress, Spec, program};
@@ -13,11 +13,11 @@ const ADDRESS: &str = "{address}";
 const METRICS: &str = "{metrics}";
 pub(super) const ADMIN: &str = "{admin}";
 
-/// What to run.
+/// The command to run.
 #[derive(Debug)]
 pub(super) struct Command {
     pub(super) program: PathBuf,
-    /// After the program.
+    /// The arguments after the program.
     pub(super) words: Vec<String>,
     pub(super) metrics: Option<MetricsAddress>,
 }
@@ -26,7 +26,7 @@ pub(super) fn read(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Command> {
     let written = written(spec)?;
     if spec.address.is_none() && !written.iter().any(|word| word.contains(ADDRESS)) {
         return Err(format!(
-            "{}: nothing says where it listens; write {ADDRESS} into its command, or give the address it has",
+            "{}: its address is unknown; write {ADDRESS} into its command, or give the address that it uses",
             spec.name
         )
         .into());
@@ -44,7 +44,7 @@ pub(super) fn read(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Command> {
     })
 }
 
-/// Fills in what is in braces.
+/// Fills in the placeholders in braces.
 pub(super) fn fill(word: &str, place: &LaunchInputs<'_>) -> String {
     word.replace(ADDRESS, &place.address.to_string())
         .replace(METRICS, &place.metrics.to_string())
@@ -53,7 +53,7 @@ pub(super) fn fill(word: &str, place: &LaunchInputs<'_>) -> String {
         .replace("{dir}", &place.directory.to_string_lossy())
 }
 
-/// Where a URL's exposition is.
+/// The address of the exposition at a URL.
 fn metrics_address(url: &str) -> Result<MetricsAddress> {
     let target = Target::resolve(url).map_err(|error| format!("metrics {url:?}: {error}"))?;
     if target.is_secure {
@@ -119,7 +119,7 @@ mod tests {
         }
         check(
             &spec("sh -c true"),
-            "command: nothing says where it listens; write {address} into its command, or give the address it has",
+            "command: its address is unknown; write {address} into its command, or give the address that it uses",
         );
         check(&spec("sh 'a"), "command: a quote is not closed in its command: sh 'a");
         check(&Spec { address: Some(([127, 0, 0, 1], 1).into()), ..spec(" ") }, "command: its command is empty");

@@ -4,10 +4,10 @@ use super::start::{Launch, LaunchInputs};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
-/// Envoy's own default is 1024, which its manual says to raise where it is not wanted.
+/// Envoy's own default is 1024, which its manual says to raise if no limit is wanted.
 const CIRCUIT_BREAKER_MAX: u32 = 1_000_000;
 
-/// Where the admin interface has the exposition.
+/// Path of the exposition on the admin interface.
 pub(super) const METRICS_PATH: &str = "/stats/prometheus";
 
 pub(super) fn launch(place: &LaunchInputs<'_>) -> Launch {
@@ -34,7 +34,7 @@ fn configuration(place: &LaunchInputs<'_>) -> Value {
                         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3\
                                   .HttpConnectionManager",
                         "stat_prefix": "traffic",
-                        // The others do not make one either.
+                        // The other gateways do not generate one either.
                         "generate_request_id": false,
                         "route_config": { "virtual_hosts": [{
                             "name": "all",
@@ -79,7 +79,7 @@ mod tests {
     fn idle_clusters_beside_the_one_that_serves() {
         let place = LaunchInputs { idle: 1, ..LaunchInputs::example(Some(1000)) };
         let made = configuration(&place);
-        // The order of keys is serde_json's choice, and another crate of a build may change it.
+        // The order of keys depends on serde_json, and another crate of a build may change it.
         if serde_json::from_str::<Value>(include_str!("../../tests/data/envoy.json")).ok().as_ref() != Some(&made) {
             expect_file!["../../tests/data/envoy.json"].assert_eq(&format!("{made:#}\n"));
         }

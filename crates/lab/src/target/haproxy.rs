@@ -3,7 +3,8 @@
 use super::start::{Launch, LaunchInputs};
 use std::fmt::Write as _;
 
-/// Servers in one idle backend. Not all in one: reading the configuration takes the square of a backend's servers.
+/// Servers per idle backend. There are several backends, because reading the configuration takes the square of a
+/// backend's servers.
 pub(super) const BACKEND_SERVERS: u64 = 100;
 
 pub(super) fn launch(place: &LaunchInputs<'_>) -> Launch {
@@ -36,10 +37,10 @@ backend upstream
     );
     for server in 0..place.idle {
         if server % BACKEND_SERVERS == 0 {
-            // A `String` takes every write.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(text, "backend idle{}", server / BACKEND_SERVERS);
         }
-        // A `String` takes every write.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(text, "  server idle{} {upstream}", server % BACKEND_SERVERS);
     }
     text

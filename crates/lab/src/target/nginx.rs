@@ -1,4 +1,5 @@
-//! nginx with one worker and connections kept to the upstream, as its manual has it; `stub_status` is all it shows.
+//! nginx with one worker and connections kept to the upstream, as its manual advises; `stub_status` is all that it
+//! reports.
 
 use super::start::{Launch, LaunchInputs};
 use rustix::process::geteuid;
@@ -21,7 +22,7 @@ pub(super) fn from_configuration(place: &LaunchInputs<'_>, configuration: String
 /// A configuration: `modules` before all else, `server` for the traffic, `metrics` for the rest of `http`.
 pub(super) fn configuration(place: &LaunchInputs<'_>, modules: &str, server: &str, metrics: &str) -> String {
     let dir = place.directory.display();
-    // A worker of root would run as another user, who cannot look into our folder.
+    // A worker of root would run as another user, which cannot read our folder.
     let user = if geteuid().is_root() { "user root root;\n" } else { "" };
     format!(
         "{modules}{user}worker_processes 1;
@@ -45,7 +46,7 @@ http {{
     )
 }
 
-/// The server that proxies everything, with `lines` of its own.
+/// The server that proxies everything, with additional `lines`.
 pub(super) fn server(place: &LaunchInputs<'_>, lines: &str) -> String {
     format!(
         "  server {{

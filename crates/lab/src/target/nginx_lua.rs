@@ -1,7 +1,7 @@
 //! nginx whose worker counts requests in Lua and shows its series itself: sorted, matched and formatted while requests wait.
 //!
-//! The problem that moved exporters out of workers, to be measured beside those that do not have it. The Lua is our own and
-//! in `exposition.lua`; nginx needs its Lua module.
+//! This is the problem that moved exporters out of workers, measured for comparison with gateways that do not have it.
+//! The Lua is our own, in `exposition.lua`; nginx needs its Lua module.
 
 use super::nginx;
 use super::program::build_arguments;
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 
 const EXPOSITION: &str = include_str!("exposition.lua");
 
-/// The dictionary's memory: what one series takes with room to spare, and what is there without any.
+/// Memory of the dictionary: per series with room to spare, and the fixed part.
 const SERIES_BYTES: u64 = 256;
 const DICTIONARY_BYTES_MIN: u64 = 16 * 1024 * 1024;
 
-/// Where Debian has modules.
+/// Debian's folder of modules.
 const MODULES: &str = "/usr/lib/nginx/modules";
 /// The second needs the first.
 const MODULE_FILES: [&str; 2] = ["ndk_http_module.so", "ngx_http_lua_module.so"];
@@ -42,7 +42,7 @@ fn configuration(place: &LaunchInputs<'_>, modules: &str) -> String {
     nginx::configuration(place, modules, &server, &http)
 }
 
-/// The lines that load the Lua module, if it is not built in; `is_there` says whether a file is.
+/// The lines that load the Lua module, unless it is built in; `is_there` checks for a file.
 fn load_modules(build: &str, is_there: impl Fn(&Path) -> bool) -> Result<String> {
     let arguments = || build.split_whitespace();
     if arguments().any(|argument| argument.starts_with("--add-module=") && argument.contains("ngx_lua")) {
@@ -53,7 +53,7 @@ fn load_modules(build: &str, is_there: impl Fn(&Path) -> bool) -> Result<String>
     match files.iter().find(|file| !is_there(file)) {
         None => Ok(files.iter().map(|file| format!("load_module {};\n", file.display())).collect()),
         Some(lacking) => Err(format!(
-            "nginx-lua: this nginx has no Lua, {} is not there; install the package libnginx-mod-http-lua, or give the \
+            "nginx-lua: this nginx has no Lua, and {} does not exist; install the package libnginx-mod-http-lua, or give the \
              nginx of an OpenResty: nginx-lua=PATH",
             lacking.display()
         )
@@ -98,7 +98,7 @@ mod tests {
             "configure arguments:",
             false,
             Err(
-                "nginx-lua: this nginx has no Lua, /usr/lib/nginx/modules/ndk_http_module.so is not there; install the \
+                "nginx-lua: this nginx has no Lua, and /usr/lib/nginx/modules/ndk_http_module.so does not exist; install the \
                  package libnginx-mod-http-lua, or give the nginx of an OpenResty: nginx-lua=PATH",
             ),
         );

@@ -1,7 +1,7 @@
 //! Makes series: one request for each number, as fast as they are answered.
 //!
-//! Several requests are under way on each connection (pipelining), the quickest way there is. For making, not for measuring:
-//! any answer that is not a success ends it.
+//! Several requests are under way on each connection (pipelining), which is the fastest way. For making series, not for
+//! measuring: any answer that is not a success ends it.
 
 use crate::error::{Error, Result};
 use std::io::{self, Read as _, Write as _};
@@ -11,18 +11,18 @@ use std::time::Duration;
 use stillgate_wire::{BodyDecoder, HeadLimits, Method, Progress, ResponseHead};
 
 const CONNECTIONS: u64 = 4;
-/// Requests under way on each.
+/// Concurrent requests on each connection.
 const DEPTH: u64 = 32;
 
-/// Nothing at all answered for so long is an error.
+/// No answers at all for this long is an error.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// A server that closes a connection so often without an answer in between does not want to answer.
+/// A server that closes this many connections without an answer in between does not want to answer.
 const FRUITLESS_MAX: usize = 3;
 
-/// Asks for `path` of every number from 0 to `count`, each at least once.
+/// Requests `path` of every number from 0 to `count`, each at least once.
 pub(super) fn ask_each(address: SocketAddr, count: u64, path: &(dyn Fn(u64) -> String + Sync)) -> Result {
     let lane = |lane: u64| {
         let mut numbers = (lane..count).step_by(CONNECTIONS as usize).peekable();
@@ -95,7 +95,7 @@ fn exchange(stream: &mut TcpStream, paths: &[String]) -> io::Result<Answers> {
     Ok(Answers { answered: paths.len(), kept: true })
 }
 
-/// Answers out of a stream, one after the other.
+/// Parses the answers of a stream, one after the other.
 struct AnswerReader<'a> {
     stream: &'a mut TcpStream,
     buffer: Vec<u8>,
@@ -103,7 +103,7 @@ struct AnswerReader<'a> {
 }
 
 impl AnswerReader<'_> {
-    /// Reads one answer, and whether the connection is kept after it; none where it ended before.
+    /// Reads one answer, and returns whether the connection is kept after it; `None` if it ended before.
     fn answer(&mut self) -> io::Result<Option<bool>> {
         let mut head = ResponseHead::default();
         let limits = HeadLimits::default();
@@ -160,7 +160,7 @@ mod tests {
 
     const SEEN_MAX: usize = 10_000;
 
-    /// A server that gives `answer` to so many requests of a connection and then closes it.
+    /// A server that sends `answer` to this many requests of a connection and then closes it.
     fn serve(answer: &'static str, requests_max: usize) -> (SocketAddr, Receiver<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -183,7 +183,7 @@ mod tests {
                             return;
                         }
                     }
-                    // What is unread would reset the connection, and answers on their way with it.
+                    // Unread input would reset the connection, together with answers on their way.
                     let _ = stream.shutdown(std::net::Shutdown::Write);
                     let _ = io::copy(&mut reader, &mut io::sink());
                 });

@@ -1,7 +1,7 @@
-//! How many series a target shows, and how it comes to have as many as were asked for.
+//! Makes a target's series, as many as requested.
 //!
-//! By requests where a label takes a query argument; by idle servers or clusters where every part of the configuration has its
-//! series. How many a part has depends on the version, so it is counted before.
+//! By requests if a label takes a query argument; by idle servers or clusters if every part of the configuration has
+//! its series. The number of series per part depends on the version, so it is counted first.
 
 use super::{Kind, Spec, Started, haproxy, nginx, pipelined};
 use crate::error::{Error, Result};
@@ -9,10 +9,10 @@ use crate::scraper;
 use std::fs;
 use stillgate_load::{Mix, Target};
 
-/// What comes of idle parts may be off by this share.
+/// Allowed relative deviation of the series made by idle parts.
 const TOLERANCE: f64 = 0.1;
 
-/// What one program of one configuration file was seen to do in reasonable time and memory.
+/// The most that one program with one configuration file was seen to serve in reasonable time and memory.
 const SERIES_MAX: u64 = 2_000_000;
 
 /// Clusters of the smaller of the two probes.
@@ -22,7 +22,7 @@ const ENVOY_PROBE: u64 = 20;
 const NUMBERS_FILE: &str = "touched.txt";
 const MIX_FILE: &str = "touched.yaml";
 
-/// Brings the series asked for into being, then counts what is shown.
+/// Makes the requested series, then counts those in the exposition.
 pub(crate) fn make_series(started: &Started, spec: &Spec) -> Result<u64> {
     let asked = spec.series.filter(|_| spec.kind.makes_series());
     if let Some(series) = asked
@@ -40,13 +40,13 @@ pub(crate) fn make_series(started: &Started, spec: &Spec) -> Result<u64> {
     };
     match asked {
         Some(asked) if !fits(asked) => {
-            Err(format!("{}: its exposition has {shown} series, not the {asked} asked for", spec.name).into())
+            Err(format!("{}: its exposition has {shown} series, not the {asked} requested", spec.name).into())
         }
         _ => Ok(shown),
     }
 }
 
-/// What the load asks for: with series that requests make, `touched_percent` of them, spread over all; else `/`.
+/// The requests of the load: with series that requests make, `touched_percent` of them, spread over all; else `/`.
 pub(crate) fn mix(spec: &Spec, target: &Target, touched_percent: f64) -> Result<Mix> {
     let cannot =
         |error: &dyn std::fmt::Display| Error::new(format!("{}: the requests of the load: {error}", spec.name));
@@ -66,15 +66,16 @@ pub(crate) fn mix(spec: &Spec, target: &Target, touched_percent: f64) -> Result<
     Mix::from_file(&file, target).map_err(|errors| cannot(&errors))
 }
 
-/// What a scrape shows.
+/// The number of series in a scrape.
 pub(super) fn shown(started: &Started) -> Result<u64> {
     let name = &started.subject.name;
-    let metrics = started.metrics.as_ref().ok_or_else(|| format!("{name}: nothing says where its exposition is"))?;
+    let metrics =
+        started.metrics.as_ref().ok_or_else(|| format!("{name}: the address of its exposition is unknown"))?;
     scraper::count_series(metrics).map_err(|error| error.context(name))
 }
 
-/// How many idle parts the configuration needs, found by counting the series of few and of more of them; `count` starts a
-/// target with so many. None for kinds without.
+/// The number of idle parts that the configuration needs, found by counting the series of few and of more of them;
+/// `count` starts a target with a given number. `None` for kinds without idle parts.
 pub(super) fn idle_parts(spec: &Spec, count: impl Fn(u64) -> Result<u64>) -> Result<u64> {
     let probe = match spec.kind {
         Kind::Haproxy => haproxy::BACKEND_SERVERS,
@@ -83,11 +84,9 @@ pub(super) fn idle_parts(spec: &Spec, count: impl Fn(u64) -> Result<u64>) -> Res
     };
     let Some(series) = spec.series else { return Ok(0) };
     if series > SERIES_MAX {
-        return Err(format!(
-            "{}: {series} series are more than it is set up for; ask for {SERIES_MAX} at most",
-            spec.name
-        )
-        .into());
+        return Err(
+            format!("{}: {series} series are more than it is set up for; use {SERIES_MAX} at most", spec.name).into()
+        );
     }
     let (few, more) = (count(probe)?, count(2 * probe)?);
     if more <= few {
@@ -109,7 +108,7 @@ fn path(number: u64) -> String {
     format!("/?id={number}")
 }
 
-/// On the line through both probes, where it comes next to `series`.
+/// The nearest point to `series` on the line through both probes.
 fn parts(series: u64, probe: u64, few: u64, more: u64) -> u64 {
     let each = (more - few) as f64 / probe as f64;
     let without = few as f64 - each * probe as f64;
@@ -149,7 +148,7 @@ mod tests {
         check(
             Kind::Envoy,
             Some(50_000_000),
-            Err("envoy: 50000000 series are more than it is set up for; ask for 2000000 at most"),
+            Err("envoy: 50000000 series are more than it is set up for; use 2000000 at most"),
         );
         let stubborn = Spec { series: Some(1000), ..Spec::built_in(Kind::Haproxy, std::env::temp_dir()) };
         assert!(idle_parts(&stubborn, |_| Ok(7)).unwrap_err().to_string().contains("100 idle parts show 7 series"));

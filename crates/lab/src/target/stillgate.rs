@@ -3,7 +3,7 @@
 use super::start::{Launch, LaunchInputs};
 use std::fmt::Write as _;
 
-/// Enough for a million series with all that belongs to them.
+/// Enough for a million series.
 const MEMORY: &str = "1GiB";
 
 pub(super) fn launch(place: &LaunchInputs<'_>) -> Launch {
@@ -18,15 +18,15 @@ fn configuration(place: &LaunchInputs<'_>) -> String {
         "gateway:\n  workers: 1\n  listeners:\n    - address: \"{address}\"\n  metrics:\n    address: \"{metrics}\"\n"
     );
     if let Some(series) = place.series {
-        // Twice the room: a family near its budget collapses, which is not what is measured.
+        // Twice the room: a family near its budget collapses, which is not the subject here.
         let room = series.saturating_mul(2);
-        // A `String` takes every write.
+        // Writing to a `String` cannot fail.
         let _ = write!(
             text,
             "    memory: {MEMORY}\n    series_per_family: {room}\n    labels:\n      http_requests_total: {{id: $arg_id}}\n"
         );
     }
-    // A `String` takes every write.
+    // Writing to a `String` cannot fail.
     let _ = write!(
         text,
         "upstreams:\n  - id: upstream\n    type: roundrobin\n    nodes: {{\"{upstream}\": 1}}\n\

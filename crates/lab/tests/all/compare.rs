@@ -1,6 +1,6 @@
 //! `stillgate-lab compare` as its users run it: exit codes, result files, git revisions.
 //!
-//! Settings are tiny and the planted differences huge, for the machine that tests run on is busy: a late generator voids
+//! Settings are tiny and the planted differences huge, because the machine of the tests is busy: a late generator voids
 //! nothing here.
 
 use crate::processes::attempt;
@@ -13,7 +13,7 @@ use stillgate_testkit::with_longer_times;
 
 const LAB: &str = env!("CARGO_BIN_EXE_stillgate-lab");
 
-/// Pairs and an error that can do with one void pair.
+/// Pairs and an error that tolerate one void pair.
 const TINY: &[&str] = &[
     "--pairs",
     "8",
@@ -34,7 +34,7 @@ const TINY: &[&str] = &[
     "1",
 ];
 
-/// Where answers take longer than the windows of [`TINY`], because the machine has more to do, measures in longer ones.
+/// If answers take longer than the windows of [`TINY`] because the machine is busy, it measures in longer ones.
 fn compare(folder: &Path, words: &[&str]) -> Output {
     let mut output = compare_once(folder, words);
     for window in ["400ms", "1600ms"] {
@@ -85,7 +85,7 @@ fn verdict_in<'a>(analysis: &'a Value, name: &str) -> &'a str {
     measures.iter().find(|measure| measure["measure"] == name).unwrap()["verdict"].as_str().unwrap()
 }
 
-/// What stands beside A, B and the change: it is no mistake that they do not add up.
+/// The note on A, B and the change, which do not add up.
 const PAIRED_NOTE: &str = "It is not the ratio of columns A and B, which are separate medians.";
 
 #[test]
@@ -203,7 +203,7 @@ fn what_cannot_be_done_ends_with_64_and_says_why() {
     let tiny = |words: &[&'static str]| -> Vec<&str> { [words, TINY].concat() };
     check(&tiny(&["sh -c 'echo out of luck; exit 3' {address}", "sh -c true {address}"]), "out of luck");
     check(&tiny(&["no-such-binary", "no-such-binary"]), "not on PATH");
-    check(&tiny(&["sh -c true", "sh -c true"]), "nothing says where it listens");
+    check(&tiny(&["sh -c true", "sh -c true"]), "its address is unknown");
     check(&["a b", "a b", "--pairs", "5"], "at least 11 are needed");
     check(&["a b", "a b", "--sequential", "--pairs", "5"], "are needed");
     check(&[&one, &one, &one, &one, "--pairs", "12"], "at least 13 are needed");
@@ -230,7 +230,7 @@ fn what_is_better_but_not_measured_well_enough_is_undecided() {
     });
 }
 
-/// A server that leaves the process that was started, so that nothing can be measured of it; it ends soon after that does.
+/// A server that leaves the process that was started, so that it cannot be measured; it ends soon after that one.
 const BACKGROUND: &str = r#"
 (setsid sh -c 'tail --pid="$0" -f /dev/null | "$1" respond --address "$2" --until-stdin-closes' "$$" "$1" "$2" >/dev/null 2>&1 &)
 exec sleep 600
@@ -282,7 +282,7 @@ fn slow_answers_are_no_failures() {
             let rate = |pair: &Value| pair[side]["saturation"]["rate_achieved"].as_f64().unwrap();
             result["pairs"].as_array().unwrap().iter().map(rate).collect()
         };
-        // Four connections: 100 and 82 answers a second at most, fewer where the machine stands still.
+        // Four connections: at most 100 and 82 answers per second, fewer while the machine stands still.
         let (rates_a, rates_b) = (rates("a"), rates("b"));
         assert!(rates_a.iter().all(|rate| *rate < 102.0) && rates_b.iter().all(|rate| *rate < 84.0), "{result:#}");
         verdict(&result, "throughput") == "slower"
@@ -315,7 +315,7 @@ fn a_program_that_ends_under_load_is_worse_and_its_log_is_shown() {
         let result = result(&folder.path().join("ended.json"));
         assert!(result["crash"]["words"].as_str().unwrap().contains("out of luck"), "{result:#}");
 
-        // Without a baseline there is nothing to say.
+        // Without a baseline there is no result.
         let output = compare(folder.path(), &[&[ending.as_str(), &well, "--json", "ended.json"], TINY].concat());
         assert_eq!(exit_code(&output), 64, "{}", both(&output));
         assert!(stderr(&output).contains("the baseline ended under load"), "{}", stderr(&output));
@@ -358,7 +358,7 @@ struct Project {
 
 const MANIFEST: &str = "[package]\nname = \"tiny\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n";
 
-/// Answers every request with what stands for `STATUS`, after what stands for `WORK`.
+/// Answers every request with the status in place of `STATUS`, after the work in place of `WORK`.
 const SERVER: &str = r#"use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -390,7 +390,7 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
 
 fn main() {
     let listener = &TcpListener::bind(std::env::args().nth(1).unwrap()).unwrap();
-    // None ends with its connection: the CPU time of threads that have ended is told in ticks only.
+    // No thread ends with its connection: the CPU time of ended threads is reported in ticks only.
     std::thread::scope(|scope| {
         for _ in 0..16 {
             scope.spawn(move || loop {
@@ -464,7 +464,7 @@ fn revisions_are_built_once_and_compared() {
         let commit = project.git(&["rev-parse", "slow"]);
         assert_eq!(result["b"]["revision"], commit.trim());
 
-        // The other way round it is better, and both are there already.
+        // The other way round it is better, and both are already built.
         let output = project.compare("slow", "quick", cache.path());
         assert_eq!(stderr(&output).matches("building").count(), 0, "{}", stderr(&output));
         assert_ne!(exit_code(&output), 64, "{}", stderr(&output));

@@ -1,4 +1,4 @@
-//! Mock devices against the gateway of this workspace: few and short, but all that is promised of them.
+//! Mock devices against the gateway of this workspace: few and short, but with all guarantees checked.
 
 use crate::processes::{RUN_PATIENCE, attempt, lab, run};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use stillgate_testkit::{Gateway, Process, Redis, ReservedPort, Setup, eventually_within, scrape};
 use tempfile::TempDir;
 
-/// The gateway, built where nobody has built it yet: it lies where test programs do.
+/// The gateway, built unless it is there: it is where test programs are.
 fn stillgate() -> PathBuf {
     static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
         let own = std::env::current_exe().unwrap();
@@ -26,7 +26,7 @@ fn stillgate() -> PathBuf {
     BINARY.clone()
 }
 
-/// A gateway that takes devices.
+/// A gateway with the device plugin.
 struct Node {
     gateway: Gateway,
     api: ReservedPort,
@@ -42,7 +42,7 @@ impl Node {
         Node { gateway: Gateway::start(stillgate().to_str().unwrap(), &setup), api }
     }
 
-    /// One of several that share a directory; where its metrics are.
+    /// One of several that share a directory; with the address of its metrics.
     fn of_several(name: &str, redis: &Redis) -> (Node, ReservedPort) {
         let [api, peer, metrics] = [(); 3].map(|()| ReservedPort::new());
         let (address, peer, url) = (api.addr(), peer.addr(), redis.url(0));
@@ -67,7 +67,7 @@ impl Node {
 
 #[test]
 fn devices_connect_answer_drop_and_come_back() {
-    // A busy machine may be too slow for what is to happen in two seconds.
+    // A busy machine may be too slow for this within two seconds.
     attempt(connect_answer_drop_and_come_back);
 }
 
@@ -98,7 +98,7 @@ fn connect_answer_drop_and_come_back() {
     ];
     let done =
         run(&["devices", &node.url(), "--api", &node.api()], &[&further[..], &[json.to_str().unwrap()]].concat());
-    // 3: the machine was busy with other tests; what was promised is held all the same.
+    // 3: the machine was busy with other tests; the guarantees hold nevertheless.
     assert!(matches!(done.code, Some(0 | 3)), "{}{}", done.stdout, done.stderr);
     let result: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     let seen = &result["run"];
@@ -115,10 +115,10 @@ fn connect_answer_drop_and_come_back() {
     assert!(seen["resumed"].as_u64().unwrap() > 0, "{seen}");
     let broadcast = &seen["broadcast"];
     let [received, devices] = ["received", "devices"].map(|count| broadcast[count].as_u64().unwrap());
-    // One that has just come back gets again what it had not acknowledged.
+    // A device that has just reconnected gets its unacknowledged messages again.
     assert!((3 * devices..=3 * devices + 15).contains(&received), "{seen}");
     assert_eq!(broadcast["times_s"].as_array().unwrap().len(), 3, "{seen}");
-    // What is sent to single devices meanwhile is measured, too.
+    // Messages to single devices at the same time are measured, too.
     let meanwhile = &broadcast["messages"];
     assert!(meanwhile["sent"].as_u64().unwrap() > 0 && meanwhile["corrected"]["p99"].as_f64().unwrap() > 0.0, "{seen}");
     assert_eq!((&meanwhile["lost"], &meanwhile["wrong_replies"]), (&0.into(), &0.into()), "{seen}");
@@ -129,13 +129,13 @@ fn connect_answer_drop_and_come_back() {
     let page = folder.path().join("page.html");
     let reported = run(&["report"], &[json.to_str().unwrap(), "-o", page.to_str().unwrap()]);
     assert_eq!(reported.code, Some(0), "{}", reported.stderr);
-    let verdict = if done.code == Some(0) { "no promise broken" } else { "void" };
+    let verdict = if done.code == Some(0) { "no guarantee broken" } else { "void" };
     assert!(fs::read_to_string(page).unwrap().contains(verdict), "{verdict}: {}", done.stdout);
 }
 
 #[test]
 fn what_devices_saw_is_told_where_the_measured_process_has_ended() {
-    // Again where it was too late to end that in time.
+    // Repeated if it was too late to end that in time.
     attempt(end_what_is_measured);
 }
 
@@ -149,9 +149,9 @@ fn end_what_is_measured() {
     let mut command = lab(&["devices", &node.url(), "--api", &node.api()]);
     command.args(further).arg(&json);
     let mut process = Process::spawn("devices", &mut command, &folder.path().join("log"));
-    eventually_within(RUN_PATIENCE, "messages", || process.log().contains("messages a second"));
+    eventually_within(RUN_PATIENCE, "messages", || process.log().contains("messages per second"));
     ends.kill().unwrap();
-    // Until it has been asked how it ended, it would be there.
+    // It exists until its exit status was read.
     ends.wait().unwrap();
     let status = process.wait_within(RUN_PATIENCE);
     assert!(matches!(status.code(), Some(0 | 3)), "{}", process.log());
@@ -161,7 +161,7 @@ fn end_what_is_measured() {
     assert!(messages["cpu_us_per_message"].is_null(), "{result}");
 }
 
-/// A gateway that takes devices over TLS, and the folder with its authority's `ca.pem`.
+/// A gateway with devices over TLS, and the folder with its authority's `ca.pem`.
 fn secured() -> (Node, TempDir) {
     let folder = TempDir::new().unwrap();
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
@@ -201,7 +201,7 @@ fn devices_over_tls_resume_their_own_sessions() {
     let result: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     let seen = &result["run"];
     assert_eq!((&seen["connects"][0]["tls"]["full"], &seen["connects"][0]["tls"]["resumed"]), (&150.into(), &0.into()));
-    // Each by the ticket of its own last connection: a shared store would have eight for all of them.
+    // Each with the ticket of its own last connection: a shared store would have eight for all of them.
     assert_eq!((&seen["storm"]["tls"]["full"], &seen["storm"]["tls"]["resumed"]), (&0.into(), &150.into()), "{seen}");
     for messages in [&seen["messages"], &seen["storm"]["messages"]] {
         assert_eq!((&messages["lost"], &messages["refused_but_delivered"]), (&0.into(), &0.into()), "{seen}");
@@ -240,13 +240,13 @@ fn devices_are_spread_over_nodes_and_messages_cross() {
         let seen = &result["run"];
         let messages = &seen["messages"];
         assert_eq!((&messages["lost"], &messages["refused_but_delivered"]), (&0.into(), &0.into()), "{seen}");
-        // The first ones may come before the nodes know each other, and are answered 503 then.
+        // The first ones may come before the nodes know each other, and then get 503.
         assert!(messages["answers"]["200"].as_u64().unwrap() >= 150, "{seen}");
         assert_eq!(seen["further_pids"].as_array().unwrap().len(), 1, "{seen}");
         assert_ne!(seen["further_pids"][0], seen["pid"], "{seen}");
         assert!(done.stdout.contains("CPU time and memory are sums"), "{}", done.stdout);
     };
-    // Nodes connect to each other on first use: they have not where no message crosses.
+    // Nodes connect to each other on first use: they do not if no message crosses.
     let connected = || {
         let text = scrape(metrics.addr(), "/metrics", "", false).text().to_owned();
         text.lines().find_map(|line| line.strip_prefix("stillgate_device_peers_connected ")).unwrap().to_owned()
@@ -280,7 +280,7 @@ fn two_gateways_are_compared_in_rounds() {
     ];
     let arguments = ["devices", &a.url(), "--api", &a.api(), "--compare", &b.url(), "--compare-api", &b.api()];
     let done = run(&arguments, &[&further[..], &[json.to_str().unwrap()]].concat());
-    // What is found between two alike on a busy machine is no matter of this test.
+    // The comparison of two equal gateways on a busy machine is not part of this test.
     assert!(matches!(done.code, Some(0..=3)), "{}{}", done.stdout, done.stderr);
     let result: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     assert_eq!(result["rounds"].as_array().unwrap().len(), 9, "{}{}", done.stdout, done.stderr);
@@ -304,7 +304,7 @@ fn what_cannot_be_done_is_said() {
     };
     let (url, api) = (node.url(), node.api());
     check(&[], "<URL>");
-    check(&["ws://127.0.0.1:1/connect"], "nothing tells the devices apart");
+    check(&["ws://127.0.0.1:1/connect"], "the devices have no ids");
     check(&[&url, "--insecure"], "is not wss://");
     check(&["wss://127.0.0.1:1/{id}", "--cacert", "/nowhere.pem"], "--cacert /nowhere.pem: ");
     check(&[&url.replace("ws://", "wss://"), "--insecure", "--count", "1"], "TLS: ");
@@ -315,7 +315,7 @@ fn what_cannot_be_done_is_said() {
     check(&[&url, "--via", "own"], "--node");
     check(&[&url, "--churn", "5%"], "--message-rate");
     check(&[&url, "--prefix", "a/b"], "--prefix");
-    check(&[&url, "--pid", "8388608", "--count", "1"], "there is no such process");
+    check(&[&url, "--pid", "8388608", "--count", "1"], "no process has this id");
     check(&[&url, "--compare", &url, "--rounds", "3"], "at least 9");
     check(&[&url.replace("/connect", "/nowhere")], "answers 404");
     check(
@@ -328,7 +328,7 @@ fn what_cannot_be_done_is_said() {
     assert!(done.stdout.contains("\"kind\": \"devices\"") && !done.stdout.contains("the-key-of"), "{}", done.stdout);
 }
 
-/// A count by URL as a user may write it, in order, and with what a day of devices has left in it.
+/// A count by URL as a user may write it, in order, and with the contents that a day of devices leaves.
 const NAIVE: &str = r#"
 routes:
   - id: devices

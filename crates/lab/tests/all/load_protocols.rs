@@ -1,4 +1,4 @@
-//! `stillgate-lab load` over TLS and HTTP/2: against nginx, and against targets that do what a target should not.
+//! `stillgate-lab load` over TLS and HTTP/2: against nginx, and against misbehaving targets.
 
 use crate::processes::{Ended, Loading, attempt, load, load_json, load_json_or_void, number, run};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -14,7 +14,7 @@ use stillgate_testkit::http2::{END_STREAM, Frame, Http2, code, kind};
 use stillgate_testkit::{Nginx, ReservedPort};
 use tempfile::TempDir;
 
-/// On a busy machine every run is late; what is tested here is not the machine.
+/// On a busy machine every run is late; the tests are not about the machine.
 const ANY_LATENESS: [&str; 2] = ["--late-share", "100%"];
 
 /// nginx with a listener of each kind; its certificate is for `a.example`, localhost and 127.0.0.1.
@@ -98,7 +98,7 @@ fn nginx_answers_over_tls_and_http2_in_both_loops() {
                 "{arguments:?} {json}"
             );
             assert!(number(&json, &["connect", "p50"]) > 0.0 && number(&json, &["first_byte", "p50"]) > 0.0, "{json}");
-            // What is not known of HTTP/2 is not said to be nothing.
+            // Figures that HTTP/2 does not give are null, not zero.
             assert_eq!(json["send"]["p50"].is_null(), form.contains(&"--http2"), "{json}");
         }
     }
@@ -123,7 +123,7 @@ fn long_answers_and_bodies_come_whole() {
     }
 }
 
-/// nginx ends a connection after a number of requests and does not look at those that are under way then.
+/// nginx ends a connection after a number of requests and does not process those that are under way then.
 #[test]
 fn what_a_goaway_left_unseen_is_sent_again() {
     let peer = Peer::start("keepalive_requests 40;");
@@ -154,7 +154,7 @@ fn a_certificate_that_is_not_trusted_ends_the_run() {
     check(&[&tls, "--cacert", &other.authority()], &["invalid peer certificate"]);
     check(&[&tls, "--cacert", "missing.pem"], &["--cacert missing.pem: No such file"]);
     check(&[&tls, "--insecure", "--sni", "a b"], &["--sni \"a b\" is not a server name"]);
-    // Another protocol than the one that was asked for.
+    // Another protocol than the requested one.
     check(
         &[&tls, "--insecure", "--http2"],
         &["NoApplicationProtocol", "does the target speak this protocol on this port?"],
@@ -223,7 +223,7 @@ fn ask_as_many() {
     // An even schedule ends when the next request would be due.
     let json = check(&["--requests", "100", "--rate", "500"], 100.0);
     assert_eq!((number(&json, &["duration_s"]), number(&json, &["rate_intended"])), (0.2, 500.0), "{json}");
-    // Time is the bound where that comes first.
+    // Time is the limit if it comes first.
     let arguments = [&[url.as_str(), "--requests", "1M", "--rate", "500", "--duration", "200ms"], &ANY_LATENESS[..]];
     let json = load_json(&arguments.concat(), 0);
     assert_eq!(number(&json, &["requests"]), 100.0, "{json}");
@@ -258,7 +258,7 @@ fn a_result_of_counted_requests_verifies() {
     let verify = || run(&["verify"], &[&json]);
     let verified = verify();
     assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);
-    // Whether a condition holds is judged again.
+    // Conditions are judged again.
     let text = fs::read_to_string(&json).unwrap();
     let changed =
         text.replacen("\"holds\": false", "\"holds\": true", 1).replacen("\"holds\":false", "\"holds\":true", 1);
@@ -282,7 +282,7 @@ fn a_condition_that_holds_has_an_exit_code_of_its_own() {
     check(&url, &["errors>0", "p99.9>1ns"], 4, "--fail-if p99.9>1ns: measured ");
     check(&url, &["errors>0,requests<=50"], 4, "--fail-if requests<=50: measured 50");
     check(&failing, &["errors>1%"], 4, "--fail-if errors>1%: measured 100.000% (50 of 50)");
-    // Of a void run nothing is judged.
+    // Conditions of a void run are not judged.
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("http://{}/", nobody.local_addr().unwrap());
     let arguments = [silent.as_str(), "-n", "5", "--timeout", "200ms", "--quiet", "--fail-if", "errors>0"];
@@ -319,7 +319,7 @@ fn fast_refusals_make_no_figure_look_good() {
         assert!(number(&json, &["refused", "p50"]) < number(&json, &["uncorrected", "p50"]), "{json}");
         assert!(json["notes"].to_string().contains("150 of 200 answers were refused by a check"), "{json}");
     };
-    // What is said of good answers only is not all that is to be said of them.
+    // Failures must not be hidden by sentences about good answers only.
     check("p50>10s", 4);
     check("p50>10s,errors>80%", 0);
     check("p50>20ms,errors>80%", 4);
@@ -346,7 +346,8 @@ fn a_target_that_answers_no_more_ends_a_counted_run() {
     assert!(json["notes"].to_string().contains("of 10000 requests were made"), "{json}");
 }
 
-/// The generator watches itself whatever it speaks: stopped for half a second, it says so, and so does a run of counted requests.
+/// The generator watches itself with every protocol: stopped for half a second, it reports that, and so does a run of
+/// counted requests.
 #[test]
 fn a_generator_that_stood_still_over_tls_and_http2_is_void() {
     const STOP: Duration = Duration::from_millis(500);
@@ -370,9 +371,10 @@ fn a_generator_that_stood_still_over_tls_and_http2_is_void() {
     }
 }
 
-/// In both loops, whatever an HTTP/2 target does with the first request of a connection, the run ends and says what it was.
+/// In both loops, whatever an HTTP/2 target does with the first request of a connection, the run ends and reports it.
 fn check_misbehaving(serve: fn(Http2, Frame), kind: &str, words: &str) {
-    // What ends by itself does so long before the timeout. Where a stream is wrong, the others of its connection wait for it.
+    // A run that ends by itself does so long before the timeout. If a stream is wrong, the others of its connection
+    // wait for it.
     let timeout = match kind {
         "closed" | "receive" => "5s",
         "malformed" => "1s",
@@ -396,7 +398,7 @@ fn check_misbehaving(serve: fn(Http2, Frame), kind: &str, words: &str) {
     }
 }
 
-/// Reads what comes until the client has gone.
+/// Reads until the client has gone.
 fn listen(mut http2: Http2) {
     while http2.next_frame().is_some() {}
 }
@@ -410,7 +412,7 @@ fn http2_connections_that_end_are_in_the_figures() {
         http2.send(kind::DATA, 0, asked.stream, b"some");
     };
     check(in_the_middle, "closed", "in the middle of the answer");
-    // In order, but not one request is looked at on any connection.
+    // In order, but no request is processed on any connection.
     let refused_in_order = |mut http2: Http2, _| {
         http2.send(kind::GOAWAY, 0, 0, &[0; 8]);
         listen(http2);

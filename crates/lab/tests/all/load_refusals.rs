@@ -1,4 +1,4 @@
-//! What `stillgate-lab load` cannot do, and how it says so.
+//! Invalid uses of `stillgate-lab load`, and their messages.
 
 use crate::processes;
 use crate::processes::{Loading, Responder, attempt, load, number};
@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::process::Stdio;
 use tempfile::TempDir;
 
-/// Wrong usage, or a run that is not possible: exit code 2, nothing on standard output, one message that holds these words.
+/// Wrong usage, or an impossible run: exit code 2, nothing on standard output, one message with these words.
 fn check(arguments: &[&str], words: &[&str]) {
     let ended = load(arguments);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{arguments:?}: {}", ended.stderr);
@@ -20,11 +20,11 @@ fn values_that_make_no_sense() {
     let url = "http://127.0.0.1:1/";
     check(&[], &["<URL>"]);
     check(&[url, "--rate", "0"], &["--rate", "above zero"]);
-    check(&[url, "--rate", "-5"], &["--rate", "requests a second"]);
-    check(&[url, "--rate", "NaN"], &["--rate", "requests a second"]);
+    check(&[url, "--rate", "-5"], &["--rate", "requests per second"]);
+    check(&[url, "--rate", "NaN"], &["--rate", "requests per second"]);
     check(&[url, "--rate", "inf"], &["--rate"]);
     check(&[url, "--rate", "1e9"], &["--rate", "2000, 20k"]);
-    check(&[url, "--rate", "1000M"], &["--rate", "no generator starts more"]);
+    check(&[url, "--rate", "1000M"], &["--rate", "requests per second"]);
     check(&[url, "--rate-end", "5"], &["--rate <RATE>"]);
     check(&[url, "--poisson"], &["--rate <RATE>"]);
     check(&[url, "--realtime", "--cpus", "0"], &["--rate <RATE>"]);
@@ -73,10 +73,10 @@ fn what_this_machine_cannot_do() {
 fn results_without_a_place_are_refused_before_the_run() {
     let folder = TempDir::new().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    // Nobody listens: a run would be refused with another message.
+    // Nothing listens: a run would be refused with another message.
     let url = "http://127.0.0.1:1/";
     check(&[url, "--json", &path("missing/run.json")], &["run.json: cannot be written", "folder does not exist"]);
-    check(&[url, "--json", folder.path().to_str().unwrap()], &["is a folder"]);
+    check(&[url, "--json", folder.path().to_str().unwrap()], &["is a directory"]);
     check(&[url, "--hdr-log", &path("missing/run.hlog")], &["--hdr-log", "run.hlog"]);
     check(&[url, "--hdr-log", "/dev/full"], &["--hdr-log /dev/full", "No space left"]);
     check(&[url, "--json", &path("one"), "--hdr-log", &path("one")], &["--json and --hdr-log name the same file"]);

@@ -1,10 +1,10 @@
-//! What `stillgate-lab load` gives: table, JSON, log, exit codes.
+//! Output of `stillgate-lab load`: table, JSON, log, exit codes.
 
 use crate::processes::{Loading, RUN_PATIENCE, Responder, attempt, load, load_json, load_json_or_void, number, run};
 use stillgate_testkit::eventually_within;
 use tempfile::TempDir;
 
-/// On a busy machine every run is late; what is tested here is not the machine.
+/// On a busy machine every run is late; the tests are not about the machine.
 const ANY_LATENESS: [&str; 2] = ["--late-share", "100%"];
 
 #[test]
@@ -56,7 +56,8 @@ fn one_line_a_stretch_and_a_table_at_the_end() {
         let url = responder.url();
         let told = load(&[&[url.as_str()], &common[..]].concat());
         let lines = told.stderr.lines().filter(|line| line.contains("/s  p50 ")).count();
-        // Four, and more for answers that come late; fewer where the generator was too late to see that a stretch is over.
+        // Four, and more for answers that come late; fewer if the generator was too late to notice the end of an
+        // interval.
         assert!((2..=10).contains(&lines), "{}", told.stderr);
         for part in ["99.990%", "100.000%", "Corrected", "Uncorrected", "Requests/sec:"] {
             assert!(told.stdout.contains(part), "{part}: {}", told.stdout);

@@ -1,7 +1,8 @@
-//! Whether `stillgate-lab load` tells the truth: about a target that stands still, about itself, about a known distribution.
+//! Whether the results of `stillgate-lab load` are true: about a target that stands still, about itself, about a known
+//! distribution.
 //!
-//! The machine of a test is busy. What is predicted is therefore taken from what was seen to happen: how long the target
-//! really stood still, what the responder really drew.
+//! The machine of a test is busy. Predictions are therefore computed from observations: how long the target actually
+//! stood still, and which delays the responder actually drew.
 
 use crate::processes::{Loading, Responder, attempt, keeps_time, load_json, number};
 use base64::Engine as _;
@@ -12,10 +13,10 @@ use serde_json::Value;
 use std::time::{Duration, Instant};
 use stillgate_testkit::Process;
 
-/// How long something is stopped.
+/// How long a process is stopped.
 const STOP: Duration = Duration::from_millis(500);
 
-/// Stops a process for at least [`STOP`] and says how long it was, in milliseconds.
+/// Stops a process for at least [`STOP`] and returns for how long, in milliseconds.
 fn stop(process: &Process) -> f64 {
     let pid = Pid::from_raw(i32::try_from(process.pid()).unwrap()).unwrap();
     let begun = Instant::now();
@@ -35,16 +36,17 @@ fn decoded(text: &str) -> Histogram<u64> {
     Deserializer::new().deserialize(&mut bytes.as_slice()).unwrap()
 }
 
-/// The share of requests that took at least so long.
+/// The share of requests that took at least this long.
 fn share_from(histogram: &Histogram<u64>, ms: f64) -> f64 {
     let below = histogram.count_between(0, (ms * 1e6) as u64);
     1.0 - below as f64 / histogram.len() as f64
 }
 
-/// Requests come evenly over 5 s, and the target stands still for S of them. One intended at time s of the stop is answered
-/// S - s after its intended start at the earliest: latencies of the share (S - t) / 5 s are t or more. The share found is that, to
-/// within two in a hundred of all requests; what is above is the time that the target, a debug build here, takes for those
-/// that have gathered, and what a busy machine adds to both ends of the stop. Below there is nothing but the time a signal takes.
+/// Requests come evenly over 5 s, and the target stands still for S of them. One intended at time s of the stop is
+/// answered S - s after its intended start at the earliest: latencies of the share (S - t) / 5 s are t or more. The
+/// measured share is that, to within two in a hundred of all requests; it is larger by the time that the target, a
+/// debug build here, takes for the accumulated requests, and by the delays of a busy machine at both ends of the stop.
+/// It is smaller by the time of a signal only.
 #[test]
 fn a_target_that_stands_still_shows_in_the_right_share_of_requests() {
     attempt(stop_the_target);
@@ -82,13 +84,13 @@ fn stop_the_target() {
         let is_right = (-SHARE_APART_MAX..=above_max).contains(&(found - predicted));
         assert!(is_right, "{t_ms} ms: {found}, not {predicted}\n{log}");
     }
-    // The figures that people read off say the same: those of a twentieth of the requests that waited longest.
+    // The displayed figures agree: those of the twentieth of the requests that waited longest.
     let p95_ms = corrected.value_at_quantile(0.95) as f64 / 1e6;
     let predicted_ms = stopped_ms - 0.05 * RUN_MS;
     let is_right = (-SHARE_APART_MAX * RUN_MS..=above_max * RUN_MS).contains(&(p95_ms - predicted_ms));
     assert!(is_right, "{p95_ms} ms, not {predicted_ms}\n{log}");
     assert!(corrected.max() as f64 / 1e6 >= stopped_ms * 0.98, "{log}");
-    // Only one request a connection was under way: what a closed loop would have seen.
+    // Only one request per connection was under way: the view of a closed loop.
     let seen = share_from(&uncorrected, 100.0) * uncorrected.len() as f64;
     assert!(seen <= 20.0 || above_max > SHARE_APART_MAX, "{seen} uncorrected\n{log}");
 }
@@ -114,24 +116,24 @@ fn stop_the_generator() {
     assert!(number(&json, &["lateness", "max"]) >= 490_000.0, "{log}");
 }
 
-/// A figure of what a responder says at its end, in microseconds.
+/// A figure in a responder's final output, in microseconds.
 fn told(log: &str, line: &str, label: &str) -> f64 {
     let line = log.lines().find(|text| text.starts_with(line)).unwrap();
     line.split(' ').find_map(|word| word.strip_prefix(label)?.strip_prefix('=')).unwrap().parse().unwrap()
 }
 
-/// The times that a responder took, from the read of each request to its answer's write, in nanoseconds.
+/// The times of a responder, from the read of each request to the write of its answer, in nanoseconds.
 fn kept(log: &str) -> Histogram<u64> {
     decoded(log.lines().find_map(|line| line.strip_prefix("kept histogram: ")).unwrap())
 }
 
-/// At each percentile, what is measured is what the responder kept: not less, to within the resolution of both histograms, since each
-/// request spent that time there; and not more than the way there and back on a busy machine. And each quantile the responder
-/// drew is near that of the distribution.
+/// At each percentile, the measurement matches the responder's own: not less, to within the resolution of both
+/// histograms, since each request spent that time there; and not more than the way there and back on a busy machine.
+/// And each quantile that the responder drew is near that of the distribution.
 fn check_distribution(latency: &str, quantiles_us: [f64; 3]) {
-    /// Of a histogram of three digits, and of two together.
+    /// Resolution of a histogram with three digits, and of two together.
     const RESOLUTION: f64 = 0.001;
-    /// Of a debug build that shares two CPUs with other tests. What a release build on a quiet machine adds is some 0.05 ms.
+    /// For a debug build that shares two CPUs with other tests. A release build on a quiet machine adds some 0.05 ms.
     const WAY_US_MAX: f64 = 3_000.0;
     let responder = Responder::start(&["--latency", latency, "--seed", "3"]);
     let json = load_json(
@@ -145,14 +147,14 @@ fn check_distribution(latency: &str, quantiles_us: [f64; 3]) {
     for percent in 1..=99 {
         let quantile = f64::from(percent) / 100.0;
         let [measured_us, kept_us] = [&measured, &kept].map(|all| all.value_at_quantile(quantile) as f64 / 1e3);
-        // The generator is late to read as it is late to send, and says so.
+        // The generator is late to read as it is late to send, and reports that.
         let late_us = number(&json, &["lateness", if percent > 95 { "max" } else { "p99" }]);
         let range = kept_us * (1.0 - 2.0 * RESOLUTION)..kept_us * (1.0 + 2.0 * RESOLUTION) + WAY_US_MAX + late_us;
         assert!(range.contains(&measured_us), "{latency} {percent}%: measured {measured_us}, kept {kept_us}\n{log}");
     }
     for ((label, quantile), expected_us) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)].into_iter().zip(quantiles_us) {
         let drawn_us = told(&log, "drawn", label);
-        // Of 4000 draws, a hundredth lies above the 99th percentile, give or take a sixth: in the tail, far apart.
+        // Of 4000 draws, a hundredth is above the 99th percentile, give or take a sixth: far apart in the tail.
         let apart = if quantile > 0.95 { 0.25 } else { 0.10 };
         assert!((drawn_us / expected_us - 1.0).abs() <= apart, "{latency} {label}: {drawn_us}, not {expected_us}");
     }

@@ -1,4 +1,4 @@
-//! The binary `stillgate-lab`: its experiments, its reports, and how they refuse what cannot be measured.
+//! The binary `stillgate-lab`: its experiments, its reports, and how they refuse invalid measurements.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 

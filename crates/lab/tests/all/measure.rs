@@ -16,7 +16,8 @@ fn measure_for(time: &str, words: &[&str]) -> Output {
     Command::new(LAB).arg("measure").args(words).args(["--time", time, "--connections", "4"]).output().unwrap()
 }
 
-/// Its number; the generator may be late on a busy machine, and then says so, or answers take longer than the measurement.
+/// Its number; the generator may be late on a busy machine, and then reports that, or answers take longer than the
+/// measurement.
 fn number(words: &[&str]) -> f64 {
     let mut time = "200ms";
     for _ in 0..50 {
@@ -41,7 +42,7 @@ fn figures_of_a_server() {
     assert!(cpu > 0.1 && cpu < 10_000.0, "{cpu} us");
     // Four connections, 5 ms each.
     let throughput = number(&["throughput", &responder]);
-    assert!(throughput > 0.0 && throughput < 850.0, "{throughput} requests a second");
+    assert!(throughput > 0.0 && throughput < 850.0, "{throughput} requests per second");
     let p50 = number(&["p50", &responder, "--rate", "100"]);
     assert!(p50 >= 5000.0, "{p50} us");
     let (rss, anonymous) = (number(&["rss", &responder]), number(&["anonymous", &responder]));
@@ -51,12 +52,12 @@ fn figures_of_a_server() {
 #[test]
 fn slow_servers_have_the_throughput_that_they_have() {
     let responder = |ms: u64| format!("'{LAB}' respond --address {{address}} --latency fixed:{ms}ms");
-    // More than connections and latency allow there never is; a busy machine makes it less.
+    // The limit given by connections and latency is never exceeded; a busy machine gives less.
     for (ms, most) in [(20, 200.0), (40, 100.0), (90, 44.5)] {
         attempt(|| {
             let throughput = number(&["throughput", &responder(ms)]);
-            assert!(throughput > 0.0 && throughput < 1.02 * most, "{ms} ms: {throughput} of {most} a second");
-            assert!(throughput > 0.85 * most || !keeps_time(), "{ms} ms: {throughput} of {most} a second");
+            assert!(throughput > 0.0 && throughput < 1.02 * most, "{ms} ms: {throughput} of {most} per second");
+            assert!(throughput > 0.85 * most || !keeps_time(), "{ms} ms: {throughput} of {most} per second");
         });
     }
     // Twice as long as a closed loop of 200 ms has time for.
@@ -101,7 +102,7 @@ fn show_what_takes_long() {
     let responder = format!("'{LAB}' respond --address {{address}} --latency fixed:5ms");
     let shown = |warm_up: &str| -> Vec<String> {
         let output = measure(&["p99", &responder, "--rate", "100", "--warm-up", warm_up]);
-        // None where the generator was late on a busy machine, which is an error.
+        // There is none if the generator was late on a busy machine, which is an error.
         let numbers = String::from_utf8_lossy(&output.stdout).lines().count();
         assert_eq!(numbers, usize::from(output.status.success()), "{output:?}");
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -133,5 +134,5 @@ fn what_makes_no_sense_is_refused() {
     check(&["cpu", "nginx", "--rate", "5"], "--rate is for latencies");
     check(&["cpu", "server {address}", "--config", "/dev/null"], "not by --config");
     check(&["cpu", "nginx", "--config", "/nowhere/c"], "cannot be read");
-    check(&["metric:x", &format!("'{LAB}' respond --address {{address}}")], "says nothing of its metrics");
+    check(&["metric:x", &format!("'{LAB}' respond --address {{address}}")], "the address of its metrics is unknown");
 }

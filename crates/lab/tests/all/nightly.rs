@@ -58,7 +58,7 @@ fn nights_find_a_step_and_history_says_where() {
         lab(&history, &[&words[..], &more, &[&history.commits[commit]]].concat())
     };
     let (code, stdout, stderr) = night(1);
-    // What cannot be measured leaves a night undecided.
+    // A failed measurement leaves a night undecided.
     assert_eq!(code, 2, "{stdout}{stderr}");
     assert!(stdout.contains("0 worse, 0 better, 2 unchanged") && stdout.contains("Not measured: broken"), "{stdout}");
     let (code, stdout, stderr) = night(2);
@@ -67,11 +67,11 @@ fn nights_find_a_step_and_history_says_where() {
     let page = fs::read_to_string(history.beside("night.html")).unwrap();
     assert!(page.contains("2 worse, 0 better") && page.contains("broken") && page.contains("<svg"), "{page}");
     let (_, stdout, _) = night(3);
-    // Slow creep shows against the release, though nothing changed since yesterday.
+    // A slow creep shows against the release, though nothing changed since yesterday.
     assert_eq!(stdout.matches("| **worse** |").count(), 1, "{stdout}");
     assert_eq!(lab(&history, &["verify", store.to_str().unwrap()]).0, 0);
 
-    // Some more nights, as they would be kept.
+    // Some more nights, as they would be stored.
     let file = store.join("box").read_dir().unwrap().next().unwrap().unwrap().path();
     let text = fs::read_to_string(&file).unwrap();
     let mut all = String::new();
@@ -98,7 +98,7 @@ fn nights_find_a_step_and_history_says_where() {
     let (code, _, stderr) = lab(&history, &["history", "--store", store.to_str().unwrap(), "--series", "no-such"]);
     assert_eq!((code, stderr.contains("it has size, steady")), (2, true), "{stderr}");
 
-    // A measurement taken away is a contradiction.
+    // A removed measurement is a contradiction.
     let cut = fs::read_to_string(&file).unwrap().replacen("\"first_look\":10", "\"first_look\":50", 1);
     fs::write(&file, cut).unwrap();
     assert_eq!(lab(&history, &["verify", store.to_str().unwrap()]).0, 1);
@@ -118,7 +118,7 @@ fn a_branch_of_the_repository_can_be_the_store() {
         let words = ["nightly", "--suite", "../suite.yaml", "--store", "git:bench", "--machine", "box", "--commit"];
         lab(&[&words[..], &[&history.commits[commit]]].concat())
     };
-    assert_eq!(night(0).0, 3, "there is nothing yet to compare with");
+    assert_eq!(night(0).0, 3, "nothing to compare with yet");
     let (code, stdout, stderr) = night(2);
     assert_eq!(code, 1, "yesterday's is read from the branch: {stdout}{stderr}");
     let git = |words: &[&str]| {
@@ -136,7 +136,7 @@ fn a_branch_of_the_repository_can_be_the_store() {
 
 #[test]
 fn counts_name_the_commit_and_go_on_from_the_last_night() {
-    // Commit 7 makes it larger by 3%; 8 cannot be built, and 0 to 2 do not have what is counted.
+    // Commit 7 makes it larger by 3%; 8 cannot be built, and 0 to 2 lack the counted file.
     let planned = |number: usize| {
         let value = if number < 7 { 1000 } else { 1030 };
         let mut files = vec![("value", format!("{value}\n")), ("number", format!("{number}\n"))];
@@ -145,7 +145,7 @@ fn counts_name_the_commit_and_go_on_from_the_last_night() {
         Planned { files, ..Planned::default() }
     };
     let mut commits: Vec<Planned> = (0..16).map(planned).collect();
-    // Files stay once they are there: 8 takes one away, and 9 gives it back.
+    // Files stay in later commits: 8 removes one, and 9 restores it.
     commits[8].files.push(("builds", "no\n".to_owned()));
     commits[9].files.push(("builds", "yes\n".to_owned()));
     let history = History::new(&commits);
@@ -170,7 +170,7 @@ each_commit:
     assert_eq!(code, 1, "{stdout}{stderr}");
     let line = format!("| parser \\| all | +3.0% | {} Change 7 | **worse** |", &history.commits[7][..12]);
     assert!(stdout.contains(&line) && stdout.contains("counts: 1 worse, 0 better"), "{stdout}{stderr}");
-    assert!(stdout.contains("scattering: is no count, since it scatters"), "{stdout}");
+    assert!(stdout.contains("scattering: not a count, because it scatters"), "{stdout}");
     let page = fs::read_to_string(history.beside("night.html")).unwrap();
     assert!(page.contains("Change 7") && page.contains("counts: 1 worse"), "{page}");
     let counted = || fs::read_to_string(history.beside("counted")).unwrap().lines().count();
@@ -178,11 +178,11 @@ each_commit:
     // Both sides of the change four times, 11 twice, and some others once.
     assert!((8..=14).contains(&before), "{before}");
 
-    // The next night goes on from there, and nothing changed.
+    // The next night continues from there, and nothing changed.
     let (code, stdout, stderr) = night(15, &[]);
     assert_eq!((code, counted() - before), (0, 3), "15 twice, and 13: {stdout}{stderr}");
     assert!(stdout.contains("Counted on 3 commits") && stdout.contains("no count changed"), "{stdout}");
-    // There is nothing more to count.
+    // Nothing is left to count.
     let (code, stdout, stderr) = night(15, &[]);
     assert_eq!((code, counted() - before), (3, 3), "{stdout}{stderr}");
     assert_eq!(lab(&history, &["verify", "../store"]).0, 0);
@@ -205,7 +205,8 @@ fn a_count_with_two_states_changed_nowhere() {
     let commits: Vec<Planned> =
         (0..6).map(|number| Planned { files: vec![("number", format!("{number}\n"))], ..Planned::default() }).collect();
     let history = History::new(&commits);
-    // The last commit twice, then 0, 4, 2, 1 and 3: as if 3 and 5 changed it. What is counted again is at one or the other.
+    // The last commit twice, then 0, 4, 2, 1 and 3: as if 3 and 5 changed it. Repeated counts are in one state or the
+    // other.
     let suite = "
 each_commit:
   build: 'true'
@@ -220,7 +221,7 @@ each_commit:
     let more = [cache.to_str().unwrap(), "--since", &history.commits[0]];
     let (_, stdout, stderr) = lab(&history, &[&words[..], &more].concat());
     assert!(
-        stdout.contains("states: is no count, since it scatters: [100.0, 100.0, 150.0, 100.0]"),
+        stdout.contains("states: not a count, because it scatters: [100.0, 100.0, 150.0, 100.0]"),
         "{stdout}{stderr}"
     );
     assert!(stdout.contains("no count changed"), "{stdout}{stderr}");
@@ -294,7 +295,7 @@ series:
     let latency = last("latency");
     assert_eq!(latency["raw"].as_array().unwrap().len(), latency["values"].as_array().unwrap().len());
     assert!(latency["beside"][0]["raw"][3].is_string(), "{latency}");
-    // Alike for each measurement of a commit, and so one file.
+    // Equal for each measurement of a commit, and so one file.
     let foreign = last("foreign");
     assert!(foreign["raw"][0] == foreign["raw"][9] && foreign["raw"][0] != foreign["beside"][0]["raw"][0], "{foreign}");
     assert!(last("none")["raw"].is_null() && last("another figure")["raw"].is_null());
@@ -320,14 +321,14 @@ series:
     check(&foreign["raw"][0], &|path| fs::write(path, "").unwrap(), "were changed or cut off");
     assert_eq!(verify().0, 0);
 
-    // A measurement that is not what its histograms give.
+    // A measurement that does not match its histograms.
     let file = fs::read_dir(history.beside("store/box")).unwrap().map(|entry| entry.unwrap().path());
     let file = file.filter(|path| path.extension().is_some()).last().unwrap();
     let text = fs::read_to_string(&file).unwrap();
     let value = latency["values"][0].to_string();
     fs::write(&file, text.replace(&value, &format!("1{value}"))).unwrap();
     let (code, stdout, _) = verify();
-    // How many of its digits are shown is the library's business.
+    // The number of shown digits depends on the library.
     let raw = latency["raw"][0].as_str().unwrap();
     assert!(
         code == 1 && stdout.contains(&format!("its raw data {raw} give ")) && stdout.contains(", not 1"),
@@ -380,7 +381,7 @@ series:
     assert_eq!(line["cut_short"], "interrupted");
     fs::remove_file(history.beside("count.hangs")).unwrap();
 
-    // There is no time for the second look, which the first one asks for.
+    // There is no time for the second look, which the first one requires.
     let (code, stdout, stderr) = said(&night(1, 0, &["--budget", "1ms"]).output().unwrap());
     assert_eq!((code, stdout.contains("0 unchanged, 1 undecided")), (2, true), "{stdout}{stderr}");
     assert_eq!((count(&lines()[1]["values"]), &lines()[1]["cut_short"]), (10, &"budget".into()));
@@ -388,7 +389,7 @@ series:
     assert_eq!((code, stdout.contains("1 worse")), (1, true), "{stdout}");
     assert_eq!(lab(&history, &["verify", "../store"]).0, 0);
 
-    // A release that does not build leaves yesterday to compare with; today's commit must build.
+    // If the release does not build, yesterday is left to compare with; today's commit must build.
     let (code, stdout, stderr) = said(&night(0, 2, &[]).output().unwrap());
     assert!(code == 2 && stdout.contains("Not measured: release"), "{stdout}{stderr}");
     let (code, stdout, stderr) = said(&night(2, 0, &[]).output().unwrap());

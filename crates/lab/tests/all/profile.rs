@@ -1,4 +1,5 @@
-//! `stillgate-lab profile` of a program in C whose split is known: by perf within a few points, by callgrind to the instruction.
+//! `stillgate-lab profile` of a program in C whose split is known: by perf within a few per cent, by callgrind to the
+//! instruction.
 
 use crate::processes::RUN_PATIENCE;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use stillgate_testkit::{eventually_within, require_tool};
 
 const LAB: &str = env!("CARGO_BIN_EXE_stillgate-lab");
 
-/// By the clock of the CPUs, in percent.
+/// With the clock of the CPUs, in percentage points.
 const POINTS_MAX: f64 = 5.0;
 
 fn planted(folder: &Path) -> PathBuf {
@@ -87,7 +88,7 @@ fn an_interrupt_ends_the_program_and_keeps_its_profile() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = planted(folder.path());
     let script = r#""$0" "$2"; touch "$1"; while :; do sleep 0.1; done"#;
-    // Half a second, so that there are samples; what is counted takes much longer.
+    // Half a second, so that there are samples; counting takes much longer.
     for (kind, rounds) in [("cpu", "2000000"), ("instructions", "20000")] {
         let (file, mark) = (folder.path().join(format!("{kind}.pb.gz")), folder.path().join(kind));
         let words = ["profile", "--kind", kind, "-o", text(&file), "--", "sh", "-c", script];

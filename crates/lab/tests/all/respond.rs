@@ -9,7 +9,7 @@ use stillgate_testkit::eventually_within;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Sends `pieces` one by one and returns all that comes until the responder ends the connection; the client ends its side.
+/// Sends `pieces` one by one and returns all output until the responder ends the connection; the client ends its side.
 fn exchange(responder: &Responder, pieces: &[&str]) -> String {
     let mut stream = responder.connect();
     stream.set_nodelay(true).unwrap();
@@ -94,14 +94,17 @@ fn a_client_that_does_not_read_gets_everything_later() {
     let responder = Responder::start(&["--body-bytes", &BODY.to_string()]);
     let mut stream = responder.connect();
     stream.write_all(GET.repeat(REQUESTS).as_bytes()).unwrap();
-    // Another client is served meanwhile, which shows that nobody waits for the first.
+    // Another client is served meanwhile, which shows that the first one blocks nothing.
     let mut other = responder.connect();
     other.write_all(GET.as_bytes()).unwrap();
     let mut some = [0; 12];
     other.read_exact(&mut some).unwrap();
     assert_eq!(&some, b"HTTP/1.1 200");
     let rss_kib_before = responder.process.rss() / 1024;
-    assert!(rss_kib_before < 20_000, "{rss_kib_before} KiB: answers are not to be kept for who does not take them");
+    assert!(
+        rss_kib_before < 20_000,
+        "{rss_kib_before} KiB: answers must not be kept for a client that does not read them"
+    );
     stream.shutdown(Shutdown::Write).unwrap();
     let mut all = Vec::new();
     stream.read_to_end(&mut all).unwrap();
@@ -158,7 +161,7 @@ fn it_ends_when_asked_and_when_its_starter_is_gone() {
         lab(&["respond", "--until-stdin-closes"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.next().unwrap().unwrap().starts_with("listening on 127.0.0.1:"));
-    // What is typed is no reason to end.
+    // Input on a terminal does not end it.
     child.stdin.as_mut().unwrap().write_all(b"x\n").unwrap();
     assert!(child.try_wait().unwrap().is_none());
     drop(child.stdin.take());

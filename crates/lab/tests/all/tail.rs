@@ -1,4 +1,4 @@
-//! The tail experiment as its users run it: small, with a bare responder in the gateway's place.
+//! The tail experiment as its users run it: small, with a bare responder in place of the gateway.
 
 use crate::processes::{RUN_PATIENCE, attempt, lab, run};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use stillgate_testkit::{Process, eventually_within, require_tool, with_longer_times};
 use tempfile::TempDir;
 
-/// Small enough for a test; nothing can be concluded from it.
+/// Small enough for a test; it allows no conclusions.
 const SMALL: [&str; 10] =
     ["--rate", "200", "--connections", "4", "--block", "300ms", "--scrape-every", "300ms", "--seed", "11"];
 
@@ -40,7 +40,7 @@ fn a_small_experiment_leaves_a_file_that_verifies() {
         let folder = TempDir::new().unwrap();
         let json = folder.path().join("tail.json");
         let done = run(&["tail"], &words(&small(&json, "2")));
-        // Nothing can be said of it.
+        // Without a verdict.
         assert_eq!(done.code, Some(3), "{}{}", done.stdout, done.stderr);
         assert!(done.stderr.contains("2 pairs cannot show a difference, however large"), "{}", done.stderr);
         assert!(done.stdout.contains("The slowest requests: void in 1 of 1: stillgate-lab ("), "{}", done.stdout);
@@ -74,7 +74,8 @@ fn hours_make_blocks_and_a_profile_shows_both_kinds() {
     let more = ["--scrape-every", "500ms", "--pairs", "1", "--spares", "0", "--json"];
     let kept = [json.to_str().unwrap(), "--profile", page.to_str().unwrap()];
     let (mut hours, mut block) = (String::new(), 0.0);
-    // Two blocks, their pauses, and as long again each time that the program got too little of the machine to be sampled.
+    // Two blocks, their pauses, and as long again each time that the program got too little of the machine to be
+    // sampled.
     with_longer_times(Duration::from_millis(3_600), "two blocks with samples", |time| {
         hours = format!("{}", time.as_secs_f64() / 3_600.0);
         let done = run(&["tail"], &[&own[..], &["--hours", &hours], &more, &kept].concat());
@@ -160,7 +161,7 @@ fn wrong_usage_is_explained() {
     check(&["nginx", "--json", "-", "--report", "page.html"], "name one with --json FILE");
     check(&["nginx", "--pairs", "1000000000000"], "at most 10000");
     check(&["nginx", "--spares", "10001"], "--spares 10001: at most 10000");
-    check(&["haproxy", "--series", "1k,0"], "a scrape of no series is none");
+    check(&["haproxy", "--series", "1k,0"], "write at least 1 series");
     check(&["nginx", "nginx"], "\"nginx, every 5 s\" would be run twice");
     check(&["haproxy", "--series", "1k,1000"], "\"haproxy, 1,000 series, every 5 s\" would be run twice");
     check(&["nginx", "--start", "/opt/nginx -x", "--metrics", "http://{address}/"], "would be run twice");
@@ -168,7 +169,7 @@ fn wrong_usage_is_explained() {
     check(&["nginx", "--json", &page, "--report", &page], "name the same file");
     check(&["nginx", "--hours", "0.001"], "--hours 0.001: 40 blocks would be shorter than 1 s");
     check(&["nginx", "--hours", "1", "--block", "1s"], "cannot be used with");
-    check(&["nginx", "--profile", "page.html"], "--profile is of one combination, and these are 2");
+    check(&["nginx", "--profile", "page.html"], "--profile needs exactly one combination, and these are 2");
     let missing = folder.path().join("missing/tail.html");
     check(&["nginx", "--report", missing.to_str().unwrap()], "its folder does not exist");
 }
@@ -184,7 +185,7 @@ fn verify_tells_changed_and_unreadable_files_apart() {
         let (ended, said) = verify(&path);
         assert!(ended == Some(code) && said.contains(message), "{name}: {ended:?} {said}");
     };
-    // Of the first layout there was; must open for ever.
+    // From the first layout; it must remain readable.
     check("kept.json", &text, 0, "verified: same verdict");
     check(
         "older.json",

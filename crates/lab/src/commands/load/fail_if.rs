@@ -1,6 +1,6 @@
 //! Conditions under which a run counts as failed: `p99>20ms`, `errors>1%`, `rate<500`.
 //!
-//! Judged from what a result file keeps of the run, so that `verify` can judge again.
+//! They are judged from the run as a result file keeps it, so that `verify` can repeat that.
 
 use crate::cli::values;
 use crate::error::Result;
@@ -10,7 +10,7 @@ use crate::result::run::RunRecord;
 use crate::tail::readable;
 use std::time::Duration;
 
-/// A condition as it was typed, and what it means.
+/// A condition as it was typed, and its meaning.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Condition {
     typed: String,
@@ -26,28 +26,28 @@ enum Comparison {
     AtMost,
 }
 
-/// What is compared, and with what.
+/// A metric and its bound.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Bound {
-    /// Requests without the answer that they should have got.
+    /// Requests without the expected answer.
     Errors(u64),
-    /// The same as a share, 0 to 1.
+    /// As a share, 0 to 1.
     ErrorShare(f64),
-    /// A percentile, as a share from 0 to 1, of the latency from the intended start of good answers.
+    /// A percentile, as a share from 0 to 1, of the latency of good answers from the intended start.
     Latency(f64, Duration),
-    /// Good answers a second.
+    /// Good answers per second.
     Rate(f64),
     /// Good answers.
     Requests(u64),
 }
 
-/// The longest first: one is the beginning of another.
+/// The longest first, because one is a prefix of another.
 const COMPARISONS: [(&str, Comparison); 4] =
     [(">=", Comparison::AtLeast), ("<=", Comparison::AtMost), (">", Comparison::Above), ("<", Comparison::Below)];
 
 const SHAPE: &str = "write METRIC>VALUE or METRIC<VALUE, for example errors>1%, p99>20ms, max>1s, rate<500";
 
-/// For clap.
+/// A `value_parser` for clap.
 pub(crate) fn condition(text: &str) -> Result<Condition, String> {
     let at = text.find(['<', '>']).ok_or(SHAPE)?;
     let (metric, rest) = text.split_at(at);
@@ -57,10 +57,10 @@ pub(crate) fn condition(text: &str) -> Result<Condition, String> {
     Ok(Condition { typed: text.trim().to_owned(), comparison, bound })
 }
 
-/// Where no condition is on errors, this one is added: what is asked of good answers is to say nothing of a run that has few.
+/// Added if there is no condition on errors: conditions on good answers must not pass a run that has few of them.
 const ERRORS_IMPLIED: &str = "errors>1%";
 
-/// The conditions of a run: those that were typed, and one on errors.
+/// The conditions of a run: the typed ones, and one on errors.
 pub(crate) fn all(typed: &[Condition]) -> Result<Vec<Condition>> {
     let is_of_errors = |condition: &Condition| matches!(condition.bound, Bound::Errors(_) | Bound::ErrorShare(_));
     let mut all = typed.to_vec();
@@ -100,7 +100,7 @@ fn percentile(metric: &str) -> Option<f64> {
     (share > 0.0).then_some(share)
 }
 
-/// Holds conditions against a run; a void one is not judged.
+/// Judges a run by conditions; a void run is not judged.
 pub(crate) fn judge(conditions: &[Condition], run: &RunRecord) -> Result<Vec<Judged>> {
     if conditions.is_empty() || !run.void.is_empty() {
         return Ok(Vec::new());
@@ -114,7 +114,7 @@ pub(crate) fn judge(conditions: &[Condition], run: &RunRecord) -> Result<Vec<Jud
                 let (failed, asked) = (readable::count(run.failed()), readable::count(run.asked()));
                 (condition.is(run.failed_share(), bound), format!("{share_percent:.3}% ({failed} of {asked})"))
             }
-            // What never came is later than any bound.
+            // A missing answer is later than any bound.
             Bound::Latency(..) if corrected.is_empty() => {
                 (matches!(condition.comparison, Comparison::Above | Comparison::AtLeast), "no good answer".to_owned())
             }
@@ -130,7 +130,7 @@ pub(crate) fn judge(conditions: &[Condition], run: &RunRecord) -> Result<Vec<Jud
     Ok(judged.collect())
 }
 
-/// Holds the conditions of a file against its run once more.
+/// Judges a file's run by its conditions again.
 pub(crate) fn again(judged: &[Judged], run: &RunRecord) -> Result<Vec<Judged>> {
     let conditions: Result<Vec<_>, String> = judged.iter().map(|judged| condition(&judged.condition)).collect();
     judge(&conditions?, run)
@@ -177,7 +177,7 @@ mod tests {
         check("errors>1.5", "a number, or a share");
         check("errors>101%", "0% to 100%");
         check("errors>NaN", "a number, or a share");
-        check("rate<fast", "requests a second");
+        check("rate<fast", "requests per second");
         check("requests<0.5", "whole number");
     }
 
@@ -230,7 +230,7 @@ mod tests {
         check("rate<99", false);
         check("requests<990", false);
         check("requests<=990", true);
-        // Answers that a check refused are no good ones.
+        // Answers that a check refused do not count as good.
         let refused = RunRecord {
             requests: 1090,
             errors: 105,

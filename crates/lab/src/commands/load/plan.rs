@@ -1,4 +1,4 @@
-//! What was typed as a run that can be done, or everything that speaks against it.
+//! Turns the arguments into a run, or reports everything that is wrong with them.
 
 use super::LoadArguments;
 use crate::cli::values::Header;
@@ -12,14 +12,14 @@ use std::time::Duration;
 use stillgate_load::plan::DURATION_UNBOUNDED;
 use stillgate_load::{Arrivals, Bounds, Load, Mix, Pace, Protocol, Schedule, Target, Tls, TlsError, Trust};
 
-/// Stretches shorter than this say nothing and cost the generator its time.
+/// Shorter intervals are meaningless and cost the generator time.
 pub(super) const INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 /// The run.
 pub(super) fn load(arguments: &LoadArguments) -> Result<Load> {
     for (name, value) in [("--duration", arguments.duration), ("--timeout", Some(arguments.timeout))] {
         if value.is_some_and(|value| value.is_zero()) {
-            return Err(Error::new(format!("{name} 0: must be more than nothing; write for example {name} 10s")));
+            return Err(Error::new(format!("{name} 0: must be above zero; for example {name} 10s")));
         }
     }
     if arguments.interval < INTERVAL_MIN {
@@ -60,10 +60,10 @@ pub(super) fn load(arguments: &LoadArguments) -> Result<Load> {
     })
 }
 
-/// The measured time where nothing says how long it is.
+/// The measured time if nothing else determines it.
 const DURATION_DEFAULT: Duration = Duration::from_secs(10);
 
-/// What is known of TLS, where the URL asks for it; otherwise nothing may be said of it.
+/// The TLS options if the URL uses TLS; otherwise there may be none.
 fn tls(arguments: &LoadArguments, target: &Target) -> Result<Option<Tls>> {
     let said = [
         ("--cacert", arguments.cacert.is_some()),
@@ -91,7 +91,7 @@ fn tls(arguments: &LoadArguments, target: &Target) -> Result<Option<Tls>> {
     Tls::new(&trust, name, arguments.http2).map(Some).map_err(|error| Error::new(option(error)))
 }
 
-/// What is written replaces nothing else that is written or read.
+/// An output file must not replace another file that is read or written.
 fn files_of_their_own(arguments: &LoadArguments) -> Result {
     let body = arguments.body.as_deref().and_then(|body| body.strip_prefix('@')).map(Path::new);
     let files = [
@@ -119,7 +119,7 @@ fn files_of_their_own(arguments: &LoadArguments) -> Result {
 /// The first of the files are written, the others read.
 const WRITTEN: usize = 2;
 
-/// Devices, such as /dev/null, take what is written by many.
+/// Devices, for example /dev/null, may be written by several.
 fn is_same_file(a: &Path, b: &Path) -> bool {
     let whole = |path: &Path| {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -140,7 +140,8 @@ fn pace(arguments: &LoadArguments) -> Pace {
     }
 }
 
-/// As asked; otherwise one a CPU that is given, or half of those there are: the other half is for a target on this machine.
+/// The number that was given; otherwise one per given CPU, or half of all CPUs: the other half is for a target on this
+/// machine.
 fn threads(arguments: &LoadArguments) -> Result<usize> {
     let connections = arguments.connections;
     match (arguments.threads, &arguments.cpus) {

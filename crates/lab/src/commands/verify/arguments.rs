@@ -1,7 +1,8 @@
-//! What was typed, held against the design: the figures that decide how much counts as a difference are the ones that were asked
-//! for.
+//! The typed arguments, checked against the design: the figures that decide how large a difference counts must be those
+//! that were requested.
 //!
-//! Only what was typed is compared, and only where this version understands it: another one may have had other options.
+//! Only typed options are compared, and only those that this version understands: another one may have had other
+//! options.
 
 use super::{Difference, difference};
 use crate::cli::Cli;
@@ -111,7 +112,7 @@ impl Typed<'_> {
         }
     }
 
-    /// Blocks as long as the hours make them. Files of the first versions have no plan, and no hours.
+    /// Blocks are as long as the hours make them. Files of the first versions have no plan and no hours.
     fn hours(&mut self, design: &TailDesign) {
         if let Ok(Some(hours)) = self.matches.try_get_one::<f64>("hours")
             && let Ok(block_s) = block_s(design, design.plan.len(), *hours)

@@ -1,4 +1,4 @@
-//! What of a comparison was decided before its first pair, held against the pairs there are.
+//! Checks the pairs of a comparison against what was decided before its first pair.
 
 use super::runs::{self, Rules};
 use super::{Difference, difference};
@@ -33,7 +33,7 @@ pub(super) fn check(compared: &CompareResult, found: &mut Vec<Difference>) -> Re
                     late_share_max: Bounds::default().late_share_max,
                     duration: Duration::try_from_secs_f64(duration_s).unwrap_or_default(),
                 };
-                // Files of the first versions do not tell what was late.
+                // Files of the first versions do not record lateness.
                 if !rules.late.is_zero() {
                     runs::check(&format!("pairs[{number}].{side}.{what}"), run, &rules, found)?;
                 }
@@ -43,12 +43,13 @@ pub(super) fn check(compared: &CompareResult, found: &mut Vec<Difference>) -> Re
     Ok(())
 }
 
-/// Looks are none or those of the plan: others may have been chosen with the data in view.
+/// Looks are none or the planned ones: others may have been chosen after seeing the data.
 fn check_looks(compared: &CompareResult, found: &mut Vec<Difference>) {
     let design = &compared.design;
     let planned =
         |counted: bool| looks::plan(design.pairs, design.alpha, measures::family(design.comparisons().len(), counted));
-    // Whether instructions were to be counted is not kept; where they could not be, they were all the same.
+    // Whether instructions were requested is not stored; where they could not be counted, they were requested
+    // nevertheless.
     let is_plan = looks::are_planned(design);
     if !is_plan {
         found.push(difference("design.looks", format!("{:?}", design.looks), format!("none, or {:?}", planned(true))));
@@ -184,7 +185,7 @@ mod tests {
         assert!(error.contains("no record of C"), "{error}");
     }
 
-    /// A, a B like it, and a slower C, every two of them compared.
+    /// A, a B like it, and a slower C, all compared with each other.
     fn three() -> Value {
         let mut file = whole(&[]);
         file["design"]["builds"] = 3.into();

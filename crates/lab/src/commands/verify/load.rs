@@ -1,4 +1,4 @@
-//! What stands at the top of the result of a load, held against the run that is kept with it, and made again from that.
+//! Checks the top-level figures of a load result against the run that is stored with it, and recomputes them from it.
 
 use super::runs::{self, Rules};
 use super::{Difference, compare_json, json};
@@ -9,14 +9,14 @@ use crate::result::load::{LoadResult, PartHistograms};
 use crate::result::run::Percentiles;
 use std::time::Duration;
 
-/// Afterwards, all of it is what the run gives.
+/// Afterwards, all of it follows from the run.
 pub(super) fn check(load: &mut LoadResult, found: &mut Vec<Difference>) -> Result {
     if let Some(design) = &load.design {
         let duration = |seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default();
         let rules = Rules {
             late: duration(design.late_s),
             late_share_max: design.late_share_max,
-            // Where requests are counted, the time that they took is the one that was meant.
+            // If requests are counted, the time that they took is the planned duration.
             duration: duration(match (design.requests, design.duration_s) {
                 (None, Some(seconds)) => seconds,
                 _ => load.run.elapsed_s,
@@ -26,7 +26,7 @@ pub(super) fn check(load: &mut LoadResult, found: &mut Vec<Difference>) -> Resul
         runs::check_points("", &load.run, &load.points, found)?;
     }
     let again = again(load)?;
-    // What is not made again is the same in both.
+    // Parts that are not recomputed are equal in both.
     compare_json("", &json(&*load)?, &json(&again)?, found);
     *load = again;
     Ok(())
@@ -51,7 +51,7 @@ fn again(load: &LoadResult) -> Result<LoadResult> {
         void_reasons: run.void.clone(),
         rate_intended: run.rate_intended,
         rate_achieved: run.rate_achieved,
-        // In older files the rate is its only other trace.
+        // In older files it is the only other trace of the rate.
         answered_in_time: match (run.answered_in_time, &load.design) {
             (Some(answered), _) => answered,
             (None, Some(_)) => (run.rate_achieved * run.elapsed_s).round() as u64,
@@ -115,7 +115,7 @@ mod tests {
         });
         let experiment = Experiment::Load(Box::new(serde_json::from_value(result).unwrap()));
         let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
-        // Its figures at the top are those of its run.
+        // Its top-level figures are those of its run.
         let made = made_again(ResultFile::new(arguments, Environment::default(), experiment)).unwrap();
         json(&made.result).unwrap()
     }

@@ -1,5 +1,5 @@
-//! What a run says of itself, held against its histograms: whether it is void decides which data count, so it is not taken at its
-//! word.
+//! Checks a run's claims against its histograms: whether it is void decides which data count, so the claim alone is not
+//! trusted.
 
 use super::{Difference, difference};
 use crate::error::{Error, Result};
@@ -12,20 +12,20 @@ use stillgate_load::ErrorKind;
 use stillgate_load::outcome::{LATENCY_NS_MAX, PAUSE_CLOSED};
 use stillgate_load::verdict::{CPU_SHARE_FULL, late_max};
 
-/// Histograms keep three digits, and points are read off others than the run.
+/// Histograms keep three digits, and points are read from other histograms than the run's.
 const HISTOGRAM_DIFFERENCE_MAX: f64 = 2e-3;
 
-/// What made a run void when it was done.
+/// The rules by which a run was void when it was done.
 pub(super) struct Rules {
     /// A start later than this is late.
     pub(super) late: Duration,
-    /// The share that may be.
+    /// The share that may be late.
     pub(super) late_share_max: f64,
-    /// The time that was to be measured.
+    /// The planned measured time.
     pub(super) duration: Duration,
 }
 
-/// Whether it is void, and whether it counts what its histograms count.
+/// Checks whether it is void, and whether it counts as many as its histograms.
 pub(super) fn check(path: &str, run: &RunRecord, rules: &Rules, found: &mut Vec<Difference>) -> Result {
     let decoded = |what: &str, text: &str| {
         histogram::decode(text).map_err(|error: Error| error.context(format_args!("{path}.{what}")))
@@ -37,10 +37,10 @@ pub(super) fn check(path: &str, run: &RunRecord, rules: &Rules, found: &mut Vec<
     if !run.void.is_empty() && !may_be_void(run, &lateness, rules) {
         found.push(difference(format!("{path}.void"), run.void.join("; "), "it stands"));
     }
-    // Read even where nothing follows from them: what cannot be read is damaged.
+    // Read even where nothing follows from them: an unreadable histogram means damage.
     let counted = decoded("uncorrected", &run.uncorrected)?.len();
     let corrected = decoded("corrected", &run.corrected)?.len();
-    // Files of the first versions count otherwise.
+    // Files of the first versions count differently.
     if run.missed_starts.is_none() {
         return Ok(());
     }
@@ -72,7 +72,7 @@ pub(super) fn check(path: &str, run: &RunRecord, rules: &Rules, found: &mut Vec<
     Ok(())
 }
 
-/// Whether stretches of a run are stretches of this run.
+/// Checks that the points of a run belong to this run.
 pub(super) fn check_points(path: &str, run: &RunRecord, points: &[Point], found: &mut Vec<Difference>) -> Result {
     if run.missed_starts.is_none() {
         return Ok(());
@@ -82,12 +82,12 @@ pub(super) fn check_points(path: &str, run: &RunRecord, points: &[Point], found:
     if requests != run.requests {
         found.push(difference(path.clone(), format!("{requests} requests"), format!("{} requests", run.requests)));
     }
-    // In a closed loop both are the same.
+    // In a closed loop both are equal.
     let text = if run.rate_intended.is_some() { &run.corrected } else { &run.uncorrected };
     let histogram = histogram::decode(text)?;
     let slowest_us = histogram::max_us(&histogram);
     let told_us = points.iter().map(|point| point.max_us).fold(0.0, f64::max);
-    // What never came about or was cut off may lie behind the last stretch that was told of.
+    // Requests that never started or were cut off may be after the last reported interval.
     let slack_us = HISTOGRAM_DIFFERENCE_MAX * slowest_us;
     let all_told = histogram.len() == run.good() + run.failed_by(ErrorKind::Timeout);
     if told_us > slowest_us + slack_us || (all_told && told_us < slowest_us - slack_us) {
@@ -96,7 +96,7 @@ pub(super) fn check_points(path: &str, run: &RunRecord, points: &[Point], found:
     Ok(())
 }
 
-/// Why it must be void, where that is certain.
+/// The reason why it must be void, where that is certain.
 fn must_be_void(run: &RunRecord, lateness: &Histogram<u64>, rules: &Rules) -> Option<String> {
     let bound_ns = nanos(rules.late);
     let late = lateness.count_between(lateness.highest_equivalent(bound_ns) + 1, LATENCY_NS_MAX);
@@ -111,7 +111,7 @@ fn must_be_void(run: &RunRecord, lateness: &Histogram<u64>, rules: &Rules) -> Op
     paused.then(|| format!("void: the generator stood still for {sum_s} s"))
 }
 
-/// Whether something that is kept explains it. A value at the bound may have been on either side.
+/// Whether something in the file explains it. A value at the bound may have been on either side.
 fn may_be_void(run: &RunRecord, lateness: &Histogram<u64>, rules: &Rules) -> bool {
     let bound_ns = nanos(rules.late);
     let late = lateness.count_between(lateness.lowest_equivalent(bound_ns), LATENCY_NS_MAX);
@@ -120,7 +120,7 @@ fn may_be_void(run: &RunRecord, lateness: &Histogram<u64>, rules: &Rules) -> boo
     is_late(late, lateness, rules) || run.requests == 0 || paused || full
 }
 
-/// The rule of the first versions, which knew no chance.
+/// The rule of the first versions, which did not allow for chance.
 fn is_late(late: u64, lateness: &Histogram<u64>, rules: &Rules) -> bool {
     late > 1 && late as f64 > rules.late_share_max * lateness.len() as f64
 }

@@ -1,6 +1,6 @@
-//! A store, held against the rules of `nightly`: both looks are as large as they should be, a second one was taken where the first
-//! asks for it, and raw data are there, whole, and give what was measured. Verdicts are in no store: they are made from the
-//! measurements each time.
+//! Checks a store against the rules of `nightly`: both looks are as large as they should be, a second one was taken
+//! where the first requires it, and raw data are there, complete, and give the measured values. Verdicts are not
+//! stored: they are computed from the measurements each time.
 
 use super::{EXIT_DIFFERENT, is_same};
 use crate::compare::alone::RawReading;
@@ -10,7 +10,7 @@ use crate::store::{self, Line, raw};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// What is said of a store, with the exit code.
+/// The report about a store, with the exit code.
 pub(super) fn verify(path: &Path) -> Result<(String, u8)> {
     let contents = store::read(path)?;
     let left = raw::unreferred(path, &contents)?.len();

@@ -1,5 +1,5 @@
-//! What of a tail experiment was decided before its first block, held against the blocks there are: a cell that is left out, an
-//! order that was chosen with the data in view, or a pair more or less than the rule asks for, would show only what pleases.
+//! Checks the blocks of a tail experiment against what was decided before its first block: a cell left out, an order
+//! chosen after seeing the data, or a pair more or less than the rule requires would show only what pleases.
 
 use super::runs::{self, Rules};
 use super::{Difference, difference};
@@ -10,7 +10,7 @@ use crate::tail::{design, run};
 use std::time::Duration;
 use stillgate_load::Bounds;
 
-/// Clocks are set, and a block's measured time is told by another one than its beginning.
+/// Clocks are adjusted, and a block's measured time comes from another clock than its beginning.
 const CLOCK_SLACK_S: f64 = 0.25;
 
 pub(super) fn check(tail: &TailResult, found: &mut Vec<Difference>) -> Result {
@@ -32,7 +32,7 @@ pub(super) fn check(tail: &TailResult, found: &mut Vec<Difference>) -> Result {
     Ok(())
 }
 
-/// Cells are those of the plan, in its order. One that is missing must have failed, unless the experiment ended before it.
+/// Cells are those of the plan, in its order. A missing one must have failed, unless the experiment ended before it.
 fn check_plan(tail: &TailResult, found: &mut Vec<Difference>) {
     let plan = &tail.design.plan;
     for (index, two) in tail.cells.windows(2).enumerate() {
@@ -51,7 +51,7 @@ fn check_plan(tail: &TailResult, found: &mut Vec<Difference>) {
     for (index, cell) in tail.cells.iter().enumerate() {
         let planned = plan.get(cell.number);
         if planned != Some(&as_planned(cell)) {
-            let planned = planned.map_or("no such cell is in the design".to_owned(), run::title_of);
+            let planned = planned.map_or("the design has no cell like this".to_owned(), run::title_of);
             found.push(difference(format!("cells[{index}]"), run::title_of(&as_planned(cell)), planned));
         }
     }
@@ -74,8 +74,9 @@ fn has_failed(tail: &TailResult, planned: &Planned) -> bool {
     tail.failures.iter().any(|failure| failure.starts_with(&title))
 }
 
-/// The blocks must have been run in the order that the seed gives, and as many of them as are due: others could have been chosen
-/// with the data in view. Of what the experiment ended before, or the cell failed before, the verdict says that it is unfinished.
+/// The blocks must have been run in the order that the seed gives, and as many of them as are due: others could have
+/// been chosen after seeing the data. If the experiment ended or the cell failed before, the verdict says that it is
+/// unfinished.
 fn check_order(tail: &TailResult, found: &mut Vec<Difference>) -> Result {
     let words = |(pair, arm): (usize, Arm)| format!("pair {pair} {arm:?}").to_lowercase();
     for (index, cell) in tail.cells.iter().enumerate() {
@@ -84,7 +85,7 @@ fn check_order(tail: &TailResult, found: &mut Vec<Difference>) -> Result {
             .due(&tail.design);
         let planned = design::order(tail.design.seed, cell.number, tail.design.pairs + tail.design.spares);
         let is_last = index + 1 == tail.cells.len();
-        // Files of the first versions have no plan, and so no cell of it can be said to have failed.
+        // Files of the first versions have no plan, so no cell of it can be said to have failed.
         if !is_last
             && cell.blocks.len() < 2 * due
             && !tail.design.plan.is_empty()
@@ -102,7 +103,7 @@ fn check_order(tail: &TailResult, found: &mut Vec<Difference>) -> Result {
                 found.push(difference(
                     format!("cells[{index}].blocks[{number}]"),
                     words((block.pair, block.arm)),
-                    drawn.map_or(format!("no such block: by design and void blocks, {due} pairs are due"), words),
+                    drawn.map_or(format!("no block like this: by design and void blocks, {due} pairs are due"), words),
                 ));
             }
         }
@@ -110,7 +111,7 @@ fn check_order(tail: &TailResult, found: &mut Vec<Difference>) -> Result {
     Ok(())
 }
 
-/// One block after the other.
+/// Blocks follow each other in time.
 fn check_times(tail: &TailResult, found: &mut Vec<Difference>) {
     let blocks = || {
         let cells = tail.cells.iter().enumerate();
@@ -144,7 +145,8 @@ mod tests {
     use crate::result::{Experiment, ResultFile};
     use crate::tail::{analysis, synthetic};
 
-    /// Two cells of 9 pairs and up to 3 spare ones. The first cell has `done` pairs, in those of `late` the generator was late.
+    /// Two cells of 9 pairs and up to 3 spare ones. The first cell has `done` pairs; the generator was late in those of
+    /// `late`.
     fn file(done: usize, late: &[usize], change: impl FnOnce(&mut TailResult)) -> ResultFile {
         let mut file = synthetic::file(7, 9, 0.0);
         let Experiment::Tail(tail) = &mut file.experiment else { panic!("synthetic files are of this kind") };
@@ -168,12 +170,12 @@ mod tests {
         check(file(11, &[2, 5], |_| {}), &[]);
         check(file(12, &[2, 9, 10], |_| {}), &[]);
         check(file(12, &[2, 9, 10, 11], |_| {}), &[]);
-        // One more, though enough were sound; whatever became of it.
+        // One pair more, though enough were sound.
         check(file(10, &[], |_| {}), &["cells[0].blocks[18]", "cells[0].blocks[19]"]);
         check(file(10, &[9], |_| {}), &["cells[0].blocks[18]", "cells[0].blocks[19]"]);
         check(file(12, &[2, 5], |_| {}), &["cells[0].blocks[22]", "cells[0].blocks[23]"]);
         check(file(11, &[2, 5], |tail| tail.design.spares = 1), &["cells[0].blocks[20]", "cells[0].blocks[21]"]);
-        // One less, though spares were left and later cells run.
+        // One pair less, though spares were left and later cells run.
         check(file(10, &[2, 5], |_| {}), &["cells[0].blocks"]);
         check(file(8, &[], |_| {}), &["cells[0].blocks"]);
         check(file(9, &[2], |_| {}), &["cells[0].blocks"]);

@@ -1,6 +1,6 @@
-//! Repositories made for tests: commits whose files say what is measured, made at once by `git fast-import`.
+//! Repositories made for tests: commits whose files determine the measurements, made at once by `git fast-import`.
 
-// Each test file uses its part of this.
+// Each test file uses a part of this.
 #![allow(dead_code)]
 
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ pub(crate) struct History {
 #[derive(Clone, Default)]
 pub(crate) struct Planned {
     pub(crate) files: Vec<(&'static str, String)>,
-    /// In place of the one before; numbers begin with 0.
+    /// Replaces the commit before as parent; numbers begin with 0.
     pub(crate) parent: Option<usize>,
     pub(crate) merged: Option<usize>,
 }
@@ -76,12 +76,12 @@ impl History {
         self.folder.path().join("a repository")
     }
 
-    /// For files beside the repository.
+    /// A path for files beside the repository.
     pub(crate) fn beside(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// `stillgate-lab bisect` from the first commit to the last, not yet run.
+    /// `stillgate-lab bisect` from the first commit to the last, not started yet.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stillgate-lab"));
         command.arg("bisect").arg("--repo").arg(self.path()).arg("--cache").arg(self.beside("a cache")).args(words);

@@ -1,6 +1,6 @@
-//! The real binary as processes: a responder that is waited for, and loads that are run to their end.
+//! The real binary as processes: a responder, and loads that are run to their end.
 
-// Each test file uses its part of this.
+// Each test file uses a part of this.
 #![allow(dead_code)]
 
 use serde_json::Value;
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use stillgate_testkit::{Process, eventually_within};
 use tempfile::TempDir;
 
-/// Longer than any run of these tests takes, on a machine that does much else, too.
+/// Longer than any run of these tests takes, even on a busy machine.
 pub(crate) const RUN_PATIENCE: Duration = Duration::from_secs(1200);
 
-/// Between two looks at a process.
+/// Interval of polling a process.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A `stillgate-lab` command, not yet run.
+/// A `stillgate-lab` command, not started yet.
 pub(crate) fn lab(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stillgate-lab"));
     command.args(arguments);
@@ -46,14 +46,14 @@ impl Responder {
         format!("http://{}/", self.address)
     }
 
-    /// A connection that gives up a read in time.
+    /// A connection with a read timeout.
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(RUN_PATIENCE)).unwrap();
         stream
     }
 
-    /// What it says at its end.
+    /// Its final output.
     pub(crate) fn end(mut self) -> String {
         self.process.signal("TERM");
         assert!(self.process.wait().success());
@@ -94,7 +94,7 @@ pub(crate) fn run(command: &[&str], arguments: &[&str]) -> Ended {
     let deadline = Instant::now() + RUN_PATIENCE;
     let mut is_over = false;
     while !is_over && Instant::now() < deadline {
-        // Not a busy loop: the load has the CPU.
+        // Not a busy loop: the load needs the CPU.
         std::thread::sleep(POLL_INTERVAL);
         is_over = child.try_wait().unwrap().is_some();
     }
@@ -103,7 +103,7 @@ pub(crate) fn run(command: &[&str], arguments: &[&str]) -> Ended {
     }
     let status = child.wait().unwrap();
     let [stdout, stderr] = [out, err].map(|path| std::fs::read_to_string(path).unwrap());
-    assert!(is_over, "{command:?} {arguments:?} goes on and on: {stdout}{stderr}");
+    assert!(is_over, "{command:?} {arguments:?} does not end: {stdout}{stderr}");
     Ended { code: status.code(), stdout, stderr }
 }
 
@@ -112,12 +112,12 @@ pub(crate) fn load(arguments: &[&str]) -> Ended {
     run(&["load"], arguments)
 }
 
-/// A load whose JSON is read; it must have ended with `code`.
+/// A load with JSON output; it must end with `code`.
 pub(crate) fn load_json(arguments: &[&str], code: i32) -> Value {
     load_json_of(arguments, &[code])
 }
 
-/// One whose figures are not looked at: it may be void, as a busy machine makes it.
+/// A load whose figures do not matter: it may be void on a busy machine.
 pub(crate) fn load_json_or_void(arguments: &[&str]) -> Value {
     load_json_of(arguments, &[0, 3])
 }
@@ -129,7 +129,7 @@ fn load_json_of(arguments: &[&str], codes: &[i32]) -> Value {
     serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {}", done.stdout))
 }
 
-/// A load that goes on, a line of its log a stretch.
+/// A running load with a log line per interval.
 pub(crate) struct Loading {
     pub(crate) process: Process,
     folder: TempDir,
@@ -145,14 +145,14 @@ impl Loading {
         Loading { process, folder }
     }
 
-    /// Waits until some stretches are over.
+    /// Waits until some intervals are over.
     pub(crate) fn stretches(&self, count: usize) {
-        eventually_within(RUN_PATIENCE, &format!("{count} stretches of the load"), || {
+        eventually_within(RUN_PATIENCE, &format!("{count} intervals of the load"), || {
             self.process.log().lines().filter(|line| line.contains(" s  ")).count() >= count
         });
     }
 
-    /// Waits for its end: exit code, JSON if any was written, and everything it printed.
+    /// Waits for its end: exit code, JSON if any was written, and all its output.
     pub(crate) fn finish(mut self) -> (Option<i32>, Option<Value>, String) {
         let mut status = None;
         eventually_within(RUN_PATIENCE, "the end of the load", || {
@@ -165,11 +165,11 @@ impl Loading {
     }
 }
 
-/// How often what compares times may fail before it is taken for wrong. A machine that stands still for a moment by itself cannot be told
-/// from what the test has stopped; who measures wrong does so each time.
+/// How often a comparison of times may fail before it counts as wrong. A machine that stands still for a moment cannot
+/// be distinguished from the process that the test has stopped; a wrong measurement fails every time.
 const ATTEMPTS: usize = 3;
 
-/// Runs what compares times, again where the machine may have been in the way.
+/// Runs a comparison of times, again if the machine may have been in the way.
 pub(crate) fn attempt(check: impl Fn()) {
     for _ in 1..ATTEMPTS {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(&check)).is_ok() {
@@ -179,8 +179,8 @@ pub(crate) fn attempt(check: impl Fn()) {
     check();
 }
 
-/// Whether the machine wakes a sleeper in time now. Where it does not, it has far more to do than these tests: they then check what
-/// such a machine cannot change, and not how fast it is.
+/// Whether the machine wakes a sleeper in time now. If not, it is too busy for these tests: they then check what such a
+/// machine cannot change, and not how fast it is.
 pub(crate) fn keeps_time() -> bool {
     const NAP: Duration = Duration::from_millis(5);
     (0..40).all(|_| {

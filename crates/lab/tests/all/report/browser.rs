@@ -1,4 +1,4 @@
-//! Chromium without a window: what it makes of a page, and the picture it paints.
+//! Headless Chromium: the elements of a page, and the rendered picture.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,7 +11,7 @@ use stillgate_testkit::{require_tool, run_tool};
 /// A browser that takes longer hangs.
 const SECONDS_MAX: &str = "1200";
 
-/// Says the elements of all pages, as JSON in base64, for what is dumped is escaped.
+/// Prints the elements of all pages, as JSON in base64, because the dump is escaped.
 const FRAMES: &str = r#"<!DOCTYPE html><html lang="en"><body><p id="said"></p><script>
 const loaded = url => new Promise(done => {
     const frame = document.createElement('iframe');
@@ -27,7 +27,7 @@ Promise.all(URLS.map(loaded)).then(all => {
 });
 </script></body></html>"#;
 
-/// What the browser is asked for, and by which width and scheme.
+/// The page for the browser, with its width and colour scheme.
 pub(crate) struct Browser<'a> {
     pub(crate) width: u32,
     pub(crate) dark: bool,
@@ -38,7 +38,8 @@ impl Browser<'_> {
     /// The page's elements when it is loaded and its scripts, if any, have run.
     ///
     /// # Panics
-    /// When the console says anything: refused by the policy, not parsed, not found.
+    ///
+    /// If the console has any message: refused by the policy, not parsed, not found.
     #[track_caller]
     pub(crate) fn dom(&self) -> String {
         let output = self.run(&["--dump-dom", "--virtual-time-budget=4000"]);
@@ -48,6 +49,7 @@ impl Browser<'_> {
     /// The elements of many pages, each in a frame of one: a browser takes longer to start than a page.
     ///
     /// # Panics
+    ///
     /// As [`Browser::dom`].
     #[track_caller]
     pub(crate) fn doms(pages: &[PathBuf]) -> Vec<String> {
@@ -61,7 +63,7 @@ impl Browser<'_> {
         serde_json::from_slice(&STANDARD.decode(said).unwrap()).unwrap()
     }
 
-    /// The upper part of the page as it is painted.
+    /// The upper part of the rendered page.
     #[track_caller]
     pub(crate) fn screenshot(&self) -> Picture {
         let file = self.page.with_extension("png");
@@ -69,7 +71,7 @@ impl Browser<'_> {
         Picture::decode(&fs::read(&file).unwrap())
     }
 
-    /// The page on paper.
+    /// The printed page.
     #[track_caller]
     pub(crate) fn printed(&self) -> Paper {
         let file = self.page.with_extension("pdf");
@@ -115,21 +117,21 @@ impl Browser<'_> {
         let log = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "chromium failed: {}\n{log}", output.status);
         let console: Vec<&str> = log.lines().filter(|line| line.contains("CONSOLE")).collect();
-        assert!(console.is_empty(), "the console says: {}", console.join("\n"));
+        assert!(console.is_empty(), "the console shows: {}", console.join("\n"));
         output.stdout
     }
 }
 
 /// A PDF as Chromium writes it: its texts are compressed, its objects are not.
 pub(crate) struct Paper {
-    /// All of it but the moments at which it was made.
+    /// All of it without the times of its creation.
     pub(crate) timeless: String,
 }
 
 impl Paper {
     fn of(pdf: &[u8]) -> Paper {
-        assert!(pdf.starts_with(b"%PDF-"), "no PDF");
-        // A character a byte: what is compared and counted is ASCII.
+        assert!(pdf.starts_with(b"%PDF-"), "not a PDF");
+        // One character per byte: everything that is compared and counted is ASCII.
         let text: String = pdf.iter().map(|&byte| char::from(byte)).collect();
         let dated = |line: &&str| ["/CreationDate", "/ModDate"].iter().any(|key| line.starts_with(key));
         Paper { timeless: text.split('\n').filter(|line| !dated(line)).collect::<Vec<_>>().join("\n") }
@@ -139,7 +141,7 @@ impl Paper {
         self.lines("<</Type /Page")
     }
 
-    /// Elements of a kind, such as `Table`, in what a screen reader is told of the paper: those that are shown on it.
+    /// Elements of a kind, for example `Table`, in the structure for screen readers: those that are shown on paper.
     pub(crate) fn elements(&self, kind: &str) -> usize {
         self.lines(&format!("/S /{kind}"))
     }
@@ -156,7 +158,7 @@ pub(crate) struct Picture {
 }
 
 impl Picture {
-    /// Of the PNGs that Chromium writes: eight bits a channel, not interlaced.
+    /// Decodes the PNGs that Chromium writes: eight bits per channel, not interlaced.
     fn decode(png: &[u8]) -> Picture {
         let number = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap()) as usize;
         let (width, height) = (number(16), number(20));
@@ -192,7 +194,7 @@ impl Picture {
         sum as f64 / (self.pixels.len() as f64 * 3.0 * 255.0)
     }
 
-    /// How many colours are in it.
+    /// The number of different colours.
     pub(crate) fn colours(&self) -> usize {
         let mut all = self.pixels.clone();
         all.sort_unstable();

@@ -1,16 +1,16 @@
-//! What can be said of a page by its elements alone: nothing active in it, and what assistive technology needs is there.
+//! Checks of a page's elements: nothing active is in it, and everything that assistive technology needs is there.
 //!
 //! It reads the browser's own serialisation (`--dump-dom`), which quotes every attribute, and no other HTML.
 
 use std::collections::{HashMap, HashSet};
 
-/// An opening tag; of the text after it, what stands before the next tag.
+/// An opening tag; with the text after it up to the next tag.
 #[derive(Debug)]
 pub(crate) struct Element {
     pub(crate) name: String,
     pub(crate) attributes: HashMap<String, String>,
     pub(crate) text: String,
-    /// Of all elements around it.
+    /// Tags of all elements around it.
     pub(crate) within: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn elements(page: &str) -> Vec<Element> {
     all
 }
 
-/// Panics with every fault of a page.
+/// Panics with all faults of a page.
 #[track_caller]
 pub(crate) fn check(page: &str) {
     let all = elements(page);
@@ -63,7 +63,7 @@ pub(crate) fn check(page: &str) {
         if let Some(id) = element.attributes.get("id")
             && !ids.insert(id.as_str())
         {
-            faults.push(format!("the id {id} is there twice"));
+            faults.push(format!("the id {id} occurs twice"));
         }
     }
     for element in &all {
@@ -87,7 +87,7 @@ fn element(tag: &str, open: &[String]) -> Element {
     Element { name: name.to_owned(), attributes, text: String::new(), within: open.to_vec() }
 }
 
-/// Where the tag ends that `text` begins with; a `>` may be within quotes.
+/// The end of the tag that `text` begins with; a `>` may be within quotes.
 fn tag_end(text: &str) -> usize {
     let mut quoted = false;
     let end = text.bytes().position(|byte| {
@@ -115,19 +115,19 @@ fn inert(element: &Element, faults: &mut Vec<String>) {
     }
 }
 
-/// What refers to an element finds it.
+/// References to elements must find them.
 fn references(element: &Element, ids: &HashSet<&str>, faults: &mut Vec<String>) {
     for key in ["href", "aria-labelledby", "aria-describedby", "for"] {
         let Some(value) = element.attributes.get(key) else { continue };
         for id in value.split_whitespace().map(|id| id.trim_start_matches('#')) {
             if !ids.contains(id) {
-                faults.push(format!("<{}> {key} refers to {id}, which is not there", element.name));
+                faults.push(format!("<{}> {key} refers to {id}, which does not exist", element.name));
             }
         }
     }
 }
 
-/// What is seen or focused has a name.
+/// Visible or focusable elements must have a name.
 fn named(element: &Element, faults: &mut Vec<String>) {
     let Element { name, attributes, within, .. } = element;
     let has = |key: &str| attributes.contains_key(key);
@@ -149,7 +149,7 @@ fn structure(all: &[Element], faults: &mut Vec<String>) {
     let count = |name: &str| all.iter().filter(|element| element.name == name).count();
     for (name, times) in [("h1", 1), ("main", 1), ("nav", 1), ("title", count("title"))] {
         if count(name) != times {
-            faults.push(format!("<{name}> is there {} times", count(name)));
+            faults.push(format!("<{name}> occurs {} times", count(name)));
         }
     }
     let mut level = 0;

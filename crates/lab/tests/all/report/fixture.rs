@@ -1,7 +1,8 @@
-//! Made-up result files whose latencies come from a small model of a server, so that a report of them looks like a real one.
+//! Made-up result files whose latencies come from a small model of a server, so that a report of them looks like a real
+//! one.
 //!
-//! They are written as JSON, not through the laboratory's own types: a second reading of the layout. Analyses are made with
-//! the plainest means, since a report makes them again.
+//! They are written as JSON, not through the laboratory's own types: a second reading of the layout. Analyses are
+//! simple, since a report recomputes them.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,10 +11,10 @@ use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 
-/// A point of a time series stands for so long.
+/// The interval of a point of a time series.
 const POINT_S: f64 = 0.1;
 
-/// Latency of an unhurried server, in microseconds.
+/// Latency of an idle server, in microseconds.
 const MEDIAN_US: f64 = 240.0;
 const SIGMA: f64 = 0.38;
 
@@ -137,7 +138,7 @@ fn cell(sweep: &Sweep, (name, series, every_s): (&str, u64, f64), stop_s: f64, r
     } else {
         format!(
             "Scraping {series} series of {name} every {every_s} s shows no difference; one of {:.2} ms at the 99.9th percentile \
-             would have been seen.",
+             would have been detected.",
             ms(&p999["minimum_detectable"])
         )
     };
@@ -186,7 +187,7 @@ fn effect(measure: &str, at: usize, seen: &[[Figures; 2]]) -> Value {
     })
 }
 
-/// A comparison in which B needs so much more CPU time, as a share.
+/// A comparison in which B needs this much more CPU time, as a share.
 pub(crate) fn compare(pairs: usize, slower: f64) -> Value {
     let mut random = Random(11);
     let mut made = Vec::new();
@@ -225,7 +226,7 @@ pub(crate) fn compare(pairs: usize, slower: f64) -> Value {
     let worse = slower > 0.02;
     let sentence = if worse {
         format!(
-            "B is worse: it needs {:.1}% more CPU time a request, and throughput is lower to match.",
+            "B is worse: it needs {:.1}% more CPU time per request, and throughput is lower to match.",
             slower * 100.0
         )
     } else {
@@ -306,10 +307,10 @@ fn file(experiment: &Value, arguments: &Value) -> Value {
     file
 }
 
-/// What the model answered.
+/// The model's answers.
 struct Run {
     latencies_ns: Vec<u64>,
-    /// Of these.
+    /// Latencies of these.
     corrected: Histogram<u64>,
     uncorrected_ns: Vec<u64>,
     points: Vec<Value>,
@@ -332,7 +333,7 @@ fn simulate(rate: f64, seconds: f64, stops: &[f64], stop_s: f64, random: &mut Ra
         let stopped = stops.iter().find(|stop| begun >= **stop && begun < **stop + stop_s);
         let wait = stopped.map_or(0.0, |stop| stop + stop_s - begun);
         run.latencies_ns.push(((own + wait) * 1e9) as u64);
-        // A client that waits for its answer before it asks again sees few of the stops.
+        // A client that waits for its answer before the next request sees few of the stops.
         let sent_in_stop = at % 40 == 0;
         run.uncorrected_ns.push(((own + if sent_in_stop { wait } else { 0.0 }) * 1e9) as u64);
     }
@@ -404,7 +405,7 @@ impl Random {
         (self.0 >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// By Box and Muller.
+    /// By the method of Box and Muller.
     fn normal(&mut self) -> f64 {
         let (a, b) = (self.uniform().max(1e-12), self.uniform());
         (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()

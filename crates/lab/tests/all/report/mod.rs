@@ -1,5 +1,5 @@
-//! `stillgate-lab report` as its reader meets it: the page in Chromium, light and dark, wide and narrow, of honest and of
-//! hostile result files.
+//! `stillgate-lab report` as its reader sees it: the page in Chromium, light and dark, wide and narrow, from honest and
+//! from hostile result files.
 
 mod browser;
 mod dom;
@@ -16,10 +16,10 @@ use std::sync::LazyLock;
 use std::thread;
 use tempfile::TempDir;
 
-/// A page of a sweep of 24 cells is no larger.
+/// Largest size of a page of a sweep of 24 cells.
 const PAGE_BYTES_MAX: usize = 1_600_000;
 
-/// Screens, the narrowest that are common last.
+/// Screens, the narrowest common ones last.
 const WIDTHS: [u32; 3] = [1280, 400, 390];
 
 /// A folder with result files in it.
@@ -41,7 +41,7 @@ impl Lab {
         command.current_dir(self.dir.path()).arg("report").args(arguments).output().unwrap()
     }
 
-    /// Makes `report.html` of these files.
+    /// Makes `report.html` from these files.
     #[track_caller]
     fn report(&self, files: &[&str]) -> (PathBuf, String) {
         let output = self.run(files);
@@ -53,7 +53,7 @@ impl Lab {
     }
 }
 
-/// A report in which nothing but its elements is looked at, and the elements that Chromium made of it.
+/// A report of which only the elements matter, and the elements in Chromium.
 struct Page {
     html: String,
     dom: String,
@@ -106,21 +106,21 @@ fn reported() -> Vec<Results> {
     ]
 }
 
-/// A page is sound and says these words.
+/// Checks that a page is sound and contains these words.
 #[track_caller]
 fn check_page(name: &str, told: &[&str]) {
     let Page { html, dom } = &PAGES[name];
     assert!(html.len() < PAGE_BYTES_MAX, "{} bytes", html.len());
     dom::check(dom);
     for words in told {
-        assert!(dom.contains(words), "the page does not say {words:?}");
+        assert!(dom.contains(words), "the page does not contain {words:?}");
     }
 }
 
-/// A page of the other kinds of result beside the large one.
+/// A page of the other kinds of result next to the large one.
 const OTHERS: &str = "others.html";
 
-/// A page that is as large as pages are, with [`OTHERS`] in its folder.
+/// A page of the largest usual size, with [`OTHERS`] in its folder.
 static LARGE: LazyLock<(Lab, PathBuf, String)> = LazyLock::new(|| {
     let results = [
         ("sweep.json", fixture::tail(&fixture::sweep())),
@@ -134,8 +134,9 @@ static LARGE: LazyLock<(Lab, PathBuf, String)> = LazyLock::new(|| {
     (lab, page, html)
 });
 
-/// What a script sees that has the large page in a frame, then the other one: the ground by system and by each choice, which cells
-/// a link unfolds, and with all parts unfolded the page's width and each table that is wider than its place, by width of the frame.
+/// The observations of a script that has the large page in a frame, then the other one: the ground by system and by
+/// each choice, the cells that a link unfolds, and with all parts unfolded the page's width and each table that is
+/// wider than its place, by width of the frame.
 static ASKED: LazyLock<Vec<String>> = LazyLock::new(|| {
     let folder = LARGE.0.dir.path();
     let asking = folder.join("asking.html");
@@ -185,7 +186,7 @@ const ask = async () => {
 };
 ask();
 </script></body></html>"#;
-/// What holds for the pages, each by its name.
+/// The checks of the pages, each with its name.
 const CHECKS: &[(&str, fn())] = &[
     ("a_tail_result_is_told_from_verdict_to_machine", a_tail_result_is_told_from_verdict_to_machine),
     ("a_comparison_shows_ratios_detectable_effects_and_pairs", a_comparison_shows_ratios_detectable_effects_and_pairs),
@@ -216,11 +217,11 @@ const CHECKS: &[(&str, fn())] = &[
     ),
 ];
 
-/// One test, since the pages are made and loaded once in a process: that takes longer than all checks.
+/// One test, since the pages are made and loaded once in a process, which takes longer than all checks.
 #[test]
 fn the_pages_are_as_their_readers_need_them() {
     for (name, check) in CHECKS {
-        // The last name that is printed is that of the check that failed.
+        // The last printed name is that of the failed check.
         println!("{name}");
         check();
     }
@@ -278,7 +279,8 @@ fn a_large_sweep_stays_small_and_its_links_unfold_cells() {
     assert_eq!(ASKED[1], format!("{}1{}", "0".repeat(20), "0".repeat(3)));
 }
 
-/// Neither the page nor a table in it is wider than the screen, with all parts unfolded: a phone scrolls in one direction only.
+/// Neither the page nor a table in it is wider than the screen, with all parts unfolded: a phone scrolls in one
+/// direction only.
 fn tables_fit_wide_and_narrow_screens() {
     let expected: Vec<String> = [WIDTHS, WIDTHS].concat().iter().map(u32::to_string).collect();
     assert_eq!(ASKED[2..], expected);
@@ -288,7 +290,7 @@ fn effects_say_that_they_are_not_differences_of_the_columns() {
     let told = [
         "Each effect is the median of the differences within pairs of blocks (Hodges-Lehmann).",
         "Each change is the median of the ratios within pairs (Hodges-Lehmann), less one.",
-        // One sentence first, the rest behind it.
+        // One sentence first, then the rest.
         ">Scrapes made the slowest requests of nginx-lua slower.</p><p class=\"details\">",
     ];
     check_page("effects", &told);
@@ -317,18 +319,19 @@ fn a_printed_page_has_all_that_is_folded_and_nothing_to_click() {
     let cells = html.matches("<details class=\"cell").count();
     assert!(cells == 4 && paper.pages() > cells, "{} pages, {cells} cells begin one each", paper.pages());
     assert_eq!(paper.elements("Table"), html.matches("<table").count(), "tables, folded ones too");
-    assert_eq!(paper.elements("Form"), 0, "the choice of light and dark is no matter of paper");
+    assert_eq!(paper.elements("Form"), 0, "paper has no choice of light and dark");
     // On a busy machine Chromium may write the same paper in another order.
     let is_same = || Browser { width: 1280, dark: true, page: &page }.printed().timeless == paper.timeless;
-    assert!((0..3).any(|_| is_same()), "paper is light whatever the screen is");
-    // What it would be without rules for paper, so that the figures above can differ; the page's policy knows its style by a hash.
+    assert!((0..3).any(|_| is_same()), "paper is light regardless of the screen");
+    // The result without rules for paper, so that the figures above can differ; the page's policy knows its style by a
+    // hash.
     let unruled = html.replace("@media print", "@media not all").replace("Content-Security-Policy", "");
     fs::write(&page, unruled).unwrap();
     let as_on_screen = Browser { width: 1280, dark: false, page: &page }.printed();
     assert!(as_on_screen.elements("Table") < paper.elements("Table") && as_on_screen.elements("Form") > 0);
 }
 
-/// Too many blocks are void: there is raw data, and nothing that follows from it.
+/// Too many blocks are void: there is raw data, but nothing follows from it.
 fn void_tail() -> Value {
     let mut tail = fixture::reference_tail();
     for block in [0, 2, 4] {
@@ -337,7 +340,7 @@ fn void_tail() -> Value {
     tail
 }
 
-/// The same of pairs.
+/// A comparison in which too many pairs are void.
 fn void_compare() -> Value {
     let mut compare = fixture::compare(16, 0.05);
     for pair in 0..5 {
@@ -353,7 +356,7 @@ fn what_is_void_does_not_look_like_a_finding() {
         for finding in ["class=\"forest\"", "estimate", "chip worse", "chip better", "All tests"] {
             assert!(!body.contains(finding), "a finding: {finding}");
         }
-        // Pictures of both sides say so in words.
+        // Pictures of both sides have it in their titles.
         for picture in body.split("<figure").skip(1).filter(|picture| !picture.contains("block after block")) {
             assert!(picture.contains("(void: no finding)"), "{}", &picture[..picture.len().min(300)]);
         }
@@ -383,7 +386,7 @@ fn a_hostile_result_file_stays_text() {
     assert!(trap.accept().is_err(), "the page asked the network");
 }
 
-/// Numbers that no run has, and results with nothing in them.
+/// Impossible numbers, and results without content.
 fn odd() -> Vec<(&'static str, Value)> {
     let mut odd = fixture::reference_tail();
     let blocks = odd["cells"][0]["blocks"].as_array_mut().unwrap();
@@ -411,9 +414,9 @@ fn odd_results_make_a_page_too() {
     let told = [
         "∞",
         "No request was answered",
-        "The cell is void, so no effect is drawn. Nothing can be said of",
+        "The cell is void, so no effect is drawn. No verdict on",
         "envoy: not found on PATH",
-        "is void and says nothing",
+        "is void and shows nothing about the target",
     ];
     check_page("odd", &told);
 }
@@ -427,12 +430,12 @@ fn what_cannot_be_read_is_named() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
         message.iter().for_each(|part| assert!(said.contains(part), "{said}"));
-        assert!(!lab.dir.path().join("report.html").exists(), "no page is better than half of one");
+        assert!(!lab.dir.path().join("report.html").exists(), "a page must be complete or absent");
     };
     check(&["missing.json"], &["missing.json", "No such file"]);
     check(&["good.json", "damaged.json"], &["damaged.json", "nginx-lua", "pair 1", "histogram"]);
     check(&["good.json", "-o", "no/such/folder.html"], &["no/such/folder.html", "its folder does not exist"]);
-    check(&["good.json", "-o", "good.json"], &["good.json", "is a result file"]);
+    check(&["good.json", "-o", "good.json"], &["good.json", "contains a result"]);
     check(&[], &["FILE"]);
 }
 
@@ -448,7 +451,7 @@ fn a_page_shows_what_the_data_say_and_not_what_was_typed_into_the_file() {
     assert!(html.contains("made the slowest requests of nginx-lua slower: p99.9 from"));
 }
 
-/// Puts `text` in the place of every string that is free.
+/// Puts `text` in the place of every free string.
 fn poison(value: &mut Value, text: &str) {
     const CLOSED: [&str; 8] = ["kind", "arm", "verdict", "decision", "first", "corrected", "uncorrected", "lateness"];
     match value {
