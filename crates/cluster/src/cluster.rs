@@ -43,7 +43,7 @@ pub struct ClusterSettings {
     pub listener: Option<TcpListener>,
     /// The longest body of their requests.
     pub body_bytes_max: usize,
-    /// Answers requests of any kind but `have` and `close`, from peers and from itself.
+    /// Answers requests of any kind except `have` and `close`, from peers and from itself.
     pub handler: Handler,
     /// Closes a connection whose device has a newer one. Must not wait.
     pub close: Arc<dyn Fn(u64) + Send + Sync>,
@@ -78,7 +78,7 @@ pub enum NotSent {
 }
 
 impl Cluster {
-    /// Starts, on the current runtime.
+    /// Starts it on the current runtime.
     pub fn start(settings: ClusterSettings) -> Result<Cluster, LinkError> {
         let ClusterSettings { directory, tls, listener, body_bytes_max, handler, close } = settings;
         let directory = Directory::new(directory)?;
@@ -328,7 +328,7 @@ async fn close_one(directory: Directory, peers: Peers, device: Arc<str>, place: 
         }
         sleep(CLOSE_PAUSE).await;
     }
-    tracing::warn!(node = %place.node, "a node could not be told to close a connection; it finds out by itself");
+    tracing::warn!(node = %place.node, "a node could not be reached to close a connection; it finds out by itself");
 }
 
 fn read_close(body: &[u8], node: &str) -> Option<(Box<str>, Place)> {

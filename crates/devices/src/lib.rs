@@ -1,5 +1,5 @@
-//! Connections of devices, without IO, a clock or randomness: what a worker, the device API and peers do, as state machines
-//! that a test can drive.
+//! Connections of devices, without IO, a clock or randomness: the work of a worker, the device API and peers, as state
+//! machines that a test can drive.
 //!
 //! ```text
 //!  a device's bytes ──▶ frame ──▶ protocol ──▶ session ◀── messages of back-ends
@@ -7,23 +7,23 @@
 //! ```
 //!
 //! - [`frame`]: WebSocket frames (RFC 6455) as a server reads and writes them.
-//! - [`protocol`]: what devices and the gateway say to each other, in JSON, CBOR or bare frames.
-//! - [`session`]: what was sent to a device and is not done, over one connection after the other; when to ping.
+//! - [`protocol`]: the messages between devices and the gateway, in JSON, CBOR or bare frames.
+//! - [`session`]: the unfinished messages of a device, over one connection after the other; when to ping.
 //! - [`directory`]: which node has a device's newest connection, over disconnects, lost leases and a lost directory.
 //!
 //! # How a gateway drives it
 //!
 //! Each connection belongs to one worker, which owns its [`frame::Reader`], its [`session::Session`] and its
-//! [`session::Pulse`]. What a socket gives goes through [`frame::Reader::next`]; each event but a close is a sign of life
+//! [`session::Pulse`]. Bytes of a socket go through [`frame::Reader::next`]; each event but a close is a sign of life
 //! ([`session::Pulse::heard`]), and a whole message goes through [`protocol::Protocol::read`] to
-//! [`session::Session::acknowledge`] or [`session::Session::reply`]. Errors have a close code, and their text is the reason.
-//! Once a turn the worker writes what [`session::Session::next_to_write`] hands out, with one
-//! [`protocol::Protocol::write_message`] and [`frame::FrameHead`] each, and calls [`session::Session::written`] when the
-//! kernel has taken all of it. Notices go to the requests that wait. One timer a connection fires at the earlier of
+//! [`session::Session::acknowledge`] or [`session::Session::reply`]. Errors have a close code, and their text is the
+//! reason. Once per turn the worker writes the messages of [`session::Session::next_to_write`], with one
+//! [`protocol::Protocol::write_message`] and [`frame::FrameHead`] each, and calls [`session::Session::written`] when
+//! the kernel has taken all of it. Notices go to the waiting requests. One timer per connection fires at the earlier of
 //! [`session::Session::tick`] and [`session::Pulse::beat`].
 //!
-//! One thread a node owns [`directory::Registrations`] and talks to the directory: a heartbeat for its lease and the era,
-//! then requests at its pace. It keeps a [`directory::Effect::Disconnect`] until it is answered.
+//! One thread per node owns [`directory::Registrations`] and talks to the directory: a heartbeat for its lease and the
+//! era, then requests at its pace. It keeps a [`directory::Effect::Disconnect`] until it is answered.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -177,7 +177,7 @@ mod tests {
         let slice = |work, spent: &[f64]| Slice { work, spent: spent.to_vec() };
         let good = vec![slice(1.0, &[1.0]); 3];
         let of = |a: &[Slice], confidence| rate_changes(a, &good, 10, confidence, &mut Random::new(1));
-        assert!(!of(&good, 0.9).unwrap()[0].is_certain, "without scatter nothing is known of it");
+        assert!(!of(&good, 0.9).unwrap()[0].is_certain, "the scatter is unknown");
         assert_eq!(of(&good[..2], 0.9), None);
         assert_eq!(of(&good, 1.0), None);
         assert_eq!(of(&vec![slice(0.0, &[1.0]); 3], 0.9), None);

@@ -259,7 +259,7 @@ async fn read(mut body: RecvStream) -> Result<Bytes, CallError> {
 
 /// Whether a failed request may have been processed (RFC 9113 section 8.7).
 fn judge(error: &h2::Error) -> CallError {
-    // A GOAWAY is only an error of the streams behind the last one that the peer has processed.
+    // A GOAWAY is an error only for streams after the last one that the peer has processed.
     let is_unseen = error.is_go_away() && error.is_remote();
     match error.reason() {
         Some(Reason::REFUSED_STREAM) => CallError::Unreachable,

@@ -135,7 +135,7 @@ async fn answer_request(request: Request<RecvStream>, mut answer: SendResponse<B
     let (head, body) = request.into_parts();
     let kind = head.uri.path().trim_start_matches('/').into();
     let Some(body) = read(body, served.body_bytes_max).await else {
-        return respond(&mut answer, StatusCode::PAYLOAD_TOO_LARGE, "longer than this node takes".into());
+        return respond(&mut answer, StatusCode::PAYLOAD_TOO_LARGE, "longer than this node accepts".into());
     };
     match (served.handler)(Call { from, kind, body }).await {
         Reply::Taken(body) => respond(&mut answer, StatusCode::OK, body),

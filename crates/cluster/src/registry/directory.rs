@@ -329,7 +329,7 @@ impl Shared {
         *self.members.lock().expect("no holder panics") = Arc::new(members);
     }
 
-    /// Asks the directory, unless it is known to be away.
+    /// Sends a request to the directory, unless it is known to be unavailable.
     pub(super) async fn ask<T>(&self, question: impl Future<Output = Result<T, Away>>) -> Result<T, Away> {
         if self.is_away() {
             return Err(Away);
@@ -343,8 +343,10 @@ impl Shared {
         if self.is_away.swap(answer.is_err(), Ordering::Relaxed) != answer.is_err() {
             *self.contact_since.lock().expect("no holder panics") = answer.is_ok().then(Instant::now);
             match answer.is_err() {
-                true => tracing::warn!("the directory of devices is away; devices are registered when it is back"),
-                false => tracing::info!("the directory of devices is there"),
+                true => {
+                    tracing::warn!("the directory of devices is unavailable; devices are registered when it is back")
+                }
+                false => tracing::info!("the directory of devices is available again"),
             }
         }
         answer
@@ -360,7 +362,7 @@ impl State {
     }
 }
 
-/// Above the numbers of processes that named places by worker, which were below 2^52.
+/// Above the numbers of processes that assigned places by worker, which were below 2^52.
 const PLACES_BEGIN: u64 = 1 << 56;
 
 /// The first place number of a process: higher than in all earlier processes on this machine, since none has had a

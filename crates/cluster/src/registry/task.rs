@@ -76,7 +76,7 @@ fn audit(shared: &Shared, after: &str) -> Box<str> {
     registrations.audit_after(after, count)
 }
 
-/// Until when this node's lease is certainly held.
+/// The time until which this node's lease is certainly held.
 #[derive(Default)]
 struct LeaseHeld {
     until: Option<Instant>,
@@ -203,7 +203,7 @@ fn answered(shared: &Shared, hooks: &Hooks, device: &str, place: &Place, connect
     };
     drop(state);
     let is_heard = waiter.is_some_and(|(_, waiter)| waiter.send(connected).is_ok());
-    // A caller that is answered that its device is connected elsewhere does not admit it.
+    // A caller whose device is connected elsewhere according to the answer does not admit it.
     if !(is_heard && matches!(effect, Effect::Close { .. })) {
         apply(shared, hooks, device, effect);
     }

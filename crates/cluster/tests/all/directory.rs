@@ -195,7 +195,7 @@ async fn two_processes_do_not_share_a_name() {
     let second = Node::start("a", &address).await;
     let tries = second.cluster.directory().commands();
     eventually("the second to try", || second.cluster.directory().commands() >= tries + 2).await;
-    assert_eq!(lease(), held, "the first goes on to hold it");
+    assert_eq!(lease(), held, "the first still holds it");
     drop(first);
     eventually("the second to take it", || lease() != held).await;
     drop(second);
@@ -227,10 +227,10 @@ async fn a_process_that_follows_another_does_not_vouch_for_devices_that_it_has_n
     let (era, former) = (filled(), a.cluster.watch().former());
     assert_eq!(former.filled.map(|era| era.to_string()), Some(era.clone()));
     a.cluster.leave();
-    // As if the first had been behind with its registrations when asked.
+    // As if the first had been behind with its registrations at that time.
     let behind = FormerDirectory { filled: None, ..former.clone() };
     let next = Node::start_with("a", &address, None, Some(behind)).await;
-    eventually("its lease to say so", || filled() == "0").await;
+    eventually("its lease to show it", || filled() == "0").await;
     next.cluster.directory().is_given();
     eventually("it to have everything", || filled() == era).await;
     next.cluster.leave();

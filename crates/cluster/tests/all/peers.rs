@@ -113,10 +113,10 @@ async fn more_requests_than_a_peer_takes_wait_or_are_refused() {
         tokio::spawn(async move { peers.call(("b", &address), kind, "x".into(), patience).await })
     };
     let never: Vec<_> = (0..REQUESTS_MAX).map(|_| call("never", 5 * PATIENCE)).collect();
-    // It is behind all of them.
+    // It comes after all of them.
     let refused = call("message", Duration::from_millis(600));
     let waits = call("message", 5 * PATIENCE);
-    assert_eq!(refused.await.unwrap(), Err(CallError::Busy), "nothing of it was sent, which is said");
+    assert_eq!(refused.await.unwrap(), Err(CallError::Busy), "nothing of it was sent, as reported");
     never.iter().take(10).for_each(JoinHandle::abort);
     assert_eq!(waits.await.unwrap(), taken("a message x"));
     never.iter().for_each(JoinHandle::abort);

@@ -1,6 +1,7 @@
-//! Whether a node lives: a lease of its own, renewed by its heartbeat. Devices have none, so their number costs no renewals.
+//! Whether a node is alive: it has its own lease, renewed by its heartbeat. Devices have none, so their number costs no
+//! renewals.
 
-/// A node's, as the directory keeps it.
+/// A node's lease in the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     /// Epoch of the process that holds it.
@@ -12,7 +13,7 @@ pub struct Lease {
 /// Another process with this node's name holds the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
-    /// Until when, unless it renews.
+    /// When it ends, unless it is renewed.
     pub until_ms: u64,
 }
 
@@ -31,7 +32,7 @@ impl Lease {
         }
     }
 
-    /// Whether connections of this epoch live.
+    /// Whether connections of this epoch are alive.
     pub fn is_alive(lease: Option<&Lease>, epoch: u64, now_ms: u64) -> bool {
         lease.is_some_and(|lease| lease.epoch == epoch && now_ms < lease.until_ms)
     }

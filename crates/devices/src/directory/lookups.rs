@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Milliseconds that a place is remembered.
 pub const PLACE_KEPT_MS: u64 = 600_000;
 
-/// Milliseconds that the lack of one is.
+/// Milliseconds that an absence is remembered.
 pub const ABSENCE_KEPT_MS: u64 = 1_000;
 
 /// Bytes that an entry counts besides its device's id.
@@ -32,13 +32,13 @@ pub enum Known {
 
 #[derive(Debug)]
 struct Slot {
-    /// None for what was wrong: it stays for its place in the order.
+    /// `None` after the result was wrong; the slot keeps its position in the order.
     known: Option<Known>,
     until_ms: u64,
     is_used: bool,
 }
 
-/// The memory of one node.
+/// The cache of one node.
 #[derive(Debug)]
 pub struct Lookups {
     bytes_max: usize,
@@ -49,7 +49,7 @@ pub struct Lookups {
 }
 
 impl Lookups {
-    /// Remembers nothing yet.
+    /// An empty cache.
     pub fn new(bytes_max: usize) -> Lookups {
         Lookups { bytes_max, bytes: 0, slots: HashMap::new(), order: VecDeque::new() }
     }
@@ -61,7 +61,7 @@ impl Lookups {
         slot.known.clone()
     }
 
-    /// Remembers what was looked up.
+    /// Stores the result of a look-up.
     pub fn insert(&mut self, device: &str, known: Known, now_ms: u64) {
         let kept_ms = if matches!(known, Known::At(_)) { PLACE_KEPT_MS } else { ABSENCE_KEPT_MS };
         let slot = Slot { known: Some(known), until_ms: now_ms.saturating_add(kept_ms), is_used: false };
@@ -86,7 +86,7 @@ impl Lookups {
         self.order.push_back(device);
     }
 
-    /// It was wrong.
+    /// Removes a result that was wrong.
     pub fn forget(&mut self, device: &str) {
         if let Some(slot) = self.slots.get_mut(device) {
             slot.known = None;

@@ -6,7 +6,7 @@
 use super::{Era, Lease};
 use std::collections::BTreeMap;
 
-/// Milliseconds of a lease. A node that is killed is found dead within this and the [`HEARTBEAT_MS`] of who reads it: 5 s.
+/// Milliseconds of a lease. A killed node is found dead within this and the reader's [`HEARTBEAT_MS`]: 5 s.
 pub const LEASE_MS: u64 = 4_000;
 
 /// Milliseconds between renewals of a lease, which also read those of the others.
@@ -15,11 +15,11 @@ pub const HEARTBEAT_MS: u64 = 1_000;
 /// A node, as the directory keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its own.
+    /// The node's own lease.
     pub lease: Lease,
-    /// Where other nodes reach it; empty if they cannot.
+    /// The address for other nodes; empty if they cannot reach it.
     pub address: Box<str>,
-    /// The era in which everything it has is registered.
+    /// The era in which all its devices are registered.
     pub filled: Option<Era>,
 }
 
@@ -48,39 +48,39 @@ impl Members {
         Members { living, is_complete, is_steady: true }
     }
 
-    /// Names and addresses that another process of this node has read: the nodes to ask until the directory was read
-    /// here.
+    /// Names and addresses read by another process of this node: the nodes to ask until this process has read the
+    /// directory.
     pub fn told(read: impl IntoIterator<Item = (Box<str>, Box<str>)>) -> Members {
         let lease = Lease { epoch: 0, until_ms: u64::MAX };
         let living = read.into_iter().map(|(node, address)| (node, Member { lease, address, filled: None }));
         Members { living: living.collect(), is_complete: false, is_steady: false }
     }
 
-    /// The members for a node that has reached the directory for so long: after an outage, other nodes are behind with
-    /// their registrations and leases.
+    /// The members for a node that has been in contact with the directory for this long: after an outage, other nodes
+    /// are behind with their registrations and leases.
     pub fn after(self, contact_ms: u64) -> Members {
         let is_steady = contact_ms > LEASE_MS;
         Members { is_complete: self.is_complete && is_steady, is_steady, ..self }
     }
 
-    /// A node, if it lives.
+    /// A node, if it is alive.
     pub fn get(&self, node: &str) -> Option<&Member> {
         self.living.get(node)
     }
 
-    /// All that live, by name.
+    /// All live nodes, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Member)> {
         self.living.iter().map(|(node, member)| (&**node, member))
     }
 
-    /// Whether the directory was there for long enough that what it says of a device that is not connected, or of a node that
-    /// does not live, is not left over from before it was away.
+    /// Whether the directory was available for long enough that its entry about a device that is not connected, or
+    /// about a dead node, does not date from before an outage.
     pub fn is_steady(&self) -> bool {
         self.is_steady
     }
 
-    /// Whether the directory names every device that is connected: not while it fills up again. Concludes about a look-up
-    /// that was made before this reading.
+    /// Whether the directory lists every connected device: not while it is being refilled. It applies to look-ups made
+    /// before this reading.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
@@ -101,8 +101,8 @@ mod tests {
         let members = |read: Vec<_>, era_now| Members::new(read, era, 100, Era(era_now));
         assert!(members(vec![member(101, era), member(100, None)], 15).is_complete());
         assert!(members(vec![member(100, era)], 15).get("until-100").is_none());
-        assert!(!members(vec![member(101, Some(Era(9)))], 15).is_complete(), "it registers its devices still");
-        assert!(!members(vec![member(101, era)], 14).is_complete(), "others may come still");
+        assert!(!members(vec![member(101, Some(Era(9)))], 15).is_complete(), "it is still registering its devices");
+        assert!(!members(vec![member(101, era)], 14).is_complete(), "others may still come");
         assert!(!Members::new([member(101, era)], None, 100, Era(15)).is_complete());
         let told = Members::told([("n".into(), "address".into())]);
         assert_eq!(told.get("n").map(|member| &*member.address), Some("address"));

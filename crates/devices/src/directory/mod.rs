@@ -1,16 +1,17 @@
-//! Where a device is: one entry a device, changed by pure functions of the entry and a request.
+//! The location of each device: one entry per device, changed by pure functions of the entry and a request.
 //!
 //! ```text
 //!  connect ─▶ entry: online (node, epoch, connection, generation) ─disconnect of that connection─▶ offline (generation)
 //! ```
 //!
-//! Each function here reads and writes one entry and nothing else, so it can be a Lua script over one key of Redis, with the
-//! same numbers: generations stay below 2^53. Whether a node lives is another entry's business ([`Lease`]); who connects has
-//! looked it up and says so ([`Connect::dead`]), and the generation makes sure that the entry has not changed since.
+//! Each function here reads and writes one entry and nothing else, so it can be a Lua script over one key of Redis,
+//! with the same numbers: generations stay below 2^53. Whether a node is alive is in another entry ([`Lease`]); the
+//! connecting node has looked it up and reports it ([`Connect::dead`]), and the generation ensures that the entry has
+//! not changed since.
 //!
-//! Generations grow for a device, also over the loss of the whole directory: their upper part is the directory's [`Era`],
-//! which changes whenever it comes back empty. A node that finds another era registers all its devices again, paced; see
-//! [`Registrations`]. How a message finds the node of its device, and what is said if it does not, is [`Sending`].
+//! Generations grow for a device, also over the loss of the whole directory: their upper part is the directory's
+//! [`Era`], which changes whenever it comes back empty. A node that finds another era registers all its devices again,
+//! paced; see [`Registrations`]. [`Sending`] finds the node of a message's device, or the reason for a failure.
 
 mod lease;
 mod lookups;
@@ -38,8 +39,8 @@ const COUNTER_BITS: u32 = 20;
 pub struct Era(pub u32);
 
 impl Era {
-    /// The era to begin where the directory is found without one, or with one that is older than what a node has seen.
-    /// `now_s` is in seconds since 2024; a clock that is behind is made up for by `known`.
+    /// The era to begin if the directory has none, or one that is older than a node has seen. `now_s` is in seconds
+    /// since 2024; `known` compensates for a clock that is behind.
     pub fn after(known: Option<Era>, now_s: u32) -> Era {
         Era(known.map_or(now_s, |known| now_s.max(known.0.saturating_add(1))))
     }
@@ -50,7 +51,7 @@ impl Era {
     }
 }
 
-/// A connection, and where it ends.
+/// A connection: its node, process and number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Place {
     /// The node's name.
@@ -65,9 +66,9 @@ pub struct Place {
 /// The directory's entry for a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
-    /// Connected, if the place's node lives in this epoch.
+    /// Connected, if the place's node is alive in this epoch.
     Online {
-        /// Where.
+        /// The connection.
         place: Place,
         /// Generation of the connection.
         generation: Generation,
@@ -86,18 +87,18 @@ pub enum Entry {
 /// The policy for a second connection of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Duplicate {
-    /// It takes the place of the first.
+    /// It replaces the first.
     Replace,
-    /// It is refused while the first lives.
+    /// It is refused while the first is alive.
     Refuse,
 }
 
 /// A device has connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connect {
-    /// Where.
+    /// The new connection.
     pub place: Place,
-    /// The directory's, as the node knows it.
+    /// The directory's era, as known to the node.
     pub era: Era,
     /// The policy for another connection of the device.
     pub duplicate: Duplicate,
@@ -112,14 +113,14 @@ pub struct Connect {
 pub enum Connected {
     /// It is the device's connection now.
     Current {
-        /// Its own.
+        /// Its generation.
         generation: Generation,
         /// The connection that it replaced, which has to be closed.
         replaced: Option<Place>,
     },
-    /// Another connection is, of this generation. If its node is dead, ask again and say so.
+    /// Another connection of this generation is current. If its node is dead, repeat the request with `dead`.
     Occupied {
-        /// Where.
+        /// That connection.
         place: Place,
         /// Generation of that connection.
         generation: Generation,
@@ -129,7 +130,7 @@ pub enum Connected {
 /// A connection has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// Where it was.
+    /// The ended connection.
     pub place: Place,
     /// Lower numbers of the same node and epoch have ended as well. The directory may still name one of them.
     pub and_older: bool,
@@ -140,7 +141,7 @@ pub struct Ended {
 pub enum Registered {
     /// The entry is this connection's.
     Current,
-    /// A newer connection's: close this one.
+    /// A newer connection is current: close this one.
     Superseded,
 }
 
@@ -152,7 +153,7 @@ impl Entry {
         }
     }
 
-    /// Whether it can be forgotten.
+    /// Whether the entry has expired.
     pub fn is_forgotten(&self, now_ms: u64) -> bool {
         matches!(self, Entry::Offline { last_seen_ms, .. } if now_ms >= last_seen_ms.saturating_add(OFFLINE_RETENTION_MS))
     }
@@ -199,8 +200,8 @@ pub fn connect(entry: &mut Option<Entry>, request: Connect) -> Connected {
     Connected::Current { generation, replaced }
 }
 
-/// Makes a device offline, unless the entry is another connection's by now. Whether it did. Names no generation: a place
-/// is a connection's own, and the answer that gave the generation may have been lost.
+/// Makes a device offline, unless the entry belongs to another connection by now; returns whether it did. It takes no
+/// generation: a place belongs to one connection, and the answer with the generation may have been lost.
 pub fn disconnect(entry: &mut Option<Entry>, ended: &Ended, now_ms: u64) -> bool {
     let Some(Entry::Online { place: current, generation, .. }) = entry else { return false };
     let Ended { place, and_older } = ended;
@@ -214,8 +215,8 @@ pub fn disconnect(entry: &mut Option<Entry>, ended: &Ended, now_ms: u64) -> bool
     true
 }
 
-/// Registers a connection again that has its generation: after a loss of the directory, or of the node's lease, and now and
-/// then to find out whether it is still the current one.
+/// Registers a connection again that has its generation: after a loss of the directory, or of the node's lease, and
+/// periodically to find out whether it is still current.
 pub fn register(entry: &mut Option<Entry>, place: Place, generation: Generation, since_ms: u64) -> Registered {
     if newer(entry, &place).is_some() {
         return Registered::Superseded;
@@ -225,7 +226,8 @@ pub fn register(entry: &mut Option<Entry>, place: Place, generation: Generation,
         // number differs, the connection has moved to another process of the same node.
         Some(Entry::Online { place: other, generation: stored, .. })
             if other.node == place.node && (other.connection == place.connection || *stored == generation) => {}
-        // One with the same generation, too: a directory that lost its last writes gave it twice. The stored one stays.
+        // Including one with the same generation: a directory that lost its last writes gave it twice. The stored one
+        // stays.
         Some(entry) if entry.generation() >= generation => return Registered::Superseded,
         _ => {}
     }

@@ -1,8 +1,8 @@
-//! A node's side of the directory: which of its devices are registered, and what to ask next.
+//! A node's side of the directory: which of its devices are registered, and the next request.
 //!
-//! A connection is reachable on its node at once; the directory may be away. What is to be registered waits in one queue,
-//! taken at the pace of its caller: new connections, and after another era or epoch all of them. An answer that does not
-//! come is asked for again, which the directory's functions allow.
+//! A connection is reachable on its node at once, even while the directory is unavailable. Pending registrations wait
+//! in one queue, taken at the caller's pace: new connections, and after a new era or epoch all of them. A request
+//! without an answer is repeated, which the directory's functions allow.
 
 use super::{Connected, Duplicate, Ended, Era, Place, Registered};
 use crate::generation::Generation;
@@ -20,7 +20,7 @@ pub enum Request {
         place: Place,
         /// The policy for another connection of the device.
         duplicate: Duplicate,
-        /// The directory's.
+        /// The directory's era.
         era: Era,
     },
     /// [`super::register`]
@@ -46,12 +46,12 @@ pub enum Effect {
         /// Its number.
         connection: u64,
     },
-    /// Have that node close its connection. If this is lost, the node's next registration finds out.
+    /// Close that connection on its node. If this is lost, the node's next registration finds out.
     CloseThere {
         /// The connection.
         place: Place,
     },
-    /// Ask [`super::disconnect`], until it is answered.
+    /// Request [`super::disconnect`] until it is answered.
     Disconnect(Ended),
 }
 
@@ -62,11 +62,11 @@ struct Local {
     place_number: u64,
     duplicate: Duplicate,
     since_ms: u64,
-    /// None until the directory has given it.
+    /// `None` until the directory has assigned it.
     generation: Option<Generation>,
     /// Its number in the queue, if it is to be registered.
     due: Option<u64>,
-    /// Whether the directory has it, as far as is known. Not while it was lost.
+    /// Whether the directory has it, as far as is known. False after a loss.
     is_registered: bool,
 }
 
@@ -87,22 +87,23 @@ impl Local {
 pub struct Registrations {
     node: Box<str>,
     epoch: u64,
-    /// None until the directory was reached.
+    /// `None` until the directory was reached.
     era: Option<Era>,
     /// In order, so that a simulation repeats, and a prefix can be listed.
     devices: BTreeMap<Box<str>, Local>,
-    /// Numbered, as a device may be here more than once: any other number than its own is passed over.
+    /// Numbered, because a device may be in the queue more than once: entries with other numbers than its own are
+    /// skipped.
     due: VecDeque<(u64, Box<str>)>,
     last_due: u64,
     last_place: u64,
-    /// How many are not registered.
+    /// The number of unregistered devices.
     unregistered: usize,
-    /// Numbers of places that another process goes on with. This one is about to end, so they are few enough to be known.
+    /// Numbers of places that another process has taken over. This process is about to end, so there are few of them.
     given: HashSet<u64>,
 }
 
-/// How many that are passed over may be in the queue, beside as many as there are devices. Devices that come and go while
-/// the directory is away leave them.
+/// How many skipped entries the queue may have, besides one per device. Devices that come and go while the directory is
+/// unavailable leave them.
 const PASSED_OVER_MAX: usize = 1_000;
 
 impl Registrations {
@@ -122,7 +123,7 @@ impl Registrations {
         }
     }
 
-    /// The highest era that was seen.
+    /// The highest era seen.
     pub fn era(&self) -> Option<Era> {
         self.era
     }
@@ -137,27 +138,27 @@ impl Registrations {
         self.devices.get(device).map(|local| (local.connection, local.generation))
     }
 
-    /// Where a device is, if it is here.
+    /// The place of a device, if it is connected here.
     pub fn place_of(&self, device: &str) -> Option<Place> {
         self.devices.get(device).map(|local| self.place(local.place_number))
     }
 
-    /// How many are to be registered, or more: some may have gone.
+    /// The number of pending registrations, or more: some devices may have gone.
     pub fn due(&self) -> usize {
         self.due.len()
     }
 
-    /// The era in which everything here is registered: what the directory does not know is not here.
+    /// The era in which everything here is registered: a device that the directory does not know is not here.
     pub fn filled(&self) -> Option<Era> {
         self.era.filter(|_| self.unregistered == 0)
     }
 
-    /// How many devices are connected here.
+    /// The number of connected devices.
     pub fn len(&self) -> usize {
         self.devices.len()
     }
 
-    /// Whether none is.
+    /// Whether no device is connected.
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty()
     }
@@ -168,18 +169,18 @@ impl Registrations {
         self.begin(device, Local { connection, duplicate, since_ms: now_ms, ..Local::NONE })
     }
 
-    /// A connection of another process of this node goes on here. Its number there was lower, and the directory names that until
-    /// it knows the new one; `generation` is what the directory had given it, if anything.
+    /// A connection of another process of this node continues here. Its number there was lower, and the directory has
+    /// that one until it knows the new one; `generation` is the one that the directory had assigned, if any.
     pub fn adopted(&mut self, device: &str, connection: u64, generation: Option<Generation>, since_ms: u64) -> Effect {
         self.begin(device, Local { connection, since_ms, generation, ..Local::NONE }).1
     }
 
-    /// Whether the device has a newer connection here than one of this generation, or asks for one: to be looked at before
-    /// [`Registrations::adopted`].
+    /// Whether the device has a newer connection here than one of this generation, or is registering one: to be checked
+    /// before [`Registrations::adopted`].
     pub fn is_newer(&self, device: &str, generation: Generation) -> bool {
         self.devices.get(device).is_some_and(|local| match local.generation {
             Some(known) => known > generation,
-            // Where the older one is to stay, the directory will say so.
+            // If the older one is to stay, the directory's answer will say so.
             None => local.duplicate == Duplicate::Replace,
         })
     }
@@ -189,12 +190,12 @@ impl Registrations {
         if self.devices.get(device).is_none_or(|local| local.connection != connection) {
             return Effect::None;
         }
-        // The directory may name one that this has followed, in this process or in one of before.
+        // The directory may have a predecessor of this connection, from this process or an earlier one.
         let Some(local) = self.remove(device) else { return Effect::None };
         Effect::Disconnect(Ended { place: self.place(local.place_number), and_older: true })
     }
 
-    /// Another process of this node goes on with a connection, and registers it.
+    /// Another process of this node takes over a connection, and registers it.
     pub fn given(&mut self, device: &str, connection: u64) {
         if self.devices.get(device).is_some_and(|local| local.connection == connection)
             && let Some(local) = self.remove(device)
@@ -203,17 +204,17 @@ impl Registrations {
         }
     }
 
-    /// Takes back what a request has written for a connection that has ended meanwhile.
+    /// Undoes the effect of a request for a connection that has ended meanwhile.
     fn undo(&self, asked: &Place) -> Effect {
-        // Another process goes on with it, and may not have registered it yet.
+        // Another process has taken it over, and may not have registered it yet.
         match self.given.contains(&asked.connection) {
             true => Effect::None,
             false => Effect::Disconnect(Ended { place: asked.clone(), and_older: false }),
         }
     }
 
-    /// The directory's era, as it was just read. Another one than before means that it came back empty: everything is due.
-    /// Returns the era to begin instead (by compare-and-set) if there is none, or one that is older than what was seen.
+    /// The directory's era, as it was just read. A new era means that it came back empty: all devices are due. Returns
+    /// the era to begin (by compare-and-set) if there is none, or an older one than was seen.
     pub fn found_era(&mut self, found: Option<Era>, now_s: u32) -> Option<Era> {
         match found {
             Some(found) if self.era.is_none_or(|known| found >= known) => {
@@ -226,14 +227,15 @@ impl Registrations {
         }
     }
 
-    /// The node's lease had ended: its connections live on under a new epoch, unless their devices have gone elsewhere.
+    /// The node's lease had ended: its connections continue under a new epoch, unless their devices have connected
+    /// elsewhere.
     pub fn begin_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
         self.everything_is_due();
     }
 
-    /// Registers a device again, to find out whether its connection here is still the current one. To be called for each
-    /// device now and then, as a node that was to close it may not have heard.
+    /// Registers a device again, to find out whether its connection here is still current. To be called for each device
+    /// periodically, because a node may miss a request to close it.
     pub fn audit(&mut self, device: &str) {
         if let Some(local) = self.devices.get_mut(device)
             && local.due.is_none()
@@ -244,7 +246,7 @@ impl Registrations {
         }
     }
 
-    /// [`Registrations::audit`] for so many devices that come after this one by name, and round again: where to go on.
+    /// [`Registrations::audit`] for the next `count` devices by name, wrapping around; returns where to continue.
     pub fn audit_after(&mut self, device: &str, count: usize) -> Box<str> {
         let after = (Bound::Excluded(device), Bound::Unbounded);
         let next: Vec<Box<str>> =
@@ -253,8 +255,8 @@ impl Registrations {
         next.into_iter().next_back().unwrap_or_default()
     }
 
-    /// The next request; `None` until the era is known. Its answer goes to [`Registrations::answered`] or
-    /// [`Registrations::registered`], the lack of one to [`Registrations::unanswered`].
+    /// The next request; `None` until the era is known. Pass its answer to [`Registrations::answered`] or
+    /// [`Registrations::registered`], a missing answer to [`Registrations::unanswered`].
     pub fn next_request(&mut self) -> Option<Request> {
         let era = self.era?;
         loop {
@@ -276,7 +278,7 @@ impl Registrations {
         match answer {
             Connected::Current { generation, replaced } => {
                 let Some(local) = local else { return self.undo(asked) };
-                // An answer that comes late, after a later one.
+                // A late answer that comes after a later one.
                 local.generation = local.generation.max(Some(generation));
                 self.is_registered(device);
                 match replaced {
@@ -290,7 +292,7 @@ impl Registrations {
             {
                 Effect::None
             }
-            // The connection itself, under a newer epoch: the request that said so came before this one.
+            // The connection itself, under a newer epoch: the request with that epoch came before this one.
             Connected::Occupied { ref place, .. }
                 if place.node == self.node && local.is_some_and(|local| local.place_number == place.connection) =>
             {
@@ -315,8 +317,8 @@ impl Registrations {
         }
     }
 
-    /// No answer came to a request for this place: the directory is away, or slow. The device is asked for again, and if it
-    /// has gone, what the request may have written is undone.
+    /// A request for this place got no answer: the directory is unavailable, or slow. It is repeated for the device,
+    /// and if the device has gone, the possible effect of the request is undone.
     pub fn unanswered(&mut self, device: &str, asked: &Place) -> Effect {
         if self.devices.get(device).is_none_or(|local| local.place_number != asked.connection) {
             return self.undo(asked);
@@ -325,8 +327,8 @@ impl Registrations {
         Effect::None
     }
 
-    /// Another node has a newer connection of this device. The directory names that one, so nothing older of this node needs to
-    /// be ended there. A process of this node that lives on may even have a newer one under a lower number.
+    /// Another node has a newer connection of this device. The directory has that one, so no older one of this node
+    /// needs to be ended there. A running process of this node may even have a newer one under a lower number.
     pub fn close(&mut self, device: &str, place: &Place) -> Effect {
         let is_current = self.devices.get(device).is_some_and(|local| local.place_number == place.connection);
         if place.node != self.node || !is_current {
@@ -345,7 +347,7 @@ impl Registrations {
         let (place_number, due) = (self.last_place, Some(self.last_due));
         self.devices.insert(device.into(), Local { place_number, due, is_registered: false, ..local });
         self.unregistered += 1;
-        // Before those that are only registered again.
+        // Before those that are merely registered again.
         self.due.push_front((self.last_due, device.into()));
         if self.due.len() > 2 * self.devices.len() + PASSED_OVER_MAX {
             let devices = &self.devices;
@@ -361,7 +363,7 @@ impl Registrations {
         Some(removed)
     }
 
-    /// The directory has answered for a device. If it is due again, the answer was about a directory that is gone.
+    /// The directory has answered for a device. If it is due again, the answer came from a directory that was lost.
     fn is_registered(&mut self, device: &str) {
         if let Some(local) = self.devices.get_mut(device)
             && local.due.is_none()
@@ -433,7 +435,7 @@ mod tests {
         registrations.next_request();
         let first = registrations.place(1);
         registrations.answered("d", &first, Connected::Current { generation: Generation(1), replaced: None });
-        // The directory names the first one until it has answered for another.
+        // The directory has the first one until it has answered for another.
         assert_eq!(registrations.connected("d", 2, Duplicate::Refuse, 0).1, Effect::Close { connection: 1 });
         assert_eq!(registrations.connected("d", 3, Duplicate::Refuse, 0).1, Effect::Close { connection: 2 });
         assert_eq!(registrations.disconnected("d", 1), Effect::None);
@@ -451,7 +453,7 @@ mod tests {
         let current = Connected::Current { generation: Generation(8), replaced: None };
         assert_eq!(registrations.answered("d", &own, current), Effect::None);
         assert_eq!(registrations.answered("d", &own, occupied(Generation(7))), Effect::None);
-        // Two requests of the same connection, with a new epoch in between, whose answers come the other way round.
+        // Two requests of the same connection, with a new epoch in between, whose answers arrive in reverse order.
         let itself = Connected::Occupied { place: Place { epoch: 2, ..own.clone() }, generation: Generation(9) };
         assert_eq!(registrations.answered("d", &own, itself), Effect::None);
         assert_eq!(registrations.answered("d", &own, occupied(Generation(9))), Effect::Close { connection: 1 });
@@ -474,7 +476,7 @@ mod tests {
         assert_eq!(registrations.answered("d", &d, current), Effect::None);
         assert_eq!(registrations.registered("e", &e, Generation(1), Registered::Current), Effect::None);
         assert_eq!(registrations.unanswered("f", &f), Effect::None);
-        // The registration of a connection that has ended is taken back.
+        // The registration of an ended connection is undone.
         registrations.connected("g", 4, Duplicate::Replace, 0);
         registrations.next_request();
         registrations.disconnected("g", 4);

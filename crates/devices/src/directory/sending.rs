@@ -1,4 +1,4 @@
-//! The way of one message to the node that has its device: what to ask next, and the answer if no node takes it.
+//! The route of one message to the node that has its device: the next step, and the answer if no node accepts it.
 //!
 //! ```text
 //!  remembered ───────────────────────────▶ send ──▶ that node's answer
@@ -10,15 +10,15 @@
 //!      └──────────────────────────────────────┘
 //! ```
 //!
-//! A node that lives answers for itself, whatever its epoch: after its lease had ended, entries of the old epoch are right
-//! until they are registered again. The answer that a device is offline comes from the directory, or from two answers of the
-//! node that it names; that it was never seen, from a directory that is complete.
+//! A live node answers for itself, regardless of its epoch: after its lease had ended, entries of the old epoch are
+//! right until they are registered again. "Offline" is based on the directory, or on two answers of the node in its
+//! entry; "never seen" on a complete directory.
 
 use super::lookups::{Known, Lookups};
 use super::{Entry, Members};
 use std::sync::Arc;
 
-/// How often a message is sent: once more after the first node did not take it.
+/// How often a message is sent: once more if the first node did not accept it.
 const SENDS_MAX: u8 = 2;
 
 /// The next step for the message. The answer goes to the function of the same name.
@@ -28,9 +28,9 @@ pub enum Step {
     LookUp,
     /// Read the members again: [`Sending::members_read`].
     ReadMembers,
-    /// Ask every node that lives whether it has the device: [`Sending::peers_asked`].
+    /// Ask every live node whether it has the device: [`Sending::peers_asked`].
     AskPeers,
-    /// Send the message to that node: [`Sending::sent`], if the node has not taken it.
+    /// Send the message to that node: [`Sending::sent`], if the node did not accept it.
     Send {
         /// Its name.
         node: Arc<str>,
@@ -51,11 +51,11 @@ pub enum Unsent {
     },
     /// It has moved twice in the meantime (503).
     Moved,
-    /// The directory is away or fills up, and no node that can be asked has the device (503).
+    /// The directory is unavailable or being refilled, and no reachable node has the device (503).
     Unknown,
 }
 
-/// Why a node did not take a message. It has not kept it.
+/// Why a node did not accept a message. It has not stored it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotTaken {
     /// The device is not connected there.
@@ -71,11 +71,11 @@ pub struct Away;
 /// Inputs of the steps.
 #[derive(Debug)]
 pub struct View<'a> {
-    /// The node's memory.
+    /// The node's cache.
     pub lookups: &'a mut Lookups,
-    /// As last read.
+    /// The latest reading.
     pub members: &'a Members,
-    /// Milliseconds of any clock that goes on.
+    /// Milliseconds of any monotonic clock.
     pub now_ms: u64,
 }
 
@@ -85,7 +85,7 @@ enum Found {
     At(Arc<str>),
 }
 
-/// One message's way.
+/// The route of one message.
 #[derive(Debug)]
 pub struct Sending {
     device: Box<str>,
@@ -147,7 +147,7 @@ impl Sending {
         }
     }
 
-    /// The node that says it has the device, if one does.
+    /// The node that reports having the device, if any.
     pub fn peers_asked(&mut self, found: Option<Arc<str>>, view: View<'_>) -> Step {
         match found {
             Some(node) if self.sends < SENDS_MAX => self.send(node, view),
@@ -155,7 +155,7 @@ impl Sending {
         }
     }
 
-    /// The node that it was sent to has not taken it.
+    /// The node that it was sent to did not accept it.
     pub fn sent(&mut self, why: NotTaken, node: Arc<str>, view: View<'_>) -> Step {
         view.lookups.forget(&self.device);
         let is_same = self.last_node.replace(node.clone()).is_some_and(|last| last == node);
@@ -164,7 +164,7 @@ impl Sending {
         }
         match why {
             NotTaken::Unreachable => Step::Answer(Unsent::Unknown),
-            // Right after the directory was away, another node may not have registered it yet.
+            // Right after an outage of the directory, another node may not have registered it yet.
             NotTaken::Moved if is_same && view.members.is_steady() => self.offline(None, view),
             NotTaken::Moved => Step::Answer(Unsent::Moved),
         }
@@ -188,7 +188,7 @@ mod tests {
     use crate::directory::{Era, Lease, Member, Place};
     use crate::generation::Generation;
 
-    /// A node with its memory, and what it asked for one message after the other.
+    /// A node with its cache, and its requests for one message after the other.
     struct Node {
         lookups: Lookups,
         members: Members,
@@ -236,7 +236,7 @@ mod tests {
         let (mut sending, step) = Sending::begin("d", node.view());
         assert_eq!(step, send("b"));
         assert_eq!(sending.sent(NotTaken::Moved, "b".into(), node.view()), Step::LookUp);
-        assert_eq!(Sending::begin("d", node.view()).1, Step::LookUp, "what was wrong is forgotten");
+        assert_eq!(Sending::begin("d", node.view()).1, Step::LookUp, "a wrong result is removed");
         assert_eq!(sending.looked_up(online("c"), node.view()), send("c"));
         assert_eq!(sending.sent(NotTaken::Moved, "c".into(), node.view()), Step::Answer(Unsent::Moved));
     }
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(sending.looked_up(online("b"), node.view()), send("b"));
         let offline = Step::Answer(Unsent::Offline { last_seen_ms: None });
         assert_eq!(sending.sent(NotTaken::Moved, "b".into(), node.view()), offline);
-        assert_eq!(Sending::begin("d", node.view()).1, offline, "and not asked again at once");
+        assert_eq!(Sending::begin("d", node.view()).1, offline, "and no repetition at once");
     }
 
     #[test]

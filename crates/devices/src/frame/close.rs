@@ -1,4 +1,4 @@
-//! Why a connection is closed: the codes of RFC 6455 section 7.4, and what a close frame says.
+//! Codes of closing (RFC 6455 section 7.4), and the payload of a close frame.
 
 use super::head::CONTROL_PAYLOAD_BYTES_MAX;
 use super::reader::FrameError;
@@ -7,30 +7,30 @@ use super::reader::FrameError;
 pub const CLOSE_REASON_BYTES_MAX: usize = CONTROL_PAYLOAD_BYTES_MAX - 2;
 
 /// A status code that is valid in a close frame: 1000 to 1003, 1007 to 1014, 3000 to 4999 (RFC 6455 section 7.4 and the
-/// IANA registry that it founds).
+/// IANA registry that it establishes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CloseCode(u16);
 
 impl CloseCode {
     /// 1000: done.
     pub const NORMAL: CloseCode = CloseCode(1000);
-    /// 1001: this side goes away; connect again.
+    /// 1001: this side is going away; connect again.
     pub const GOING_AWAY: CloseCode = CloseCode(1001);
     /// 1002: bytes that are not frames.
     pub const PROTOCOL_ERROR: CloseCode = CloseCode(1002);
-    /// 1003: a kind of message that is not taken here, as binary where text is spoken.
+    /// 1003: an unsupported kind of message, for example binary where text is expected.
     pub const UNSUPPORTED: CloseCode = CloseCode(1003);
     /// 1007: text that is not UTF-8.
     pub const INVALID_PAYLOAD: CloseCode = CloseCode(1007);
-    /// 1008: a message that was understood and is against the rules.
+    /// 1008: a message that was understood but violates the rules.
     pub const POLICY: CloseCode = CloseCode(1008);
     /// 1009: a message that is too long.
     pub const TOO_BIG: CloseCode = CloseCode(1009);
     /// 1011: this side failed.
     pub const INTERNAL_ERROR: CloseCode = CloseCode(1011);
-    /// 1012: this side starts again; connect again.
+    /// 1012: this side is restarting; connect again.
     pub const SERVICE_RESTART: CloseCode = CloseCode(1012);
-    /// 1013: too much to do here; connect again later.
+    /// 1013: overloaded; connect again later.
     pub const TRY_AGAIN_LATER: CloseCode = CloseCode(1013);
 
     /// The code with this number, if it may be sent.

@@ -1,4 +1,4 @@
-//! The head of a frame (RFC 6455 section 5.2), byte by byte: what is wrong is refused at the byte that makes it so.
+//! The head of a frame (RFC 6455 section 5.2), byte by byte: an error is reported at the byte that causes it.
 //!
 //! ```text
 //!  0        1        2 …            4 … or 10 …    4 more
@@ -22,7 +22,7 @@ pub enum Opcode {
     Text = 1,
     /// Bytes, or the first part of them.
     Binary = 2,
-    /// The end.
+    /// The end of the connection.
     Close = 8,
     /// To be answered by a pong with the same payload.
     Ping = 9,
@@ -48,14 +48,14 @@ impl Opcode {
     }
 }
 
-/// A head as far as it has come.
+/// An incomplete head.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PartialHead {
     bytes: [u8; 14],
     len: u8,
 }
 
-/// A whole head.
+/// A complete head.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head {
     pub(super) is_final: bool,
@@ -68,7 +68,7 @@ pub(super) struct Head {
 pub(super) enum Grown {
     /// More is to come.
     Partial,
-    /// The length is known, the mask still to come: it can be refused before a byte of payload.
+    /// The length is known but not the mask: it can be refused before any payload.
     Length(u64),
     Whole(Head),
 }
@@ -83,7 +83,7 @@ impl PartialHead {
         (self.len > 0).then(|| Opcode::from_bits(self.bytes[0] & 0x0f)).flatten()
     }
 
-    /// Takes the next byte. `is_in_message`: whether parts of a message have come and its end has not.
+    /// Accepts the next byte. `is_in_message`: whether a fragmented message has begun and not ended.
     pub(super) fn push(&mut self, byte: u8, is_in_message: bool) -> Result<Grown, FrameError> {
         self.bytes[usize::from(self.len)] = byte;
         self.len += 1;

@@ -1,10 +1,10 @@
 //! WebSocket frames (RFC 6455) as a server reads and writes them.
 //!
-//! Reading, a [`Reader`] takes bytes as they come and gives back whole messages and control frames. It owns no buffer while
-//! its connection is idle: what arrives whole is borrowed from the caller's buffer, and only what is split over reads or
-//! frames is gathered. Writing, frames are not masked (section 5.1), and a message is one frame.
+//! A [`Reader`] takes bytes as they arrive and returns whole messages and control frames. It owns no buffer while its
+//! connection is idle: a whole frame is borrowed from the caller's buffer, and only data that is split over reads or
+//! frames is gathered. Written frames are not masked (section 5.1), and a message is one frame.
 //!
-//! No extension is spoken, so every reserved bit is an error. The handshake is HTTP and not here.
+//! No extension is supported, so every reserved bit is an error. The handshake is HTTP and is implemented elsewhere.
 
 mod close;
 mod head;

@@ -1,4 +1,4 @@
-//! Reads what a client sends: frames in any pieces become whole messages and control frames (RFC 6455 section 5).
+//! Reads the frames of a client: in any pieces, they become whole messages and control frames (RFC 6455 section 5).
 
 use super::close::{CloseCode, parse_close};
 use super::head::{Grown, Head, Opcode, PartialHead};
@@ -6,7 +6,7 @@ use super::utf8::Utf8;
 use std::borrow::Cow;
 use std::fmt;
 
-/// Something whole that a client sent.
+/// A whole message or control frame of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event<'a> {
     /// A message of text. Its bytes are valid UTF-8.
@@ -17,11 +17,11 @@ pub enum Event<'a> {
     Ping(Cow<'a, [u8]>),
     /// The answer to a ping, or a sign of life.
     Pong(Cow<'a, [u8]>),
-    /// The client closes, perhaps with a code and a reason. Answer with a close frame; nothing comes after it.
+    /// The client closes, optionally with a code and a reason. Answer with a close frame; nothing comes after it.
     Close(Option<(CloseCode, String)>),
 }
 
-/// Why a client's bytes are not a sequence of frames that is accepted here.
+/// The reason why a client's bytes are not an acceptable sequence of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameError {
     /// A reserved bit without an extension that would use it (section 5.2).
@@ -64,13 +64,13 @@ impl FrameError {
 impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FrameError::ReservedBits => f.write_str("a reserved bit is set; no extension is spoken here"),
+            FrameError::ReservedBits => f.write_str("a reserved bit is set; no extension is supported here"),
             FrameError::Opcode(bits) => write!(f, "opcode {bits} is not defined"),
             FrameError::Unmasked => f.write_str("a frame of a client must be masked"),
             FrameError::ControlFragmented => f.write_str("a control frame must be whole; set its final bit"),
             FrameError::ControlTooLong => f.write_str("a control frame holds at most 125 bytes"),
             FrameError::Length => f.write_str("a length must be written in the fewest bytes that hold it"),
-            FrameError::ContinuationOfNothing => f.write_str("a continuation without a message that it continues"),
+            FrameError::ContinuationOfNothing => f.write_str("a continuation without a message to continue"),
             FrameError::MessageInMessage => f.write_str("a new message began before the last one had ended"),
             FrameError::CloseCutShort => {
                 f.write_str("a close frame holds nothing, or a code of two bytes and a reason")
@@ -89,7 +89,7 @@ impl std::error::Error for FrameError {}
 struct Frame {
     opcode: Opcode,
     is_final: bool,
-    /// Turned so that its first byte is for the next byte of payload.
+    /// Rotated so that its first byte is for the next byte of payload.
     mask: [u8; 4],
     left_bytes: u32,
 }
@@ -108,7 +108,7 @@ struct Gathered {
 pub struct Reader {
     head: PartialHead,
     frame: Option<Frame>,
-    /// The opcode of the message of which parts have come, [`Opcode::Text`] or [`Opcode::Binary`].
+    /// The opcode of an incomplete message, [`Opcode::Text`] or [`Opcode::Binary`].
     message: Option<Opcode>,
     utf8: Utf8,
     message_bytes_max: u32,
@@ -131,8 +131,8 @@ impl Reader {
         }
     }
 
-    /// Whether nothing of a frame or message has come that is not whole: the connection may be handed to another process
-    /// with no more than its address.
+    /// Whether no frame or message is incomplete: the connection may be handed to another process without a reader's
+    /// state.
     pub fn is_idle(&self) -> bool {
         self.head.is_empty() && self.frame.is_none() && self.message.is_none() && !self.is_over
     }
@@ -258,7 +258,7 @@ impl Reader {
     }
 }
 
-/// Takes the mask off (section 5.3), and turns it to where the next piece begins.
+/// Unmasks a piece (section 5.3), and rotates the mask to where the next piece begins.
 fn unmask(payload: &mut [u8], mask: &mut [u8; 4]) {
     let doubled = u64::from_ne_bytes([mask[0], mask[1], mask[2], mask[3], mask[0], mask[1], mask[2], mask[3]]);
     let (words, rest) = payload.as_chunks_mut::<8>();

@@ -1,4 +1,5 @@
-//! UTF-8 checked as it comes: the first byte that no valid text could have there is an error, however the text is split.
+//! Incremental check of UTF-8: the first byte that no valid text could have there is an error, however the text is
+//! split.
 
 /// The state between two pieces: the beginning of a character, three bytes at most.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use serde::de::IgnoredAny;
 use std::borrow::Cow;
 
-/// Arrays and objects inside each other that a body may have. Readers behind us recurse, and many allow only 100.
+/// Largest nesting of arrays and objects in a body. Later readers recurse, and many allow only 100.
 pub const DEPTH_MAX: usize = 64;
 
 /// A body.
@@ -17,7 +17,7 @@ pub enum Body<'a> {
     Bytes(Cow<'a, [u8]>),
 }
 
-/// Why a body cannot be one.
+/// Why a body cannot be represented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyError {
     /// Not JSON, from this line and column on (both from 1).
@@ -49,7 +49,8 @@ pub enum BodyError {
 }
 
 impl<'a> Body<'a> {
-    /// The body of a request with this `Content-Type`: JSON if it says so, text for `text/…` in UTF-8, and otherwise bytes.
+    /// The body of a request with this `Content-Type`: JSON if it is a JSON type, text for `text/…` in UTF-8, and
+    /// otherwise bytes.
     pub fn of_request(content_type: Option<&str>, bytes: &'a [u8]) -> Result<Body<'a>, BodyError> {
         let media_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
         let media_type = media_type.to_ascii_lowercase();
@@ -79,7 +80,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// The `Content-Type` that says what it is.
+    /// Its `Content-Type`.
     pub fn content_type(&self) -> &'static str {
         match self {
             Body::Json(_) => "application/json",

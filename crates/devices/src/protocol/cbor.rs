@@ -58,7 +58,7 @@ pub(super) fn read_fields(payload: &[u8]) -> Result<Fields<'_>, ProtocolError> {
         }
         let key = decoder.str().map_err(syntax)?;
         let start = decoder.position();
-        // Does not recurse; what it passes over is checked where it is read.
+        // Does not recurse; skipped values are checked where they are read.
         decoder.skip().map_err(syntax)?;
         fields.put(key, &payload[start..decoder.position()])?;
     }

@@ -134,7 +134,7 @@ impl ToJson<'_> {
         }
     }
 
-    /// Whether another element comes; `left` is how many, or none where a break ends them.
+    /// Whether another element follows; `left` is their number, or `None` if a break ends them.
     fn has_next(&mut self, left: &mut Option<u64>) -> Result<bool, BodyError> {
         let at = self.decoder.position();
         match left {
@@ -152,7 +152,7 @@ impl ToJson<'_> {
     }
 }
 
-/// One level further in: of arrays, maps and tags.
+/// One level deeper, for arrays, maps and tags.
 fn deeper(depth: usize) -> Result<usize, BodyError> {
     if depth < DEPTH_MAX { Ok(depth + 1) } else { Err(BodyError::Depth) }
 }

@@ -1,18 +1,18 @@
-//! Why what a device said is not understood, in words that its author gets as the reason of a close frame.
+//! The reasons why a device's message is invalid, as text for its author in a close frame.
 
 use super::body::{BodyError, DEPTH_MAX};
 use crate::frame::CloseCode;
 use std::fmt;
 
-/// Characters of a device's own words that an error repeats.
+/// Characters of a device's message that an error quotes.
 const EXCERPT_CHARS_MAX: usize = 24;
 
-/// Why a message of a device is none.
+/// Why a device's message is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProtocolError {
-    /// A binary frame where JSON is spoken.
+    /// A binary frame where JSON is expected.
     Binary,
-    /// A text frame where CBOR is spoken.
+    /// A text frame where CBOR is expected.
     Text,
     /// Not JSON, from this line and column on (both from 1).
     Json {
@@ -26,13 +26,13 @@ pub enum ProtocolError {
         /// The index of the byte.
         at: usize,
     },
-    /// Well formed, but no object (JSON) or map of text keys (CBOR).
+    /// Well formed, but not an object (JSON) or a map with text keys (CBOR).
     NoObject,
     /// A key that v1 does not have.
     UnknownKey(String),
-    /// A key that is there twice.
+    /// A key that occurs twice.
     RepeatedKey(&'static str),
-    /// A key that is not there.
+    /// A missing key.
     Missing {
         /// The key.
         key: &'static str,
@@ -55,7 +55,7 @@ pub enum ProtocolError {
         /// The expected value.
         wanted: &'static str,
     },
-    /// A body that cannot be handed on.
+    /// A body that cannot be forwarded.
     Body(BodyError),
 }
 
@@ -80,7 +80,7 @@ impl fmt::Display for ProtocolError {
             ProtocolError::Cbor { at } => write!(f, "not CBOR at byte {at}"),
             ProtocolError::NoObject => f.write_str("a message is one object with a \"type\""),
             ProtocolError::UnknownKey(key) => write!(f, "unknown key {key:?}; put your own data into \"body\""),
-            ProtocolError::RepeatedKey(key) => write!(f, "\"{key}\" is there twice; send it once"),
+            ProtocolError::RepeatedKey(key) => write!(f, "\"{key}\" occurs twice; send it once"),
             ProtocolError::Missing { key, of } => write!(f, "{of} needs \"{key}\""),
             ProtocolError::Surplus { key, of } => write!(f, "{of} has no \"{key}\"; leave it out"),
             ProtocolError::Type(kind) => write!(f, "unknown type {kind:?}; send ack, reply, event or hello"),
@@ -100,14 +100,14 @@ impl fmt::Display for BodyError {
             BodyError::Depth => write!(f, "nested more than {DEPTH_MAX} deep; flatten it"),
             BodyError::Number => f.write_str("a number that is too large for CBOR's floats; write it as a string"),
             BodyError::Cbor { at } => write!(f, "not CBOR at byte {at}"),
-            BodyError::Key { at } => write!(f, "a key that is no text at byte {at}; JSON has only text keys"),
+            BodyError::Key { at } => write!(f, "a key that is not text at byte {at}; JSON has only text keys"),
         }
     }
 }
 
 impl std::error::Error for BodyError {}
 
-/// The beginning of a device's own words.
+/// The beginning of a device's message.
 pub(super) fn excerpt(text: &str) -> String {
     text.chars().take(EXCERPT_CHARS_MAX).collect()
 }

@@ -1,4 +1,4 @@
-//! The keys of one message of a device, each with the bytes of its value, before anybody knows what they mean.
+//! The keys of one message of a device, each with the bytes of its value, before they are interpreted.
 
 use super::error::{ProtocolError, excerpt};
 
@@ -12,7 +12,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Notes a key's value.
+    /// Stores a key's value.
     pub(super) fn put(&mut self, key: &str, raw: &'a [u8]) -> Result<(), ProtocolError> {
         let Some(at) = KEYS.iter().position(|known| *known == key) else {
             return Err(ProtocolError::UnknownKey(excerpt(key)));

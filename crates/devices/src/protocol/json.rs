@@ -78,7 +78,7 @@ pub(super) fn body(raw: &[u8], is_base64: bool) -> Result<Body<'_>, ProtocolErro
     Ok(Body::Json(Cow::Borrowed(text)))
 }
 
-/// Collects keys and values. What is wrong is put into `wrong`, as serde's own errors are words only.
+/// Collects keys and values. Errors are put into `wrong`, because serde's own errors are text only.
 struct Keys<'w> {
     wrong: &'w mut Option<ProtocolError>,
 }
@@ -103,7 +103,7 @@ impl<'de> Visitor<'de> for Keys<'_> {
     }
 }
 
-/// A key, borrowed where it has no escapes.
+/// A key, borrowed if it has no escapes.
 struct Key;
 
 impl<'de> DeserializeSeed<'de> for Key {

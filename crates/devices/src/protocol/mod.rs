@@ -10,9 +10,9 @@
 //!                 {"type":"hello","session":"9c…","resume":"9c….4"}
 //! ```
 //!
-//! Reading is strict: a key that is unknown, repeated, missing or of another type is an error that says so. Later keys need a
-//! later subprotocol, so nothing from a device is silently ignored. Of a body only syntax and depth are checked; the rest is
-//! up to its reader.
+//! Reading is strict: a key that is unknown, repeated, missing or of another type is a specific error. Later keys need
+//! a later subprotocol, so nothing from a device is silently ignored. Of a body only syntax and depth are checked; the
+//! rest is up to its reader.
 
 mod body;
 mod cbor;
@@ -33,7 +33,7 @@ use std::sync::Arc;
 /// The longest `session` or `resume` of a hello, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 256;
 
-/// How a device speaks.
+/// The protocol of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// JSON in text frames.
@@ -47,11 +47,11 @@ pub enum Protocol {
 /// A message from a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FromDevice<'a> {
-    /// It is back, with what the gateway's last hello gave it; or new, with neither.
+    /// A device that reconnects sends the values of the gateway's last hello; a new one sends neither.
     Hello {
-        /// The session that it had.
+        /// Its session.
         session: Option<Cow<'a, str>>,
-        /// The token that lets it have what it missed.
+        /// The token to resume it.
         resume: Option<Cow<'a, str>>,
     },
     /// It has every message up to this one.
@@ -74,7 +74,7 @@ pub enum FromDevice<'a> {
     },
 }
 
-/// A body as a protocol writes it, made once for however many devices.
+/// An encoded body, made once for any number of devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoded {
     /// The bytes after the message's number, up to the end of its frame.
@@ -88,12 +88,12 @@ impl Encoded {
         Encoded { bytes: bytes.into(), is_text }
     }
 
-    /// For another process, which goes on with the connection.
+    /// For another process, which takes over the connection.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Its bytes in a frame beside those that identify the message.
+    /// Its length in a frame, without the part that identifies the message.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -248,6 +248,6 @@ fn token<'a>(
 ) -> Result<Option<Cow<'a, str>>, ProtocolError> {
     let Some(raw) = fields.get(key) else { return Ok(None) };
     let token = protocol.string(raw).filter(|token| token.len() <= TOKEN_BYTES_MAX);
-    let wanted = "what the last hello of the gateway gave, as a string";
+    let wanted = "the value from the gateway's last hello, as a string";
     token.map(Some).ok_or(ProtocolError::Value { key, wanted })
 }

@@ -1,7 +1,8 @@
-//! Requests that a back-end repeats under the same `Idempotency-Key`: sent to the device once, answered alike.
+//! Requests that a back-end repeats with the same `Idempotency-Key`: each is sent to the device once, and all get the
+//! same answer.
 //!
-//! One table a node, bounded in bytes. At the bound a new key is refused rather than an old one forgotten: forgetting one
-//! would send its message twice. Keys, devices and bodies are kept as keyed hashes of 128 bits.
+//! One table per node, bounded in bytes. At the bound a new key is refused rather than an old one forgotten: forgetting
+//! one would send its message twice. Keys, devices and bodies are kept as keyed hashes of 128 bits.
 
 use super::outcome::Outcome;
 use crate::protocol::{Body, MessageId};
@@ -9,15 +10,15 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hasher;
 
-/// Bytes that an entry counts besides the reply that it keeps.
+/// Bytes that an entry counts besides its stored reply.
 const ENTRY_BYTES: usize = 160;
 
 /// The bounds of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdempotencyLimits {
-    /// How long a key is known, from its first request on.
+    /// How long a key is stored, from its first request on.
     pub keep_ms: u64,
-    /// Bytes of all entries, each 160 and the reply that it keeps.
+    /// Bytes of all entries, each 160 plus its stored reply.
     pub bytes_max: usize,
 }
 
@@ -28,7 +29,7 @@ pub enum Again {
     Pending,
     /// It is done.
     Done(Outcome),
-    /// The device has replied, but there was no room to keep what.
+    /// The device has replied, but there was no room to store the reply.
     RepliedBefore,
 }
 
@@ -55,7 +56,7 @@ struct Known {
 pub struct Idempotency {
     seed: (u64, u64),
     known: HashMap<u128, Known>,
-    /// Keys by the time when they are forgotten. One that was forgotten earlier may be here still, with an older time.
+    /// Keys by the time when they expire. A key that was removed earlier may still be here, with an older time.
     order: VecDeque<(u64, u128)>,
     bytes: usize,
 }
@@ -71,7 +72,8 @@ impl Idempotency {
         self.bytes
     }
 
-    /// Begins a request: `None` if its key is new, and `id` is what to send. Otherwise the id that was sent, and what became of it.
+    /// Begins a request: `None` if its key is new, and `id` is the message to send. Otherwise the id that was sent, and
+    /// its outcome so far.
     pub fn begin(
         &mut self,
         (device, key): (&str, &str),
@@ -98,8 +100,8 @@ impl Idempotency {
         Ok(None)
     }
 
-    /// Notes what became of a request's message. One that did not reach its device and never will is forgotten: the next
-    /// request with its key sends it.
+    /// Stores the outcome of a request's message. If the message never reaches its device, the entry is removed: the
+    /// next request with its key sends it.
     pub fn finish(&mut self, (device, key): (&str, &str), outcome: &Outcome, limits: IdempotencyLimits) {
         let key = self.hash(device.as_bytes(), key.as_bytes());
         if is_undelivered(outcome) {
@@ -116,7 +118,7 @@ impl Idempotency {
         };
     }
 
-    /// Forgets a request whose message was refused: the next one with its key may send it.
+    /// Removes a request whose message was refused: the next one with its key may send it.
     pub fn cancel(&mut self, (device, key): (&str, &str)) {
         let key = self.hash(device.as_bytes(), key.as_bytes());
         self.forget(key);
@@ -130,7 +132,7 @@ impl Idempotency {
         }
     }
 
-    /// Forgets what is too old.
+    /// Removes expired entries.
     fn expire(&mut self, now_ms: u64) {
         while let Some((until_ms, key)) = self.order.front().copied()
             && until_ms <= now_ms
@@ -144,7 +146,7 @@ impl Idempotency {
 
     fn hash(&self, first: &[u8], second: &[u8]) -> u128 {
         let mut hasher = SipHasher13::new_with_keys(self.seed.0, self.seed.1);
-        // The length keeps the two apart.
+        // The length separates the two.
         hasher.write_usize(first.len());
         hasher.write(first);
         hasher.write(second);

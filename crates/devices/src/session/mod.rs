@@ -1,4 +1,4 @@
-//! One device's session: what was sent to it and is not done, over one connection after the other.
+//! One device's session: its unfinished messages, over one connection after the other.
 //!
 //! ```text
 //!  push ──▶ [ not handed out ] ──next──▶ [ handed out ] ──ack, reply──▶ done
@@ -6,12 +6,13 @@
 //!               │ dropped, timed out         │ kept for a resume all the same
 //! ```
 //!
-//! A message gets its number when it is handed out for the first time, so numbers have no gaps on the way to a device that
-//! has missed nothing. At least once: a device that comes back with its token gets again what it has not acknowledged, with
-//! the same numbers and ids. What every sender learns is an [`Outcome`], once.
+//! A message gets its number when it is handed out for the first time, so a device that has missed nothing sees no
+//! gaps. Delivery is at least once: a device that resumes with its token gets its unacknowledged messages again, with
+//! the same numbers and ids. Every sender gets one [`Outcome`].
 //!
-//! Bytes are bounded. At the bound, written messages without a waiting sender give way first (a resume will then show a gap in
-//! the numbers), then the [`Policy`] decides. All lists here are walked: 64 KiB hold at most 1,024 entries.
+//! Bytes are bounded. At the bound, written messages without a waiting sender are dropped first (a resume will then
+//! show a gap in the numbers), then the [`Policy`] decides. All lists here are walked: 64 KiB hold at most 1,024
+//! entries.
 
 mod idempotency;
 mod outcome;
@@ -43,17 +44,17 @@ pub enum Policy {
 /// The bounds of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// Bytes of messages that are not done, each with 64 more.
+    /// Bytes of unfinished messages, each counted with 64 more.
     pub queue_bytes_max: usize,
     /// How long a session outlives its connection, and how long a written message without a waiting sender stays for a resume.
     pub resume_ms: u64,
     /// The policy at `queue_bytes_max`.
     pub policy: Policy,
-    /// Whether the device acknowledges: not with `raw`.
+    /// Whether the device acknowledges messages: not with `raw`.
     pub acknowledges: bool,
 }
 
-/// Why a message was not taken.
+/// Why a message was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// The device is not connected (410).
@@ -62,22 +63,22 @@ pub enum Refused {
     Full,
     /// It would not fit into an empty session (413).
     TooLong,
-    /// Its sender wants to wait for what this device never says (400).
+    /// Its sender wants to wait for an acknowledgement that this device never sends (400).
     NeverAcknowledges,
 }
 
-/// Why a device could not come back to its session: it gets a new one.
+/// Why a device could not resume its session: it gets a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResumeError {
-    /// The token is of another session.
+    /// The token belongs to another session.
     OtherSession,
-    /// A newer connection has come back before.
+    /// A newer connection has already resumed.
     Stale,
-    /// Its time is over.
+    /// It has expired.
     Over,
 }
 
-/// A device acknowledged what it was never sent.
+/// A device acknowledged a message that was never sent to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AckError {
     /// The number of the message that it acknowledged.
@@ -89,7 +90,7 @@ pub struct AckError {
 /// A message to write now.
 #[derive(Debug, Clone)]
 pub struct HandedOut {
-    /// Its own.
+    /// The id of the message.
     pub id: MessageId,
     /// Its number in the session, from 1.
     pub seq: u64,
@@ -115,7 +116,7 @@ enum State {
     Over,
 }
 
-/// One device's session, on the node where it is connected or was last.
+/// A device's session, on the node where it is connected or last was.
 #[derive(Debug)]
 pub struct Session {
     id: SessionId,
@@ -127,7 +128,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A new one, of a connection that begins.
+    /// A new session, for a new connection.
     pub fn new(id: SessionId, generation: Generation) -> Session {
         Session { id, generation, state: State::Attached, sent: 0, unacknowledged: Unacknowledged::default() }
     }
@@ -141,13 +142,13 @@ impl Session {
         session
     }
 
-    /// Whether it can go on in another process with its connection: nobody waits for word of a message here, and what there is was
+    /// Whether it can continue in another process with its connection: no sender is waiting here, and all messages were
     /// handed out.
     pub fn is_movable(&self) -> bool {
         self.state == State::Attached && self.unacknowledged.iter().all(|entry| entry.wait.is_none() && entry.seq > 0)
     }
 
-    /// The connection is the same as before: what it was sent is not handed out again.
+    /// The connection is the same as before: messages already sent are not handed out again.
     pub fn keep_handed_out(&mut self) {
         self.unacknowledged.forward();
     }
@@ -167,7 +168,7 @@ impl Session {
         self.state == State::Over
     }
 
-    /// Takes a message, or says why not.
+    /// Accepts a message, or returns why not.
     pub fn push(&mut self, message: Message, limits: &SessionLimits, notices: &mut Vec<Notice>) -> Result<(), Refused> {
         if self.state != State::Attached {
             return Err(Refused::Offline);
@@ -213,7 +214,7 @@ impl Session {
         Some(HandedOut { id: entry.id, seq: entry.seq, encoded })
     }
 
-    /// Everything that was handed out on this connection has been taken by the kernel.
+    /// The kernel has accepted everything that was handed out on this connection.
     pub fn written(&mut self, limits: &SessionLimits, notices: &mut Vec<Notice>) {
         self.unacknowledged.retain(|entry, is_handed_out| {
             if is_handed_out && entry.wait.is_some_and(|wait| wait.level == Level::Written) {
@@ -223,7 +224,7 @@ impl Session {
         });
     }
 
-    /// The device has every message up to this number.
+    /// The device has all messages up to this number.
     pub fn acknowledge(&mut self, seq: u64, notices: &mut Vec<Notice>) -> Result<(), AckError> {
         if seq > self.sent {
             return Err(AckError { seq, sent: self.sent });
@@ -246,8 +247,8 @@ impl Session {
         Ok(())
     }
 
-    /// The device has this message and answers it. False if it is not known any more: its sender has been answered, or it is
-    /// the second answer to a message that came twice.
+    /// The device has this message and replies. False if the message is no longer known: its sender has its answer, or
+    /// this is the second reply to a message that came twice.
     pub fn reply(&mut self, id: MessageId, body: Body<'_>, notices: &mut Vec<Notice>) -> bool {
         let Some(mut entry) = self.unacknowledged.take_first(|entry| entry.id == id && entry.was_written()) else {
             return false;
@@ -261,7 +262,7 @@ impl Session {
         true
     }
 
-    /// The connection has ended. The session waits for the device, unless it cannot come back.
+    /// The connection has ended. The session waits for the device, unless it cannot resume.
     pub fn detach(&mut self, now_ms: u64, limits: &SessionLimits, notices: &mut Vec<Notice>) {
         if self.state != State::Attached {
             return;
@@ -272,8 +273,8 @@ impl Session {
         }
     }
 
-    /// The device is back with this token, on a connection of this generation. What it has not acknowledged is handed out
-    /// again. An older connection that has not ended yet has to be closed.
+    /// The device resumes with this token, on a connection of this generation. Its unacknowledged messages are handed
+    /// out again. An older connection that has not ended yet has to be closed.
     pub fn resume(
         &mut self,
         token: ResumeToken,
@@ -300,8 +301,9 @@ impl Session {
         Ok(())
     }
 
-    /// Takes over what the session has that the device's connection began with, before it said that it goes on with this one:
-    /// behind what was sent here, with numbers of this one when it is handed out again. That session is over then.
+    /// Takes over the messages of the session that the device's connection began with, before the device resumed this
+    /// one: after the messages sent here, with numbers of this session when they are handed out again. The other
+    /// session ends.
     pub fn absorb(&mut self, other: &mut Session) {
         for mut entry in other.unacknowledged.clear() {
             entry.forget_number();
@@ -310,7 +312,7 @@ impl Session {
         other.state = State::Over;
     }
 
-    /// The device resumes on another node: what it was sent and has not acknowledged goes there, and the session ends here.
+    /// The device resumes on another node: its unacknowledged messages move there, and the session ends here.
     pub fn carry(&mut self, token: ResumeToken, notices: &mut Vec<Notice>) -> Result<Carried, ResumeError> {
         if token.session != self.id {
             return Err(ResumeError::OtherSession);
@@ -330,7 +332,7 @@ impl Session {
         Ok(carried)
     }
 
-    /// Ends it: a new session of the device has begun, or it is not to come back.
+    /// Ends it: a new session of the device has begun, or it must not be resumed.
     pub fn end(&mut self, notices: &mut Vec<Notice>) {
         self.state = State::Over;
         for mut entry in self.unacknowledged.clear() {
@@ -339,7 +341,7 @@ impl Session {
         }
     }
 
-    /// Does what is due, and says when to come again.
+    /// Does everything that is due, and returns when to call again.
     pub fn tick(&mut self, now_ms: u64, limits: &SessionLimits, notices: &mut Vec<Notice>) -> Option<u64> {
         if let State::Detached { since_ms } = self.state
             && now_ms >= since_ms.saturating_add(limits.resume_ms)
@@ -351,7 +353,8 @@ impl Session {
             if entry.wait.is_some_and(|wait| now_ms >= wait.deadline_ms) {
                 let was_written = entry.was_written();
                 entry.tell(Outcome::TimedOut { was_written }, notices);
-                // Unwritten messages are withdrawn. For messages that the device has, nobody wants the reply any more.
+                // Unwritten messages are withdrawn. For messages that the device has, no sender wants the reply any
+                // longer.
                 if !was_written || entry.encoded.is_none() {
                     return false;
                 }
@@ -396,7 +399,7 @@ impl std::error::Error for AckError {}
 impl fmt::Display for ResumeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            ResumeError::OtherSession => "the token is of another session",
+            ResumeError::OtherSession => "the token belongs to another session",
             ResumeError::Stale => "a newer connection has resumed this session",
             ResumeError::Over => "the session is over",
         })

@@ -2,29 +2,29 @@
 
 use crate::protocol::{Body, Encoded, MessageId};
 
-/// How far a message must come before its sender is answered.
+/// The point that a message must reach before its sender is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// Handed to the kernel. This says nothing about the device.
+    /// Handed to the kernel. This does not show that the device has it.
     Written,
-    /// The device has acknowledged it.
+    /// Acknowledged by the device.
     Acknowledged,
-    /// The device has answered.
+    /// The device has replied.
     Replied,
 }
 
-/// A message on its way into a session.
+/// A message for a session.
 #[derive(Debug, Clone)]
 pub struct Message {
-    /// Its own.
+    /// The id of the message.
     pub id: MessageId,
     /// Its body, for the session's protocol.
     pub encoded: Encoded,
-    /// Under [`super::Policy::LatestPerKey`], what it is the latest value of.
+    /// With [`super::Policy::LatestPerKey`], the key of which it is the latest value.
     pub key: Option<Box<str>>,
     /// The level that its sender waits for.
     pub level: Level,
-    /// How long, in milliseconds of the session's clock.
+    /// The deadline of the wait, in milliseconds of the session's clock.
     pub deadline_ms: u64,
 }
 
@@ -37,31 +37,31 @@ pub enum Outcome {
     Written,
     /// The device has it (200).
     Acknowledged,
-    /// The device has it and says this (200).
+    /// The device has it and replies with this (200).
     Replied(Body<'static>),
-    /// Nothing in time (504). If it was written, the outcome is unknown.
+    /// No answer in time (504). If it was written, the outcome is unknown.
     TimedOut {
         /// See [`Outcome`].
         was_written: bool,
     },
-    /// A later message with the same key took its place before it was written (409).
+    /// A later message with the same key replaced it before it was written (409).
     Superseded,
     /// It made room for a later one (409).
     Dropped {
         /// See [`Outcome`].
         was_written: bool,
     },
-    /// Its session ended: the device connected again or elsewhere (409), or did not come back (410, or 504 if written).
+    /// Its session ended: the device connected again or elsewhere (409), or did not resume (410, or 504 if written).
     Ended {
         /// See [`Outcome`].
         was_written: bool,
     },
 }
 
-/// An outcome and whose.
+/// An outcome and its message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// The message's.
+    /// The id of the message.
     pub id: MessageId,
     /// The outcome of the message.
     pub outcome: Outcome,

@@ -1,11 +1,11 @@
-//! When to ping a quiet connection, and when to give it up.
+//! When to ping a quiet connection, and when to give up on it.
 //!
 //! Any byte from the peer is a sign of life. After `ping_interval` without one, or up to a quarter of it sooner so that
-//! thousands of connections that began together do not ping together, a ping is due; after another `ping_timeout` the peer is
-//! dead. So a dead peer is found within `ping_interval + ping_timeout` of its last byte. A sign of life is one store: the
-//! timer of the connection may fire early and asks again.
+//! thousands of connections that began together do not ping together, a ping is due; after another `ping_timeout` the
+//! peer is dead. So a dead peer is found within `ping_interval + ping_timeout` of its last byte. A sign of life is a
+//! single store: the connection's timer may fire early and checks again.
 
-/// How often to ping. Milliseconds.
+/// Limits in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PulseLimits {
     /// The longest silence before a ping.
@@ -19,23 +19,23 @@ pub struct PulseLimits {
 pub enum Beat {
     /// Nothing before this time.
     Quiet {
-        /// When to ask again.
+        /// When to call again.
         until_ms: u64,
     },
-    /// Send a ping now, and ask again then.
+    /// Send a ping now, and call again then.
     Ping {
-        /// When to ask again.
+        /// When to call again.
         until_ms: u64,
     },
-    /// The peer has not answered: close without a word.
+    /// The peer has not answered: close without a close frame.
     Dead,
 }
 
-/// One connection's.
+/// The pulse of one connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Pulse {
     heard_ms: u64,
-    /// When the last ping was sent; before `heard_ms` if it needs no answer any more.
+    /// When the last ping was sent; before `heard_ms` once it was answered.
     pinged_ms: Option<u64>,
     /// How much sooner than the interval the next ping is due, in 1/65536 of a quarter of it.
     sooner: u16,
@@ -47,7 +47,7 @@ impl Pulse {
         Pulse { heard_ms: now_ms, pinged_ms: None, sooner: random }
     }
 
-    /// Something has come from the peer.
+    /// Bytes have come from the peer.
     pub fn heard(&mut self, now_ms: u64) {
         self.heard_ms = now_ms;
         self.pinged_ms = None;

@@ -8,8 +8,8 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionId(pub u128);
 
-/// A session, and the connection of it that the token was given to: a copy of an older connection's token is worth nothing
-/// once a newer one has come back with its own.
+/// A session, and the connection that the token was given to: a copy of an older connection's token is worthless once a
+/// newer one has resumed with its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResumeToken {
     /// The session.

@@ -1,4 +1,4 @@
-//! The messages of a session that are not done: in order, bounded in bytes.
+//! The unfinished messages of a session: in order, bounded in bytes.
 //!
 //! ```text
 //!  front                                                     back
@@ -28,9 +28,9 @@ pub(super) struct Entry {
     pub(super) id: MessageId,
     /// 0 until it is handed out for the first time in this session.
     pub(super) seq: u64,
-    /// It was handed out in the session that it came from.
+    /// It was handed out in its former session.
     was_out: bool,
-    /// None once the device has it, while its sender waits for the reply.
+    /// `None` once the device has it, while its sender waits for the reply.
     pub(super) encoded: Option<Encoded>,
     key: Option<Box<str>>,
     /// `None` once its sender has been notified.
@@ -48,7 +48,7 @@ impl Entry {
         self.was_out || self.seq > 0
     }
 
-    /// It goes to another session.
+    /// It moves to another session.
     pub(super) fn forget_number(&mut self) {
         self.was_out = self.was_written();
         self.seq = 0;
@@ -70,9 +70,9 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(super) struct Unacknowledged {
     entries: VecDeque<Entry>,
-    /// How many at the front were handed out on this connection, or need not be.
+    /// Number of entries at the front that were handed out on this connection, or need not be.
     cursor: usize,
-    /// The sum of the entries'.
+    /// The sum over the entries.
     bytes: usize,
 }
 
@@ -85,7 +85,7 @@ impl Unacknowledged {
         self.entries.iter()
     }
 
-    /// The bytes that a message would count.
+    /// The bytes that a message counts.
     pub(super) fn bytes_of(message: &Message) -> usize {
         ENTRY_OVERHEAD_BYTES + message.key.as_ref().map_or(0, |key| key.len()) + message.encoded.len()
     }
@@ -110,7 +110,7 @@ impl Unacknowledged {
         Some(entry)
     }
 
-    /// Everything that is not done is to be handed out again, in the same order.
+    /// All unfinished messages are to be handed out again, in the same order.
     pub(super) fn rewind(&mut self) {
         self.cursor = 0;
     }
@@ -120,7 +120,7 @@ impl Unacknowledged {
         self.cursor = self.entries.len();
     }
 
-    /// Keeps the entries for which `keep` says so. It may shorten them.
+    /// Keeps the entries for which `keep` returns true. It may shorten them.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(&mut Entry, bool) -> bool) {
         let (mut index, mut cursor, mut bytes) = (0, self.cursor, 0);
         let before = self.cursor;
@@ -146,7 +146,8 @@ impl Unacknowledged {
         Some(entry)
     }
 
-    /// Removes what a later message with this key makes worthless: what was not handed out yet, and what nobody waits for.
+    /// Removes messages that a later one with this key makes obsolete: those not handed out yet, and those without a
+    /// waiting sender.
     pub(super) fn supersede(&mut self, key: &str, notices: &mut Vec<Notice>) {
         self.retain(|entry, _| {
             let is_worthless = entry.key.as_deref() == Some(key) && (!entry.was_written() || entry.wait.is_none());

@@ -10,7 +10,7 @@ fn frames(parts: &[(u8, &[u8])]) -> Vec<u8> {
     parts.iter().flat_map(|(first, payload)| frame(*first, payload)).collect()
 }
 
-/// Checks what is seen of these bytes, in one piece, byte by byte, and in others.
+/// Checks the events of these bytes, in one piece, byte by byte, and in others.
 fn check(case: &str, bytes: &[u8], expected: &[Seen]) {
     for step in [bytes.len().max(1), 1, 2, 3, 997] {
         let pieces: Vec<&[u8]> = bytes.chunks(step).collect();
@@ -137,7 +137,7 @@ fn group_6_4_invalid_text_is_refused_at_once() {
     let mut bytes = frames(&[(0x01, "κόσμε".as_bytes())]);
     bytes.extend(&frame(0x80, b"\xf4\x90\x80\x80 and more")[..6 + 2]);
     check("6.4", &bytes, &[Seen::Error(FrameError::InvalidUtf8)]);
-    // And before the byte that makes it impossible nothing is refused.
+    // Nothing is refused before the byte that makes it impossible.
     bytes.pop();
     check("6.4 before", &bytes, &[]);
 }

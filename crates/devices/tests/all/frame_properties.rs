@@ -3,7 +3,7 @@
 use crate::client::{Seen, close, frame, read};
 use proptest::prelude::*;
 
-/// A frame of a client that means well, mostly.
+/// A frame of a client that is usually well behaved.
 fn a_frame() -> impl Strategy<Value = Vec<u8>> {
     let first = prop_oneof![
         8 => prop::sample::select(vec![0x81u8, 0x82, 0x01, 0x02, 0x00, 0x80, 0x89, 0x8a]),

@@ -129,8 +129,8 @@ fn hostile_json() {
             r#"unknown type "shutdown-everything-at-o"; send ack, reply, event or hello"#,
         ),
         (br#"{"type":"ack"}"#, r#"ack needs "seq""#),
-        (br#"{"type":"ack","seq":1,"seq":2}"#, r#""seq" is there twice; send it once"#),
-        (br#"{"type":"ack","s\u0065q":1,"seq":2}"#, r#""seq" is there twice; send it once"#),
+        (br#"{"type":"ack","seq":1,"seq":2}"#, r#""seq" occurs twice; send it once"#),
+        (br#"{"type":"ack","s\u0065q":1,"seq":2}"#, r#""seq" occurs twice; send it once"#),
         (br#"{"type":"ack","seq":1,"body":2}"#, r#"ack has no "body"; leave it out"#),
         (br#"{"type":"ack","sequence":1}"#, r#"unknown key "sequence"; put your own data into "body""#),
         (br#"{"type":"ack","seq":-1}"#, r#""seq" must be the whole number of a message, as it was sent"#),
@@ -146,7 +146,7 @@ fn hostile_json() {
         (br#"{"type":"event","body":"a","encoding":"base64"}"#, r#""body" must be padded base64, as "encoding" says"#),
         (br#"{"type":"event","body":"a","encoding":"gzip"}"#, r#""encoding" must be "base64", or left out"#),
         (b"{\"type\":\"event\",\"body\":\"\xff\"}", "not JSON at line 1, column 25"),
-        (long.as_bytes(), r#""session" must be what the last hello of the gateway gave, as a string"#),
+        (long.as_bytes(), r#""session" must be the value from the gateway's last hello, as a string"#),
         (deep.as_bytes(), r#""body": nested more than 64 deep; flatten it"#),
         (open.as_bytes(), "not JSON at line 1, column 50023"),
     ] {
@@ -227,7 +227,7 @@ fn hostile_cbor() {
     ] {
         let error = Protocol::Cbor.read(false, &payload).unwrap_err();
         match (&error, &expected) {
-            // Where exactly the library gives up is its business.
+            // The library's limit is its own choice.
             (ProtocolError::Cbor { .. }, ProtocolError::Cbor { .. }) => {}
             _ => assert_eq!(error, expected, "{:x?}", &payload[..payload.len().min(40)]),
         }

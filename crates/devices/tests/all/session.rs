@@ -1,4 +1,4 @@
-//! A session as its gateway drives it, against what back-ends and devices see.
+//! A session as its gateway drives it, as seen by back-ends and devices.
 
 use proptest::prelude::*;
 use stillgate_devices::Generation;
@@ -34,7 +34,7 @@ impl Tried {
         self.session.push(message, &self.limits, &mut self.notices)
     }
 
-    /// Writes all that is to be written: ids and numbers.
+    /// Writes all pending messages: ids and numbers.
     fn write(&mut self) -> Vec<(u128, u64)> {
         let mut written = Vec::new();
         while let Some(next) = self.session.next_to_write(self.now_ms) {
@@ -65,7 +65,7 @@ impl Tried {
         self.session.resume(token, Generation(generation), self.now_ms, &self.limits)
     }
 
-    /// The outcomes that senders were given since the last call.
+    /// The outcomes that senders got since the last call.
     fn learned(&mut self) -> Vec<(u128, Outcome)> {
         self.notices.drain(..).map(|notice| (notice.id.0, notice.outcome)).collect()
     }
@@ -124,7 +124,7 @@ fn timeouts_say_whether_the_message_may_have_arrived() {
     it.tick(5_000);
     let late = |was_written| Outcome::TimedOut { was_written };
     assert_eq!(it.learned(), [(1, late(true)), (2, late(false))]);
-    // The second was withdrawn, as its sender learned. The first can be acknowledged, which nobody waits for.
+    // The second was withdrawn, as its sender was notified. The first can be acknowledged, though no sender is waiting.
     assert_eq!(it.write(), []);
     it.acknowledge(1).unwrap();
     assert_eq!((it.learned(), it.session.queued_bytes()), (vec![], 0));
@@ -141,7 +141,7 @@ fn written_messages_give_way_if_nobody_waits() {
     let token = it.session.token();
     it.detach();
     it.resume(token, 2).unwrap();
-    assert_eq!(it.write(), (11..=20).map(|id| (id, id as u64)).collect::<Vec<_>>(), "a gap shows what was lost");
+    assert_eq!(it.write(), (11..=20).map(|id| (id, id as u64)).collect::<Vec<_>>(), "a gap shows the loss");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_full_queue_drops_the_oldest() {
     }
     let dropped = |was_written| Outcome::Dropped { was_written };
     assert_eq!(it.learned(), [(1, dropped(true)), (2, dropped(false))]);
-    // Numbers are given to what is written, so the device sees no gap.
+    // Numbers are assigned on writing, so the device sees no gap.
     assert_eq!(it.write(), (3..=12).zip(2..=11).collect::<Vec<_>>());
 }
 
@@ -363,7 +363,7 @@ proptest! {
                     }
                     Outcome::Superseded => prop_assert!(false, "no key was given"),
                 }
-                prop_assert!(told.insert(id, outcome).is_none(), "told twice");
+                prop_assert!(told.insert(id, outcome).is_none(), "notified twice");
             }
         }
         it.session.end(&mut it.notices);

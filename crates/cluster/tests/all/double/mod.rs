@@ -128,7 +128,7 @@ impl Node {
         let begun = Instant::now();
         let mut sent = self.send(device).await;
         while sent == Err(NotSent::Unsent(Unsent::Unknown)) {
-            assert!(begun.elapsed() < PATIENCE, "nothing is known of {device}");
+            assert!(begun.elapsed() < PATIENCE, "{device} is still unknown");
             tokio::time::sleep(Duration::from_millis(20)).await;
             sent = self.send(device).await;
         }
@@ -172,7 +172,7 @@ pub(crate) fn check_promised(what: &str, took: Duration, promised: Duration) {
 pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(begun.elapsed() < PATIENCE, "timed out waiting for {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

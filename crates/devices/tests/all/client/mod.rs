@@ -1,4 +1,4 @@
-//! The other side of the frames: a client that masks, and what a reader makes of its bytes.
+//! The other side of the frames: a client that masks, and a reader's view of its bytes.
 
 use stillgate_devices::frame::{Event, FrameError, Reader};
 
@@ -32,7 +32,7 @@ pub(crate) fn close(code: u16, reason: &[u8]) -> Vec<u8> {
     frame(0x88, &[&code.to_be_bytes(), reason].concat())
 }
 
-/// All that a reader gives back of these pieces, up to the first error.
+/// Everything that a reader returns for these pieces, up to the first error.
 pub(crate) fn read(message_bytes_max: u32, pieces: &[&[u8]]) -> Vec<Seen> {
     let mut reader = Reader::new(message_bytes_max);
     let mut seen = Vec::new();

@@ -11,7 +11,7 @@ use stillgate_devices::session::{Carried, Policy, ResumeToken, Session, SessionI
 pub(super) const LIMITS: SessionLimits =
     SessionLimits { queue_bytes_max: 240, resume_ms: 10_000, policy: Policy::Refuse, acknowledges: true };
 
-/// How long a node waits for a session that is to come from another.
+/// How long a node waits for a session that moves from another.
 const CARRY_MS: u64 = 500;
 
 pub(super) static ENCODED: LazyLock<Encoded> =
@@ -26,7 +26,7 @@ pub(super) enum Frame {
 }
 
 impl Frame {
-    /// The connection that a greeting is on its way over has gone to this process.
+    /// The connection that a greeting is being sent over has moved to this process.
     pub(super) fn is_from(&mut self, process: Process) {
         if let Frame::Hello(_, home) = self {
             *home = process;
@@ -36,7 +36,7 @@ impl Frame {
 
 pub(super) struct Device {
     pub(super) name: Box<str>,
-    /// Node, process and connection, as the device sees it.
+    /// Node, process and connection, as seen by the device.
     pub(super) connection: Option<(usize, u64, u64)>,
     /// When it was made.
     pub(super) since_ms: u64,
@@ -44,9 +44,9 @@ pub(super) struct Device {
     pub(super) token: Option<(ResumeToken, Process)>,
     /// The highest number in its session.
     seq: u64,
-    /// In order, each way: when it arrives and over which connection.
+    /// In order, in each direction: the time of arrival and the connection.
     pub(super) frames: Vec<(u64, u64, Frame)>,
-    /// Messages that it has received, in which session and with which number.
+    /// Received messages, with their sessions and numbers.
     pub(super) received: BTreeMap<MessageId, BTreeSet<(u128, u64)>>,
 }
 
@@ -104,13 +104,13 @@ impl World {
                     _ => self.begin_session(node, device, connection, None),
                 }
             }
-            // A process that another one follows is not asked for what it has kept.
+            // A process with a successor is not asked for stored sessions.
             Some((_, home)) if self.nodes[home.0].successor.is_some() => {
                 self.begin_session(node, device, connection, None);
             }
             Some((token, home)) => {
                 self.send(Mail::Carry { to: home, from: process, device, token });
-                // No answer is one, too.
+                // No answer is an answer, too.
                 self.mail.push((now_ms + CARRY_MS, Mail::Carried { to: process, device, token, carried: None }));
             }
             None => self.begin_session(node, device, connection, None),
@@ -118,7 +118,7 @@ impl World {
     }
 
     pub(super) fn carry(&mut self, node: usize, from: Process, device: usize, token: ResumeToken) {
-        // The process that follows is asked instead.
+        // The successor is asked instead.
         if self.nodes[node].successor.is_some() {
             return;
         }
@@ -190,7 +190,7 @@ impl World {
                     it.token = Some((token, home));
                 }
                 Frame::Message { id, seq } => self.receive(device, connection, id, seq),
-                // A node that is stopped reads later.
+                // A stopped node reads later.
                 Frame::Ack(_) | Frame::Reply(_) if !self.is_up(node) => {
                     self.devices[device].frames.push((now_ms + 1, connection, frame));
                 }
@@ -249,7 +249,7 @@ impl World {
         self.notify(node, notices);
     }
 
-    /// Writes what is due, and lets time pass.
+    /// Writes everything due, and lets time pass.
     pub(super) fn step_sessions(&mut self, node: usize) {
         let (now_ms, mut notices) = (self.now_ms, Vec::new());
         for device in 0..DEVICES {

@@ -1,4 +1,4 @@
-//! The directory: entries, leases and the era, each for itself.
+//! The directory: entries, leases and the era, each by itself.
 
 use super::{Answer, Asked, Mail, Process, World};
 use std::collections::{BTreeMap, HashMap};
@@ -10,7 +10,7 @@ pub(super) struct Directory {
     pub(super) members: BTreeMap<Box<str>, Member>,
     pub(super) era: Option<Era>,
     pub(super) away_until_ms: u64,
-    /// When it was back without what it had.
+    /// When it was back without its contents.
     pub(super) lost_ms: u64,
 }
 
@@ -35,7 +35,7 @@ impl World {
                     self.nodes.iter_mut().filter(|it| it.number == number).for_each(|it| it.lapsed_ms = now_ms);
                 }
                 let name = &self.nodes[node].name;
-                // Without the lease a node goes on, but nobody takes it for alive.
+                // Without the lease a node continues, but others consider it dead.
                 if Lease::hold(&mut lease, epoch, now_ms, LEASE_MS).is_ok()
                     && let Some(lease) = lease
                 {

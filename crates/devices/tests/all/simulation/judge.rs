@@ -50,7 +50,7 @@ impl World {
             let what = format!("{id} to device {device} at {sent_ms} ms from {from:?}");
             let received = self.devices.get(*device).and_then(|device| device.received.get(&id));
             if received.is_some_and(|numbers| numbers.len() > 1) {
-                return Err(format!("{what} was sent anew: {received:?}"));
+                return Err(format!("{what} was sent again as new: {received:?}"));
             }
             let Some(told) = told else {
                 if self.process(from.0) == *from {
@@ -98,7 +98,7 @@ impl Answers {
         }
     }
 
-    /// Everything happens, or the worlds show nothing.
+    /// Every event must happen, or the worlds show nothing.
     pub(super) fn check(&self) {
         let answers: Vec<&str> = self.answers.keys().map(String::as_str).collect();
         for answer in [

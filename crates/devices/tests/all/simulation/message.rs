@@ -17,9 +17,9 @@ const WELL_MS: u64 = 8_000;
 
 pub(super) const AWAY: Away = Away;
 
-/// A message, and what became of it.
+/// A message and its history.
 pub(super) struct Sent {
-    /// [`DEVICES`] is one that never connects.
+    /// [`DEVICES`] is a device that never connects.
     pub(super) device: usize,
     pub(super) from: Process,
     pub(super) level: Level,
@@ -33,7 +33,7 @@ pub(super) enum Told {
     Refused(Refused),
     Unsent(Unsent),
     NotTaken(NotTaken),
-    /// No word in time: it may have been received.
+    /// No answer in time: it may have been received.
     Lost,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Waiting {
 }
 
 impl Told {
-    /// Whether it says that the device will never receive it.
+    /// Whether it means that the device will never receive it.
     pub(super) fn is_undelivered(&self) -> bool {
         match self {
             Told::Unsent(_) | Told::Refused(_) | Told::Outcome(Outcome::Superseded) => true,
@@ -125,12 +125,12 @@ impl World {
     }
 
     fn forward(&mut self, node: usize, to: usize, id: MessageId) {
-        // A process asks itself for what its node has.
+        // A process asks itself for the devices of its node.
         let to = if self.nodes[to].number == self.nodes[node].number { node } else { to };
         self.waiting(node, id).sent_to = Some(to);
         let me = self.process(node);
         if to == node {
-            // The directory has not heard yet that it has gone, or it has come just now.
+            // The directory has not been notified yet that it has gone, or it has come just now.
             return self.take(node, me, id);
         }
         let is_dead = self.now_ms < self.nodes[to].dead_until_ms;
@@ -143,7 +143,7 @@ impl World {
         self.send(Mail::Forward { to, from: me, message: id });
     }
 
-    /// A message has come to the node that is to have its device.
+    /// A message has arrived at the node that should have its device.
     pub(super) fn take(&mut self, node: usize, from: Process, id: MessageId) {
         let Sent { device, level, .. } = self.messages[id.0 as usize];
         let deadline_ms = self.deadline_ms(id);
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    /// Whether nothing was wrong with a device's connection and its node for long before a message was sent, and since.
+    /// Whether a device's connection and its node had no fault since long before a message was sent.
     fn is_well(&self, device: usize, sent_ms: u64) -> bool {
         let Some(Device { connection: Some((node, process, _)), since_ms, .. }) = self.devices.get(device) else {
             return false;
@@ -262,7 +262,7 @@ impl World {
         if self.is_attached(node, self.messages[id.0 as usize].device) {
             self.send(Mail::IHave { to: from, by: node, message: id });
         } else if self.is_filling(node) {
-            // It is asked again.
+            // The question is repeated.
             self.mail.push((self.now_ms + TICK_MS, Mail::HaveYou { to: node, from, message: id }));
         }
     }
@@ -276,7 +276,7 @@ impl World {
         }
     }
 
-    /// Gives up what has waited for too long.
+    /// Gives up on requests that have waited too long.
     pub(super) fn step_sending(&mut self, node: usize) {
         let ids: Vec<MessageId> = self.nodes[node].sending.keys().copied().collect();
         for id in ids {

@@ -11,7 +11,7 @@
 //! - A device that is connected to a node without faults is neither called offline nor unknown, also while one process of the
 //!   node replaces another and devices go over one by one.
 //!
-//! `STILLGATE_SIMULATION_SEEDS` says how many worlds are tried, `STILLGATE_SIMULATION_FIRST` which is the first.
+//! `STILLGATE_SIMULATION_SEEDS` is the number of worlds, `STILLGATE_SIMULATION_FIRST` the first of them.
 
 mod device;
 mod directory;
@@ -66,7 +66,7 @@ enum Asked {
     Heartbeat {
         epoch: u64,
         filled: Option<Era>,
-        /// Not by a process that another one follows.
+        /// False for a process with a successor.
         holds: bool,
     },
     BeginEra {
@@ -81,7 +81,7 @@ enum Asked {
         device: Box<str>,
         ended: Ended,
     },
-    /// For a message on its way.
+    /// For a message under way.
     LookUp {
         message: MessageId,
         device: Box<str>,
@@ -100,7 +100,7 @@ enum Answer {
     Done,
 }
 
-/// A process of a node, by its slot and how often there was one in it: one that was killed gets nothing any more.
+/// A process of a node: its slot, and how many there were in it; a killed one gets nothing any more.
 type Process = (usize, u64);
 
 #[derive(Debug, Clone)]
@@ -119,7 +119,7 @@ enum Mail {
         device: Box<str>,
         place: Place,
     },
-    /// Takes this message for a device.
+    /// Accepts this message for a device.
     Forward {
         to: usize,
         from: Process,
@@ -173,13 +173,13 @@ struct World {
     /// By the number in their id.
     messages: Vec<Sent>,
     numbers: u64,
-    /// How often a node said "moved", a session was carried to another node, a message came to a device again, and a device went
-    /// over to the next process of its node.
+    /// How often a node answered "moved", a session was carried to another node, a message came to a device again, and
+    /// a device moved to the next process of its node.
     moved: u64,
     given: u64,
     carried: u64,
     twice: u64,
-    /// The first thing that was wrong before the end.
+    /// The first error before the end.
     wrong: Option<String>,
 }
 
@@ -250,7 +250,7 @@ impl World {
         !it.is_over && self.now_ms >= it.dead_until_ms.max(it.stopped_until_ms)
     }
 
-    /// The process of a node that runs now.
+    /// The current process of a node.
     fn process(&self, node: usize) -> Process {
         (node, self.nodes[node].process)
     }
@@ -319,7 +319,7 @@ impl World {
         if self.process(to.0) != to || it.is_over || self.now_ms < it.dead_until_ms {
             return;
         }
-        // Mail for a node that is stopped waits in its sockets.
+        // Mail for a stopped node waits in its sockets.
         if !self.is_up(to.0) {
             return self.mail.push((self.now_ms + TICK_MS, mail));
         }

@@ -1,4 +1,4 @@
-//! A node towards the directory: heartbeats, registrations, and what follows from the answers.
+//! A node's side of the directory: heartbeats, registrations, and the effects of the answers.
 
 use super::directory::members;
 use super::message::Waiting;
@@ -28,26 +28,26 @@ pub(super) struct Node {
     pub(super) lapsed_ms: u64,
     /// Since when the directory has answered each request.
     contact_since_ms: Option<u64>,
-    /// The process that it follows, and the era in which that had registered everything.
+    /// Its predecessor, and the era in which that had registered everything.
     pub(super) former: Option<(usize, Option<Era>)>,
-    /// The process that follows it.
+    /// Its successor.
     pub(super) successor: Option<usize>,
     /// It has ended in order.
     pub(super) is_over: bool,
-    /// Messages that wait for a device which the former process is about to give.
+    /// Messages waiting for a device which the former process is about to hand over.
     pub(super) parked: Vec<(super::Process, MessageId)>,
     next_heartbeat_ms: u64,
     next_audit_ms: u64,
     /// Requests without an answer yet, and when they were sent.
     pub(super) waiting: HashMap<u64, (u64, Asked)>,
-    /// Connections whose device has gone without a word, and when that is noticed.
+    /// Connections whose device has vanished, and when that is noticed.
     pub(super) silent: Vec<(u64, Box<str>, u64)>,
     pub(super) sessions: BTreeMap<usize, Held>,
     pub(super) lookups: Lookups,
     pub(super) members: Members,
     /// Messages that this node has to answer.
     pub(super) sending: BTreeMap<MessageId, Waiting>,
-    /// Messages in sessions here, and who has sent them.
+    /// Messages in sessions here, and their senders.
     pub(super) taken: BTreeMap<MessageId, super::Process>,
 }
 
@@ -80,7 +80,7 @@ impl Node {
             waiting: HashMap::new(),
             silent: Vec::new(),
             sessions: BTreeMap::new(),
-            // Room for some, so that others are looked up again.
+            // Room for some only, so that others are looked up again.
             lookups: Lookups::new(500),
             members: Members::default(),
             sending: BTreeMap::new(),
@@ -201,7 +201,7 @@ impl World {
                 self.nodes[node].registrations.audit(&device.name);
             }
         }
-        // At a pace.
+        // At a limited pace.
         if let Some(request) = self.nodes[node].registrations.next_request() {
             self.ask(node, Asked::Registration { request, dead: None });
         }
@@ -237,7 +237,7 @@ impl World {
             Asked::Disconnect { .. } => self.ask(node, asked),
             Asked::LookUp { message, .. } => self.was_looked_up(node, message, Err(super::message::AWAY)),
             Asked::Members { message } => self.members_were_read(node, message, Err(super::message::AWAY)),
-            // The next heartbeat does.
+            // The next heartbeat does it.
             Asked::Heartbeat { .. } | Asked::BeginEra { .. } => {}
         }
     }

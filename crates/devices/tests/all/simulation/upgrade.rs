@@ -1,7 +1,7 @@
-//! One process of a node follows another: devices go over one by one, each when nothing of it is on its way.
+//! One process of a node replaces another: devices move one by one, each when no message of it is under way.
 //!
-//! The next process holds the lease with the same epoch and is the one that devices and peers connect to. Connections go on with
-//! other numbers, and sessions with what their devices have not acknowledged. The first process ends when it has nothing left.
+//! The next process holds the lease with the same epoch, and devices and peers connect to it. Connections continue with
+//! other numbers, and sessions with their unacknowledged messages. The first process ends when it has nothing left.
 
 use super::message::Told;
 use super::node::{Held, Node};
@@ -11,7 +11,7 @@ use stillgate_devices::directory::{Era, Members};
 use stillgate_devices::session::{Outcome, Session};
 
 impl World {
-    /// Begins, unless one is under way on this node.
+    /// Begins, unless a replacement is under way on this node.
     pub(super) fn upgrade(&mut self, number: usize) {
         let old = self.current[number];
         if !self.is_up(old) || self.is_filling(old) {
@@ -29,7 +29,7 @@ impl World {
         self.current[number] = new;
     }
 
-    /// Whether the process that this one follows may have devices still.
+    /// Whether the predecessor may still have devices.
     pub(super) fn is_filling(&self, node: usize) -> bool {
         self.nodes[node].former.is_some_and(|(former, _)| !self.nodes[former].is_over)
     }
@@ -43,7 +43,7 @@ impl World {
 
     pub(super) fn give_devices(&mut self, old: usize) {
         for device in 0..DEVICES {
-            // Each when its worker comes to it.
+            // Each when its worker gets to it.
             if let Some(connection) = self.free_to_go(old, device)
                 && self.random.one_in(4)
             {
@@ -58,13 +58,13 @@ impl World {
         }
     }
 
-    /// A device's connection, if nothing of it is on its way.
+    /// A device's connection, if no message of it is under way.
     fn free_to_go(&self, old: usize, device: usize) -> Option<u64> {
         let it = &self.nodes[old];
         if let Some(Held { session, connection: Some(connection) }) = it.sessions.get(&device) {
             return session.is_movable().then_some(*connection);
         }
-        // One whose session its device has taken elsewhere, and not one that waits for its session.
+        // Excludes a session that its device has resumed elsewhere, or that is still being waited for.
         let (connection, _) = it.registrations.connection(&self.devices[device].name)?;
         (self.devices[device].connection != Some((old, it.process, connection))).then_some(connection)
     }
@@ -79,7 +79,7 @@ impl World {
             (session.token(), session.carry(session.token(), &mut notices).unwrap())
         });
         assert!(notices.is_empty(), "a session that moves has callers waiting");
-        // Connections whose loss is not noticed yet stay that way.
+        // Connections whose loss is not noticed yet remain so.
         let (silent, others) =
             std::mem::take(&mut self.nodes[old].silent).into_iter().partition(|(.., number)| *number == before);
         self.nodes[old].silent = others;
@@ -105,7 +105,7 @@ impl World {
         self.given += 1;
     }
 
-    /// A device notices nothing: its connection is another one in another process, with what is on its way.
+    /// The device notices nothing: its connection becomes another one in another process, including data under way.
     fn go_over(&mut self, (old, before): (usize, u64), (new, after): (usize, u64), device: usize) {
         let [from, to] = [old, new].map(|slot| self.process(slot));
         let it = &mut self.devices[device];
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// Looks again for devices that were waited for. Who was stopped meanwhile may find that it is too late.
+    /// Looks again for devices that were waited for. A process that was stopped meanwhile may find that it is too late.
     pub(super) fn step_parked(&mut self, node: usize) {
         for (from, id) in std::mem::take(&mut self.nodes[node].parked) {
             match self.now_ms < self.deadline_ms(id) {
