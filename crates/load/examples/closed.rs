@@ -1,4 +1,4 @@
-//! Loads an address with a closed loop, or with a rate an open one, to measure the generator itself.
+//! Loads an address with a closed loop, or with an open one if a rate is given, to measure the generator itself.
 //!
 //! `closed URL [CONNECTIONS [SECONDS [RATE [CPU]]]]`
 
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let per_request =
         outcome.self_watch.cpu_cores * outcome.elapsed.as_secs_f64() * 1e6 / outcome.requests.max(1) as f64;
     println!("{} requests, {:.0}/s, errors {}", outcome.requests, outcome.rate_achieved, outcome.errors.total());
-    println!("generator: {per_request:.2} us CPU a request, {:.3} cores", outcome.self_watch.cpu_cores);
+    println!("generator: {per_request:.2} us CPU per request, {:.3} cores", outcome.self_watch.cpu_cores);
     println!(
         "waited for a CPU: {:?}, missed starts {}",
         outcome.self_watch.cpu_wait_share_max, outcome.self_watch.missed_starts

@@ -5,7 +5,7 @@
 //! send (*uncorrected*). Delays of the generator itself, or of a lack of CPU, are measured too, and if they exceed a
 //! bound the run is *void*: its figures would be those of the generator.
 //!
-//! [`run`] takes a [`Load`] and returns an [`Outcome`]. It knows nothing of gateways, experiments or terminals.
+//! [`run`] takes a [`Load`] and returns an [`Outcome`]. It does not depend on gateways, experiments or terminals.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

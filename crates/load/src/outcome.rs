@@ -19,9 +19,9 @@ pub fn histogram() -> Histogram<u64> {
 ///
 /// They contain good answers, in full and as expected: an answer that a check refused is in [`Outcome::refused`],
 /// because a fast refusal does not show how fast the work is done. A request that timed out is in both, with the time
-/// it had been waited for: leaving it out would hide the slowest. A start that never happened, or was under way when an
-/// open loop's run ended, is in the corrected ones with the time it had been due, which is the least it would have
-/// taken. Other failures are not in them.
+/// until then: leaving it out would hide the slowest. A start that was missed, or was under way when an open loop's run
+/// ended, is in the corrected ones with the time since it was due, which is the least it would have taken. Other
+/// failures are not in them.
 #[derive(Debug, Clone)]
 pub struct Latencies {
     /// From the intended start. In a closed loop the same as uncorrected.
@@ -37,7 +37,7 @@ pub struct Outcome {
     pub begun: SystemTime,
     /// The actual measured time.
     pub elapsed: Duration,
-    /// Requests of the measured time that were answered in full, whatever the answer, and whenever it came: see `drain`.
+    /// Requests of the measured time that were answered in full, with any answer and at any time: see `drain`.
     pub requests: u64,
     /// Requests among them that were answered by the end of the measured time.
     pub answered_in_time: u64,
@@ -45,7 +45,7 @@ pub struct Outcome {
     pub good: u64,
     /// Good answers among `answered_in_time`.
     pub good_in_time: u64,
-    /// How long after the measured time the last answer came, or was given up.
+    /// How long after the measured time the last answer came, or the last request timed out.
     pub drain: Duration,
     /// Requests that were under way at the very end, before their timeout: because they were sent late, as no
     /// connection was free before, or because the run was interrupted. They are not failures.
@@ -54,18 +54,19 @@ pub struct Outcome {
     pub interrupted: bool,
     /// Failed requests by kind; an answer that a check refused is also in `requests`.
     pub errors: Errors,
-    /// Requests sent in all, warm-up included.
+    /// Requests sent in total, including the warm-up.
     pub sent: u64,
     /// Requests that were sent again, because the target ended their connection without processing them (HTTP/2's
     /// GOAWAY).
     pub sent_again: u64,
     /// Bytes received in the measured time.
     pub bytes_received: u64,
-    /// Good answers a second. In an open loop `good_in_time`, which is less than the intended rate where the target fell
-    /// behind. In a closed loop, a request that was under way when the measured time began or ended counts with the share of its
-    /// time that lies in it: whole requests only would lose up to one a connection, which is much where answers are slow.
+    /// Good answers per second. In an open loop `good_in_time` per second, which is less than the intended rate if the
+    /// target fell behind. In a closed loop, a request that was under way when the measured time began or ended counts
+    /// with the share of its time that lies in it: whole requests only would lose up to one per connection, which is
+    /// much if answers are slow.
     pub rate_achieved: f64,
-    /// The intended rate over the measured time; none in a closed loop.
+    /// The intended rate over the measured time; `None` in a closed loop.
     pub rate_intended: Option<f64>,
     /// Latencies of the measured time.
     pub latencies: Latencies,
@@ -88,7 +89,7 @@ pub struct Outcome {
 /// The generator's observations of itself.
 #[derive(Debug, Clone)]
 pub struct SelfWatch {
-    /// How late requests were started because of the generator, one value a request, in nanoseconds.
+    /// How late requests were started because of the generator, one value per request, in nanoseconds.
     pub lateness: Histogram<u64>,
     /// Starts that were due in the measured time and never happened: no connection became free in time.
     pub missed_starts: u64,
@@ -101,7 +102,7 @@ pub struct SelfWatch {
     /// The longest time by which the generator woke later than planned, if that was more than a pause (see
     /// [`PAUSE_CLOSED`]).
     pub pause_longest: Duration,
-    /// The sum of these times, for the thread that had most.
+    /// The sum of these times, for the thread with the most.
     pub pauses: Duration,
     /// The largest share of time in which a thread could have run but another had its CPU, 0 to 1; `None` if the system
     /// does not report it.
@@ -109,7 +110,7 @@ pub struct SelfWatch {
 }
 
 /// A closed loop that wakes this much later than planned was stopped, or starved; a scheduler's usual turns are
-/// shorter. In an open loop everything longer than [`crate::Bounds::late`] is a pause.
+/// shorter. In an open loop any delay longer than [`crate::Bounds::late`] is a pause.
 pub const PAUSE_CLOSED: Duration = Duration::from_millis(100);
 
 /// A failed request's kind.
@@ -161,12 +162,12 @@ impl ErrorKind {
     }
 }
 
-/// Failed requests by kind, with the first few in words.
+/// Failed requests by kind, with the first few as text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Errors {
     /// By [`ErrorKind::ALL`].
     pub counts: [u64; ErrorKind::ALL.len()],
-    /// At most [`ERROR_EXAMPLES_MAX`], each with another wording.
+    /// At most [`ERROR_EXAMPLES_MAX`], all with different wordings.
     pub examples: Vec<String>,
 }
 
@@ -180,14 +181,14 @@ impl Errors {
     }
 }
 
-/// A part of a run for the observer: one stretch of it, merged over the threads.
+/// A part of a run for the observer: one interval of it, merged over the threads.
 #[derive(Debug)]
 pub struct Interval<'a> {
     /// Its beginning, since the measured time began.
     pub start: Duration,
     /// Its length.
     pub length: Duration,
-    /// The whole measured time, for progress.
+    /// The whole measured time, for a progress display.
     pub of: Duration,
     /// Requests answered in it.
     pub requests: u64,

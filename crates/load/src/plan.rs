@@ -28,7 +28,7 @@ pub struct Load {
     /// Requests of the measured time, which ends with them: in a closed loop when the last was answered, in an open
     /// loop when the next would be due. `None`: as many as fit in `duration`.
     pub requests: Option<u64>,
-    /// Connections over all threads, at least one a thread.
+    /// Connections over all threads, at least one per thread.
     pub connections: usize,
     /// Generator threads; each has its share of the connections and of the rate.
     pub threads: usize,
@@ -41,7 +41,7 @@ pub struct Load {
     /// Source addresses, used in turn; empty for the system's choice, or for a target in 127.0.0.0/8 as many of that
     /// network as the connections need.
     pub sources: Vec<IpAddr>,
-    /// From a request's send to its last byte; a later answer is given up and counted as an error.
+    /// From a request's send to its last byte; a later answer is an error.
     pub timeout: Duration,
     /// How often the observer is called.
     pub interval: Duration,
@@ -88,16 +88,16 @@ impl Protocol {
 pub enum Pace {
     /// Each connection sends its next request when the last was answered: measures the target's maximum.
     Closed,
-    /// Requests start by a schedule, whatever the target does.
+    /// Requests start by a schedule, independent of the target.
     Open(Schedule),
 }
 
 /// The rate of an open loop over the measured time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
-    /// Requests a second at the beginning; above zero and finite.
+    /// Requests per second at the beginning; above zero and finite.
     pub rate: f64,
-    /// Requests a second at the end, reached linearly; the same for a constant rate.
+    /// Requests per second at the end, reached linearly; equal to `rate` for a constant rate.
     pub rate_end: f64,
     /// The distribution of starts.
     pub arrivals: Arrivals,
@@ -112,7 +112,7 @@ pub enum Arrivals {
     Poisson,
 }
 
-/// When a run is void. Only starts that were late by the generator's own doing count, not those that waited for a
+/// When a run is void. Only starts that were late because of the generator count, not those that waited for a
 /// connection to become free.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bounds {

@@ -110,7 +110,7 @@ impl Scheme {
     }
 }
 
-/// The scheme, and the rest behind its `://`.
+/// The scheme, and the rest after its `://`.
 fn split_scheme(url: &str) -> Result<(Scheme, &str), TargetError> {
     let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| !scheme.contains(['/', '?', '#', '@']))
     else {
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// `Host`, path and address, or the message.
+    /// Checks `Host`, path and address, or the message.
     fn check(url: &str, want: &str) {
         let got = match Target::parse(url) {
             Ok(target) => {
@@ -240,28 +240,28 @@ mod tests {
             ("http:///path", "no host"),
             ("http://:8080/", "no host"),
             ("http://?x", "no host"),
-            ("http://host:0/", "\"0\" is no port; write a number of 1 to 65535"),
-            ("http://host:65536/", "\"65536\" is no port"),
-            ("http://host:http/", "\"http\" is no port"),
-            ("http://host:-1/", "\"-1\" is no port"),
-            ("http://host:+80/", "\"+80\" is no port"),
-            ("http://host:80:80/", "\"80:80\" is no port"),
-            ("http://host:99999999999999999999/", "is no port"),
+            ("http://host:0/", "\"0\" is not a port; write a number of 1 to 65535"),
+            ("http://host:65536/", "\"65536\" is not a port"),
+            ("http://host:http/", "\"http\" is not a port"),
+            ("http://host:-1/", "\"-1\" is not a port"),
+            ("http://host:+80/", "\"+80\" is not a port"),
+            ("http://host:80:80/", "\"80:80\" is not a port"),
+            ("http://host:99999999999999999999/", "is not a port"),
             (
                 "http://::1/",
-                "\"::1\" is no host; write a name of letters, digits, dots and hyphens (xn--… for others), an IPv4",
+                "\"::1\" is not a host; write a name of letters, digits, dots and hyphens (xn--… for others), an IPv4",
             ),
-            ("http://fe80::1/", "\"fe80::1\" is no host"),
-            ("http://[::1", "is no host"),
-            ("http://[::1]x", "is no host"),
-            ("http://[::1]]", "is no host"),
-            ("http://[::1:80/", "is no host"),
-            ("http://[::1%25lo]/", "is no host"),
-            ("http://[127.0.0.1]/", "is no host"),
-            ("http://[]/", "is no host"),
-            ("http://a..b/", "\"a..b\" is no host"),
-            ("http://a,b/", "\"a,b\" is no host"),
-            ("http://%61/", "is no host"),
+            ("http://fe80::1/", "\"fe80::1\" is not a host"),
+            ("http://[::1", "is not a host"),
+            ("http://[::1]x", "is not a host"),
+            ("http://[::1]]", "is not a host"),
+            ("http://[::1:80/", "is not a host"),
+            ("http://[::1%25lo]/", "is not a host"),
+            ("http://[127.0.0.1]/", "is not a host"),
+            ("http://[]/", "is not a host"),
+            ("http://a..b/", "\"a..b\" is not a host"),
+            ("http://a,b/", "\"a,b\" is not a host"),
+            ("http://%61/", "is not a host"),
             ("http://host/a b", "' ' in column 14 cannot be in a URL; write %20"),
             (" http://host/", "' ' in column 1 cannot be in a URL"),
             ("http://host/ü", "'ü' in column 13 cannot be in a URL; write %C3%BC"),
@@ -269,12 +269,12 @@ mod tests {
             ("http://host\\path", "'\\\\' in column 12"),
             ("http://host/\r\nX: y", "'\\r' in column 13 cannot be in a URL; write %0D"),
             ("http://host/\0", "write %00"),
-            ("http://host/#top", "what is behind # is never sent"),
-            ("http://host#", "what is behind # is never sent"),
+            ("http://host/#top", "the part after # is never sent"),
+            ("http://host#", "the part after # is never sent"),
         ] {
             check(url, want);
         }
-        check(&format!("http://{}/", "a".repeat(10_000)), "is no host");
+        check(&format!("http://{}/", "a".repeat(10_000)), "is not a host");
     }
 
     #[test]

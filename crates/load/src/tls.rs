@@ -1,7 +1,7 @@
 //! TLS towards a target: the certificates that it trusts, and the name to check.
 //!
 //! Made before the run, so that an unreadable file does not cause a failure in the middle of one. Connections share it,
-//! and with it the tickets by which they resume, like the connections of one client.
+//! including the tickets for resumption, like the connections of one client.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue};
@@ -20,8 +20,8 @@ pub struct Tls {
     name: ServerName<'static>,
 }
 
-/// The newest ticket of one client, for many clients in one program that must not use each other's: rustls keeps eight
-/// for a server's name.
+/// The newest ticket of one client, for programs with many clients that must not use each other's: rustls keeps eight
+/// per server name.
 ///
 /// A ticket is removed when it is used (RFC 8446 appendix C.4): a handshake that fails leaves none, and the next one is
 /// full.
@@ -90,7 +90,7 @@ impl Tls {
         Ok(Tls { config: Arc::new(config), name: server })
     }
 
-    /// These settings for one client of several, which resumes by its own tickets.
+    /// These settings for one of several clients, which resumes by its own tickets.
     pub fn of(&self, tickets: &Tickets) -> Tls {
         let mut config = ClientConfig::clone(&self.config);
         config.resumption = Resumption::store(Arc::new(tickets.clone()));

@@ -1,4 +1,4 @@
-//! The verdict on a run, to be read before its figures: why it is void, or what must be known besides.
+//! The verdict on a run, to be read before its figures: why it is void, or which further notes apply.
 //!
 //! Sentences for people, with the figures and a suggestion. The engine decides when a run is void.
 
@@ -44,7 +44,7 @@ pub enum Void {
     NoAnswers,
 }
 
-/// Something that a reader must know of a run, even if it is valid. `Display` is one sentence.
+/// A note that a reader needs, even if the run is valid. `Display` is one sentence.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Note {
     /// An open loop did not keep its rate, and the generator had CPU time left.
@@ -58,7 +58,7 @@ pub enum Note {
         /// See [`crate::SelfWatch::cpu_share_max`].
         cpu_share: f64,
     },
-    /// A closed loop whose generator had no CPU time left: the target can do at least this much.
+    /// A closed loop whose generator had no CPU time left: the target's maximum is at least this.
     GeneratorFull {
         /// See [`crate::SelfWatch::cpu_share_max`].
         cpu_share: f64,
@@ -115,15 +115,14 @@ pub fn late_max(share_max: f64, due: u64) -> f64 {
     allowed + CHANCE_DEVIATIONS * (allowed * (1.0 - share_max).max(0.0)).sqrt() + 1.0
 }
 
-/// A shorter pause is hardly due to somebody who stops a generator by hand.
+/// A shorter pause is hardly due to a user who stops a generator by hand.
 const STOP_LIKELY: Duration = Duration::from_millis(20);
 
 impl fmt::Display for Void {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Void::NoAnswers => f.write_str(
-                "nothing was answered in the measured time; see the errors, and ask the target once by hand \
-                 (`curl -v URL`)",
+                "nothing was answered in the measured time; see the errors, and try the target once by hand (`curl -v URL`)",
             ),
             Void::Saturated { answered, due, cpu_share } => write!(
                 f,
@@ -141,7 +140,7 @@ impl fmt::Display for Void {
             Void::Late { share, share_max, late, worst, cpu_wait_share, cpu_share } => {
                 write!(
                     f,
-                    "the generator started {:.3}% of the requests more than {late:?} late ({:.3}% may be; the worst was \
+                    "the generator started {:.3}% of the requests more than {late:?} late ({:.3}% are allowed; the worst was \
                      {:.1} ms late), so the latencies are partly its own; ",
                     share * 100.0,
                     share_max * 100.0,
@@ -216,7 +215,7 @@ impl fmt::Display for Note {
                 100.0 * *refused as f64 / *of as f64
             ),
             Note::NotFirst => f.write_str(
-                "the generator does not go before other programs: the system refused it real-time priority; run it as root or with \
+                "the generator has no priority over other programs: the system refused it real-time priority; run it as root or with \
                  CAP_SYS_NICE",
             ),
         }
@@ -233,7 +232,7 @@ mod tests {
             let (late, worst) = (Duration::from_millis(1), Duration::from_millis(500));
             let (share, share_max) = (0.05, 0.001);
             let text = Void::Late { share, share_max, late, worst, cpu_wait_share, cpu_share }.to_string();
-            assert!(text.contains("5.000% of the requests more than 1ms late (0.100% may be"), "{text}");
+            assert!(text.contains("5.000% of the requests more than 1ms late (0.100% are allowed"), "{text}");
             assert!(text.contains("500.0 ms late") && text.contains(advice), "{text}");
         };
         check(0.97, Some(0.3), "used 97% of its CPU");

@@ -51,7 +51,7 @@ fn addresses_that_cannot_be_asked() {
     check(&["127.0.0.1:80"], &["write http://127.0.0.1:80"]);
     check(&["wss://127.0.0.1/"], &["\"wss\"", "http:// or https://"]);
     check(&["ftp://127.0.0.1/"], &["\"ftp\""]);
-    check(&["http://127.0.0.1:99999/"], &["\"99999\" is no port"]);
+    check(&["http://127.0.0.1:99999/"], &["\"99999\" is not a port"]);
     check(&["http://user@127.0.0.1/"], &["user name"]);
     check(&["http://nobody.invalid/"], &["\"nobody.invalid\"", "was not resolved"]);
     // A port that was free a moment ago.

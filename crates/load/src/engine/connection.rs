@@ -36,11 +36,11 @@ pub(super) struct Request {
     pub(super) sent_ns: u64,
 }
 
-/// A place for a connection; the sockets in it come and go.
+/// A slot for a connection; its sockets come and go.
 #[derive(Debug)]
 pub(super) struct Connection {
     link: Option<Link>,
-    /// Counts the sockets, so that an event of the last is not taken for one of this.
+    /// Counts the sockets, so that an event of an earlier socket is not mistaken for one of the current.
     pub(super) generation: u32,
     pub(super) stage: Stage,
     /// Whether this socket ever gave an answer.

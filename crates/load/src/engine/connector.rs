@@ -23,8 +23,8 @@ const BURST_INTERVAL_NS: u64 = 5_000_000;
 const PAUSE_MIN_NS: u64 = 10_000_000;
 
 /// The longest pause between two attempts. Requests that are due meanwhile wait for it, so it must be short compared
-/// with the time a target needs to come back; a tenth of a second makes a few attempts a second and thread, which harms
-/// nothing.
+/// with the time a target needs to come back; a tenth of a second makes a few attempts per second and thread, which is
+/// harmless.
 const PAUSE_MAX_NS: u64 = 100_000_000;
 
 /// The connections of a thread that are not open.
@@ -124,7 +124,7 @@ impl Connector {
         }
     }
 
-    /// A connection was useless. Of several failures at the same time only the first doubles the pause.
+    /// A connection failed early. Of several failures at the same time only the first doubles the pause.
     pub(super) fn slow_down(&mut self, now_ns: u64) {
         if now_ns >= self.retry_at_ns {
             self.pause_ns = (self.pause_ns * 2).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS);

@@ -16,10 +16,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-/// Empty stretches of each thread besides the one it fills: one may be read here while another is on its way.
+/// Spare empty intervals of each thread: one may be read here while another is on its way.
 const STRETCHES_SPARE: usize = 2;
 
-/// Reports of one thread that can be under way: its stretches, that it is ready, and the end.
+/// Reports of one thread that can be under way: its intervals, that it is ready, and the end.
 const REPORTS_MAX: usize = STRETCHES_SPARE + 2;
 
 /// The time between the signal to begin and the beginning, so that all threads begin together.
@@ -70,7 +70,9 @@ fn validate(load: &Load) -> Result<(), LoadError> {
         return invalid("a load needs at least one thread");
     }
     if load.connections < load.threads {
-        return invalid("each thread needs a connection: ask for as many connections as threads, or fewer threads");
+        return invalid(
+            "each thread needs a connection: use at least as many connections as threads, or fewer threads",
+        );
     }
     if load.duration.is_zero() || load.interval.is_zero() || load.timeout.is_zero() {
         return invalid("duration, interval and timeout must be above zero");
@@ -89,7 +91,7 @@ fn validate(load: &Load) -> Result<(), LoadError> {
             return invalid("a changing rate needs a duration");
         }
         if !(schedule.rate.is_finite() && schedule.rate > 0.0) {
-            return invalid("the rate must be above zero; for as many requests as the target can do, give no rate");
+            return invalid("the rate must be above zero; for the target's maximum, give no rate");
         }
         if !(schedule.rate_end.is_finite() && schedule.rate_end >= 0.0) {
             return invalid("the rate at the end must be a number, zero at least");
@@ -174,7 +176,7 @@ impl Coordinator<'_, '_> {
                     sum.add(&mut stretch, matches!(load.pace, Pace::Open(_)));
                     sum.until_ns[thread] = until_ns;
                     stretch.clear();
-                    // There is room: the stretch came from there. A thread that has finished needs none.
+                    // There is room: the interval came from there. A thread that has finished needs none.
                     let _ = self.lines[thread].empty.try_send(stretch);
                 }
                 Report::Finished { thread, mut finished } => {

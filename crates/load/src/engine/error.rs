@@ -78,8 +78,7 @@ impl fmt::Display for LoadError {
             LoadError::NotHttp2 { request, reason } => write!(f, "{request} cannot be sent over HTTP/2: {reason}"),
             LoadError::Descriptors { needed, limit } => write!(
                 f,
-                "so many connections need {needed} file descriptors, and this process may have {limit}; ask for fewer \
-                 connections, or raise the limit (`ulimit -n {needed}` in the shell that starts it, as root \
+                "so many connections need {needed} file descriptors, and this process may have {limit}; use fewer connections, or raise the limit (`ulimit -n {needed}` in the shell that starts it, as root \
                  `ulimit -Hn {needed}` first)"
             ),
             LoadError::SourcePorts { connections, sources, ports } => write!(
@@ -96,11 +95,10 @@ impl fmt::Display for LoadError {
             ),
             LoadError::Cpu { cpu, error } => write!(
                 f,
-                "a generator thread cannot run on CPU {cpu}: {error}; `nproc` tells how many this process may use, \
-                 `taskset -p $$` which"
+                "a generator thread cannot run on CPU {cpu}: {error}; `nproc` shows how many this process may use, `taskset -p $$` which"
             ),
             LoadError::Thread(error) => {
-                write!(f, "a generator thread could not be started: {error}; ask for fewer threads")
+                write!(f, "a generator thread could not be started: {error}; use fewer threads")
             }
             LoadError::Epoll(error) => {
                 write!(f, "epoll: {error}; the generator needs Linux 5.11 or later, and epoll_pwait2 allowed to it")

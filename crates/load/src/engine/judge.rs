@@ -21,7 +21,7 @@ const BEHIND_SHARE_MAX: f64 = 0.01;
 /// A closed loop's thread that waited for its CPU for more than this share of the time had less throughput for it.
 const CPU_WAIT_SHARE_CLOSED_MAX: f64 = 0.05;
 
-/// The figures that a run is judged by.
+/// The observations that a run is judged by.
 pub(super) struct Seen<'a> {
     /// Requests that were answered, at any time.
     requests: u64,

@@ -1,8 +1,8 @@
 //! The link to a target: a non-blocking socket, with TLS on it or without.
 //!
-//! Registered once and edge-triggered, so every event must be used up: without TLS a short read shows that it was; with
-//! TLS the link itself keeps track, since a read of it returns what came before. Level-triggered users call
-//! [`Link::woken`] before each turn, too, and read until there is no more: bytes that TLS holds back cause no event.
+//! Registered once and edge-triggered, so every event must be consumed: without TLS a short read shows that it was;
+//! with TLS the link itself keeps track, since a read of it returns earlier bytes. Level-triggered users call
+//! [`Link::woken`] before each turn, too, and read until nothing is left: bytes that TLS holds back cause no event.
 
 use crate::tls::Tls;
 use rustix::fd::OwnedFd;

@@ -60,7 +60,8 @@ pub(super) struct Record {
 }
 
 impl Stretch {
-    /// An empty stretch that is in memory: a first touch of a page in the middle of a run would be a pause of our own.
+    /// An empty interval whose memory was touched: the first touch of a page in the middle of a run would be a pause of
+    /// our own.
     pub(super) fn new() -> Self {
         let latencies = Latencies { corrected: touched(), uncorrected: touched() };
         Stretch { requests: 0, errors: 0, latencies }

@@ -1,8 +1,8 @@
-//! Reads answers: where each ends, whether its connection continues, whether it is the expected one.
+//! Reads answers: where each ends, whether its connection continues, and whether it is the expected one.
 //!
-//! A server sends much the same head over and over. If a head equals the last one that answered the same entry of the
-//! mix byte for byte, everything it decides is equal, too, and comparing it costs a fraction of parsing it. Pure except
-//! for its buffers: bytes in, verdict out; the connection takes care of their transport.
+//! A server sends almost the same head over and over. If a head equals the last one that answered the same entry of the
+//! mix byte for byte, all decisions about it are equal, too, and comparing it costs a fraction of parsing it. Pure
+//! except for its buffers: bytes in, verdict out; the connection transports them.
 
 use crate::mix::Entry;
 use std::fmt;
@@ -89,7 +89,7 @@ impl fmt::Display for Malformed {
         match self {
             Malformed::Head(error) => write!(f, "answer head: {error}"),
             Malformed::Body(error) => write!(f, "answer body: {error}"),
-            Malformed::Extra(bytes) => write!(f, "{bytes} bytes behind the end of the answer"),
+            Malformed::Extra(bytes) => write!(f, "{bytes} bytes after the end of the answer"),
         }
     }
 }
@@ -269,7 +269,7 @@ mod tests {
         Mix::single(method, "/", "test.example", &[], Vec::new()).unwrap().entries()[0].clone()
     }
 
-    /// An answer that comes in the pieces that `cuts` make, and then perhaps the connection's end.
+    /// An answer in the pieces that `cuts` make, optionally followed by the connection's end.
     fn read(
         reader: &mut Reader,
         entry: &Entry,

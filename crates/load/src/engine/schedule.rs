@@ -3,8 +3,8 @@
 //! Each start is computed from its position in the whole schedule, not from the start before it, so nothing drifts: the
 //! number of requests between two times is the integral of the rate, whatever the number of threads. A thread takes
 //! every n-th position of an even schedule; of random arrivals it has an n-th of the rate, which together is the same
-//! process. Copying a [`Starts`] gives a second reader of the same starts: that is how a backlog of any length takes
-//! no memory. No clock here: times are arguments.
+//! process. Copying a [`Starts`] gives a second reader of the same starts, so a backlog of any length takes no memory.
+//! No clock here: times are arguments.
 
 use super::clock::{NEVER_NS, nanos};
 use crate::plan::{Arrivals, Schedule};
@@ -13,7 +13,7 @@ use stillgate_stats::Random;
 
 const NS_PER_S: f64 = 1e9;
 
-/// Sets the random numbers of arrivals apart from those that choose among a mix by the same seed.
+/// Separates the random numbers of arrivals from those that choose among a mix with the same seed.
 const ARRIVALS_STREAM: u64 = 0x6172_7269_7661_6c73;
 
 /// The intended starts of one thread: those of the warm-up, then those of the measured time.
@@ -199,7 +199,7 @@ impl Phase {
 /// A rate that changes linearly.
 #[derive(Debug, Clone)]
 struct Curve {
-    /// Requests a second at the beginning.
+    /// Requests per second at the beginning.
     rate: f64,
     /// The change of the rate per second.
     slope: f64,

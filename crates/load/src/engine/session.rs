@@ -1,8 +1,8 @@
 //! An HTTP/2 connection, driven by the events of its socket.
 //!
 //! The library expects a runtime that polls it when something wakes it. Here that is the engine's one loop: an event of
-//! the socket, or a request, is a reason to poll the connection; streams that then have news are noted in a list, and
-//! only those are read. No timer and no other thread takes part.
+//! the socket, or a request, is a reason to poll the connection; streams with events are put into a list, and only
+//! those are read. No timer and no other thread takes part.
 
 use super::link::Link;
 use bytes::Bytes;
@@ -64,16 +64,16 @@ enum Flow {
 pub(super) enum State {
     /// The target has not reported yet how many streams it allows.
     Opening,
-    /// So many requests may be under way; with 0 the target takes no more on this connection.
+    /// The target allows this many requests under way; with 0 it accepts no more on this connection.
     Open(usize),
     /// The reason is there if it did not end normally.
     Over(Option<h2::Error>),
 }
 
-/// The news of a stream.
+/// An event of a stream.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// Nothing more for now.
+    /// Nothing for now.
     Nothing,
     /// The final status.
     Head(u16),
@@ -170,12 +170,12 @@ impl Session {
         Ok(())
     }
 
-    /// A stream that may have news.
+    /// A stream that may have events.
     pub(super) fn news(&self) -> Option<usize> {
         self.news.streams.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    /// The next news of a stream.
+    /// The next event of a stream.
     pub(super) fn hear(&mut self, stream: usize) -> Heard {
         let mut context = Context::from_waker(&self.wakers[stream]);
         let flow = &mut self.flows[stream];
@@ -220,7 +220,7 @@ impl fmt::Debug for Session {
     }
 }
 
-/// The connection and streams that have to be looked at.
+/// The connection and streams that have to be checked.
 #[derive(Debug, Default)]
 struct News {
     connection: AtomicBool,

@@ -1,9 +1,9 @@
 //! The requests of a thread on its connections: started when due, answered, judged, given up.
 //!
 //! One turn waits for events once and handles them all: requests that are due start (`pacing`), answers are read
-//! (`exchange`), closed connections are opened (`opening`). A place for a request is a connection or, where several are
-//! under way on one, a stream of it (`streams`); results are counted alike (`count`). Before it waits, the generator
-//! notes by when it will look again (`look_by_ns`): if it looks later, that is its own fault.
+//! (`exchange`), closed connections are opened (`opening`). A slot for a request is a connection or, if several are
+//! under way on one, a stream of it (`streams`); results are counted in the same way (`count`). Before it waits, the
+//! generator stores the time by which it will look again (`look_by_ns`): if it looks later, that is its own lateness.
 
 mod count;
 mod exchange;
@@ -30,7 +30,7 @@ use rustix::io::Errno;
 use stillgate_wire::HEAD_BYTES_MAX;
 use streams::Multiplex;
 
-/// Bytes read at once, over all connections; the beginning of a head that came in pieces is here too.
+/// Bytes per read, over all connections; the beginning of a head that came in pieces is here too.
 const READ_BYTES: usize = 64 * 1024;
 const _: () = assert!(READ_BYTES > HEAD_BYTES_MAX);
 

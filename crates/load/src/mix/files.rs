@@ -16,7 +16,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
     };
     let bytes = read().map_err(|error| format!("cannot be read ({error}); check the path and its permissions"))?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("has more than {} MiB; take a part of it", FILE_BYTES_MAX >> 20));
+        return Err(format!("has more than {} MiB; use a part of it", FILE_BYTES_MAX >> 20));
     }
     Ok(bytes)
 }
@@ -27,7 +27,7 @@ pub(super) fn lines(path: &Path) -> Result<Vec<Box<[u8]>>, String> {
     let lines = bytes.split(|&byte| byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let lines: Vec<Box<[u8]>> = lines.filter(|line| !line.is_empty()).map(Box::from).collect();
     if lines.is_empty() {
-        return Err("has no values; write one a line".to_owned());
+        return Err("has no values; write one per line".to_owned());
     }
     Ok(lines)
 }

@@ -249,7 +249,7 @@ impl<'a> Reader<'a> {
         if let Some(mime_type) = &mime_type
             && mime_type.bytes().any(|byte| byte.is_ascii_control())
         {
-            let message = format!("{} is no type of a body; mend `mimeType`", quoted(mime_type));
+            let message = format!("{} is not a type of a body; fix `mimeType`", quoted(mime_type));
             self.findings.add(self.place(raw.get()), message);
         }
         (body, mime_type)
@@ -281,14 +281,13 @@ impl<'a> Reader<'a> {
 
     fn nothing_left(&self, recorded: usize) -> String {
         if recorded == 0 {
-            return "there are no entries; record the requests again".to_owned();
+            return "no entries; record the requests again".to_owned();
         }
         if self.other_hosts.is_empty() {
             return format!("none of the {recorded} entries is an HTTP request; record the requests again");
         }
         format!(
-            "none of the {recorded} entries is for {}; they are for {}; ask a URL of that host, or replace the host in \
-             the file",
+            "none of the {recorded} entries is for {}; they are for {}; use a URL of that host, or replace the host in the file",
             self.target.host,
             self.hosts_named()
         )
@@ -303,7 +302,7 @@ impl<'a> Reader<'a> {
         }
         if self.not_http > 0 {
             notes.push(format!(
-                "{} of {recorded} entries are no HTTP requests (WebSocket, data: and the like) and were left out",
+                "{} of {recorded} entries are not HTTP requests (WebSocket, data: and the like) and were left out",
                 self.not_http
             ));
         }

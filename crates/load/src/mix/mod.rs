@@ -1,8 +1,8 @@
 //! The requests of a load: one, or a weighted mix from a YAML or HAR file.
 //!
 //! A mix is read and checked once, before the run; all its errors are reported at once, with their places. After that a
-//! [`Composer`] for each thread makes requests from it that are ready to send. This module knows nothing of connections
-//! or time.
+//! [`Composer`] for each thread makes requests from it that are ready to send. This module does not depend on
+//! connections or time.
 
 mod choice;
 mod composer;

@@ -87,7 +87,7 @@ impl Draft {
     }
 }
 
-/// The source of a template, for people.
+/// The source of a template, for messages.
 fn shown(template: &Template, variables: &[Variable]) -> String {
     let mut text = String::new();
     for piece in &template.pieces {
@@ -103,7 +103,7 @@ fn check_method(method: &Located<String>, findings: &mut Findings) {
     let Located { at, value } = method;
     let upper = value.to_ascii_uppercase();
     if value.is_empty() || value.len() > METHOD_BYTES_MAX || !value.bytes().all(in_token) {
-        findings.add(*at, format!("{} is no method; write one like GET or POST", quoted(value)));
+        findings.add(*at, format!("{} is not a method; write one like GET or POST", quoted(value)));
     } else if *value != upper && Method::from_bytes(upper.as_bytes()) != Method::Other {
         findings.add(*at, format!("methods are case-sensitive, {} is another; write {upper}", quoted(value)));
     } else if value == "CONNECT" {
@@ -124,13 +124,13 @@ fn check_path(path: &Located<Template>, method: &str, variables: &[Variable], fi
     };
     if !begins {
         let path = shown(template, variables);
-        findings.add(*at, format!("the path {} does not begin with /; write it so", quoted(&path)));
+        findings.add(*at, format!("the path {} must begin with /", quoted(&path)));
     }
     for piece in &template.pieces {
         let Piece::Literal(literal) = piece else { continue };
         let Some(byte) = literal.iter().copied().find(|byte| !in_target(*byte)) else { continue };
         let what = match byte {
-            b'#' => "what is behind # is never sent to a server; remove it, or write %23".to_owned(),
+            b'#' => "the part after # is never sent to a server; remove it, or write %23".to_owned(),
             b' ' => "a space cannot be in a path; write %20".to_owned(),
             _ if byte.is_ascii() => format!("{:?} cannot be in a path; write %{byte:02X}", char::from(byte)),
             _ => "only ASCII can be in a path; write other characters as %XX, byte by byte".to_owned(),
@@ -149,7 +149,7 @@ fn check_header(
 ) {
     let is = |other: &str| name.value.eq_ignore_ascii_case(other);
     if name.value.is_empty() || !name.value.bytes().all(in_token) {
-        let message = format!("{} is no header name; write letters, digits and hyphens", quoted(&name.value));
+        let message = format!("{} is not a header name; write letters, digits and hyphens", quoted(&name.value));
         findings.add(name.at, message);
     } else if is("content-length") {
         findings.add(name.at, "Content-Length is written from the body; remove it");

@@ -127,7 +127,7 @@ impl Escape {
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
-/// Whether a byte may be in a request target: visible, and not `#`, as nothing behind that is sent.
+/// Whether a byte may be in a request target: visible, and not `#`, because nothing after that is sent.
 pub(super) fn in_target(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'"' | b'<' | b'>' | b'\\' | b'`' | b'#')
 }

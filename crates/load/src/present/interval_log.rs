@@ -15,13 +15,13 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Writes a log, an interval at a time.
+/// Writes a log, one interval at a time.
 pub struct IntervalLog<W: Write> {
     out: W,
     serializer: V2DeflateSerializer,
     serialized: Vec<u8>,
     encoded: String,
-    /// The first interval has been written, and before it when it began.
+    /// Whether the first interval has been written, and before it the time when it began.
     has_begun: bool,
 }
 
@@ -116,7 +116,7 @@ mod tests {
         log.finish().unwrap()
     }
 
-    /// One line per event; histograms by their content, since their compression is not ours.
+    /// One line per event; histograms by their content, since their compression is the library's.
     fn shown(log: &[u8]) -> Vec<String> {
         let event = |entry| match entry {
             LogEntry::StartTime(time) => format!("start {:.3}", time.as_secs_f64()),

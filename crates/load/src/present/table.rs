@@ -83,7 +83,7 @@ fn interruption(outcome: &Outcome, load: &Load) -> String {
             let of = if load.requests.is_some() { String::new() } else { format!(" of {:?}", load.duration) };
             format!("  interrupted after {elapsed_s:.2}s{of}: the figures are of that time\n")
         }
-        true => "  interrupted while the last answers were awaited\n".to_owned(),
+        true => "  interrupted while waiting for the last answers\n".to_owned(),
     }
 }
 
@@ -117,7 +117,7 @@ fn figures(load: &Load, outcome: &Outcome) -> String {
     let elapsed_s = outcome.elapsed.as_secs_f64();
     if let Some(intended) = outcome.rate_intended {
         text.push_str(&format!(" of {intended:.2} intended"));
-        // In a short run, whole requests give another rate than the intended one.
+        // In a short run, whole requests give a slightly different rate than the intended one.
         let due = outcome.self_watch.lateness.len();
         if (due as f64 - intended * elapsed_s).abs() > 0.01 * due as f64 {
             text.push_str(&format!(" ({} in this time)", counted(due, "start")));
@@ -149,7 +149,7 @@ fn counts(outcome: &Outcome) -> String {
     }
     let missed = outcome.self_watch.missed_starts;
     if missed > 0 {
-        text.push_str(&format!("  {missed} never started, for no connection became free: {AT_LEAST}\n"));
+        text.push_str(&format!("  {missed} never started, because no connection became free: {AT_LEAST}\n"));
     }
     if outcome.cut_off > 0 {
         text.push_str(&format!("  {} still under way when the run ended: {AT_LEAST}\n", outcome.cut_off));
@@ -201,7 +201,7 @@ fn errors(outcome: &Outcome) -> String {
     let kinds: Vec<String> = kinds.map(|(kind, count)| format!("{} {count}", kind.name())).collect();
     let mut text = format!("  {}: {}\n", counted(errors.total(), "error"), kinds.join(", "));
     for example in &errors.examples {
-        // A server's text may hold anything.
+        // A server's text may contain anything.
         let example: String = example.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         text.push_str(&format!("    {example}\n"));
     }

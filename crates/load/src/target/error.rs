@@ -39,7 +39,7 @@ pub enum TargetError {
         /// Its position, counted from one.
         column: usize,
     },
-    /// Something behind a `#`.
+    /// A part after a `#`.
     Fragment,
     /// The resolver does not know the name, or could not be reached.
     Unresolved {
@@ -69,17 +69,17 @@ impl fmt::Display for TargetError {
             TargetError::NoHost => f.write_str("the URL has no host; write one like http://127.0.0.1:8080/"),
             TargetError::BadHost { host } => write!(
                 f,
-                "{:?} is no host; write a name of letters, digits, dots and hyphens (xn--… for others), an IPv4 address, \
+                "{:?} is not a host; write a name of letters, digits, dots and hyphens (xn--… for others), an IPv4 address, \
                  or an IPv6 address in [ ]",
                 shown(host)
             ),
             TargetError::BadPort { port } => {
-                write!(f, "{:?} is no port; write a number of 1 to 65535 behind the host", shown(port))
+                write!(f, "{:?} is not a port; write a number of 1 to 65535 after the host", shown(port))
             }
             TargetError::BadCharacter { character, column } => {
                 write!(f, "{character:?} in column {column} cannot be in a URL; write {}", percent_encoded(*character))
             }
-            TargetError::Fragment => f.write_str("what is behind # is never sent to a server; remove it, or write %23"),
+            TargetError::Fragment => f.write_str("the part after # is never sent to a server; remove it, or write %23"),
             TargetError::Unresolved { host, error } => write!(
                 f,
                 "the name {host:?} was not resolved ({error}); check its spelling and the name server, or write its address"
@@ -98,7 +98,7 @@ impl std::error::Error for TargetError {
     }
 }
 
-/// Quoted in a message, in full up to a length.
+/// Quoted for a message, in full up to a length.
 pub(super) fn shown(text: &str) -> String {
     const CHARACTERS_MAX: usize = 100;
     match text.char_indices().nth(CHARACTERS_MAX) {

@@ -104,8 +104,8 @@ fn what_is_no_mix_at_all_says_so() {
         ("~", empty),
         ("just words\n", "m.yaml:1:1: the text \"just words\" is here; write a map of `variables` and `requests`"),
         ("- path: /\n", "m.yaml:1:1: a list is here; write a map of"),
-        ("requests:\n", "m.yaml:1:1: there are no requests; write at least `requests: [{path: /}]`"),
-        ("variables: {}\n", "m.yaml:1:1: there are no requests"),
+        ("requests:\n", "m.yaml:1:1: no requests; write at least `requests: [{path: /}]`"),
+        ("variables: {}\n", "m.yaml:1:1: no requests"),
         ("requests: []\n", "m.yaml:1:11: an empty list is here; write at least one request"),
         ("requests: 7\n", "m.yaml:1:11: the number 7 is here; write a list of requests"),
         ("requests: [{path: /}]\n---\nrequests: []\n", "m.yaml:2:1: a second YAML document begins"),
@@ -137,7 +137,7 @@ fn what_is_no_recording_says_so() {
         ("{\"log\":\n  {\"entries\": [é, 1]}}", "m.har:2:16: expected value"),
         ("{\"log\": {\"entries\": [\n{\"request\": {\"url\": \"http://exa", "m.har:2:"),
         ("{\"log\": {\"entries\": []}} x", "m.har:1:26: trailing characters"),
-        ("{\"log\": {\"entries\": []}}", "m.har: there are no entries; record the requests again"),
+        ("{\"log\": {\"entries\": []}}", "m.har: no entries; record the requests again"),
         (
             r#"{"log": {"entries": [{"request": {"method": "GET", "url": "blob:x"}}]}}"#,
             "m.har: none of the 1 entries is an HTTP request; record the requests again",
@@ -145,7 +145,7 @@ fn what_is_no_recording_says_so() {
         (
             &others,
             "m.har: none of the 9 entries is for example.test:8080; they are for a3.test (2), a0.test (1), a1.test (1), \
-             a2.test (1), a4.test (1), 3 more; ask a URL of that host, or replace the host in the file",
+             a2.test (1), a4.test (1), 3 more; use a URL of that host, or replace the host in the file",
         ),
     ] {
         check("m.har", text, &[message]);
@@ -308,7 +308,7 @@ proptest! {
         }
     }
 
-    /// Whatever the values in a request, a strict server sees one request with these values.
+    /// With any values in a request, a strict server sees one request with these values.
     #[test]
     fn values_stay_in_their_place(value in "[ -~\n\r\té]{0,12}", prefix in "[a-z$]{0,3}") {
         let quoted = serde_json::to_string(&value).unwrap();

@@ -1,4 +1,4 @@
-//! Counts the result of a request if it was meant to start in the measured time. The same for every protocol.
+//! Counts the result of a request if it was meant to start in the measured time, for every protocol.
 
 use super::Traffic;
 use crate::engine::connection::Request;
@@ -78,7 +78,7 @@ impl Traffic<'_> {
     }
 }
 
-/// The share of a stretch of time that lies in another, 0 to 1.
+/// The share of one period that lies within another, 0 to 1.
 #[inline]
 fn share_within((from_ns, to_ns): (u64, u64), (begin_ns, end_ns): (u64, u64)) -> f64 {
     if from_ns >= begin_ns && to_ns <= end_ns {
@@ -88,7 +88,7 @@ fn share_within((from_ns, to_ns): (u64, u64), (begin_ns, end_ns): (u64, u64)) ->
     within_ns as f64 / to_ns.saturating_sub(from_ns).max(1) as f64
 }
 
-/// When a connection ended, in words.
+/// The time of a connection's end, as text.
 pub(super) fn when(answering: bool) -> &'static str {
     if answering { "in the middle of the answer" } else { "before an answer" }
 }

@@ -160,7 +160,7 @@ impl Traffic<'_> {
     fn unasked(&mut self, number: usize, length: usize, now: u64) -> u64 {
         let courtesy = self.buffer[..length].get(8..12) == Some(b" 408");
         if !courtesy && now >= self.measured_ns {
-            self.record.error(ErrorKind::Malformed, &format_args!("{length} bytes where nothing was asked"));
+            self.record.error(ErrorKind::Malformed, &format_args!("{length} bytes without a request"));
         }
         if !self.connections[number].proven {
             self.connector.slow_down(now);

@@ -16,7 +16,7 @@ use crate::engine::schedule::Starts;
 pub(super) enum Pacing {
     /// Nothing starts: before the run.
     Held,
-    /// Each connection that becomes free starts one, so many times more in the measured time.
+    /// Each connection that becomes free starts a request, `left` times more in the measured time.
     Closed { left: u64 },
     /// The schedule. Starts that were due and found no connection are between `backlog` and `starts`; there is a
     /// backlog only while no connection is idle.

@@ -1,9 +1,8 @@
-//! Requests on the streams of HTTP/2 connections: several under way on each; a connection that ends takes them all
-//! along.
+//! Requests on the streams of HTTP/2 connections: several under way on each; the end of a connection ends all of them.
 //!
-//! A target that ends a connection in order (GOAWAY) names the last request it took. Later ones were never processed,
-//! and any client sends them again elsewhere; so does this one, with their first send as their beginning, until they
-//! time out.
+//! A target that ends a connection in order (GOAWAY) names the last request that it accepted. Later ones were never
+//! processed, and any client sends them again elsewhere; so does this one, with their first send as their beginning,
+//! until they time out.
 
 use super::Traffic;
 use super::count::when;
@@ -27,7 +26,7 @@ pub(super) struct Multiplex {
     streams: usize,
     /// By connection, from when it is connected.
     bundles: Vec<Option<Box<Bundle>>>,
-    /// Connection by connection, its streams.
+    /// The streams of all connections, connection by connection.
     places: Vec<StreamSlot>,
     /// Requests that wait to be sent again.
     lost: VecDeque<Request>,
@@ -44,7 +43,7 @@ struct Bundle {
     is_leaving: bool,
 }
 
-/// A stream's sequence of requests: one is under way, or it is free for one.
+/// A stream's sequence of requests: one is under way, or it is free.
 #[derive(Debug, Default)]
 struct StreamSlot {
     is_asked: bool,
@@ -74,12 +73,12 @@ impl Multiplex {
         self.bundles[number].as_deref_mut()
     }
 
-    /// The places of a connection.
+    /// The slots of a connection.
     fn places_of(&self, number: usize) -> std::ops::Range<usize> {
         number * self.streams..(number + 1) * self.streams
     }
 
-    /// Takes the request off a place; returns whether another may follow there.
+    /// Takes the request out of a slot; returns whether another may follow there.
     fn take_off(&mut self, place: usize) -> bool {
         self.places[place].is_asked = false;
         let Some(bundle) = self.bundle(place / self.streams) else { return false };
@@ -140,7 +139,7 @@ impl Traffic<'_> {
         }
     }
 
-    /// Handles that the target has reported how many streams it allows.
+    /// Handles the target's report of how many streams it allows.
     fn begin_streams(&mut self, number: usize, allowed: usize, mut now: u64) -> u64 {
         self.opened(number, now);
         let Some(multiplex) = &self.multiplex else { return now };
@@ -155,7 +154,7 @@ impl Traffic<'_> {
         now
     }
 
-    /// Uses a place that can take a request.
+    /// Uses a slot that can take a request.
     fn free(&mut self, place: usize, now: u64) -> u64 {
         if let Some(multiplex) = &mut self.multiplex {
             multiplex.places[place].is_free = true;
@@ -230,7 +229,7 @@ impl Traffic<'_> {
         now
     }
 
-    /// Handles the news of a stream.
+    /// Handles an event of a stream.
     fn hear(&mut self, number: usize, stream: usize, now: u64) -> u64 {
         loop {
             let Some(multiplex) = &mut self.multiplex else { return now };
@@ -289,7 +288,7 @@ impl Traffic<'_> {
         if goes_on && error.is_reset() { self.free(place, now) } else { now }
     }
 
-    /// Counts a request as failed; returns whether another may follow in its place.
+    /// Counts a request as failed; returns whether another may follow in its slot.
     fn drop_request(&mut self, place: usize, kind: ErrorKind, what: &dyn Display) -> bool {
         let Some(multiplex) = &mut self.multiplex else { return false };
         let request = multiplex.places[place].request;

@@ -64,10 +64,10 @@ fn body(node: &Node, variables: &[Variable], reader: &mut Reader<'_>) -> Option<
                 None
             }
             Err(error) => {
-                // The last line has the reason; those before draw the place.
+                // The last line has the reason; those before draw the position.
                 let error = error.to_string();
                 let reason = error.lines().last().unwrap_or_default().trim_start_matches("error: ");
-                reader.findings.add(value.at, format!("not a regular expression: {reason}; mend it"));
+                reader.findings.add(value.at, format!("not a regular expression: {reason}"));
                 None
             }
         };

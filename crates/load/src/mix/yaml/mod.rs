@@ -78,7 +78,7 @@ impl Requests<'_> {
     fn read(&self, map: Map<'_>, root: &Node, reader: &mut Reader<'_>) -> Vec<(Entry, u32)> {
         let Some(node) = map.get("requests") else {
             let at = map.pair("requests").map_or(root.at, |pair| pair.key_at);
-            reader.findings.add(at, format!("there are no requests; write at least `{LEAST}`"));
+            reader.findings.add(at, format!("no requests; write at least `{LEAST}`"));
             return Vec::new();
         };
         let Some(items) = reader.list(node, "a list of requests, like [{path: /}]") else { return Vec::new() };
@@ -163,7 +163,7 @@ impl Requests<'_> {
     fn path_of_url(&self, node: &Node, reader: &mut Reader<'_>) -> Option<String> {
         let url = reader.text(node, "a URL of the target")?;
         if url.starts_with('/') {
-            reader.findings.add(node.at, format!("{} is no URL; write it as `path`", quoted(url)));
+            reader.findings.add(node.at, format!("{} is not a URL; write it as `path`", quoted(url)));
             return None;
         }
         match Target::parse(url) {
@@ -176,7 +176,7 @@ impl Requests<'_> {
                     false => target.host.clone(),
                 };
                 let message = format!(
-                    "a URL of {}, but {} is asked; write `path`, and a Host header if it is to differ",
+                    "a URL of {}, but the target is {}; write `path`, and a Host header if it is to differ",
                     named(&target),
                     named(self.target)
                 );
@@ -194,7 +194,7 @@ impl Requests<'_> {
         let pairs = reader.pairs(node, "a map of names and values, like {Accept: text/html}").unwrap_or_default();
         let mut headers = Vec::new();
         for Pair { key, key_at, value } in pairs {
-            // A field may be there more than once, with several values.
+            // A field may occur more than once, with several values.
             let values = match &value.value {
                 Value::List(values) => values,
                 _ => std::slice::from_ref(value),

@@ -18,7 +18,7 @@ pub(super) fn read(node: &Node, folder: &Path, reader: &mut Reader<'_>) -> Vec<V
         let named = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
         if pair.key.is_empty() || !pair.key.bytes().all(named) {
             let message =
-                format!("{} is no name for a variable; write letters, digits, `_`, `-` and `.`", quoted(&pair.key));
+                format!("{} is not a name for a variable; write letters, digits, `_`, `-` and `.`", quoted(&pair.key));
             reader.findings.add(pair.key_at, message);
         }
         let source = source(pair, folder, reader).unwrap_or_else(|| ValueSource::Values(vec![b"/".as_slice().into()]));
@@ -31,7 +31,7 @@ fn source(pair: &Pair, folder: &Path, reader: &mut Reader<'_>) -> Option<ValueSo
     let want = format!("one of {} with its value, like `range: [1, 100]`", listed(KINDS));
     let pairs = reader.pairs(&pair.value, &format!("a map with {want}"))?;
     let [Pair { key, key_at, value }] = pairs else {
-        let found = format!("a variable has one source of values, here are {}; write {want}", pairs.len());
+        let found = format!("a variable has one source of values, but this one has {}; write {want}", pairs.len());
         reader.findings.add(pair.value.at, found);
         return None;
     };
@@ -52,7 +52,7 @@ fn source(pair: &Pair, folder: &Path, reader: &mut Reader<'_>) -> Option<ValueSo
             values.into_iter().collect::<Option<Vec<_>>>().map(ValueSource::Values)
         }
         "file" => {
-            let path = reader.text(value, "the path of a file with one value a line")?;
+            let path = reader.text(value, "the path of a file with one value per line")?;
             match files::lines(&folder.join(path)) {
                 Ok(values) => Some(ValueSource::Values(values)),
                 Err(message) => {

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::thread;
 use stillgate_load::{ErrorKind, Load, Mix, Note, Outcome, Pace};
 
-/// Ten requests, each answered by these bytes, after which the connection is closed or kept.
+/// Ten requests, each answered by these bytes; then the connection is closed or kept.
 fn answered_by(method: &str, answer: &'static [u8], then_close: bool) -> Outcome {
     let server = serve(move |stream, _| match write(stream, answer) {
         Then::Keep if !then_close => Then::Keep,
@@ -48,12 +48,12 @@ fn answers_that_are_none() {
         assert!(errors(&outcome, kind) > 0, "{text}: {:?}", outcome.errors);
         assert_eq!(errors(&outcome, kind), outcome.errors.total(), "{text}: {:?}", outcome.errors);
         assert!(outcome.errors.examples[0].contains(words), "{text}: {:?}", outcome.errors);
-        // Each start failed, or never happened because of the pauses after failures.
+        // Each start failed, or was missed because of the pauses after failures.
         assert_eq!(outcome.errors.total() + outcome.self_watch.missed_starts, 10, "{text}: {outcome:?}");
     };
     let malformed = ErrorKind::Malformed;
     check(b"SSH-2.0-OpenSSH_9.2\r\n", false, malformed, "answer head");
-    check(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcdef", false, malformed, "3 bytes behind the end");
+    check(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcdef", false, malformed, "3 bytes after the end");
     check(b"HTTP/1.1 200 OK\r\nContent-Length: 3, 4\r\n\r\nabc", false, malformed, "answer head");
     check(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", false, malformed, "answer body");
     let closed = ErrorKind::Closed;
@@ -73,7 +73,7 @@ fn an_unexpected_status_is_an_answer_and_an_error() {
 #[test]
 fn fast_refusals_are_neither_in_the_latencies_nor_in_the_rate() {
     for pace in [even(200.0), Pace::Closed] {
-        // One of four is good, and takes 20 ms at least.
+        // One in four is good, and takes 20 ms at least.
         let server = serve(|stream, asked| match asked.total % 4 {
             0 => {
                 thread::sleep(millis(20));

@@ -87,7 +87,7 @@ fn what_is_not_answered_in_time_is_given_up() {
     let missed = outcome.self_watch.missed_starts;
     assert!(timeouts >= 2);
     assert_eq!(timeouts, outcome.errors.total());
-    // Nothing is left out: each start was answered, given up or never happened.
+    // Nothing is left out: each start was answered, timed out or missed.
     assert_eq!(outcome.requests + timeouts + missed + outcome.cut_off, 40);
     assert_eq!(
         (outcome.latencies.corrected.len(), outcome.latencies.uncorrected.len()),

@@ -81,7 +81,7 @@ fn what_is_under_way_then_is_no_failure() {
         assert!(outcome.interrupted && outcome.elapsed < SOON);
         assert_eq!((outcome.errors.total(), outcome.requests, outcome.cut_off), (0, first, 2), "{outcome:?}");
         let latencies = &outcome.latencies;
-        assert_eq!(latencies.uncorrected.len(), first, "nothing is known of how long they would have taken");
+        assert_eq!(latencies.uncorrected.len(), first, "their duration is unknown");
         let open = if pace == Pace::Closed { 0 } else { outcome.cut_off + outcome.self_watch.missed_starts };
         assert_eq!(latencies.corrected.len(), first + open);
     }
@@ -115,7 +115,7 @@ fn a_schedule_that_is_beyond_the_target() {
     let load = Load { timeout: millis(2000), ..load(server.address, even(2000.0), 2, millis(200)) };
     let outcome = outcome(&load);
     let missed = outcome.self_watch.missed_starts;
-    // Each start is somewhere, and those that were sent late and cut off did not time out.
+    // Each start is counted somewhere, and those that were sent late and cut off did not time out.
     assert_eq!((outcome.requests + outcome.cut_off + missed, outcome.errors.total()), (400, 0), "{outcome:?}");
     assert!(outcome.cut_off <= 2 && outcome.answered_in_time < outcome.requests, "{outcome:?}");
     assert!(outcome.drain >= millis(1950), "{:?}", outcome.drain);

@@ -37,7 +37,7 @@ fn stall() {
     assert!(corrected.max() >= 399 * MS);
     // The target is the cause.
     let late = above(&outcome.self_watch.lateness, 100);
-    assert!(late < above(corrected, 100) / 3, "{late} were late by the generator's doing");
+    assert!(late < above(corrected, 100) / 3, "{late} were late because of the generator");
 }
 
 #[test]
@@ -81,8 +81,8 @@ struct Exchange {
     write: Instant,
 }
 
-/// Each quantile of the histogram, not a few, lies between two that the server saw. Client and server read one clock, and on a
-/// connection of a closed loop things come in this order, however busy the machine:
+/// Each quantile of the histogram, not only a few, lies between two of the server's. Client and server read one clock,
+/// and on a connection of a closed loop events happen in this order, however busy the machine:
 ///
 /// ```text
 /// server:  writes n-1            reads n ... writes n                      reads n+1
@@ -145,7 +145,7 @@ fn spread(number: u64) -> f64 {
     ((number + 1) as f64 * GOLDEN).fract()
 }
 
-/// The least and the most that each request may have taken as its client sees it, each sorted.
+/// The least and the most time that each request may have taken from the client's view, each sorted.
 fn bounds_ns<'a>(connections: impl Iterator<Item = &'a [Exchange]>) -> (Vec<u64>, Vec<u64>) {
     let (mut least, mut most) = (Vec::new(), Vec::new());
     let ns = |from: Instant, to: Instant| (to - from).as_nanos() as u64;

@@ -1,4 +1,5 @@
-//! Small servers for the engine's tests: a thread a connection, each request handed to a closure that writes the answer.
+//! Small servers for the engine's tests: a thread per connection, each request passed to a closure that writes the
+//! answer.
 //!
 //! Deliberately not a correct server: tests need wrong answers, stalls and connections that break.
 
@@ -37,7 +38,7 @@ pub(crate) enum Then {
     Die,
 }
 
-/// Answers every request by `answer`.
+/// Answers every request with `answer`.
 pub(crate) fn serve(answer: impl Fn(&mut TcpStream, &Asked) -> Then + Send + Sync + 'static) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -63,7 +63,7 @@ fn stop_and_go(test: &str) {
     assert!(told.iter().any(|line| line.contains("late as it should be")), "{told:#?}");
 }
 
-/// 1000 requests a second for two seconds, over plenty of connections.
+/// 1000 requests per second for two seconds, over plenty of connections.
 fn scheduled(url: &str) {
     let outcome = generate(url, Pace::Open(Schedule { rate: 1000.0, rate_end: 1000.0, arrivals: Arrivals::Uniform }));
     let lateness = &outcome.self_watch.lateness;
@@ -77,7 +77,7 @@ fn scheduled(url: &str) {
     println!("late as it should be");
 }
 
-/// A request a second.
+/// One request per second.
 fn sparse(url: &str) {
     let outcome = generate(url, Pace::Open(Schedule { rate: 1.0, rate_end: 1.0, arrivals: Arrivals::Uniform }));
     assert!(outcome.self_watch.pause_longest >= Duration::from_millis(450), "{:?}", outcome.self_watch);
