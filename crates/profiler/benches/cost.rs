@@ -1,6 +1,6 @@
 //! Cost of profiles: a sample of a thread's stack by depth, and an allocation with and without sampling.
 //!
-//! `cargo bench -p stillgate-profiler --bench cost`. Each figure is the least of several rounds: other work on the
+//! `cargo bench -p stillgate-profiler --bench cost`. Each figure is the minimum of several rounds: other work on the
 //! machine only adds to it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -60,7 +60,7 @@ fn pairs(allocator: &impl GlobalAlloc) -> f64 {
 
 fn main() {
     let registration = Registration::new("bench", None).expect("this thread is not registered yet");
-    println!("a sample, with the system call that asks for it and reading it:");
+    println!("a sample, with the system call that requests it and reading it:");
     for depth in [1, 30, 60, 120] {
         println!("  {depth:>3} frames: {:.0} ns", sample_at(&registration, depth));
     }

@@ -2,8 +2,8 @@
 //!
 //! Each thread has a timer of its own CPU time, armed only during a profile, which interrupts the thread after each
 //! period of CPU time. Threads that register during a profile join it. The kernel checks these timers at its tick: with
-//! `CONFIG_HZ` 250 there are no more than 250 samples a second of CPU time, and periods that were missed in between add
-//! to the weight of the next sample.
+//! `CONFIG_HZ` 250 there are at most 250 samples per second of CPU time, and periods that were missed in between add to
+//! the weight of the next sample.
 
 use crate::collect::{Moment, Named, Stacks, be_nice, name, unix_ns};
 use crate::profile::{Label, Profile, Sample, THREAD, TIME, TRUNCATED, ValueType};

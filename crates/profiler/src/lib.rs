@@ -1,4 +1,4 @@
-//! Profiles of the own process, taken in production: where its threads spend CPU time, which allocations fill the heap,
+//! Profiles of its own process, taken in production: where its threads spend CPU time, which allocations fill the heap,
 //! and what blocks an event loop. It costs nothing while no profile is taken.
 //!
 //! ```text

@@ -168,7 +168,7 @@ impl Sample {
         self.text(THREAD)
     }
 
-    /// The text of a label; empty if there is no such label.
+    /// The text of a label; empty without the label.
     pub fn text(&self, name: &str) -> &str {
         match self.label(name) {
             Some(Label::Text(text)) => text,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// every stack has full depth.
 const WORDS: usize = 1 << 16;
 
-/// Records of words, each behind its length.
+/// Records of words, each after its length.
 #[derive(Debug, Default)]
 pub(crate) struct Ring {
     words: OnceLock<Box<[AtomicU64]>>,

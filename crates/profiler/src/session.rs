@@ -44,7 +44,7 @@ impl std::error::Error for Busy {}
 pub struct Session(());
 
 impl Session {
-    /// Takes the right, unless it is taken.
+    /// Takes the right, unless another profile has it.
     pub fn begin(what: &'static str, who: &str, wanted: Duration) -> Result<Session, Busy> {
         let mut running = running();
         if let Some(Running { what, who, since, wanted }) = running.clone() {

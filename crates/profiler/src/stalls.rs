@@ -106,7 +106,7 @@ pub(crate) fn pause(over: Duration) -> Duration {
 struct Watched {
     thread: Arc<Thread>,
     turns: u64,
-    /// When the counter's present value was first seen.
+    /// When the counter's current value was first seen.
     since: Instant,
     /// The kernel's figures at that time; `None` while the turn is short.
     before: Option<Scheduled>,
@@ -273,7 +273,7 @@ impl Watch {
         (stalls, stacks)
     }
 
-    /// Counts present turns that are long already as ended.
+    /// Counts current turns that are already long as ended.
     fn end(&mut self) {
         for number in 0..self.threads.len() {
             self.read_stacks(number);
@@ -328,7 +328,7 @@ impl Watch {
             pause(self.over).as_secs_f64() * 1000.0,
         )];
         if self.unseen > 0 {
-            notes.push(format!("{} of them ended before their stack was seen", self.unseen));
+            notes.push(format!("{} of them ended before their stack was sampled", self.unseen));
         }
         if self.uncounted > 0 {
             notes.push(format!("{} turns or stacks are missing: there were too many", self.uncounted));

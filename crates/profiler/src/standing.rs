@@ -62,7 +62,7 @@ impl StandingWatch {
         Ok(StandingWatch { over, watch, names: HashMap::new() })
     }
 
-    /// How long to wait between two looks.
+    /// The pause between two looks.
     pub fn pause(&self) -> Duration {
         pause(self.over)
     }

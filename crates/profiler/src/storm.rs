@@ -25,21 +25,21 @@ static ALLOCATOR: Sampled<System> = Sampled::new(System);
 /// Least number of signals sent, unless the environment sets another. Several pending for a thread count as one.
 const SIGNALS: u64 = 20_000;
 
-/// Most signals for each stack.
+/// Most signals per stack.
 const SIGNALS_A_STACK_MAX: u64 = 4;
 
-/// Most stacks that are waited for. A thread runs once in some milliseconds on a busy machine, and all signals until
+/// Most stacks that are awaited. A thread runs once in several milliseconds on a busy machine, and all signals until
 /// then are one.
 const STACKS_MAX: u64 = 100_000;
 
-/// Between two signals.
+/// The pause between two signals.
 const PAUSE: Duration = Duration::from_micros(5);
 
-/// Time limit: for each signal far more than it takes, and some for the beginning.
+/// Time limit: far more than each signal takes, plus some for the beginning.
 const BOUND: Duration = Duration::from_secs(1200);
 const BOUND_A_SIGNAL: Duration = Duration::from_millis(1);
 
-/// Between two samples of the heap.
+/// Mean bytes between two samples of the heap.
 const HEAP_MEAN_BYTES: u64 = 4096;
 
 fn signals() -> u64 {
@@ -175,7 +175,7 @@ fn a_storm_of_signals_harms_nothing() {
     heap::sample_every(None);
     println!("{sent} signals, {taken} stacks, {complete} complete; turns: {done:?}");
     assert!(taken >= stacks && sent >= signals, "{sent} signals, {taken} stacks");
-    assert!(done.iter().all(|done| done.load(Ordering::Relaxed) > 0), "every thread has gone on: {done:?}");
+    assert!(done.iter().all(|done| done.load(Ordering::Relaxed) > 0), "every thread has made progress: {done:?}");
     // Not all: the unwinder of panics leaves frames in ways that tables cannot describe, and signals come just after
     // that.
     assert!(complete * 4 >= taken * 3, "{complete} of {taken} stacks are complete");

@@ -77,7 +77,7 @@ impl Registration {
     /// `None` for a thread without an event loop.
     pub fn new(name: &str, turns: Option<Turns>) -> io::Result<Registration> {
         if !CURRENT.get().is_null() {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the thread is registered already"));
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the thread is already registered"));
         }
         signal::install()?;
         let range = stack_range()?;
@@ -181,7 +181,7 @@ pub(crate) fn stack_range() -> io::Result<Range<usize>> {
     }
 }
 
-/// The present outermost frame: frames above it do not belong to the thread's own functions.
+/// The current outermost frame: frames above it do not belong to the thread's own functions.
 #[inline(never)]
 fn bottom(range: &Range<usize>) -> usize {
     let mut frames = [0; 2 * FRAMES_MAX];

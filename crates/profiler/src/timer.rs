@@ -59,7 +59,7 @@ fn clock_of(tid: i32) -> libc::clockid_t {
     (!tid << 3) | PER_THREAD | SCHED
 }
 
-/// The fields of a timer's `siginfo_t` behind the signal, the error and the code.
+/// The fields of a timer's `siginfo_t` after the signal, the error and the code.
 #[repr(C)]
 struct TimerInfo {
     _head: [libc::c_int; 4],

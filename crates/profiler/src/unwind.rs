@@ -32,19 +32,19 @@ enum Rule {
     /// By the position of the caller's stack pointer; its frame pointer is still in the register, or saved at this
     /// offset from there (negative, so below).
     Stack { top: Top, saved: Option<i64> },
-    /// There is no table, or it has another rule.
+    /// No table, or another rule.
     Unknown,
 }
 
 /// The position of the caller's stack pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Top {
-    /// So many bytes above the stack pointer.
+    /// This many bytes above the stack pointer.
     Above(i64),
-    /// So many bytes above the address in the frame pointer's register.
+    /// This many bytes above the address in the frame pointer's register.
     AboveFrame(i64),
-    /// So many bytes above the address that is in the stack at `at` bytes above the stack pointer: assembly that aligns
-    /// its stack.
+    /// This many bytes above the address that is in the stack at `at` bytes above the stack pointer: assembly that
+    /// aligns its stack.
     AboveSaved { at: i64, bytes: u64 },
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Unwinder {
 /// A stack, from the innermost function on: the interrupted instruction, then the calls.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unwound {
-    /// Addresses in the calling instructions, not behind them.
+    /// Addresses in the calling instructions, not after them.
     pub(crate) addresses: Vec<u64>,
     pub(crate) is_complete: bool,
 }
@@ -132,7 +132,7 @@ impl Unwinder {
     }
 }
 
-/// The calls from the frame on that `fp` leads to.
+/// The calls from the frame at `fp` on.
 fn follow(mut addresses: Vec<u64>, sample: &Sample<'_>, fp: u64) -> Unwound {
     let frames = sample.frames.as_chunks::<2>().0;
     let first = frames.iter().position(|[frame, _]| *frame == fp);
@@ -170,8 +170,8 @@ fn rule(image: &Image, address: u64) -> Option<Rule> {
     Some(Rule::Stack { top, saved })
 }
 
-/// The two kinds of expressions in binaries: of assembly that has saved the former stack pointer, and of the stubs that
-/// lead to other libraries.
+/// The two kinds of expressions in binaries: those of assembly that has saved the former stack pointer, and those of
+/// the stubs that lead to other libraries.
 fn top_of(mut operations: OperationIter<EndianSlice<'_, LittleEndian>>, own: u64) -> Option<Top> {
     let Operation::RegisterOffset { register: X86_64::RSP, offset: at, .. } = operations.next().ok()?? else {
         return None;

@@ -1,4 +1,4 @@
-//! Runs mixed load against a gateway binary for as long as asked and reports what went wrong.
+//! Runs mixed load against a gateway binary for a given time and reports all faults.
 //!
 //! `cargo run -p stillgate-testkit --example soak -- --binary target/release/stillgate --seconds 60`
 

@@ -5,14 +5,14 @@ use crate::message::{Broken, Message};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::{Deref, DerefMut};
 
-/// After so many pieces the other side no longer gets the core after each: where others compute all the time, that costs
-/// milliseconds each time, and of seventy thousand pieces minutes.
+/// After this many pieces the other side no longer gets the core after each: on a machine where others compute all the
+/// time, that costs milliseconds each time, and minutes for seventy thousand pieces.
 const YIELDS_MAX: usize = 1_000;
 
 /// How a message is cut into writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
-    /// All in one.
+    /// In one write.
     Whole,
     /// A write for every byte.
     Bytewise,
@@ -21,7 +21,7 @@ pub enum Delivery {
 }
 
 impl Delivery {
-    /// Every way.
+    /// All of them.
     pub const ALL: [Self; 3] = [Self::Whole, Self::Bytewise, Self::AtLineEnds];
 
     fn pieces(self, bytes: &[u8]) -> Vec<&[u8]> {
@@ -36,7 +36,7 @@ impl Delivery {
     }
 }
 
-/// A connection to the gateway; everything of [`Connection`] is at hand.
+/// A connection to the gateway; it dereferences to [`Connection`].
 #[derive(Debug)]
 pub struct Client(Connection);
 
@@ -44,13 +44,13 @@ impl Client {
     /// Connects.
     ///
     /// # Panics
-    /// When nobody listens there.
+    /// If nothing listens there.
     #[track_caller]
     pub fn connect(addr: SocketAddr) -> Self {
         Self(Connection::new(TcpStream::connect(addr).expect("connect to the gateway")))
     }
 
-    /// Sends `bytes` in pieces. Stops without complaint when the peer has closed: it may refuse half-way.
+    /// Sends `bytes` in pieces. Stops without an error when the peer has closed: it may refuse half-way.
     pub fn deliver(&mut self, bytes: &[u8], how: Delivery) {
         for (at, piece) in how.pieces(bytes).into_iter().enumerate() {
             if self.0.try_send(piece).is_err() {
@@ -65,16 +65,16 @@ impl Client {
     /// One `GET` and its response, on this connection.
     ///
     /// # Panics
-    /// When no whole response comes.
+    /// If there is no complete response.
     #[track_caller]
     pub fn get(&mut self, target: &str) -> Message {
         self.request("GET", target, b"")
     }
 
-    /// One request with a body of known length (none when empty), and its response.
+    /// One request with a body of known length (none if it is empty), and its response.
     ///
     /// # Panics
-    /// When no whole response comes.
+    /// If there is no complete response.
     #[track_caller]
     pub fn request(&mut self, method: &str, target: &str, body: &[u8]) -> Message {
         self.try_request(method, target, body).unwrap_or_else(|broken| panic!("{method} {target}: {broken:?}"))
@@ -83,7 +83,7 @@ impl Client {
     /// As [`Client::request`].
     ///
     /// # Errors
-    /// When no whole response comes.
+    /// If there is no complete response.
     pub fn try_request(&mut self, method: &str, target: &str, body: &[u8]) -> Result<Message, Broken> {
         let length = match body.len() {
             0 => String::new(),
@@ -91,17 +91,17 @@ impl Client {
         };
         let head = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\n{length}\r\n");
         let sent = self.0.try_send([head.as_bytes(), body].concat());
-        // A response may have come before the body was taken; it counts.
+        // A response may come before the whole body was sent; it counts.
         let response = self.0.read_response(method);
         if sent.is_err() && response.is_err() { Err(Broken::Reset(Vec::new())) } else { response }
     }
 
-    /// A connection that was accepted instead, to deliver responses in pieces too.
+    /// An accepted connection, to deliver responses in pieces, too.
     pub fn from_connection(connection: Connection) -> Self {
         Self(connection)
     }
 
-    /// Gives the connection out of hand.
+    /// Returns the connection.
     pub fn into_connection(self) -> Connection {
         self.0
     }

@@ -1,7 +1,7 @@
 //! A socket that messages are read from, strictly.
 //!
-//! Reading waits, with a deadline, for exactly what was asked for; what came beyond it is kept for the next question. An
-//! end of the connection is told apart: orderly, in the middle of a message, or by a reset.
+//! Reading waits, with a deadline, for exactly the requested amount; further bytes are kept for the next read. The ends
+//! of a connection are distinguished: orderly, in the middle of a message, or by a reset.
 
 use crate::PATIENCE;
 use crate::message::{Broken, Fields, Framing, Head, Message, find, framing, is_status_line, parse_field};
@@ -10,10 +10,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-/// A head longer than this is a failure of the peer.
+/// A longer head is a failure of the peer.
 const HEAD_BYTES_MAX: usize = 1024 * 1024;
 
-/// One socket with what was read too far.
+/// One socket, with the bytes that were read too far.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
@@ -30,7 +30,7 @@ impl Connection {
         Self { stream, buffer: Vec::new(), patience: PATIENCE }
     }
 
-    /// Takes over a socket of which `received` was read already.
+    /// Takes over a socket and the bytes already read from it.
     pub(crate) fn resume(stream: TcpStream, received: Vec<u8>) -> Self {
         Self { buffer: received, ..Self::new(stream) }
     }
@@ -48,7 +48,7 @@ impl Connection {
     /// Sends all of `bytes`.
     ///
     /// # Errors
-    /// When the peer is gone or does not read.
+    /// If the peer has gone or does not read.
     pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> std::io::Result<()> {
         self.stream.write_all(bytes.as_ref())
     }
@@ -56,15 +56,15 @@ impl Connection {
     /// Sends all of `bytes`.
     ///
     /// # Panics
-    /// When that fails.
+    /// If that fails.
     #[track_caller]
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.try_send(bytes).expect("send to the gateway or upstream under test");
     }
 
-    /// Ends our direction only.
+    /// Closes our direction only.
     pub fn half_close(&self) {
-        // The peer may have reset it already, which ends it too.
+        // The peer may have reset it already, which also ends it.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
@@ -74,10 +74,10 @@ impl Connection {
         socket.set_linger(Some(Duration::ZERO)).expect("SO_LINGER");
     }
 
-    /// Reads a response to a request with this method, interim ones included.
+    /// Reads a response to a request with this method, including interim ones.
     ///
     /// # Errors
-    /// When none comes whole.
+    /// If it is not complete.
     pub fn read_response(&mut self, method: &str) -> Result<Message, Broken> {
         let mut interim = Vec::new();
         loop {
@@ -98,7 +98,7 @@ impl Connection {
     /// Reads the rest of a final response whose head was read by [`Connection::read_head`].
     ///
     /// # Errors
-    /// When it does not come whole.
+    /// If it is not complete.
     pub fn read_response_body(&mut self, head: Head, method: &str) -> Result<Message, Broken> {
         let bodyless = method == "HEAD" || matches!(head.status(), 101 | 204 | 304);
         self.read_rest(head, bodyless, Framing::Close)
@@ -107,7 +107,7 @@ impl Connection {
     /// Reads a request.
     ///
     /// # Errors
-    /// When none comes whole.
+    /// If it is not complete.
     pub fn read_request(&mut self) -> Result<Message, Broken> {
         let head = self.read_head()?;
         self.read_request_body(head)
@@ -116,7 +116,7 @@ impl Connection {
     /// Reads the rest of a request whose head was read by [`Connection::read_head`].
     ///
     /// # Errors
-    /// When it does not come whole.
+    /// If it is not complete.
     pub fn read_request_body(&mut self, head: Head) -> Result<Message, Broken> {
         let words = head.start.split(' ').count();
         if words != 3 || !head.start.ends_with(" HTTP/1.1") && !head.start.ends_with(" HTTP/1.0") {
@@ -131,7 +131,7 @@ impl Connection {
     /// Reads a request.
     ///
     /// # Panics
-    /// When none comes whole.
+    /// If it is not complete.
     #[track_caller]
     pub fn expect_request(&mut self) -> Message {
         self.read_request().unwrap_or_else(|broken| panic!("no request reached the upstream: {broken:?}"))
@@ -140,7 +140,7 @@ impl Connection {
     /// Reads a response.
     ///
     /// # Panics
-    /// When none comes whole.
+    /// If it is not complete.
     #[track_caller]
     pub fn expect_response(&mut self, method: &str) -> Message {
         self.read_response(method).unwrap_or_else(|broken| panic!("no response came: {broken:?}"))
@@ -149,7 +149,7 @@ impl Connection {
     /// Reads one head.
     ///
     /// # Errors
-    /// When none comes whole, or it breaks a rule.
+    /// If it is not complete or breaks a rule.
     pub fn read_head(&mut self) -> Result<Head, Broken> {
         let deadline = Instant::now() + self.patience;
         loop {
@@ -168,7 +168,7 @@ impl Connection {
     /// Exactly `len` bytes.
     ///
     /// # Errors
-    /// When they don't come.
+    /// If they do not come.
     pub fn read_exactly(&mut self, len: usize) -> Result<Vec<u8>, Broken> {
         let mut deadline = Instant::now() + self.patience;
         while self.buffer.len() < len {
@@ -181,7 +181,7 @@ impl Connection {
     /// Everything up to an orderly end.
     ///
     /// # Errors
-    /// On a reset, or when the end does not come.
+    /// On a reset, or if the end does not come.
     pub fn read_to_end(&mut self) -> Result<Vec<u8>, Broken> {
         let mut deadline = Instant::now() + self.patience;
         loop {
@@ -194,7 +194,7 @@ impl Connection {
         }
     }
 
-    /// Whether the peer has ended or reset it; what has come meanwhile is kept.
+    /// Whether the peer has ended or reset it; bytes that have come meanwhile are kept.
     pub fn is_closed(&mut self) -> bool {
         loop {
             match self.fill(Instant::now()) {
@@ -212,14 +212,14 @@ impl Connection {
         }
     }
 
-    /// What has come and not been taken, without waiting.
+    /// Bytes that have come and were not read yet, without waiting.
     pub fn pending(&mut self) -> Vec<u8> {
         self.is_closed();
         std::mem::take(&mut self.buffer)
     }
 
     /// # Panics
-    /// When the peer sends anything more, or leaves the connection open.
+    /// If the peer sends anything more, or leaves the connection open.
     #[track_caller]
     pub fn expect_close(&mut self) {
         match self.read_to_end() {
@@ -288,7 +288,7 @@ impl Connection {
         }
     }
 
-    /// Reads once. An error carries the buffer away, since nothing can complete it any more.
+    /// Reads once. An error contains the buffer, which nothing can complete any more.
     fn fill(&mut self, deadline: Instant) -> Result<(), Broken> {
         let mut chunk = [0; 64 * 1024];
         let left = deadline.saturating_duration_since(Instant::now());

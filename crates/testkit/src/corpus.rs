@@ -1,7 +1,7 @@
-//! Files of hostile messages: what is sent, and how it must be refused.
+//! Files of hostile messages, with the required refusals.
 //!
 //! A case begins with `=== name: verdict`, a line of `#` comment may follow, the rest is the message in the notation of
-//! [`crate::decode`]. The verdict is a list of words the test understands; here they are only kept.
+//! [`crate::decode`]. The verdict is a list of words that the test interprets; here they are only stored.
 
 use crate::notation::decode;
 
@@ -12,7 +12,7 @@ pub struct Hostile {
     pub name: String,
     /// The words after the name.
     pub verdict: Vec<String>,
-    /// What is sent.
+    /// The bytes to send.
     pub message: Vec<u8>,
 }
 
@@ -31,7 +31,7 @@ impl Hostile {
 /// All cases of a corpus file.
 ///
 /// # Panics
-/// On text before the first case, a case without verdict, or a name used twice.
+/// On text before the first case, a case without a verdict, or a repeated name.
 pub fn hostile_cases(text: &str) -> Vec<Hostile> {
     let mut cases: Vec<Hostile> = Vec::new();
     let mut body = String::new();

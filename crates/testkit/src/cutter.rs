@@ -1,5 +1,5 @@
-//! A relay that ends connections behind a byte of the test's choice, whatever they carry: so each point of an exchange
-//! can be one where a side is gone, within a TLS handshake as well as within a frame.
+//! A relay that ends connections after a number of bytes that the test chooses, whatever they carry: so either side can
+//! disappear at any point of an exchange, within a TLS handshake as well as within a frame.
 
 use crate::port::ReservedPort;
 use std::io::{Read, Write};
@@ -18,23 +18,23 @@ pub enum End {
     Reset,
 }
 
-/// Whose bytes are counted.
+/// The side whose bytes are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Who has connected to the relay.
+    /// The side that has connected to the relay.
     Client,
-    /// Whom the relay has connected to.
+    /// The side that the relay has connected to.
     Node,
 }
 
-/// Where a connection is to end. Both sides see the same end.
+/// Where to end a connection. Both sides see the same end.
 #[derive(Debug, Clone, Copy)]
 pub struct Cut {
     /// The bytes of this side are counted.
     pub side: Side,
-    /// That many are passed on.
+    /// This many are passed on.
     pub after: u64,
-    /// And then this.
+    /// Then this happens.
     pub end: End,
 }
 
@@ -55,7 +55,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     cut: Option<Cut>,
-    /// Weak, as a connection is reset by the last who lets go of it.
+    /// Weak, because a connection is reset by its last owner.
     pairs: Vec<(Weak<Pair>, Arc<Tally>)>,
 }
 
@@ -68,7 +68,7 @@ struct Pair {
     tally: Arc<Tally>,
 }
 
-/// What became of it.
+/// The progress of a connection.
 #[derive(Debug, Default)]
 struct Tally {
     passed: [AtomicU64; 2],
@@ -76,10 +76,10 @@ struct Tally {
 }
 
 impl Cutter {
-    /// Relays to `node`, as it comes.
+    /// Relays to `node`, unchanged.
     ///
     /// # Panics
-    /// In its thread, when `node` cannot be reached.
+    /// In its thread, if `node` cannot be reached.
     pub fn to(node: SocketAddr) -> Self {
         let port = ReservedPort::new();
         let listener = port.listen();
@@ -97,18 +97,18 @@ impl Cutter {
         Self { port, shared, acceptor: Some(acceptor) }
     }
 
-    /// Where it listens.
+    /// Its address.
     pub fn addr(&self) -> SocketAddr {
         self.port.addr()
     }
 
-    /// Ends the connections that there are with a FIN, and those to come as `cut` says.
+    /// Ends the current connections with a FIN, and later ones according to `cut`.
     pub fn arm(&self, cut: Option<Cut>) {
         self.end_with(End::Fin);
         self.shared.state.lock().unwrap().cut = cut;
     }
 
-    /// Ends the connections that there are.
+    /// Ends the current connections.
     pub fn end_with(&self, end: End) {
         for (pair, _) in self.shared.state.lock().unwrap().pairs.drain(..) {
             if let Some(pair) = pair.upgrade() {
@@ -122,7 +122,7 @@ impl Cutter {
         self.shared.state.lock().unwrap().pairs.iter().any(|(_, tally)| tally.is_cut.load(Ordering::SeqCst))
     }
 
-    /// Bytes that have been passed on from a side since [`Cutter::arm`].
+    /// Bytes from a side that were passed on since [`Cutter::arm`].
     pub fn passed(&self, side: Side) -> u64 {
         let state = self.shared.state.lock().unwrap();
         state.pairs.iter().map(|(_, tally)| tally.passed[side as usize].load(Ordering::SeqCst)).sum()
@@ -133,7 +133,7 @@ impl Drop for Cutter {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
         self.end_with(End::Reset);
-        // Wakes the acceptor; that it is gone already is fine.
+        // Wakes the acceptor, which may have ended already.
         let _ = TcpStream::connect(self.addr());
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -159,7 +159,7 @@ impl Shared {
 }
 
 impl Pair {
-    /// Passes on what comes from `side`; once the connection is cut, discards it until that side ends too.
+    /// Passes on the bytes from `side`; once the connection is cut, discards them until that side ends, too.
     fn pump(&self, side: Side) {
         let (mut from, mut to) = match side {
             Side::Client => (&self.client, &self.node),
@@ -176,7 +176,7 @@ impl Pair {
             }
             let n = match from.read(&mut buffer) {
                 Ok(n @ 1..) => n,
-                // The other side sees the same end; where the connection is cut it has seen it.
+                // The other side sees the same end; if the connection is cut it has seen it already.
                 _ if self.tally.is_cut.load(Ordering::SeqCst) => return,
                 Ok(_) => {
                     let _ = to.shutdown(Shutdown::Write);
@@ -186,9 +186,9 @@ impl Pair {
             };
             let take = n.min(usize::try_from(left).unwrap_or(n));
             if !self.tally.is_cut.load(Ordering::SeqCst) {
-                // Before, so that who has the bytes finds them counted.
+                // Counted before, so that a receiver of the bytes finds them counted.
                 self.tally.passed[side as usize].fetch_add(take as u64, Ordering::SeqCst);
-                // Who is gone is seen when it is read from.
+                // A side that has gone is noticed when it is read from.
                 let _ = to.write_all(&buffer[..take]);
             }
             left -= take as u64;
@@ -201,12 +201,12 @@ impl Pair {
         for stream in [&self.client, &self.node] {
             match end {
                 End::Fin => {
-                    // Whoever has reset it needs no FIN.
+                    // A connection that was reset needs no FIN.
                     let _ = stream.shutdown(Shutdown::Write);
                 }
                 End::Reset => {
                     let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
-                    // Wakes who reads it, in this process only; the last who holds it closes it, which resets.
+                    // Wakes its reader, in this process only; its last owner closes it, which resets it.
                     let _ = stream.shutdown(Shutdown::Read);
                 }
             }

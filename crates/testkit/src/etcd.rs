@@ -1,7 +1,7 @@
 //! A real etcd: one member or a cluster, in a temporary folder, on ports of its own.
 //!
-//! It is written to and read over its JSON gateway without TLS, by this crate's own client: what a test checks is checked by
-//! another client than the one that it tests. A member that speaks TLS listens on a second address for that.
+//! Tests write and read it over its JSON gateway without TLS, by this crate's own client, which is independent of the
+//! client under test. A member with TLS listens on a second address for that.
 
 use crate::connection::Connection;
 use crate::eventually;
@@ -19,17 +19,17 @@ use tempfile::TempDir;
 /// The Debian package.
 const PACKAGE: &str = "etcd-server";
 
-/// Operations of a transaction, by default.
+/// Default limit of operations in a transaction.
 const OPERATIONS_MAX: usize = 128;
 
-/// How to start it.
+/// The setup of etcd.
 #[derive(Debug, Clone)]
 pub struct EtcdSetup {
     /// 1 or more.
     pub members: usize,
-    /// PEM files of a certificate for 127.0.0.1 and its key: each member speaks TLS, too, see [`Etcd::tls_endpoint`].
+    /// PEM files of a certificate for 127.0.0.1 and its key: each member also serves TLS, see [`Etcd::tls_endpoint`].
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// A PEM file of roots: over TLS, clients need a certificate that one of them has issued.
+    /// A PEM file of roots: over TLS, clients need a certificate issued by one of them.
     pub client_ca: Option<PathBuf>,
     /// Further arguments.
     pub arguments: Vec<String>,
@@ -41,7 +41,7 @@ impl Default for EtcdSetup {
     }
 }
 
-/// A running etcd. It ends when dropped, and its data with it.
+/// A running etcd. It ends when dropped, and its data is deleted.
 #[derive(Debug)]
 pub struct Etcd {
     members: Vec<Member>,
@@ -61,7 +61,7 @@ impl Etcd {
     /// Starts one member.
     ///
     /// # Panics
-    /// When it is missing or does not start.
+    /// If it is missing or does not start.
     #[track_caller]
     pub fn start() -> Self {
         Self::start_with(&EtcdSetup::default())
@@ -70,7 +70,7 @@ impl Etcd {
     /// Starts all members, and waits until they have a leader.
     ///
     /// # Panics
-    /// When it is missing or does not start.
+    /// If it is missing or does not start.
     #[track_caller]
     pub fn start_with(setup: &EtcdSetup) -> Self {
         require_tool("etcd", PACKAGE);
@@ -100,12 +100,12 @@ impl Etcd {
         format!("https://{}", self.members[member].tls_port.addr())
     }
 
-    /// Where a member listens without TLS.
+    /// The address of a member without TLS.
     pub fn addr(&self, member: usize) -> SocketAddr {
         self.members[member].port.addr()
     }
 
-    /// Its process: for signals.
+    /// Its process, for signals.
     pub fn process(&self, member: usize) -> &Process {
         &self.members[member].process
     }
@@ -117,28 +117,28 @@ impl Etcd {
         self.members[member].process.wait();
     }
 
-    /// Starts a member that was killed, with the data that it had. Waits until it answers, if others are enough for a leader.
+    /// Starts a killed member with its old data. Waits until it answers, if the other members suffice for a leader.
     #[track_caller]
     pub fn start_again(&mut self, member: usize) {
         self.start_without_waiting(member);
         self.await_healthy(member);
     }
 
-    /// [`Etcd::start_again`] where there is no leader yet.
+    /// [`Etcd::start_again`] if there is no leader yet.
     #[track_caller]
     pub fn start_without_waiting(&mut self, member: usize) {
         self.members[member].process = spawn(&self.dir, member, &self.members[member].arguments);
     }
 
-    /// Removes the data of a member that was killed.
+    /// Removes the data of a killed member.
     pub fn wipe(&self, member: usize) {
         std::fs::remove_dir_all(self.dir.path().join(format!("m{member}"))).expect("remove etcd's data");
     }
 
-    /// Asks a member, as `("/v3/kv/range", json!({…}))`, and returns the answer.
+    /// Sends a request to a member, for example `("/v3/kv/range", json!({…}))`, and returns the answer.
     ///
     /// # Panics
-    /// When it refuses, or does not answer.
+    /// If it refuses, or does not answer.
     #[track_caller]
     pub fn call(&self, member: usize, path: &str, request: &Value) -> Value {
         self.try_call(member, path, request).unwrap_or_else(|answer| panic!("etcd: {path}: {answer}"))
@@ -147,7 +147,7 @@ impl Etcd {
     /// As [`Etcd::call`].
     ///
     /// # Errors
-    /// What it answers instead, or why it does not.
+    /// Its refusal, or the reason why it does not answer.
     pub fn try_call(&self, member: usize, path: &str, request: &Value) -> Result<Value, String> {
         let stream = TcpStream::connect(self.addr(member)).map_err(|error| error.to_string())?;
         let mut connection = Connection::new(stream);
@@ -162,13 +162,13 @@ impl Etcd {
         }
     }
 
-    /// Writes a key by a member, and returns the revision.
+    /// Writes a key through a member, and returns the revision.
     #[track_caller]
     pub fn put(&self, member: usize, key: &str, value: impl AsRef<[u8]>) -> u64 {
         revision(&self.call(member, "/v3/kv/put", &json!({"key": bytes(key), "value": bytes(value)})))
     }
 
-    /// The value of a key; `None`: there is none.
+    /// The value of a key; `None` if it does not exist.
     #[track_caller]
     pub fn get(&self, member: usize, key: &str) -> Option<String> {
         let answer = self.call(member, "/v3/kv/range", &json!({"key": bytes(key)}));
@@ -193,7 +193,7 @@ impl Etcd {
         revision(&self.call(member, "/v3/kv/txn", &json!({"success": operations})))
     }
 
-    /// Writes many keys, as few revisions as it takes.
+    /// Writes many keys, in as few revisions as possible.
     #[track_caller]
     pub fn fill(&self, member: usize, pairs: impl IntoIterator<Item = (String, String)>) {
         let pairs: Vec<_> = pairs.into_iter().collect();
@@ -212,7 +212,7 @@ impl Etcd {
     /// The current revision.
     ///
     /// # Errors
-    /// What the member answers instead, or why it does not: it has no leader, say.
+    /// The member's refusal, or the reason why it does not answer, for example without a leader.
     pub fn try_revision(&self, member: usize) -> Result<u64, String> {
         self.try_call(member, "/v3/kv/range", &json!({"key": bytes("x"), "keys_only": true}))
             .as_ref()
@@ -220,13 +220,13 @@ impl Etcd {
             .map_err(Clone::clone)
     }
 
-    /// Forgets what is older than a revision.
+    /// Compacts everything older than a revision.
     #[track_caller]
     pub fn compact(&self, member: usize, to: u64) {
         self.call(member, "/v3/kv/compaction", &json!({"revision": to.to_string(), "physical": true}));
     }
 
-    /// Switches authentication on: the user `root` with this password may do everything, and nobody else anything.
+    /// Switches authentication on: the user `root` with this password may do everything, others nothing.
     #[track_caller]
     pub fn require_password(&self, password: &str) {
         self.call(0, "/v3/auth/user/add", &json!({"name": "root", "password": password}));
@@ -242,7 +242,7 @@ impl Etcd {
             assert!(process.ended().is_none(), "etcd ended at its start:\n{}", process.log());
             match self.try_call(member, "/v3/kv/range", &json!({"key": bytes("x")})) {
                 Ok(_) => true,
-                // With authentication on this needs a leader too.
+                // With authentication on this needs a leader, too.
                 Err(answer) => answer.contains("user name is empty"),
             }
         });
@@ -280,12 +280,12 @@ fn arguments(setup: &EtcdSetup, index: usize, addrs: [SocketAddr; 3], cluster: &
 fn spawn(dir: &TempDir, index: usize, arguments: &[String]) -> Process {
     let mut command = Command::new("etcd");
     command.args(arguments).arg(format!("--data-dir={}", dir.path().join(format!("m{index}")).display()));
-    // It would read its options from there, and ask a proxy for itself.
+    // It would read options from there, and use a proxy for its own requests.
     command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
     Process::spawn("etcd", &mut command, &dir.path().join(format!("m{index}.log")))
 }
 
-/// As the JSON gateway wants them.
+/// Base64, as the JSON gateway requires.
 fn bytes(bytes: impl AsRef<[u8]>) -> String {
     STANDARD.encode(bytes)
 }

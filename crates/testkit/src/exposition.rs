@@ -1,6 +1,6 @@
-//! Judges of an exposition that are not ours: promtool and Python's `prometheus_client`.
+//! Independent judges of an exposition: promtool and Python's `prometheus_client`.
 //!
-//! Both are run on a finished text; what a scraper does with a live target is in `prometheus.rs`.
+//! Both are run on a complete text; `prometheus.rs` shows how a scraper treats a live target.
 
 use crate::peers::require_tool;
 use serde_json::Value;
@@ -11,56 +11,56 @@ use std::process::{Command, Output, Stdio};
 /// Labels by name.
 pub type Labels = BTreeMap<String, String>;
 
-/// One family as `prometheus_client` understood it.
+/// One family as `prometheus_client` parsed it.
 ///
-/// It takes `_total` off a counter's name in both formats; sample names are as they came.
+/// It removes `_total` from a counter's name in both formats; sample names are unchanged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParsedFamily {
     /// Without the suffixes of its samples.
     pub name: String,
-    /// `counter`, `gauge`, `histogram`, …; `unknown` where no type was given.
+    /// `counter`, `gauge`, `histogram`, …; `unknown` if no type was given.
     pub kind: String,
     /// Unescaped.
     pub help: String,
     /// Empty in the text format.
     pub unit: String,
-    /// In the order they came.
+    /// In their order.
     pub samples: Vec<ParsedSample>,
 }
 
 /// One line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParsedSample {
-    /// With its suffix.
+    /// Including its suffix.
     pub name: String,
     /// Unescaped.
     pub labels: Labels,
     /// Its number.
     pub value: f64,
-    /// Seconds since the epoch, where there is one.
+    /// Seconds since the epoch, if there is one.
     pub timestamp: Option<f64>,
     /// Only OpenMetrics has them.
     pub exemplar: Option<ParsedExemplar>,
 }
 
-/// What follows a `#` in OpenMetrics.
+/// The part after a `#` in OpenMetrics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParsedExemplar {
     /// Unescaped.
     pub labels: Labels,
     /// The observation.
     pub value: f64,
-    /// Seconds since the epoch, where there is one.
+    /// Seconds since the epoch, if there is one.
     pub timestamp: Option<f64>,
 }
 
 /// `promtool check metrics`: the text format 0.0.4, parsed and linted.
 ///
 /// # Errors
-/// What promtool says, when it is not content.
+/// The output of promtool, if it has complaints.
 ///
 /// # Panics
-/// When promtool is missing.
+/// If promtool is missing.
 #[track_caller]
 pub fn promtool_check_metrics(text: &str) -> Result<(), String> {
     require_tool("promtool", "prometheus");
@@ -68,21 +68,21 @@ pub fn promtool_check_metrics(text: &str) -> Result<(), String> {
     let output = fed(command.args(["check", "metrics"]), text);
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said).trim().to_owned();
-    // It has been content aloud in some versions and complained with status 0 in others.
+    // Some versions print something on success, others complain with status 0.
     if output.status.success() && said.is_empty() { Ok(()) } else { Err(format!("{}: {said}", output.status)) }
 }
 
-/// Reads an exposition with `prometheus_client`, whose OpenMetrics parser is the strictest there is.
+/// Reads an exposition with `prometheus_client`, whose OpenMetrics parser is the strictest one.
 ///
 /// # Errors
 /// The parser's exception.
 ///
 /// # Panics
-/// When Python or the module is missing.
+/// If Python or the module is missing.
 #[track_caller]
 pub fn python_families(text: &str, openmetrics: bool) -> Result<Vec<ParsedFamily>, String> {
     let format = if openmetrics { "openmetrics" } else { "text" };
-    // Debian's interpreter, the one that sees Debian's modules.
+    // Debian's interpreter, which finds Debian's modules.
     let mut command = Command::new("/usr/bin/python3");
     let output = fed(command.args(["-c", include_str!("families.py"), format]), text);
     let error = String::from_utf8_lossy(&output.stderr);
@@ -91,13 +91,13 @@ pub fn python_families(text: &str, openmetrics: bool) -> Result<Vec<ParsedFamily
         "install the Debian package python3-prometheus-client (`cargo xtask test` does it when root)"
     );
     if !output.status.success() {
-        return Err(error.lines().last().unwrap_or("no word from Python").to_owned());
+        return Err(error.lines().last().unwrap_or("no output from Python").to_owned());
     }
     let families: Value = serde_json::from_slice(&output.stdout).expect("the script prints JSON");
     Ok(elements(&families).iter().map(family).collect())
 }
 
-/// Runs a program with `text` as its standard input, from a file: a pipe could fill on both sides.
+/// Runs a program with `text` as its standard input, from a file: a pipe could block on both sides.
 #[track_caller]
 fn fed(command: &mut Command, text: &str) -> Output {
     let mut file = tempfile::tempfile().expect("a temporary file");
@@ -131,7 +131,7 @@ fn sample(value: &Value) -> ParsedSample {
     }
 }
 
-/// A JSON object of words as labels.
+/// A JSON object of strings as labels.
 pub(crate) fn labels(value: &Value) -> Labels {
     value.as_object().into_iter().flatten().map(|(name, value)| (name.clone(), word(value))).collect()
 }
@@ -144,7 +144,7 @@ pub(crate) fn word(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// A number in words, as Go and Python write NaN and infinity.
+/// A number as text, as Go and Python write NaN and infinity.
 pub(crate) fn number(value: &Value) -> Option<f64> {
     value.as_str()?.parse().ok()
 }

@@ -16,27 +16,27 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// How long the gateway waits where a [`Setup`] says nothing else: much longer than [`crate::PATIENCE`], so that a slow machine
-/// breaks no connection, and so that a test notices what is only over when such a time is.
+/// Timeouts of the gateway unless a [`Setup`] sets others: much longer than [`crate::PATIENCE`], so that a slow machine
+/// breaks no connection, and a test notices if it depends on one of them.
 const PATIENT: &str = "30m";
-/// Those of `gateway.timeouts`.
+/// The timeouts in `gateway.timeouts`.
 const PATIENT_TIMEOUTS: [&str; 5] = ["head", "body", "send", "keepalive", "drain"];
-/// Those of an upstream.
+/// The timeouts of an upstream.
 const PATIENT_UPSTREAM: &str = "timeout: {connect: 1800, send: 1800, read: 1800}\n";
 
-/// What the gateway says in its log once it listens everywhere, and its workers and its admin API run.
+/// The gateway logs this once it listens everywhere, and its workers and its admin API run.
 const SERVING: &str = "\"message\":\"serving\"";
 
-/// What to start a gateway with. Lines are YAML without indentation; `{dir}` in them is the gateway's own folder.
+/// The setup of a gateway. Lines are YAML without indentation; `{dir}` in them is the gateway's own folder.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
-    /// Further lines of the `gateway:` section. `workers: 1` unless they say otherwise.
+    /// Further lines of the `gateway:` section. `workers: 1` unless they set another number.
     pub gateway: String,
     /// Further lines of the one upstream.
     pub upstream: String,
-    /// Further lines of the one route; `uri: /*` unless they say otherwise.
+    /// Further lines of the one route; `uri: /*` unless they set another one.
     pub route: String,
-    /// Nodes of the one upstream, best first where they have different priorities.
+    /// Nodes of the one upstream, the best first if they have different priorities.
     pub nodes: Vec<SocketAddr>,
     /// Instead of the one route and upstream: all resources.
     pub resources: Option<String>,
@@ -51,7 +51,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// One route that takes everything to one upstream with one node.
+    /// One route that sends everything to one upstream with one node.
     pub fn to(node: SocketAddr) -> Self {
         Self { nodes: vec![node], ..Self::default() }
     }
@@ -114,7 +114,7 @@ impl Setup {
         if !self.gateway.contains("workers:") {
             gateway.push_str("workers: 1\n");
         }
-        // At the top: what the setup begins with may go on with the admin section.
+        // At the top: the setup may continue with the admin section.
         if !self.gateway.contains("timeouts:") {
             writeln!(gateway, "timeouts: {{{}}}", patient_timeouts("")).expect("writing to a String cannot fail");
         }
@@ -163,7 +163,7 @@ impl Setup {
     }
 }
 
-/// The lines of a `gateway:` section, whose timeouts, where there are any, are said in one line.
+/// The lines of a `gateway:` section, whose timeouts, if any, are on one line.
 fn with_patient_timeouts(lines: &str) -> String {
     let Some((before, (said, after))) =
         lines.split_once("timeouts: {").and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
@@ -175,7 +175,7 @@ fn with_patient_timeouts(lines: &str) -> String {
     format!("{before}timeouts: {{{said}{separator}{further}}}{after}")
 }
 
-/// Those of [`PATIENT_TIMEOUTS`] of which nothing is said.
+/// Those of [`PATIENT_TIMEOUTS`] that are not set.
 fn patient_timeouts(said: &str) -> String {
     let is_left = |name: &&&str| !said.contains(&format!("{name}:"));
     let left: Vec<String> = PATIENT_TIMEOUTS.iter().filter(is_left).map(|name| format!("{name}: {PATIENT}")).collect();
@@ -190,7 +190,7 @@ fn indented(lines: &str, by: usize) -> String {
     text
 }
 
-/// A running gateway. Ends when dropped, and so do its successors; everything of [`Process`] is at hand.
+/// A running gateway. It ends when dropped, and so do its successors; it dereferences to [`Process`].
 #[derive(Debug)]
 pub struct Gateway {
     process: Process,
@@ -200,10 +200,10 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Starts `binary` and waits until it says that it serves: nobody connects to it before the test does.
+    /// Starts `binary` and waits until its log reports that it serves: nothing connects to it before the test does.
     ///
     /// # Panics
-    /// When it ends instead, with its log.
+    /// If it ends instead, with its log.
     #[track_caller]
     pub fn start(binary: &str, setup: &Setup) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
@@ -214,15 +214,15 @@ impl Gateway {
         let process = spawn(binary, setup.open_files, dir.path());
         let mut gateway = Self { process, listen, admin, dir };
         gateway.await_serving(1);
-        // So that tests may compare with the memory and the descriptors that it has now.
+        // So that tests may compare with its current memory and descriptors.
         eventually("the gateway's threads to have started", || gateway.process.is_at_rest());
         gateway
     }
 
-    /// Starts a gateway that has ended again, with the configuration that is there now.
+    /// Starts a gateway that has ended again, with the current configuration.
     ///
     /// # Panics
-    /// When it does not serve in time.
+    /// If it does not serve in time.
     #[track_caller]
     pub fn restart(&mut self, binary: &str) {
         let before = self.times_serving();
@@ -230,17 +230,17 @@ impl Gateway {
         self.await_serving(before + 1);
     }
 
-    /// Where clients connect.
+    /// Address for clients.
     pub fn addr(&self) -> SocketAddr {
         self.listen.addr()
     }
 
-    /// Where the admin API is.
+    /// Address of the admin API.
     pub fn admin_addr(&self) -> SocketAddr {
         self.admin.addr()
     }
 
-    /// Its folder, which `{dir}` in a [`Setup`] stands for.
+    /// Its folder, `{dir}` in a [`Setup`].
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -256,7 +256,7 @@ impl Gateway {
         Client::connect(self.addr())
     }
 
-    /// One `GET` on a connection of its own.
+    /// One `GET` on its own connection.
     #[track_caller]
     pub fn get(&self, target: &str) -> Message {
         self.client().get(target)
@@ -265,7 +265,7 @@ impl Gateway {
     /// `GET /v1/status` as JSON.
     ///
     /// # Panics
-    /// When the admin address does not answer 200 with JSON.
+    /// If the admin address does not answer 200 with JSON.
     #[track_caller]
     pub fn status(&self) -> serde_json::Value {
         let response = Client::connect(self.admin.addr()).get("/v1/status");
@@ -276,14 +276,14 @@ impl Gateway {
     /// Replaces the configuration and waits until it is in use.
     ///
     /// # Panics
-    /// When it is not taken.
+    /// If it is not accepted.
     #[track_caller]
     pub fn reload(&self, setup: &Setup) {
         let digest = sha256(self.write_config(setup).as_bytes());
         eventually("the new config's digest in the status", || self.status()["config"]["digest"] == digest.as_str());
     }
 
-    /// Replaces the configuration file in one step and returns its text; whether it is taken is not looked at.
+    /// Replaces the configuration file in one step and returns its text; does not check whether it is accepted.
     pub fn write_config(&self, setup: &Setup) -> String {
         let yaml = setup.render(self.listen.addr(), self.admin.addr(), self.dir.path());
         self.write_config_text(&yaml);
@@ -297,13 +297,13 @@ impl Gateway {
         std::fs::rename(&beside, self.config_path()).expect("put the new config in place");
     }
 
-    /// How many of its threads have a name that begins so.
+    /// The number of its threads whose names begin with `prefix`.
     pub fn threads(&self, prefix: &str) -> usize {
         self.process.threads(prefix)
     }
 
     /// # Panics
-    /// When the process has ended or its log tells of a panic.
+    /// If the process has ended or its log has a panic.
     #[track_caller]
     pub fn assert_healthy(&mut self) {
         let ended = self.process.ended();
@@ -312,11 +312,11 @@ impl Gateway {
         assert!(!log.contains("panicked"), "a panic in the log:\n{log}");
     }
 
-    /// Waits for its log to tell so. A connection that only sees whether somebody listens would be one more than the
-    /// test knows of: accepted at any time later, it takes a place, and is counted.
+    /// Waits for its log to report that. A connection that only checks whether it listens would be one that the test
+    /// does not count: accepted at any later time, it takes a slot, and is counted.
     #[track_caller]
     fn await_serving(&mut self, times: usize) {
-        eventually("the gateway to say in its log that it serves", || {
+        eventually("the gateway to log that it serves", || {
             if let Some(status) = self.process.ended() {
                 panic!("the gateway ended at its start ({status})");
             }
@@ -347,7 +347,7 @@ fn spawn(binary: &str, open_files: Option<usize>, dir: &Path) -> Process {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // The number of one that was waited for may be another's by now.
+        // The number of a process that was waited for may belong to another by now.
         let running = self.process.ended().is_none().then(|| self.process.pid());
         kill_all(running, self.dir.path());
     }

@@ -1,4 +1,4 @@
-//! `go tool pprof`: a reader of profiles that is not ours.
+//! `go tool pprof`: an independent reader of profiles.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -7,10 +7,10 @@ use std::process::{Child, Command, Stdio};
 
 use crate::{PATIENCE, eventually};
 
-/// What `-top` prints of a file.
+/// The output of `-top` for a file.
 ///
 /// # Panics
-/// When it cannot read the file, or there is no `go`.
+/// If it cannot read the file, or `go` is missing.
 #[must_use]
 #[track_caller]
 pub fn go_top(file: &Path) -> String {
@@ -26,20 +26,20 @@ struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself, which the test has said then.
+        // It may have ended by itself, which the test has then reported.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The pages `top` and `flamegraph` that `-http` serves of a file.
+/// The pages `top` and `flamegraph` that `-http` serves for a file.
 ///
 /// # Panics
-/// When it serves none.
+/// If it serves none.
 #[must_use]
 #[track_caller]
 pub fn go_pages(file: &Path) -> [String; 2] {
-    // Without a port it chooses one. Found by `go`, run without it: ending `go` would leave its child.
+    // Without a port it chooses one. `go` finds the program, but does not run it: ending `go` would leave its child.
     let tool = Command::new("go").args(["tool", "-n", "pprof"]).output().expect("there is a `go`");
     let tool = String::from_utf8(tool.stdout).expect("a path");
     let mut command = Command::new(tool.trim());
@@ -54,7 +54,7 @@ pub fn go_pages(file: &Path) -> [String; 2] {
         address
     });
     let address = address.unwrap_or_else(|| panic!("{}: {told:?}", file.display()));
-    // It says so before it listens.
+    // It prints this before it listens.
     eventually("it to listen", || TcpStream::connect(&address).is_ok());
     ["top", "flamegraph"].map(|page| {
         let mut stream = TcpStream::connect(&address).expect("it listens");

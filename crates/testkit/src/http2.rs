@@ -1,7 +1,8 @@
-//! HTTP/2 frame by frame, good or not: one side of a connection that a test writes and reads by hand.
+//! HTTP/2 frame by frame, valid or not: one side of a connection that a test writes and reads by hand.
 //!
-//! Field sections are written as literals without indexing or Huffman coding (RFC 7541 section 6.2.2), and of those that
-//! come only the status is read, as long as it is not taken from the dynamic table. For everything else there is curl.
+//! Field sections are written as literals without indexing or Huffman coding (RFC 7541 section 6.2.2), and only the
+//! status is read from received ones, as long as it is not taken from the dynamic table. For everything else there is
+//! curl.
 
 use crate::PATIENCE;
 use std::io::{ErrorKind, Read, Write};
@@ -17,11 +18,11 @@ pub mod kind {
     pub const PRIORITY: u8 = 2;
     /// The abrupt end of a stream.
     pub const RST_STREAM: u8 = 3;
-    /// What a side asks the other to keep to.
+    /// Settings for the other side.
     pub const SETTINGS: u8 = 4;
-    /// A response that nobody asked for.
+    /// A response without a request.
     pub const PUSH_PROMISE: u8 = 5;
-    /// Is answered.
+    /// Requires an answer.
     pub const PING: u8 = 6;
     /// The end of a connection.
     pub const GOAWAY: u8 = 7;
@@ -36,22 +37,22 @@ pub const END_STREAM: u8 = 1;
 /// END_HEADERS of HEADERS and CONTINUATION.
 pub const END_HEADERS: u8 = 4;
 
-/// The setting with which a peer keeps the other from using the dynamic table, so that each status can be read.
+/// The setting that keeps a peer from using the dynamic table, so that each status can be read.
 pub const NO_DYNAMIC_TABLE: (u16, u32) = (1, 0);
 
 /// Error codes (RFC 9113 section 7).
 pub mod code {
     /// A graceful end.
     pub const NO_ERROR: u32 = 0;
-    /// A violation without a code of its own.
+    /// A violation without a specific code.
     pub const PROTOCOL_ERROR: u32 = 1;
     /// The other side's fault.
     pub const INTERNAL_ERROR: u32 = 2;
-    /// Nothing of the request was looked at.
+    /// The request was not processed.
     pub const REFUSED_STREAM: u32 = 7;
     /// No longer wanted.
     pub const CANCEL: u32 = 8;
-    /// The peer does too much of something.
+    /// The peer does something excessively.
     pub const ENHANCE_YOUR_CALM: u32 = 11;
 }
 
@@ -66,7 +67,7 @@ pub struct Frame {
     pub flags: u8,
     /// Zero: the connection itself.
     pub stream: u32,
-    /// Everything behind the nine bytes of the header.
+    /// Everything after the nine bytes of the header.
     pub payload: Vec<u8>,
 }
 
@@ -74,7 +75,7 @@ impl Frame {
     /// The error code of RST_STREAM or GOAWAY.
     ///
     /// # Panics
-    /// When it is another frame.
+    /// If it is another frame.
     pub fn code(&self) -> u32 {
         let at = match self.kind {
             kind::RST_STREAM => 0,
@@ -87,10 +88,10 @@ impl Frame {
     /// The status that a response's field section begins with.
     ///
     /// # Panics
-    /// When it is neither one of the static table's nor written out.
+    /// If it is neither in the static table nor a literal.
     pub fn status(&self) -> u16 {
         assert_eq!(self.kind, kind::HEADERS, "{self:?}");
-        // Behind changes of the dynamic table's size to less than 31 (RFC 7541 section 6.3).
+        // After changes of the dynamic table's size to less than 31 (RFC 7541 section 6.3).
         let resized = self.payload.iter().take_while(|byte| (0x20..0x3f).contains(*byte)).count();
         match self.payload[resized..] {
             [index @ 0x88..=0x8e, ..] => [200, 204, 206, 304, 400, 404, 500][usize::from(index - 0x88)],
@@ -115,7 +116,7 @@ fn huffman_digits(mut bits: u32) -> u16 {
     number
 }
 
-/// How a stream ended.
+/// The end of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamEnd {
     /// With END_STREAM.
@@ -128,7 +129,7 @@ pub enum StreamEnd {
     Closed,
 }
 
-/// One side of a connection, over TCP or whatever carries bytes.
+/// One side of a connection, over TCP or any other stream.
 #[derive(Debug)]
 pub struct Http2<S = TcpStream> {
     stream: S,
@@ -144,7 +145,7 @@ impl Http2 {
     /// [`Http2::connect`] with settings, each an identifier and a value.
     ///
     /// # Panics
-    /// When connecting fails.
+    /// If connecting fails.
     #[track_caller]
     pub fn connect_with(addr: SocketAddr, settings: &[(u16, u32)]) -> Self {
         let mut http2 = Self::over(TcpStream::connect(addr).expect("connect"));
@@ -153,10 +154,10 @@ impl Http2 {
         http2
     }
 
-    /// Serves a connection just accepted: reads the preface and sends settings.
+    /// Serves an accepted connection: reads the preface and sends settings.
     ///
     /// # Panics
-    /// When something else comes.
+    /// If something else comes.
     #[track_caller]
     pub fn accept(stream: TcpStream, settings: &[(u16, u32)]) -> Self {
         let mut http2 = Self::over(stream);
@@ -167,10 +168,10 @@ impl Http2 {
         http2
     }
 
-    /// Sends nothing of itself.
+    /// Sends nothing by itself.
     ///
     /// # Panics
-    /// When the socket refuses its options.
+    /// If the socket refuses its options.
     #[track_caller]
     pub fn over(stream: TcpStream) -> Self {
         stream.set_nodelay(true).expect("no delay");
@@ -181,7 +182,7 @@ impl Http2 {
 }
 
 impl<S: Read + Write> Http2<S> {
-    /// Begins as a client over a connection that waits no longer than [`PATIENCE`] for bytes.
+    /// Begins as a client over a connection whose reads wait at most [`PATIENCE`].
     pub fn begin(stream: S) -> Self {
         Self::begin_with(stream, &[])
     }
@@ -194,17 +195,17 @@ impl<S: Read + Write> Http2<S> {
         http2
     }
 
-    /// The same without a preface.
+    /// [`Http2::begin`] without a preface.
     pub fn begin_silently(stream: S) -> Self {
         Self { stream }
     }
 
-    /// What carries it.
+    /// The underlying stream.
     pub fn stream(&mut self) -> &mut S {
         &mut self.stream
     }
 
-    /// Writes bytes; that the other side has closed is seen when reading.
+    /// Writes bytes; if the other side has closed, reading will show it.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -219,15 +220,15 @@ impl<S: Read + Write> Http2<S> {
         self.send(kind::HEADERS, END_HEADERS | flags, stream, &encode_fields(fields));
     }
 
-    /// Sends a `GET` that is its own end.
+    /// Sends a `GET` that also ends its stream.
     pub fn get(&mut self, stream: u32, path: &str) {
         self.send_head(stream, &get_fields(path), END_STREAM);
     }
 
-    /// The next frame, whatever it is; `None` at the end of the connection.
+    /// The next frame of any kind; `None` at the end of the connection.
     ///
     /// # Panics
-    /// When none comes in time.
+    /// If none comes in time.
     #[track_caller]
     pub fn next_frame(&mut self) -> Option<Frame> {
         let mut header = [0; 9];
@@ -253,10 +254,10 @@ impl<S: Read + Write> Http2<S> {
         }
     }
 
-    /// The next frame that `wanted` holds for; SETTINGS and PING are acknowledged on the way.
+    /// The next frame for which `wanted` holds; SETTINGS and PING are acknowledged meanwhile.
     ///
     /// # Panics
-    /// When the connection ends first.
+    /// If the connection ends first.
     #[track_caller]
     pub fn until(&mut self, wanted: impl Fn(&Frame) -> bool) -> Frame {
         loop {
@@ -279,7 +280,7 @@ impl<S: Read + Write> Http2<S> {
         }
     }
 
-    /// Reads a stream to its end: the HEADERS frames and the DATA that came. No window is opened for it.
+    /// Reads a stream to its end: its HEADERS frames and DATA. No window is opened for it.
     #[track_caller]
     pub fn finish(&mut self, stream: u32) -> (Vec<Frame>, Vec<u8>, StreamEnd) {
         let (mut heads, mut body) = (Vec::new(), Vec::new());
@@ -302,10 +303,10 @@ impl<S: Read + Write> Http2<S> {
         }
     }
 
-    /// A `GET` whose status is one of the static table's.
+    /// A `GET` whose status is in the static table.
     ///
     /// # Panics
-    /// When the response is not whole.
+    /// If the response is not complete.
     #[track_caller]
     pub fn get_status(&mut self, stream: u32, path: &str) -> u16 {
         self.get(stream, path);
@@ -314,10 +315,10 @@ impl<S: Read + Write> Http2<S> {
         heads[0].status()
     }
 
-    /// How the connection ends: the code of its last GOAWAY, if one came.
+    /// The end of the connection: the code of its last GOAWAY, if one came.
     ///
     /// # Panics
-    /// When it does not end in time.
+    /// If it does not end in time.
     #[track_caller]
     pub fn closed(&mut self) -> Option<u32> {
         let mut code = None;

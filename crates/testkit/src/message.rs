@@ -1,6 +1,6 @@
 //! A strict second reading of HTTP/1 heads.
 //!
-//! Strict on purpose: whatever the gateway emits must satisfy the narrowest reader, so this one takes CRLF only, token
+//! Strict on purpose: the gateway's output must satisfy the narrowest reader, so this one accepts CRLF only, token
 //! names, one framing, plain digits. It does not try to be fast, nor to accept what the RFC merely tolerates.
 
 /// Names and values, in order.
@@ -39,7 +39,7 @@ impl Head {
     /// The status code of a response.
     ///
     /// # Panics
-    /// When this is not a status line.
+    /// If this is not a status line.
     #[track_caller]
     pub fn status(&self) -> u16 {
         let code = self.start.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5));
@@ -52,10 +52,10 @@ impl Head {
         (words.next().unwrap_or(""), words.next().unwrap_or(""))
     }
 
-    /// Parses a head, its empty line included.
+    /// Parses a head, including its empty line.
     ///
     /// # Errors
-    /// Says which rule the bytes break.
+    /// The rule that the bytes break.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let text: String = bytes.iter().map(|&byte| char::from(byte)).collect();
         let text = text.strip_suffix("\r\n\r\n").ok_or("no empty line")?;
@@ -72,7 +72,7 @@ impl Head {
     }
 }
 
-/// Neither in reason phrases nor in field values; obs-text (beyond ASCII) is.
+/// Forbidden in reason phrases and in field values; obs-text (beyond ASCII) is allowed.
 fn is_forbidden(c: char) -> bool {
     (c < ' ' && c != '\t') || c == '\x7f'
 }
@@ -89,10 +89,10 @@ pub(crate) fn parse_field(line: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.trim_matches([' ', '\t']).to_owned()))
 }
 
-/// How a body's end was told.
+/// How the end of a body is determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
-    /// There was none.
+    /// Without a body.
     None,
     /// `Content-Length`.
     Length,
@@ -113,7 +113,7 @@ pub struct Message {
     pub body: Vec<u8>,
     /// After a chunked body.
     pub trailers: Fields,
-    /// As the head said.
+    /// According to the head.
     pub framing: Framing,
 }
 
@@ -122,11 +122,11 @@ pub struct Message {
 pub enum Broken {
     /// An orderly end before the first byte.
     Closed,
-    /// An orderly end in the middle; what had come.
+    /// An orderly end in the middle, with the bytes so far.
     Truncated(Vec<u8>),
-    /// A reset; what had come.
+    /// A reset, with the bytes so far.
     Reset(Vec<u8>),
-    /// Nothing came in time; what had come before.
+    /// A timeout, with the bytes so far.
     Timeout(Vec<u8>),
     /// The peer broke a rule.
     Malformed(String),
@@ -139,7 +139,7 @@ pub(crate) fn is_status_line(line: &str) -> bool {
     (line.starts_with("HTTP/1.1 ") || line.starts_with("HTTP/1.0 ")) && digits(9..12) && bytes.get(12) == Some(&b' ')
 }
 
-/// What a head says of its body, in the strictest reading.
+/// The framing of a body according to its head, in the strictest reading.
 pub(crate) fn framing(head: &Head, default: Framing) -> Result<Framing, String> {
     let lengths = head.all("content-length");
     let codings = head.all("transfer-encoding");
@@ -157,7 +157,7 @@ pub(crate) fn framing(head: &Head, default: Framing) -> Result<Framing, String> 
     }
 }
 
-/// Where `needle` begins.
+/// The index of `needle`.
 pub(crate) fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     haystack.windows(needle.len()).position(|window| window == needle)
 }

@@ -1,7 +1,7 @@
-//! How bytes are written in test data: a line of text is that line and CRLF.
+//! The notation of bytes in test data: a line of text is that line and CRLF.
 //!
-//! `\r \n \t \0 \\ \xNN` are bytes, a final `\` takes the line's CRLF away, and `\{a*500}` is five hundred times `a`.
-//! So a head reads as it does in the RFC, while every odd byte can still be put where it hurts.
+//! `\r \n \t \0 \\ \xNN` are bytes, a final `\` removes the line's CRLF, and `\{a*500}` is five hundred times `a`. So a
+//! head reads as it does in the RFC, while every odd byte can still be placed anywhere.
 
 /// The bytes that `text` describes.
 ///
@@ -17,7 +17,7 @@ pub fn decode(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Appends one line; tells whether it wants its CRLF.
+/// Appends one line; returns whether it ends with CRLF.
 fn decode_line(line: &str, bytes: &mut Vec<u8>) -> bool {
     let mut rest = line;
     while let Some(at) = rest.find('\\') {

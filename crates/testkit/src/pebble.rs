@@ -1,4 +1,4 @@
-//! Let's Encrypt's test server `pebble`, with a DNS server that leads every name to this machine.
+//! Let's Encrypt's test server `pebble`, with a DNS server that resolves every name to this machine.
 
 use crate::eventually;
 use crate::peers::{require_tool, run_tool};
@@ -13,26 +13,26 @@ use tempfile::TempDir;
 /// The Debian package of both programs.
 const PACKAGE: &str = "pebble";
 
-/// What to start pebble with.
+/// The setup of pebble.
 #[derive(Debug, Clone, Default)]
 pub struct PebbleSetup {
     /// PEM files of its own certificate, for 127.0.0.1, and of its key.
     pub certificate: PathBuf,
-    /// See there.
+    /// The key of `certificate`.
     pub key: PathBuf,
-    /// Where it asks for http-01.
+    /// Port for http-01.
     pub http_port: u16,
-    /// Where it asks for tls-alpn-01.
+    /// Port for tls-alpn-01.
     pub tls_port: u16,
-    /// How long its certificates live; five years where it is absent.
+    /// Validity of its certificates; five years if absent.
     pub validity_seconds: Option<u64>,
-    /// An account is made only for who has this key by that name (RFC 8555 section 7.3.4).
+    /// Accounts require this key of that name (RFC 8555 section 7.3.4).
     pub external_account: Option<(String, String)>,
-    /// Further environment variables: what goes wrong, and how often.
+    /// Further environment variables: kinds of failures, and how often.
     pub environment: Vec<(&'static str, &'static str)>,
 }
 
-/// A running pebble. What it knows of accounts and orders is gone with it.
+/// A running pebble. Its accounts and orders are lost when it ends.
 #[derive(Debug)]
 pub struct Pebble {
     process: Process,
@@ -46,7 +46,7 @@ impl Pebble {
     /// Starts it and waits until it answers.
     ///
     /// # Panics
-    /// When it is missing or does not listen.
+    /// If it is missing or does not listen.
     #[track_caller]
     pub fn start(setup: PebbleSetup) -> Self {
         require_tool("pebble", PACKAGE);
@@ -69,16 +69,16 @@ impl Pebble {
         pebble
     }
 
-    /// Ends it; [`Pebble::start_again`] begins anew, at the same place.
+    /// Ends it; [`Pebble::start_again`] starts a new one at the same address.
     pub fn stop(&mut self) {
         self.process.signal("KILL");
         self.process.wait();
     }
 
-    /// Starts it without anything that it knew before.
+    /// Starts it without its earlier state.
     ///
     /// # Panics
-    /// When it does not listen.
+    /// If it does not listen.
     #[track_caller]
     pub fn start_again(&mut self) {
         self.process = spawn(&self.setup, &self.ports, &self.dir);
@@ -90,10 +90,10 @@ impl Pebble {
         format!("https://{}/dir", self.ports[0].addr())
     }
 
-    /// The root of what it issues, as PEM; another one after each start.
+    /// The root of its certificates, as PEM; another one after each start.
     ///
     /// # Panics
-    /// When it does not answer.
+    /// If it does not answer.
     #[track_caller]
     pub fn root(&self) -> String {
         let url = format!("https://{}/roots/0", self.ports[1].addr());
@@ -103,7 +103,7 @@ impl Pebble {
         root
     }
 
-    /// What it has printed.
+    /// Its output.
     pub fn log(&self) -> String {
         self.process.log()
     }

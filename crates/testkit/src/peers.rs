@@ -1,4 +1,4 @@
-//! Other people's programs: nginx, HAProxy, Python's h11, curl. They are the proof that we speak what others speak.
+//! Independent programs: nginx, HAProxy, Python's h11, curl. They prove that the gateway interoperates.
 
 use crate::port::ReservedPort;
 use crate::process::Process;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// # Panics
-/// When `program` is not installed; names the Debian package that has it.
+/// If `program` is not installed; names the Debian package that has it.
 #[track_caller]
 pub fn require_tool(program: &str, package: &str) {
     let found = Command::new("sh")
@@ -26,7 +26,7 @@ pub fn require_tool(program: &str, package: &str) {
 /// Runs a tool to its end.
 ///
 /// # Panics
-/// When it is missing; see [`require_tool`].
+/// If it is missing; see [`require_tool`].
 #[track_caller]
 pub fn run_tool(program: &str, package: &str, arguments: &[&str]) -> Output {
     require_tool(program, package);
@@ -38,7 +38,7 @@ pub fn run_tool(program: &str, package: &str, arguments: &[&str]) -> Output {
         .unwrap_or_else(|error| panic!("run {program}: {error}"))
 }
 
-/// An nginx of our own.
+/// A separate nginx.
 #[derive(Debug)]
 pub struct Nginx {
     process: Process,
@@ -50,19 +50,19 @@ impl Nginx {
     /// Starts nginx with these lines inside `http { }`, where `{port}` is its port and `{dir}` its folder.
     ///
     /// # Panics
-    /// When nginx is missing or refuses the lines.
+    /// If nginx is missing or refuses the lines.
     #[track_caller]
     pub fn start(http: &str) -> Self {
         Self::with_modules(&[], http)
     }
 
-    /// The same with its Lua module.
+    /// [`Nginx::start`] with the Lua module.
     ///
     /// # Panics
-    /// When nginx or the module is missing, or nginx refuses the lines.
+    /// If nginx or the module is missing, or nginx refuses the lines.
     #[track_caller]
     pub fn with_lua(http: &str) -> Self {
-        // The second needs the first.
+        // The second module needs the first.
         let modules = ["ndk_http_module.so", "ngx_http_lua_module.so"].map(|name| format!("{MODULES}/{name}"));
         for module in &modules {
             let package = "libnginx-mod-http-lua";
@@ -104,7 +104,7 @@ impl Nginx {
         nginx
     }
 
-    /// Where it listens.
+    /// Its address.
     pub fn addr(&self) -> SocketAddr {
         self.port.addr()
     }
@@ -112,7 +112,7 @@ impl Nginx {
     /// A connection to it.
     ///
     /// # Panics
-    /// When it does not take one.
+    /// If it does not accept one.
     #[track_caller]
     pub fn client(&self) -> Connection {
         Connection::new(TcpStream::connect(self.addr()).expect("nginx takes a connection"))
@@ -124,10 +124,10 @@ impl Nginx {
     }
 }
 
-/// Where Debian has nginx's modules.
+/// Debian's folder of nginx modules.
 const MODULES: &str = "/usr/lib/nginx/modules";
 
-/// A HAProxy of our own.
+/// A separate HAProxy.
 #[derive(Debug)]
 pub struct Haproxy {
     _process: Process,
@@ -139,7 +139,7 @@ impl Haproxy {
     /// Starts HAProxy in TCP mode with one proxy for each of `servers`, which is the rest of its `server` line.
     ///
     /// # Panics
-    /// When HAProxy is missing or refuses the lines.
+    /// If HAProxy is missing or refuses the lines.
     #[track_caller]
     pub fn start(servers: &[String]) -> Self {
         let proxies: String = (0..servers.len())
@@ -151,11 +151,11 @@ impl Haproxy {
         Self::configured(servers.len(), &proxies)
     }
 
-    /// Starts HAProxy with these sections, where `{port0}`, `{port1}`, … are as many ports of its own. The mode is HTTP
-    /// unless they say otherwise.
+    /// Starts HAProxy with these sections, where `{port0}`, `{port1}`, … are its own ports. The mode is HTTP unless
+    /// they set another one.
     ///
     /// # Panics
-    /// When HAProxy is missing or refuses the lines.
+    /// If HAProxy is missing or refuses the lines.
     #[track_caller]
     pub fn configured(ports: usize, sections: &str) -> Self {
         require_tool("haproxy", "haproxy");
@@ -179,13 +179,13 @@ impl Haproxy {
         Self { _process: process, ports, _dir: dir }
     }
 
-    /// Where the port at this place of the list is; of [`Haproxy::start`], the proxy for the server there.
+    /// The address of the port with this index; with [`Haproxy::start`], of the proxy for the server with this index.
     pub fn addr(&self, server: usize) -> SocketAddr {
         self.ports[server].addr()
     }
 }
 
-/// How long a script may take to a line: it is interpreted, and does much in between.
+/// How long a script may take per line: it is interpreted, and does much in between.
 const SCRIPT_PATIENCE: Duration = Duration::from_secs(900);
 
 /// A Python script, run by the system's interpreter (which has Debian's `python3-h11`).
@@ -199,7 +199,7 @@ impl Python {
     /// Starts `script` (its text) with `arguments`.
     ///
     /// # Panics
-    /// When Python or h11 is missing.
+    /// If Python or h11 is missing.
     #[track_caller]
     pub fn start(script: &str, arguments: &[&str]) -> Self {
         let probe = Command::new("/usr/bin/python3").args(["-c", "import h11"]).output();
@@ -216,15 +216,15 @@ impl Python {
         Self { process, _dir: dir }
     }
 
-    /// What it has printed.
+    /// Its output so far.
     pub fn output(&self) -> String {
         self.process.log()
     }
 
-    /// Waits for its first line that begins with `prefix` and returns what follows.
+    /// Waits for its first line that begins with `prefix` and returns the rest.
     ///
     /// # Panics
-    /// When it ends or none comes.
+    /// If it ends or none comes.
     #[track_caller]
     pub fn announced(&mut self, prefix: &str) -> String {
         let mut found = None;
@@ -237,7 +237,7 @@ impl Python {
         found.expect("the loop above ends with a line")
     }
 
-    /// Whether it has ended, and well.
+    /// Whether it has ended, and successfully.
     pub fn succeeded(&mut self) -> Option<bool> {
         self.process.ended().map(|status| status.success())
     }

@@ -1,7 +1,7 @@
 //! Ports that stay ours for a whole test.
 //!
-//! "Bind to 0, drop, reuse" loses the port to whoever comes first, and with `SO_REUSEPORT` listeners two gateways would
-//! even share it silently. So a bound socket that never listens is kept: the kernel hands the port to nobody else,
+//! "Bind to 0, drop, reuse" loses the port to another process, and with `SO_REUSEPORT` listeners two gateways would
+//! even share it silently. So a bound socket that never listens is kept: the kernel gives the port to no other process,
 //! connecting to it is refused, and a listener that sets `SO_REUSEADDR` or `SO_REUSEPORT` may still bind it.
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -9,10 +9,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::ops::Range;
 
-/// Ports that the kernel gives to nobody who does not ask for them (see `net.ipv4.ip_local_port_range`).
+/// Ports that the kernel assigns only on request (see `net.ipv4.ip_local_port_range`).
 const NEVER_UNASKED: Range<u16> = 10_000..32_000;
 
-/// Whoever has a port of UDP here has it everywhere, among those of this crate. Nobody sends anything to it.
+/// A UDP port reserved here is reserved for all users of this crate. Nothing is sent to it.
 const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 64, 0, 1);
 
 /// A loopback port reserved until this is dropped.
@@ -33,18 +33,19 @@ impl ReservedPort {
         Self { _holder: holder, _elsewhere: None, addr }
     }
 
-    /// A port that is free for UDP too. Of UDP none can be held for somebody else to bind, and the kernel would give it to the next
-    /// socket that asks for any: so it is one of those that it gives to nobody unasked.
+    /// A port that is also free for UDP. A UDP port cannot be reserved for another process to bind, and the kernel
+    /// would give it to the next socket that requests any port: so it is one of those that the kernel assigns only on
+    /// request.
     ///
     /// # Panics
-    /// When all of them are taken.
+    /// If all of them are in use.
     pub fn for_udp_too() -> Self {
         let first = RandomState::new().build_hasher().finish() as usize % NEVER_UNASKED.len();
         let reserved = NEVER_UNASKED.cycle().skip(first).take(NEVER_UNASKED.len()).find_map(Self::at);
-        reserved.expect("a port below those that the kernel gives away")
+        reserved.expect("a port below those that the kernel assigns")
     }
 
-    /// This one; `None`: somebody has it.
+    /// This port; `None` if it is in use.
     fn at(port: u16) -> Option<Self> {
         let elsewhere = UdpSocket::bind((ELSEWHERE, port)).ok()?;
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -57,12 +58,12 @@ impl ReservedPort {
         })
     }
 
-    /// Its address. Refuses connections until somebody listens there.
+    /// Its address. Refuses connections until something listens there.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Listens on it. May be done again after the listener was dropped.
+    /// Listens on it. May be repeated after the listener was dropped.
     pub fn listen(&self) -> TcpListener {
         let socket = reusable_socket();
         socket.bind(&SockAddr::from(self.addr)).expect("bind to the reserved port");
@@ -99,7 +100,7 @@ mod tests {
         assert!(TcpStream::connect(port.addr()).is_ok());
         let taken = port.addr().port();
         drop((port, listener));
-        assert!(ReservedPort::at(taken).is_none(), "it is bound still");
+        assert!(ReservedPort::at(taken).is_none(), "it is still bound");
         drop(datagrams);
     }
 

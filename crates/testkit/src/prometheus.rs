@@ -1,8 +1,8 @@
 //! A real Prometheus server that scrapes one target and answers queries about it.
 //!
-//! Prometheus 2.42 (Debian 12's) cannot be told which format to take: it asks for OpenMetrics first, and for protobuf
-//! first when native histograms are on. So a forced format goes through a relay of ours that replaces `Accept` and
-//! notes the `Content-Type` of each answer; [`ScrapeFormat::Negotiated`] goes straight to the target.
+//! Prometheus 2.42 (Debian 12's) has no option for the format: it requests OpenMetrics first, and protobuf first with
+//! native histograms. So a forced format goes through our relay, which replaces `Accept` and records the `Content-Type`
+//! of each answer; [`ScrapeFormat::Negotiated`] goes directly to the target.
 
 use crate::client::Client;
 use crate::connection::Connection;
@@ -21,20 +21,20 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
-/// How long a query may take to come true: Prometheus hands new targets on every 5 s only, at two stages, so the first
+/// How long a query may take to succeed: Prometheus passes on new targets only every 5 s, at two stages, so the first
 /// scrape comes up to 10 s after the start.
 const QUERY_PATIENCE: Duration = Duration::from_secs(240);
 
-/// Content types kept; a test looks at the first few.
+/// Content types kept; a test uses the first few.
 const SERVED_MAX: usize = 1000;
 
-/// The job's name, and so the label `job` of every series.
+/// The job's name, which is the label `job` of every series.
 pub const JOB: &str = "stillgate";
 
-/// Which format Prometheus gets.
+/// The format that Prometheus gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScrapeFormat {
-    /// What Prometheus itself asks for.
+    /// As requested by Prometheus itself.
     Negotiated,
     /// Text 0.0.4.
     Text,
@@ -58,24 +58,24 @@ impl ScrapeFormat {
     }
 }
 
-/// What to scrape and how.
+/// The target, and how to scrape it.
 #[derive(Debug, Clone)]
 pub struct PrometheusSetup {
     /// The exporter.
     pub target: SocketAddr,
-    /// With its query, such as `?name[]=x`, if any.
+    /// Including its query, for example `?name[]=x`.
     pub path: String,
-    /// Which format.
+    /// The format.
     pub format: ScrapeFormat,
     /// `--enable-feature=native-histograms`.
     pub native_histograms: bool,
-    /// Between two scrapes, and how long one may take.
+    /// The interval of scrapes, and the timeout of each.
     pub interval: Duration,
 }
 
 impl PrometheusSetup {
-    /// `/metrics` of `target` every two seconds, as Prometheus does by default. A scrape that takes longer fails, and what it would
-    /// have shown is absent then.
+    /// `/metrics` of `target` every two seconds, as Prometheus does by default. A scrape that takes longer fails, and
+    /// its samples are then absent.
     pub fn of(target: SocketAddr) -> Self {
         Self {
             target,
@@ -104,18 +104,18 @@ impl PrometheusSetup {
     }
 }
 
-/// What Prometheus thinks of its target.
+/// Prometheus' view of its target.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScrapeHealth {
     /// `up`, `down`, or `unknown` before the first scrape.
     pub health: String,
     /// Why the last scrape failed; empty if it did not.
     pub last_error: String,
-    /// Of the last scrape, in seconds.
+    /// Duration of the last scrape, in seconds.
     pub duration_s: f64,
 }
 
-/// A running server. Ends when dropped, and its data with it.
+/// A running server. It ends when dropped, and its data is deleted.
 #[derive(Debug)]
 pub struct Prometheus {
     process: Process,
@@ -128,7 +128,7 @@ impl Prometheus {
     /// Starts a server and waits until it answers.
     ///
     /// # Panics
-    /// When it is missing or does not start.
+    /// If it is missing or does not start.
     #[track_caller]
     pub fn start(setup: &PrometheusSetup) -> Self {
         require_tool("prometheus", "prometheus");
@@ -156,16 +156,16 @@ impl Prometheus {
         server
     }
 
-    /// Where its API is.
+    /// The address of its API.
     pub fn addr(&self) -> SocketAddr {
         self.port.addr()
     }
 
-    /// The instant vector (or scalar) of an expression now. A native histogram has no number of its own; ask with
+    /// The current instant vector (or scalar) of an expression. A native histogram has no single number; use
     /// `histogram_count()` and the like.
     ///
     /// # Panics
-    /// When Prometheus refuses the expression.
+    /// If Prometheus refuses the expression.
     #[track_caller]
     pub fn query(&self, expression: &str) -> Vec<(Labels, f64)> {
         let data = self.ask(&format!("/api/v1/query?query={}", percent_encoded(expression)));
@@ -176,10 +176,10 @@ impl Prometheus {
         results.filter_map(|result| Some((labels(&result["metric"]), number(&result["value"][1])?))).collect()
     }
 
-    /// Queries until `predicate` holds, and returns what it held for.
+    /// Queries until `predicate` holds, and returns that result.
     ///
     /// # Panics
-    /// When it does not in time: with the last result and the target's health.
+    /// If it does not in time, with the last result and the target's health.
     #[track_caller]
     pub fn wait_for(
         &self,
@@ -195,13 +195,13 @@ impl Prometheus {
             }
             std::thread::sleep(crate::POLL_INTERVAL);
         }
-        panic!("waited in vain on {expression}; last: {last:?}; target: {:?}", self.targets());
+        panic!("{expression} has not come true; last: {last:?}; target: {:?}", self.targets());
     }
 
     /// The exemplars of the last ten minutes of the series that an expression selects.
     ///
     /// # Panics
-    /// When Prometheus refuses the expression.
+    /// If Prometheus refuses the expression.
     #[track_caller]
     pub fn exemplars(&self, expression: &str) -> Vec<ParsedExemplar> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
@@ -219,22 +219,22 @@ impl Prometheus {
     /// Waits until an expression has exactly one value and that is `expected`.
     ///
     /// # Panics
-    /// When that does not happen in time.
+    /// If that does not happen in time.
     #[track_caller]
     pub fn wait_for_value(&self, expression: &str, expected: f64) {
         self.wait_for(expression, |result| matches!(result, [(_, value)] if *value == expected));
     }
 
-    /// Waits for a good scrape.
+    /// Waits for a successful scrape.
     ///
     /// # Panics
-    /// When a scrape fails other than by its timeout, with Prometheus' reason, or none comes in time.
+    /// If a scrape fails other than by its timeout, with Prometheus' reason, or none comes in time.
     #[track_caller]
     pub fn wait_until_up(&self) {
         eventually_within(QUERY_PATIENCE, "a good scrape by Prometheus", || {
             let targets = self.targets();
             for target in &targets {
-                // Of a machine that is busy the next one may come in time.
+                // On a busy machine the next one may come in time.
                 let is_late = target.last_error.contains("context deadline exceeded");
                 assert!(target.health != "down" || is_late, "Prometheus cannot scrape: {}", target.last_error);
             }
@@ -253,7 +253,7 @@ impl Prometheus {
         elements(&data["activeTargets"]).iter().map(health).collect()
     }
 
-    /// The `Content-Type` of each answer so far; known of forced formats only.
+    /// The `Content-Type` of each answer so far; only known for forced formats.
     pub fn served(&self) -> Vec<String> {
         let served = self.relay.as_ref().map(|relay| relay.served.lock().expect("no thread panics with it").clone());
         served.unwrap_or_default()
@@ -273,14 +273,15 @@ impl Prometheus {
         answer["data"].take()
     }
 
-    /// The body of a 200, or none.
+    /// The body of a 200, or `None`.
     fn get(&self, target: &str) -> Option<Vec<u8>> {
         let response = Client::connect(self.addr()).try_request("GET", target, b"").ok()?;
         (response.head.status() == 200).then_some(response.body)
     }
 }
 
-/// Stands between Prometheus and the target and replaces `Accept`. Takes an exposition whole before it passes it on.
+/// A relay between Prometheus and the target that replaces `Accept`. It reads a whole exposition before it passes it
+/// on.
 #[derive(Debug)]
 struct Relay {
     server: Upstream,
@@ -292,7 +293,7 @@ impl Relay {
         let served = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&served);
         let server = Upstream::serve(move |connection| {
-            // A target that is away looks so to Prometheus too: its connection is closed without an answer.
+            // Prometheus sees that the target is down, too: its connection is closed without an answer.
             while let Some(content_type) = relay_one(connection, target, accept) {
                 let mut noted = noted.lock().expect("no thread panics with it");
                 if noted.len() < SERVED_MAX {
@@ -341,7 +342,7 @@ fn percent_encoded(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// An exporter that says which format it was asked for, in that format (protobuf aside, which no test here reads).
+    /// An exporter that reports the requested format in that format (except protobuf, which no test here reads).
     fn exporter() -> Upstream {
         Upstream::serve(|connection| {
             while let Ok(request) = connection.read_request() {

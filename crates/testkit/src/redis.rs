@@ -1,7 +1,7 @@
 //! A real Redis: one server or a cluster, in a temporary folder, on ports of its own, without persistence.
 //!
-//! A server that was killed therefore comes back empty, as one does that has lost its data. Tests read and write with
-//! `redis-cli`, which is another client than the one that they test.
+//! A killed server therefore comes back empty, like one that has lost its data. Tests read and write with `redis-cli`,
+//! which is independent of the client under test.
 
 use crate::eventually;
 use crate::peers::require_tool;
@@ -15,14 +15,14 @@ use tempfile::TempDir;
 /// The Debian package.
 const PACKAGE: &str = "redis-server";
 
-/// How to start it.
+/// The setup of Redis.
 #[derive(Debug, Clone, Default)]
 pub struct RedisSetup {
-    /// Servers of a cluster; 0 for one server alone.
+    /// Number of servers of a cluster; 0 for a single server.
     pub cluster: usize,
-    /// What clients must know.
+    /// Password for clients.
     pub password: Option<String>,
-    /// PEM files of a certificate for 127.0.0.1 and its key: it speaks TLS only.
+    /// PEM files of a certificate for 127.0.0.1 and its key: it serves TLS only.
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
@@ -38,7 +38,7 @@ pub struct Redis {
 struct Server {
     process: Process,
     port: ReservedPort,
-    /// Where the servers of a cluster talk to each other.
+    /// The port for traffic between the servers of a cluster.
     bus: ReservedPort,
 }
 
@@ -52,7 +52,7 @@ impl Redis {
     /// Starts all servers, and waits until they answer; a cluster until it has all slots.
     ///
     /// # Panics
-    /// When it is missing or does not start.
+    /// If it is missing or does not start.
     #[track_caller]
     pub fn start_with(setup: RedisSetup) -> Redis {
         require_tool("redis-server", PACKAGE);
@@ -70,19 +70,19 @@ impl Redis {
         redis
     }
 
-    /// Where a server listens.
+    /// The address of a server.
     pub fn addr(&self, server: usize) -> SocketAddr {
         self.servers[server].port.addr()
     }
 
-    /// The URL of a server, with the password.
+    /// The URL of a server, including the password.
     pub fn url(&self, server: usize) -> String {
         let scheme = if self.setup.certificate.is_some() { "rediss" } else { "redis" };
         let user = self.setup.password.as_ref().map_or_else(String::new, |password| format!(":{password}@"));
         format!("{scheme}://{user}{}", self.addr(server))
     }
 
-    /// Its process: for signals.
+    /// Its process, for signals.
     pub fn process(&self, server: usize) -> &Process {
         &self.servers[server].process
     }
@@ -102,10 +102,10 @@ impl Redis {
         self.await_answers();
     }
 
-    /// Runs a command, as `&["GET", "key"]`, on the first server or where it is redirected to.
+    /// Runs a command, for example `&["GET", "key"]`, on the first server or on the one that it redirects to.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     #[track_caller]
     pub fn cli(&self, arguments: &[&str]) -> String {
         self.cli_of(0, arguments)
@@ -114,7 +114,7 @@ impl Redis {
     /// [`Redis::cli`] on another server.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     #[track_caller]
     pub fn cli_of(&self, server: usize, arguments: &[&str]) -> String {
         let output = self.command(server).args(arguments).output().expect("run redis-cli");

@@ -1,51 +1,51 @@
-//! What threads of a test repeat until the test says that it is enough, or fails.
+//! Rounds that threads of a test repeat until the test ends or fails.
 
 use crate::{Client, eventually};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Rounds of all threads together. The threads are to be scoped: they end with what [`Rounds::until_dropped`] gives.
+/// Rounds of all threads together. Use scoped threads: they end with the value of [`Rounds::until_dropped`].
 #[derive(Debug, Default)]
 pub struct Rounds {
     done: AtomicU64,
     is_over: AtomicBool,
 }
 
-/// Ends the rounds as it is dropped, also where the test fails: otherwise its scope would wait forever.
+/// Ends the rounds when dropped, also if the test fails: otherwise its scope would wait forever.
 #[derive(Debug)]
 #[must_use]
 pub struct RoundsEnd<'a>(&'a Rounds);
 
 impl Rounds {
-    /// Ends them as the returned value is dropped.
+    /// Ends them when the returned value is dropped.
     pub fn until_dropped(&self) -> RoundsEnd<'_> {
         RoundsEnd(self)
     }
 
-    /// No thread begins another one.
+    /// Lets no thread begin another round.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Whether there is to be another one.
+    /// Whether to begin another round.
     pub fn go_on(&self) -> bool {
         !self.is_over.load(Ordering::Relaxed)
     }
 
-    /// One was done.
+    /// Counts a round.
     pub fn count(&self) {
         self.done.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many were done.
+    /// The number of completed rounds.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many more were done. Each is waited for as long as the first, however many there are.
+    /// Waits for this many more rounds. Each may take as long as the first.
     ///
     /// # Panics
-    /// When none is done any more.
+    /// If no more are completed.
     #[track_caller]
     pub fn await_more(&self, count: u64) {
         let (goal, mut done) = (self.done() + count, self.done());
@@ -55,7 +55,7 @@ impl Rounds {
         }
     }
 
-    /// Makes a round of each `request` until the end, over one connection or over a new one each time.
+    /// Sends each `request` in a round until the end, over one connection or over a new one each time.
     pub fn of_requests(&self, addr: SocketAddr, is_anew: bool, mut request: impl FnMut(&mut Client)) {
         let mut client = Client::connect(addr);
         while self.go_on() {

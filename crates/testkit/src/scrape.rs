@@ -1,7 +1,7 @@
-//! A scraper in slow motion: one that takes a whole exposition, one that takes it byte by byte, one that goes away.
+//! A scraper in slow motion: it may read a whole exposition, read byte by byte, or disconnect.
 //!
 //! Whole scrapes are checked as strictly as a picky scraper would: the framing by [`Connection`], gzip by a reader that
-//! takes exactly one member, as browsers and curl do.
+//! accepts exactly one member, as browsers and curl do.
 
 use crate::connection::Connection;
 use crate::message::{Fields, Head, Message};
@@ -11,16 +11,16 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// What Prometheus asks for when it wants text.
+/// The `Accept` of Prometheus for text.
 pub const ACCEPT_TEXT: &str = "text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
-/// What Prometheus asks for by default.
+/// The default `Accept` of Prometheus.
 pub const ACCEPT_OPENMETRICS: &str =
     "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
-/// What Prometheus asks for when native histograms are on.
+/// The `Accept` of Prometheus with native histograms.
 pub const ACCEPT_PROTOBUF: &str = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;\
     encoding=delimited,application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
 
-/// The receive buffer of a slow scraper: about the least the kernel gives, so that the sender feels its slowness.
+/// The receive buffer of a slow scraper: about the minimum of the kernel, so that the sender feels its slowness.
 const SLOW_BUFFER_BYTES: usize = 4096;
 
 /// One exposition as it arrived.
@@ -32,12 +32,12 @@ pub struct Scrape {
     pub headers: Fields,
     /// Decoded.
     pub body: Vec<u8>,
-    /// Bytes of the body before it was decoded.
+    /// Bytes of the body before decoding.
     pub encoded_bytes: usize,
 }
 
 impl Scrape {
-    /// The first value of a field; empty where there is none.
+    /// The first value of a field; empty if it is absent.
     pub fn header(&self, name: &str) -> &str {
         let found = self.headers.iter().find(|(field, _)| field.eq_ignore_ascii_case(name));
         found.map_or("", |(_, value)| value)
@@ -46,7 +46,7 @@ impl Scrape {
     /// The body of a text format.
     ///
     /// # Panics
-    /// When the scrape failed or its text is not UTF-8.
+    /// If the scrape failed or its text is not UTF-8.
     #[track_caller]
     pub fn text(&self) -> &str {
         assert_eq!(self.status, 200, "{self:?}");
@@ -59,16 +59,16 @@ impl Scrape {
         let body = match response.head.get("content-encoding") {
             Some("gzip") => gunzip(&response.body),
             None => response.body,
-            Some(other) => panic!("Content-Encoding {other:?}, not asked for"),
+            Some(other) => panic!("Content-Encoding {other:?} was not requested"),
         };
         Self { status, headers: response.head.fields, body, encoded_bytes }
     }
 }
 
-/// Scrapes once, on a connection of its own.
+/// Scrapes once, on its own connection.
 ///
 /// # Panics
-/// When no whole response comes, or one that is framed or compressed wrongly.
+/// If the response is incomplete, or wrongly framed or compressed.
 #[track_caller]
 pub fn scrape(addr: SocketAddr, path: &str, accept: &str, gzip: bool) -> Scrape {
     let mut connection = Connection::new(TcpStream::connect(addr).expect("connect to the exporter"));
@@ -96,11 +96,11 @@ impl SlowScrape {
     /// Sends the request and reads nothing.
     ///
     /// # Panics
-    /// When nobody listens there.
+    /// If nothing listens there.
     #[track_caller]
     pub fn start(addr: SocketAddr, path: &str, accept: &str, gzip: bool) -> Self {
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP)).expect("a TCP socket");
-        // Before connecting, or the window is already promised.
+        // Set before connecting, otherwise the window is already promised.
         socket.set_recv_buffer_size(SLOW_BUFFER_BYTES).expect("SO_RCVBUF");
         socket.connect(&addr.into()).expect("connect to the exporter");
         let mut stream = TcpStream::from(socket);
@@ -109,10 +109,10 @@ impl SlowScrape {
         Self { stream, received: Vec::new() }
     }
 
-    /// Takes one byte; false at the end of the connection.
+    /// Reads one byte; false at the end of the connection.
     ///
     /// # Panics
-    /// When none comes in time.
+    /// If none comes in time.
     #[track_caller]
     pub fn take_byte(&mut self) -> bool {
         let mut byte = [0];
@@ -127,22 +127,22 @@ impl SlowScrape {
         }
     }
 
-    /// All bytes taken so far.
+    /// All bytes read so far.
     pub fn received(&self) -> &[u8] {
         &self.received
     }
 
-    /// Takes the rest as fast as it comes.
+    /// Reads the rest as fast as it comes.
     ///
     /// # Panics
-    /// When the response does not come whole.
+    /// If the response is not complete.
     #[track_caller]
     pub fn finish(self) -> Scrape {
         let mut connection = Connection::resume(self.stream, self.received);
         Scrape::of(connection.expect_response("GET"))
     }
 
-    /// Goes away in the middle; the kernel tells the sender by a reset.
+    /// Disconnects in the middle; the kernel sends a reset.
     pub fn hang_up(self) {
         let socket = socket2::SockRef::from(&self.stream);
         socket.set_linger(Some(Duration::ZERO)).expect("SO_LINGER");
@@ -154,21 +154,21 @@ fn request(path: &str, accept: &str, gzip: bool) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n{encoding}\r\n").into_bytes()
 }
 
-/// Unpacks exactly one member with nothing behind it.
+/// Unpacks exactly one member with nothing after it.
 #[track_caller]
 fn gunzip(bytes: &[u8]) -> Vec<u8> {
     let mut decoder = GzDecoder::new(bytes);
     let mut body = Vec::new();
     decoder.read_to_end(&mut body).expect("one whole gzip member, its checksum right");
     let rest = decoder.into_inner();
-    assert!(rest.is_empty(), "{} bytes behind the first gzip member, which curl would not read", rest.len());
+    assert!(rest.is_empty(), "{} bytes after the first gzip member, which curl would not read", rest.len());
     body
 }
 
 /// The head of a scrape whose body is still to come, for tests of streaming.
 ///
 /// # Panics
-/// When `received` holds no whole head.
+/// If `received` has no complete head.
 #[track_caller]
 pub fn head_of(received: &[u8]) -> Head {
     let end = crate::message::find(received, b"\r\n\r\n").expect("a whole head");
@@ -189,7 +189,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// An exporter that packs `text` when asked to.
+    /// An exporter that compresses `text` on request.
     fn exporter(text: &'static [u8]) -> Upstream {
         Upstream::serve(move |connection| {
             while let Ok(request) = connection.read_request() {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "behind the first gzip member")]
+    #[should_panic(expected = "after the first gzip member")]
     fn two_members_are_refused() {
         gunzip(&[packed(b"a"), packed(b"b")].concat());
     }

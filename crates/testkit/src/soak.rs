@@ -14,14 +14,14 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What to run.
+/// The plan of a run.
 #[derive(Debug, Clone)]
 pub struct SoakPlan {
     /// How long.
     pub duration: Duration,
-    /// Clients at once.
+    /// Concurrent clients.
     pub clients: usize,
-    /// Bodies are between nothing and this.
+    /// Largest body.
     pub body_bytes_max: usize,
     /// How long an upstream stays up, and then down.
     pub upstream_period: Duration,
@@ -29,43 +29,43 @@ pub struct SoakPlan {
     pub seed: u64,
 }
 
-/// What came of it. `faults` must be empty.
+/// The results. `faults` must be empty.
 #[derive(Debug, Default)]
 pub struct SoakReport {
     /// Exchanges whose every byte was checked.
     pub checked: usize,
-    /// Exchanges the client gave up on purpose.
+    /// Exchanges that the client aborted on purpose.
     pub aborted: usize,
     /// Exchanges that failed while an upstream was down: 502, 503, 504, or cut off.
     pub excused: usize,
     /// Times an upstream was killed and restarted.
     pub restarts: usize,
-    /// Profiles that were taken meanwhile, of CPU time and of the heap.
+    /// Profiles taken during the run, of CPU time and of the heap.
     pub profiles: usize,
-    /// Resident memory that is no file's, before, at the end, in bytes.
+    /// Anonymous resident memory before and after, in bytes.
     pub rss: (usize, usize),
-    /// File descriptors before, after all clients have gone.
+    /// File descriptors before, and after all clients have gone.
     pub fds: (usize, usize),
-    /// Everything that must not be.
+    /// All faults.
     pub faults: Vec<String>,
 }
 
-/// Between two profiles.
+/// Interval of profiles.
 const PROFILE_EVERY: Duration = Duration::from_secs(2);
 
-/// The two kinds, by turns: one takes a second, the other is there.
+/// The two kinds, in alternation: one takes a second, the other is immediate.
 const PROFILES: [&str; 2] = ["/debug/pprof/profile?seconds=1&hz=99", "/debug/pprof/heap"];
 
-/// Faults kept per client; more of them say nothing new.
+/// Faults kept per client; more of them add nothing.
 const FAULTS_PER_CLIENT_MAX: usize = 5;
 
 /// Memory a debug or release gateway may hold on to after load (pools, allocator slack), in bytes.
 const RSS_SLACK_BYTES: usize = 32 * 1024 * 1024;
 
-/// Runs the plan against a gateway of its own.
+/// Runs the plan against its own gateway.
 ///
 /// # Panics
-/// When the gateway does not even start.
+/// If the gateway does not even start.
 pub fn soak(binary: &str, plan: &SoakPlan) -> SoakReport {
     let steady = Upstream::echo();
     let mut flaky = Upstream::echo();
@@ -80,7 +80,7 @@ pub fn soak(binary: &str, plan: &SoakPlan) -> SoakReport {
     gateway.get("/steady/warm");
     // The first profile reads the symbols of a binary that may be large.
     for path in PROFILES {
-        profile(gateway.admin_addr(), path).expect("a gateway that does nothing can be looked at");
+        profile(gateway.admin_addr(), path).expect("an idle gateway can be inspected");
     }
     let mut report =
         SoakReport { rss: (gateway.rss_anonymous(), 0), fds: (gateway.fd_count(), 0), ..SoakReport::default() };
@@ -170,7 +170,7 @@ fn profile_loop(admin: SocketAddr, over: &AtomicBool) -> SoakReport {
     report
 }
 
-/// Takes a profile, which must be text that gzip has packed, with something in it.
+/// Takes a profile, which must be gzipped text with some content.
 fn profile(admin: SocketAddr, path: &str) -> Result<(), String> {
     let mut client = Client::connect(admin);
     // Symbols are read by a nice thread.
@@ -185,10 +185,10 @@ fn profile(admin: SocketAddr, path: &str) -> Result<(), String> {
     // Names of functions and of the binary.
     let name = b"stillgate";
     let is_named = bytes.windows(name.len()).any(|part| part == name);
-    if is_named { Ok(()) } else { Err(format!("{} bytes, and none of the gateway", bytes.len())) }
+    if is_named { Ok(()) } else { Err(format!("{} bytes without any function of the gateway", bytes.len())) }
 }
 
-/// One client's life: a connection is kept until an exchange ends it.
+/// The life of a client: a connection is kept until an exchange ends it.
 fn client_loop(addr: SocketAddr, plan: &SoakPlan, number: u64, over: &AtomicBool) -> SoakReport {
     let mut random = seeded(plan.seed ^ (number + 1).wrapping_mul(0xA5A5_5A5A_1234_4321));
     let mut report = SoakReport::default();
@@ -236,7 +236,7 @@ impl Exchange {
     fn choose(random: &mut impl FnMut() -> u64, max: usize) -> Self {
         let mut below = |bound: u64| random() % bound;
         let method = ["GET", "GET", "GET", "POST", "PUT", "HEAD"][below(6) as usize];
-        // Small bodies are the rule, with all orders of magnitude up to the largest.
+        // Small bodies are usual, with all orders of magnitude up to the largest.
         let mut size = || {
             let magnitude = below(u64::from(usize::BITS - max.leading_zeros()) + 1);
             (below(1 << magnitude) as usize).min(max)
@@ -251,7 +251,7 @@ impl Exchange {
             aborts: below(12) == 0,
             chunked_request: below(3) == 0,
             chunked_response: below(3) == 0,
-            // What ends with its connection cannot be told from what was cut by the upstream's death.
+            // A body that ends with its connection cannot be distinguished from one cut by the upstream's death.
             closes: below(15) == 0 && !flaky,
             seed: below(1 << 20),
         }
@@ -292,11 +292,11 @@ impl Exchange {
             .map_err(|broken| format!("sent {sent:?}, then {}", shorten(&format!("{broken:?}"))))
     }
 
-    /// Sends some of the request, perhaps reads some of the response, and goes away.
+    /// Sends some of the request, may read some of the response, and disconnects.
     fn abort(&self, client: &mut Client, random: &mut impl FnMut() -> u64) {
         let request = self.request();
         let part = (random() as usize % request.len()) + 1;
-        // That it fails is what may happen to one who aborts.
+        // An aborting client may fail.
         let _ = client.try_send(&request[..part]);
         if part == request.len() && random() & 1 == 0 {
             let _ = client.read_head();

@@ -1,15 +1,16 @@
 //! Golden wire transcripts: a dialogue of client, gateway and upstream in a text file.
 //!
-//! The file is a list of `=== step` sections, played strictly in order by one thread, so that a transcript says not only
-//! what is exchanged but also who waits for whom; `upstream closes` is over when the gateway's socket has seen it. There may be
-//! two clients: `clients swap` goes to the other one. Text before the first section is its explanation. Message texts are in the notation of [`crate::decode`], with these additions:
-//! `{node}` and `{gateway}` are addresses, `{node_port}` in resources is a port, `{len}` is the length of the body that follows, `{any}` as a field's whole value
-//! matches all values, `{absent}` asserts that there is no such field, and a line `{forwarded HOST}` stands for what a
-//! gateway adds for a client that it does not trust.
+//! The file is a list of `=== step` sections, played strictly in order by one thread, so that a transcript fixes not
+//! only the messages but also their order; `upstream closes` is over when the gateway's socket has seen it. There may
+//! be two clients: `clients swap` changes to the other one. Text before the first section is its explanation. Message
+//! texts are in the notation of [`crate::decode`], with these additions: `{node}` and `{gateway}` are addresses,
+//! `{node_port}` in resources is a port, `{len}` is the length of the body that follows, `{any}` as a field's whole
+//! value matches all values, `{absent}` asserts that there is no such field, and a line `{forwarded HOST}` represents
+//! the fields that a gateway adds for an untrusted client.
 //!
-//! Heads are compared as start line and ordered fields, bodies decoded: how a body is cut into chunks is nobody's promise.
-//! Fields that a gateway may add by itself (`Date`, `Server`, `Connection: keep-alive`) count only where the transcript
-//! names them.
+//! Heads are compared as start line and ordered fields, bodies decoded: the division of a body into chunks is not
+//! guaranteed. Fields that a gateway may add by itself (`Date`, `Server`, `Connection: keep-alive`) count only if the
+//! transcript names them.
 
 use crate::client::Client;
 use crate::connection::Connection;
@@ -51,10 +52,10 @@ impl Transcript {
         Self { name: name.to_owned(), steps }
     }
 
-    /// Plays it against a gateway of its own.
+    /// Plays it against its own gateway.
     ///
     /// # Errors
-    /// Which step failed, and what was seen instead.
+    /// The step that failed, and what was seen instead.
     pub fn play(&self, binary: &str) -> Result<(), String> {
         let fail = |at: usize, why: &str| {
             let verb = self.steps.get(at).map_or("the end", |step| &step.verb);
@@ -62,7 +63,7 @@ impl Transcript {
         };
         let mut player = Player::start(binary, &self.steps);
         for (at, step) in self.steps.iter().enumerate() {
-            // A step that gives up panics; the transcript's name and step must still be told.
+            // A failing step panics; the transcript's name and step must still be reported.
             let result = std::panic::catch_unwind(AssertUnwindSafe(|| player.step(step)));
             let result = result.unwrap_or_else(|panic| Err(panic_text(&*panic)));
             result.map_err(|why| fail(at, &why))?;
@@ -91,7 +92,7 @@ struct Player {
     upstream: Upstream,
     node: Option<Connection>,
     client: Option<Client>,
-    /// The other one, where there are two.
+    /// The other client, if there are two.
     other: Option<Client>,
     // Last, so that clients and upstreams end before it.
     gateway: Gateway,
@@ -126,7 +127,7 @@ impl Player {
             }
             "client shuts" => self.client().half_close(),
             "client resets" => {
-                let client = self.client.take().ok_or("there is no client")?;
+                let client = self.client.take().ok_or("no client is connected")?;
                 client.into_connection().reset();
             }
             "client expects" => self.client_expects(&step.text, "GET")?,
@@ -154,7 +155,7 @@ impl Player {
                 let response = self.client().read_response("GET").map_err(broken)?;
                 error_response(&response, &words, step.text.trim())?;
             }
-            "client sees close" => self.client.take().ok_or("there is no client")?.expect_close(),
+            "client sees close" => self.client.take().ok_or("no client is connected")?.expect_close(),
             "upstream accepts" => self.node = Some(self.upstream.accept()),
             "upstream sends" => {
                 let bytes = self.bytes(&step.text);
@@ -171,7 +172,7 @@ impl Player {
                 same_bytes(&expected, &actual.map_err(broken)?)?;
             }
             "upstream sees close" => {
-                let node = self.node.as_mut().ok_or("there is no upstream connection")?;
+                let node = self.node.as_mut().ok_or("no upstream connection is open")?;
                 eventually("the upstream connection to be closed", || node.is_closed());
                 self.node = None;
             }
@@ -181,12 +182,12 @@ impl Player {
                     return Err("the upstream was connected to".to_owned());
                 }
             }
-            other => return Err(format!("no such step: {other}")),
+            other => return Err(format!("unknown step: {other}")),
         }
         Ok(())
     }
 
-    /// What no step has asked for must not have come.
+    /// Input that no step has consumed is an error.
     fn end(mut self) -> Result<(), String> {
         for mut client in [self.client.take(), self.other.take()].into_iter().flatten() {
             client.half_close();
@@ -269,7 +270,7 @@ fn shown(result: Result<Vec<u8>, Broken>) -> String {
     result.map_or_else(broken, |bytes| encode(&bytes))
 }
 
-/// Reads the expectation with the reader that reads the actual message, so that both mean the same.
+/// Parses the expectation with the parser of the actual message, so that both mean the same.
 fn expected_message(
     bytes: &[u8],
     read: impl FnOnce(&mut Connection) -> Result<Message, Broken>,
@@ -282,11 +283,11 @@ fn expected_message(
     let message = read(&mut connection).map_err(|why| format!("the expectation itself: {}", broken(why)))?;
     match connection.pending() {
         rest if rest.is_empty() => Ok(message),
-        rest => Err(format!("the expectation goes on after its end: {}", encode(&rest))),
+        rest => Err(format!("the expectation continues after its end: {}", encode(&rest))),
     }
 }
 
-/// The gateway's own refusals: `words` are the status and perhaps `close`, `message` is what `error_msg` contains.
+/// The gateway's own refusals: `words` are the status and optionally `close`, `message` is contained in `error_msg`.
 fn error_response(response: &Message, words: &[&str], message: &str) -> Result<(), String> {
     let status = words.first().unwrap_or(&"");
     if response.head.status().to_string() != *status {

@@ -1,7 +1,7 @@
 //! Upstreams under a test's control: one that the test drives step by step, and one that serves by itself.
 //!
-//! Driven by hand ([`Upstream::bind`], [`Upstream::accept`]) a test reads as the dialogue it checks. Serving by itself
-//! ([`Upstream::serve`], [`echo`]) suits load and peers. Both count what reaches them.
+//! A test that drives it ([`Upstream::bind`], [`Upstream::accept`]) reads as the dialogue it checks. One that serves by
+//! itself ([`Upstream::serve`], [`echo`]) suits load and peers. Both count connections and requests.
 
 use crate::connection::Connection;
 use crate::message::{Broken, Message};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A TCP server on a port of its own.
+/// A TCP server on its own port.
 #[derive(Debug)]
 pub struct Upstream {
     port: Arc<ReservedPort>,
@@ -49,12 +49,12 @@ impl Upstream {
         upstream
     }
 
-    /// Has a port, but nobody listens: connecting is refused.
+    /// Has a port but does not listen: connecting is refused.
     pub fn refusing() -> Self {
         Self { port: Arc::new(ReservedPort::new()), listener: None, served: None, counts: Arc::new(Counts::default()) }
     }
 
-    /// Runs `handler` for each connection, in a thread of its own.
+    /// Runs `handler` for each connection, in its own thread.
     pub fn serve(handler: impl Fn(&mut Connection) + Send + Sync + 'static) -> Self {
         let mut upstream = Self::refusing();
         upstream.start(handler);
@@ -68,7 +68,7 @@ impl Upstream {
         upstream
     }
 
-    /// Where it is.
+    /// Its address.
     pub fn addr(&self) -> SocketAddr {
         self.port.addr()
     }
@@ -128,7 +128,7 @@ impl Upstream {
                     let mut connection = Connection::new(stream);
                     connection.set_patience(PATIENCE * 6);
                     handler(&mut connection);
-                    // The twin in `open` would keep it half alive otherwise.
+                    // The copy in `open` would otherwise keep it half open.
                     let _ = connection.stream().shutdown(Shutdown::Both);
                 });
             }
@@ -143,7 +143,7 @@ impl Upstream {
             return;
         };
         serving.stop.store(true, Ordering::SeqCst);
-        // Wakes the acceptor; that it is gone already is fine.
+        // Wakes the acceptor, which may have ended already.
         let _ = TcpStream::connect(self.addr());
         serving.acceptor.join().expect("the acceptor does not panic");
         for stream in serving.open.lock().unwrap().drain(..) {
@@ -154,7 +154,7 @@ impl Upstream {
     /// The next connection.
     ///
     /// # Panics
-    /// When none comes in time, or the upstream serves by itself.
+    /// If none comes in time, or the upstream serves by itself.
     #[track_caller]
     pub fn accept(&self) -> Connection {
         let mut accepted = None;
@@ -165,7 +165,7 @@ impl Upstream {
         accepted.expect("the loop above ends with one")
     }
 
-    /// A connection that is already there; none where nobody listens or the upstream serves by itself.
+    /// A connection that is already there; `None` if it does not listen or serves by itself.
     pub fn try_accept(&self) -> Option<Connection> {
         let listener = self.listener.as_ref()?;
         listener.set_nonblocking(true).expect("set the listener non-blocking");
@@ -184,7 +184,7 @@ impl Upstream {
         self.counts.requests.load(Ordering::SeqCst)
     }
 
-    /// What reached an echo upstream and broke a rule. Must stay empty.
+    /// Requests to an echo upstream that broke a rule. Must stay empty.
     pub fn faults(&self) -> Vec<String> {
         self.counts.faults.lock().unwrap().clone()
     }
@@ -211,20 +211,20 @@ impl Counts {
     }
 }
 
-/// A larger `size` is cut down to this: targets may be made up by chance.
+/// A larger `size` is reduced to this: targets may be random.
 const ECHO_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Reads a request and meets its expectation, if it has one.
 fn read_expecting(connection: &mut Connection) -> Result<Message, Broken> {
     let head = connection.read_head()?;
     if head.get("expect").is_some_and(|value| value.eq_ignore_ascii_case("100-continue")) {
-        // Whoever is gone will be noticed when the body is read.
+        // A client that has gone is noticed when the body is read.
         let _ = connection.try_send("HTTP/1.1 100 Continue\r\n\r\n");
     }
     connection.read_request_body(head)
 }
 
-/// Answers one request as its query asks; tells whether the connection goes on.
+/// Answers one request as its query requires; returns whether the connection continues.
 ///
 /// `status=404` (200), `size=1000` bytes (0) of [`payload`] with `seed=7` (0), `echo` (the request's body instead),
 /// `chunked`, `close` (delimited, unless also chunked), `delay=50` ms, `piece=4096` (bytes a write), `cut=100` (close after that many body bytes).
@@ -285,7 +285,7 @@ pub fn echo(connection: &mut Connection, request: &Message) -> bool {
     sent && stays && !request.head.start.ends_with("HTTP/1.0")
 }
 
-/// The one place where time must pass: an upstream that is asked to be slow.
+/// The only place where time must pass: an upstream that is slow on request.
 fn pause(time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {

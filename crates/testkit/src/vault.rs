@@ -1,8 +1,8 @@
-//! A Vault with a key-value engine of each version: a real one where `VAULT` names its program, which is that of `xtask/vault`; a
-//! double otherwise.
+//! A Vault with a key-value engine of each version: a real one if `VAULT` names its program, which is that of
+//! `xtask/vault`; otherwise a double.
 //!
-//! All that a test does with it goes over the documented API, so that the double has to answer as a real one does. `cargo xtask vault`
-//! builds a real one and runs the tests against it.
+//! Tests use the documented API only, so the double has to answer as a real one does. `cargo xtask vault` builds a real
+//! one and runs the tests against it.
 
 mod double;
 
@@ -21,13 +21,13 @@ use tempfile::TempDir;
 
 /// Names the program of a real Vault, which takes an address and a folder.
 const VARIABLE: &str = "VAULT";
-/// What tokens with the policy `gate` may read.
+/// Readable with the policy `gate`.
 const READABLE: [&str; 2] = ["kv/gate/*", "kv2/data/gate/*"];
 /// A real Vault first loads a program of 40 MB, possibly on a busy machine.
 const START_PATIENCE: Duration = Duration::from_secs(240);
 
-/// A running Vault with the engines `kv` (version 1) and `kv2` (version 2), whose paths below `gate/` the policy `gate` lets be read,
-/// and with the two ways to log in. It ends when dropped.
+/// A running Vault with the engines `kv` (version 1) and `kv2` (version 2), whose paths below `gate/` are readable with
+/// the policy `gate`, and with two login methods. It ends when dropped.
 #[derive(Debug)]
 pub struct Vault {
     server: Server,
@@ -44,20 +44,20 @@ enum Server {
 /// The credentials of an application role.
 #[derive(Debug)]
 pub struct AppRole {
-    /// Of the role.
+    /// Id of the role.
     pub role_id: String,
-    /// One of the role's; empty if it needs none.
+    /// One of the role's secrets; empty if it needs none.
     pub secret_id: String,
 }
 
 impl Vault {
-    /// The token with which Vault asks the API of Kubernetes to review others. It has to be a JWT.
+    /// The token with which Vault requests token reviews from the API of Kubernetes. It has to be a JWT.
     pub const REVIEWER: &str = "eyJhbGciOiJSUzI1NiJ9.e30.cGxhbnRlZA";
 
-    /// Starts one with nothing in it.
+    /// Starts an empty one.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If it does not start.
     #[track_caller]
     pub fn start() -> Vault {
         let mut vault = match std::env::var_os(VARIABLE) {
@@ -96,7 +96,7 @@ impl Vault {
         }
     }
 
-    /// Where it listens.
+    /// Its address.
     pub fn addr(&self) -> SocketAddr {
         match &self.server {
             Server::Real { port, .. } => port.addr(),
@@ -104,16 +104,16 @@ impl Vault {
         }
     }
 
-    /// Asks for anything: the status, and what the answer holds.
+    /// Sends any request: returns the status, and the body of the answer.
     ///
     /// # Panics
-    /// When there is no answer.
+    /// If there is no answer.
     #[track_caller]
     pub fn ask(&self, method: &str, path: &str, token: Option<&str>, body: &Value) -> (u16, Value) {
         let token = token.map(|token| format!("X-Vault-Token: {token}\r\n")).unwrap_or_default();
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let mut client = Client::connect(self.addr());
-        // A real Vault is slow at some of this on a busy machine.
+        // A real Vault is slow at some requests on a busy machine.
         client.set_patience(START_PATIENCE);
         client.send(format!(
             "{method} /v1/{path} HTTP/1.1\r\nHost: vault\r\nX-Vault-Request: true\r\n{token}Content-Length: {}\r\n\r\n{body}",
@@ -123,7 +123,7 @@ impl Vault {
         (answer.head.status(), serde_json::from_slice(&answer.body).unwrap_or_default())
     }
 
-    /// Asks as the operator does, who may do everything.
+    /// Sends a request as the operator, who may do everything.
     #[track_caller]
     fn manage(&self, method: &str, path: &str, body: &Value) -> Value {
         let token = Some(&*self.root).filter(|root| !root.is_empty());
@@ -146,7 +146,7 @@ impl Vault {
         };
     }
 
-    /// Deletes what is under a path; of an engine of version 2, its last version.
+    /// Deletes a path's keys; with an engine of version 2, their last version.
     #[track_caller]
     pub fn delete(&self, path: &str) {
         match path.strip_prefix("kv2/") {
@@ -155,20 +155,20 @@ impl Vault {
         };
     }
 
-    /// A token with the policy `gate`, which ends after `ttl`.
+    /// A token with the policy `gate`, which expires after `ttl`.
     #[track_caller]
     pub fn token(&self, ttl: &str) -> String {
         let made = self.manage("POST", "auth/token/create", &json!({"policies": ["gate"], "ttl": ttl}));
         text(&made["auth"]["client_token"])
     }
 
-    /// Takes a token back.
+    /// Revokes a token.
     #[track_caller]
     pub fn revoke(&self, token: &str) {
         self.manage("POST", "auth/token/revoke", &json!({"token": token}));
     }
 
-    /// Writes the role `gate` of the method AppRole, with these settings beside its policy.
+    /// Writes the role `gate` of the method AppRole, with these settings in addition to its policy.
     #[track_caller]
     pub fn app_role(&self, settings: Value) -> AppRole {
         let needs_secret = settings["bind_secret_id"] != false;
@@ -206,12 +206,12 @@ impl Vault {
     /// Unseals it.
     ///
     /// # Panics
-    /// When it stays sealed.
+    /// If it stays sealed.
     #[track_caller]
     pub fn unseal(&self) {
         let unsealed = self.manage("PUT", "sys/unseal", &json!({"key": self.unseal_key}));
         assert_eq!(unsealed["sealed"], false, "{unsealed}");
-        // It opens its mounts first.
+        // It mounts its engines first.
         eventually_within(START_PATIENCE, "the Vault to answer", || {
             self.ask("GET", "auth/token/lookup-self", Some(&self.root), &Value::Null).0 == 200
         });
@@ -229,7 +229,7 @@ impl Vault {
         }
     }
 
-    /// Starts it again with what it had, sealed.
+    /// Starts it again with its data, sealed.
     #[track_caller]
     pub fn start_again(&mut self) {
         match &mut self.server {
@@ -259,5 +259,5 @@ fn with_policy(mut settings: Value) -> Value {
 
 #[track_caller]
 fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()
+    value.as_str().unwrap_or_else(|| panic!("not a text: {value}")).to_owned()
 }

@@ -1,11 +1,11 @@
-//! What a Vault answers to what the gateway asks, and to what it never asks: the same of the double and of a real one.
+//! Answers of a Vault to the gateway's requests, and to others: the double and a real one give the same.
 
 use expect_test::expect;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use stillgate_testkit::Vault;
 
-/// Status, and what the client reads of it.
+/// Status, and the fields that the client reads.
 fn line(vault: &Vault, name: &str, request: (&str, &str, Option<&str>, Value)) -> String {
     let (method, path, token, body) = request;
     let (status, answer) = vault.ask(method, path, token, &body);
@@ -44,8 +44,8 @@ fn answers_are_those_that_the_client_was_written_for() {
         ("version 2", get("kv2/data/gate/jack")),
         ("version 2, nothing there", get("kv2/data/gate/rose")),
         ("version 2, deleted", get("kv2/data/gate/gone")),
-        ("version 2, asked as version 1", get("kv2/gate/jack")),
-        ("version 1, asked as version 2", get("kv/data/gate/jack")),
+        ("version 2, read as version 1", get("kv2/gate/jack")),
+        ("version 1, read as version 2", get("kv/data/gate/jack")),
         ("no engine", get("none/gate/jack")),
         ("a path that may not be read", get("kv/other")),
         ("another token", ("GET", "kv/gate/jack", Some("hvs.none"), Value::Null)),
@@ -72,8 +72,8 @@ fn answers_are_those_that_the_client_was_written_for() {
         version 2: 200 data.data {"key":"two"}
         version 2, nothing there: 404 []
         version 2, deleted: 404 data.data null
-        version 2, asked as version 1: 403 ["1 error occurred:\n\t* permission denied\n\n"]
-        version 1, asked as version 2: 403 ["1 error occurred:\n\t* permission denied\n\n"]
+        version 2, read as version 1: 403 ["1 error occurred:\n\t* permission denied\n\n"]
+        version 1, read as version 2: 403 ["1 error occurred:\n\t* permission denied\n\n"]
         no engine: 403 ["1 error occurred:\n\t* permission denied\n\n"]
         a path that may not be read: 403 ["1 error occurred:\n\t* permission denied\n\n"]
         another token: 403 ["permission denied"]

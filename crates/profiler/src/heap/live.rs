@@ -53,7 +53,7 @@ pub(super) struct Freed {
 }
 
 impl Live {
-    /// Inserts an allocation; `false` if there is no place.
+    /// Inserts an allocation; `false` if there is no free place.
     pub(super) fn insert(&self, pointer: usize, size: usize, stack: usize, weight: u64) -> bool {
         let free = self
             .places_of(pointer)

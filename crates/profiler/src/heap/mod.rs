@@ -44,7 +44,7 @@ static MEAN_BYTES: AtomicU64 = AtomicU64::new(0);
 thread_local! {
     /// Bytes until the next sample.
     static LEFT: Cell<i64> = const { Cell::new(0) };
-    /// State of the generator of pauses; zero if there is none yet.
+    /// State of the generator of pauses; zero before the first use.
     static RANDOM: Cell<u64> = const { Cell::new(0) };
     /// Set while a sample is taken, so that allocations meanwhile are not sampled.
     static IS_SAMPLING: Cell<bool> = const { Cell::new(false) };
@@ -214,7 +214,7 @@ fn is_due(size: usize) -> bool {
 }
 
 /// Draws the pause until the next sample; returns whether this allocation is sampled. The thread's first one is sampled
-/// only if a pause that is drawn for it ends within it.
+/// only if its own random pause ends within it.
 fn draw_pause(size: usize, mean: u64) -> bool {
     let mut random = RANDOM.get();
     let is_first = random == 0;

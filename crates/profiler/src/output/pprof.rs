@@ -34,7 +34,7 @@ impl fmt::Display for Unreadable {
             Unreadable::Gzip => "not a profile: not gzip, or damaged",
             Unreadable::TooLarge => "not a profile: more than 256 MiB unpacked",
             Unreadable::Message => "not a profile in pprof's format",
-            Unreadable::Reference => "not a profile: a number in it leads to nothing",
+            Unreadable::Reference => "not a profile: a reference in it leads to nothing",
         })
     }
 }

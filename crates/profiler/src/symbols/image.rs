@@ -89,7 +89,7 @@ fn file(mapping: &Mapping) -> io::Result<File> {
             let file = File::open(place).ok()?;
             (file.metadata().ok()?.ino() == mapping.inode && mapping.inode != 0).then_some(file)
         })
-        .ok_or_else(|| io::Error::other("the file is not what was loaded"))
+        .ok_or_else(|| io::Error::other("the file is not the one that was loaded"))
 }
 
 fn vdso(mapping: &Mapping) -> io::Result<Vec<u8>> {

@@ -55,7 +55,7 @@ impl Module {
     }
 }
 
-/// All files that code is loaded from at present.
+/// All files that code is currently loaded from.
 #[derive(Debug)]
 pub(crate) struct Modules(Vec<Module>);
 

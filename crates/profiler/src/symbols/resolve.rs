@@ -20,7 +20,7 @@ const INLINED_MAX: usize = 64;
 /// Most bytes of a chosen function that may only lead into another one.
 const STUB_BYTES_MAX: u64 = 64;
 
-/// How far behind it the other one may begin.
+/// How far after it the other one may begin.
 const BODY_WITHIN_BYTES: u64 = 4096;
 
 /// Most bytes of a name; generic functions can have very long ones.
@@ -219,7 +219,7 @@ fn symbols<'a>(object: &object::File<'a>, bias: u64) -> Vec<Symbol<'a>> {
     symbols
 }
 
-/// Sorts by where they begin, and keeps the first of those with equal beginning.
+/// Sorts by beginning, and keeps the first of those with equal beginnings.
 fn sort(symbols: &mut Vec<Symbol<'_>>) {
     symbols.sort_by_key(|symbol| symbol.begin);
     symbols.dedup_by_key(|symbol| symbol.begin);

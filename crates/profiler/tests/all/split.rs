@@ -86,7 +86,7 @@ fn spend(slice: Duration, spent: &mut Duration, times: u32, mut work: impl FnMut
     *spent += cpu_time() - begun;
 }
 
-/// The actual time spent in each, until it must end.
+/// The actual time spent in each, until the end.
 #[inline(never)]
 fn planted_work(is_over: &AtomicBool) -> [Duration; 3] {
     let mut bytes = Box::new([1; BYTES]);
@@ -124,7 +124,7 @@ fn leaf<'a>(profile: &'a Profile, stack: &[usize]) -> &'a str {
     &profile.functions[profile.locations[stack[0]].lines[0].function].name
 }
 
-/// CPU time with this many samples at the usual tick, which gives 250 a second.
+/// CPU time with this many samples at the usual tick, which gives 250 per second.
 fn cpu_seconds(samples: usize) -> i64 {
     samples as i64 / 235
 }

@@ -71,7 +71,7 @@ fn planted_stalls_are_caught_with_their_lines() {
             |name| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check_stall(profile, name))).is_ok();
         check("planted_spin") && check("planted_sleep")
     };
-    let profile = (0..TRIES).map(|_| watched()).find(caught).expect("stalls are caught; what was missed is above");
+    let profile = (0..TRIES).map(|_| watched()).find(caught).expect("stalls are caught; the missed ones are above");
     let text = readers::go_top(&profile);
     assert!(text.contains("Type: delay") && text.contains("planted_sleep"), "{text}");
     let read = readers::python(&profile);

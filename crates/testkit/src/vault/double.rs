@@ -1,6 +1,6 @@
 //! A strict double of Vault's documented API, as far as the tests use it.
 //!
-//! What it does not know it answers as an unsupported path, which no caller takes for success. Policies only let paths be read; the
+//! It answers unknown requests as unsupported paths, which no caller takes for success. Policies only allow reads; the
 //! root token may do everything.
 
 use crate::client::Client;
@@ -31,13 +31,13 @@ pub(super) struct Double {
 #[derive(Debug, Default)]
 struct State {
     is_sealed: bool,
-    /// How many names were made up.
+    /// Counter for generated names.
     named: u32,
     /// Versions of engines.
     engines: BTreeMap<String, u32>,
-    /// By path, mount included. `None`: a deleted version.
+    /// By path, including the mount. `None`: a deleted version.
     secrets: BTreeMap<String, Option<Value>>,
-    /// What each policy lets be read.
+    /// The paths that each policy allows to read.
     policies: BTreeMap<String, Vec<String>>,
     tokens: BTreeMap<String, Token>,
     methods: BTreeMap<String, Method>,
@@ -47,18 +47,18 @@ struct State {
 struct Token {
     policies: Vec<String>,
     until: Instant,
-    /// Requests that it is still good for; `None`: any number.
+    /// Remaining uses; `None`: unlimited.
     uses: Option<u64>,
 }
 
-/// A way to log in.
+/// A login method.
 #[derive(Debug, Default)]
 struct Method {
-    /// Of Kubernetes: its cluster.
+    /// For Kubernetes, its cluster.
     config: Value,
     /// Settings by name.
     roles: BTreeMap<String, Value>,
-    /// Of AppRole: the role that each ID belongs to.
+    /// For AppRole, the role of each id.
     role_ids: BTreeMap<String, String>,
     secret_ids: BTreeMap<String, String>,
 }
@@ -78,7 +78,7 @@ impl Double {
         self.upstream.stop();
     }
 
-    /// Sealed.
+    /// Sealed after that.
     pub(super) fn start_again(&mut self) {
         self.state.lock().unwrap().is_sealed = true;
         self.listen();
@@ -139,7 +139,7 @@ impl State {
         };
         match method {
             "GET" if readable.iter().any(is_readable) => self.read(&path),
-            // Where a token is known, the refusal is one of a list.
+            // For a known token, the refusal is a list with one entry.
             _ => errors(403, &["1 error occurred:\n\t* permission denied\n\n"]),
         }
     }
@@ -276,7 +276,7 @@ impl Method {
         }
     }
 
-    /// Asks the cluster, which alone checks the signature.
+    /// Lets the cluster review the token, which alone checks the signature.
     fn service_account(&self, body: &Value) -> Result<&Value, Answer> {
         let name = body["role"].as_str().unwrap_or_default();
         let Some(role) = self.roles.get(name) else {
@@ -320,7 +320,7 @@ fn errors(status: u16, errors: &[&str]) -> Answer {
     (status, json!({"errors": errors}))
 }
 
-/// As in `2s`.
+/// Parses for example `2s`.
 fn seconds(text: &str) -> Duration {
     let number = text.strip_suffix('s').and_then(|number| number.parse().ok());
     Duration::from_secs(number.expect("a number of seconds with its unit"))
