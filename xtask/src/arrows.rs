@@ -11,6 +11,7 @@ use std::fs;
 /// From top to bottom. A crate may depend on those below it only.
 const ORDER: &[&str] = &[
     "stillgate-gateway",
+    "stillgate-replay",
     "stillgate-admin",
     "stillgate-acme",
     "stillgate-plugins",

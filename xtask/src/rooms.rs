@@ -23,19 +23,7 @@ struct Rooms {
 const CRATES: &[Rooms] = &[
     Rooms {
         folder: "gateway",
-        order: &[
-            "commands",
-            "control",
-            "devices",
-            "admin",
-            "live",
-            "replaying",
-            "explaining",
-            "health",
-            "configuration",
-            "upgrade",
-            "metering",
-        ],
+        order: &["commands", "control", "devices", "admin", "live", "health", "configuration", "upgrade", "metering"],
         upward: &[],
     },
     Rooms {

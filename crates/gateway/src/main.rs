@@ -7,11 +7,9 @@ mod commands;
 mod configuration;
 mod control;
 mod devices;
-mod explaining;
 mod health;
 mod live;
 mod metering;
-mod replaying;
 mod upgrade;
 
 use commands::cli::{Cli, Command, LuaCommand, StoreCommand};

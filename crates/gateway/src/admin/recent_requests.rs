@@ -2,9 +2,9 @@
 
 use super::pages::{Api, Question};
 use crate::configuration::reload::Served;
-use crate::replaying::{self, Comparison, Routed};
 use serde_json::{Value as Json, json};
 use stillgate_config::{AccessFormat, Config, Gateway};
+use stillgate_replay::replay::{self, Comparison, Routed};
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
@@ -42,7 +42,7 @@ fn compare(lines: &[u8], served: &Served, next: &Config) -> Option<Comparison> {
     let matcher = served.plan.matcher_of(next).ok()?;
     let old = Routed { config: &served.loaded.config, matcher: served.plan.matcher() };
     let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    Some(replaying::run_lines(lines, old, Routed { config: next, matcher: &matcher }).without_queries())
+    Some(replay::run_lines(lines, old, Routed { config: next, matcher: &matcher }).without_queries())
 }
 
 /// Why requests are not recorded, if they are not.

@@ -13,14 +13,14 @@ use crate::configuration::environment;
 use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::tls_material;
 use crate::devices;
-use crate::explaining::explanation::counted;
-use crate::replaying::{self, Routed};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use stillgate_config::{Config, Diagnostic, Severity};
 use stillgate_proxy::Plan;
+use stillgate_replay::explain::explanation::counted;
+use stillgate_replay::replay::{self, Routed};
 use stillgate_route::lint::{self, Finding, FindingKind};
 
 /// What was found, as `--format json` prints it.
@@ -44,7 +44,7 @@ struct Report {
     omitted: usize,
     /// What a log's requests come to; absent where none is asked about, or the file is not valid.
     #[serde(skip_serializing_if = "Option::is_none")]
-    requests: Option<replaying::Report>,
+    requests: Option<replay::Report>,
 }
 
 /// One finding.
@@ -108,16 +108,16 @@ pub(crate) fn run(arguments: &Check) -> u8 {
             }
         }
     }
-    let changes_nothing = report.requests.as_ref().is_none_or(replaying::Report::changes_nothing);
+    let changes_nothing = report.requests.as_ref().is_none_or(replay::Report::changes_nothing);
     if report.valid && changes_nothing { EXIT_GOOD } else { EXIT_ERRORS }
 }
 
-fn replayed(old: &Path, log: &Path, new: &Compiled) -> Result<replaying::Report, String> {
+fn replayed(old: &Path, log: &Path, new: &Compiled) -> Result<replay::Report, String> {
     let (report, compiled) = look_at(old, Depth::Routes).map_err(|unreadable| unreadable.to_string())?;
     let Some(compiled) = compiled else {
         return Err(format!("--against: {}", text(&report).trim_end()));
     };
-    replaying::run(log, (old, compiled.routed()), new.routed()).map_err(|error| error.to_string())
+    replay::run(log, (old, compiled.routed()), new.routed()).map_err(|error| error.to_string())
 }
 
 /// How far a file is looked into.

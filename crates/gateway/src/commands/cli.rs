@@ -3,10 +3,10 @@
 //! Parsing only. Exit codes are the contract of scripts outside the project: 0 good, 1 the work found errors,
 //! 2 the arguments cannot be used (clap's own code for that too), 3 `diff` found differences, `lua check` no proof.
 
-use crate::explaining::request_line::{Client, Header, RequestLine};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use stillgate_replay::explain::request_line::{Client, Header, RequestLine};
 
 /// Everything was right.
 pub(crate) const EXIT_GOOD: u8 = 0;

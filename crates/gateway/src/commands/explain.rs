@@ -7,12 +7,12 @@
 use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Explain, Format};
 use super::stdout::show;
 use crate::configuration::source::ConfigSource;
-use crate::explaining::chain::consumer;
-use crate::explaining::explanation::Answer;
-use crate::explaining::request_head::RequestHead;
-use crate::explaining::request_line::RequestLine;
 use std::collections::HashMap;
 use stillgate_proxy::Plan;
+use stillgate_replay::explain::chain::consumer;
+use stillgate_replay::explain::explanation::Answer;
+use stillgate_replay::explain::request_head::RequestHead;
+use stillgate_replay::explain::request_line::RequestLine;
 
 /// Runs the command; returns the exit code. That no route takes the request is an answer, not an error.
 pub(crate) fn run(arguments: &Explain) -> u8 {

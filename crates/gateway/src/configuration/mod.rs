@@ -8,7 +8,6 @@ pub(crate) mod kept;
 pub(crate) mod names;
 pub(crate) mod own_files;
 pub(crate) mod reading;
-pub(crate) mod reads;
 pub(crate) mod reload;
 mod restart;
 mod retired;

@@ -7,6 +7,7 @@ use crate::shared::dashboard::chromium::{DARK, DESK, PHONE, Page};
 use crate::shared::dashboard::{KEY, admin, gateway, put, sign_in};
 use serde_json::{Value as Json, json};
 use std::process::Command;
+use std::time::{Duration, Instant};
 use stillgate_testkit::{Client, END_PATIENCE, Gateway, Process, Setup, Upstream, eventually};
 
 /// Every page, with the text that says that it is there.
@@ -79,10 +80,15 @@ fn of_few_requests_the_slowest_is_shown() {
             "[...document.querySelectorAll('.legend li')].some((it) => it.innerText.replaceAll('\\n', '') === 'p99–')",
         ),
     ];
+    // Far fewer in a second than a high percentile takes, however late the gateway counts them.
+    let mut sent = None;
     for (path, script) in shown {
         page.visit(path);
         eventually(script, || {
-            assert_eq!(gateway.get("/own").head.status(), 200);
+            if sent.is_none_or(|sent: Instant| sent.elapsed() > Duration::from_millis(200)) {
+                assert_eq!(gateway.get("/own").head.status(), 200);
+                sent = Some(Instant::now());
+            }
             page.eval(script) == Json::Bool(true)
         });
     }

@@ -8,7 +8,6 @@ mod requests;
 use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNPROVEN, EXIT_UNUSABLE, LuaCheck};
 use super::stdout::show;
 use crate::configuration::own_files;
-use crate::explaining::request_head::RequestHead;
 use replayed::Replayed;
 use serde_json::{Value as Json, json};
 use std::path::Path;
@@ -21,6 +20,7 @@ use stillgate_lua::health::steps;
 use stillgate_lua::{Module, check as check_text};
 use stillgate_plugin::OwnFile;
 use stillgate_plugins::{check_json, module_of, required_paths};
+use stillgate_replay::explain::request_head::RequestHead;
 use stillgate_schema::lenient_json;
 
 /// Bytes of a file with a function.

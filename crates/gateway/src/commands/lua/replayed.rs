@@ -1,6 +1,5 @@
 //! A request without a connection, as functions in Lua see it. What they change of it is there for them, and goes nowhere.
 
-use crate::explaining::request_head::{Buffers, RequestHead};
 use serde_json::Value as Json;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,6 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stillgate_lua::{Change, Host, Level, Side};
 use stillgate_plugins::check_json;
+use stillgate_replay::explain::request_head::{Buffers, RequestHead};
 use stillgate_route::Variable;
 
 /// The body of the response.

@@ -1,11 +1,11 @@
 //! The requests that a function is checked with: one `METHOD URL` a line, or lines of an access log.
 
-use crate::explaining::request_head::RequestHead;
-use crate::explaining::request_line::RequestLine;
-use crate::replaying::Recording;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use stillgate_files::read_bounded;
+use stillgate_replay::explain::request_head::RequestHead;
+use stillgate_replay::explain::request_line::RequestLine;
+use stillgate_replay::replay::Recording;
 
 /// Requests that are kept of a file; more of them would not make a function warmer.
 const REQUESTS_MAX: usize = 10_000;

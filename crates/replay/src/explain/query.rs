@@ -8,13 +8,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// A request to be explained.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct ExplainQuery {
+pub struct ExplainQuery {
     /// The request.
-    pub(crate) head: RequestHead,
+    pub head: RequestHead,
     /// The id of a route to tell about in any case.
-    pub(crate) route: Option<String>,
+    pub route: Option<String>,
     /// The name of the consumer that makes the request.
-    pub(crate) consumer: Option<String>,
+    pub consumer: Option<String>,
 }
 
 /// What a query may hold. Each once, but for `header`.
@@ -22,7 +22,7 @@ const PARAMETERS: &str = "url, host, method, header, client, server, sni, route 
 
 impl ExplainQuery {
     /// Of a query as it came; an error is a sentence for the user.
-    pub(crate) fn parse(query: &str) -> Result<ExplainQuery, String> {
+    pub fn parse(query: &str) -> Result<ExplainQuery, String> {
         let (mut url, mut host, mut method) = (None, None, None);
         let (mut client, mut server, mut sni, mut route, mut consumer) = (None, None, None, None, None);
         let mut headers = Vec::new();

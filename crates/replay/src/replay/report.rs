@@ -1,7 +1,7 @@
 //! What replaying a log came to, as text and as JSON.
 
 use super::comparison::{Change, Comparison, Example, MissingField, OtherPlugins, Reason, Side};
-use crate::explaining::explanation::counted;
+use crate::explain::explanation::counted;
 use serde::Serialize;
 use std::path::Path;
 
@@ -10,7 +10,7 @@ const CHANGES_SHOWN_MAX: usize = 50;
 
 /// The answer.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub struct Report {
     /// The log.
     file: String,
     /// The configuration that is served now.
@@ -25,12 +25,12 @@ impl Report {
     }
 
     /// Whether every request takes the route it took.
-    pub(crate) fn changes_nothing(&self) -> bool {
+    pub fn changes_nothing(&self) -> bool {
         self.found.same == self.found.requests
     }
 
     /// For people.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut out = String::new();
         let (file, against) = (&self.file, &self.against);
         let requests = many(self.found.requests, "request");

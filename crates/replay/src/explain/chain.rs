@@ -11,12 +11,12 @@ use stillgate_route::{Lookup, Request, Told, Variable, VarsVerdict};
 
 /// The plugins of one request.
 #[derive(Debug, Default)]
-pub(crate) struct ExplainedChain {
+pub struct ExplainedChain {
     runs: Vec<Run>,
     /// By `_meta.disable`, or because they are ignored.
     left_out: Vec<Arc<Entry>>,
     /// Why it may not be the whole truth.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 /// An entry, and whether it runs.
@@ -40,7 +40,7 @@ enum Asker<'a> {
 }
 
 /// The consumer of a name, if one was given. An error is a sentence for the user.
-pub(crate) fn consumer<'a>(config: &'a Config, name: Option<&str>) -> Result<Option<&'a Consumer>, String> {
+pub fn consumer<'a>(config: &'a Config, name: Option<&str>) -> Result<Option<&'a Consumer>, String> {
     let Some(name) = name else { return Ok(None) };
     let consumers = &config.plugins.consumers;
     let found: Option<Attached> = consumers.named(name);
@@ -49,7 +49,7 @@ pub(crate) fn consumer<'a>(config: &'a Config, name: Option<&str>) -> Result<Opt
 
 /// For programs: the plugins that requests of a route go through, in the order they run, and those that are left out. A
 /// consumer's own are not among them.
-pub(crate) fn of_route(config: &Config, route: &Route) -> (Value, Value) {
+pub fn of_route(config: &Config, route: &Route) -> (Value, Value) {
     let global = &*config.plugins.global;
     let empty = Chain::default();
     let own = route.chain.as_deref().unwrap_or(&empty);
@@ -66,7 +66,7 @@ pub(crate) fn of_route(config: &Config, route: &Route) -> (Value, Value) {
 
 impl ExplainedChain {
     /// Those of a request that `route` takes, from which it captures `params`, and `consumer` makes.
-    pub(crate) fn new(
+    pub fn new(
         config: &Config,
         (route, params): (Option<&Route>, &[(String, String)]),
         consumer: Option<&Consumer>,
@@ -130,7 +130,7 @@ impl ExplainedChain {
     }
 
     /// For people.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut out = String::new();
         if !self.runs.is_empty() {
             out.push_str("plugins, in each phase in this order:\n");
@@ -161,7 +161,7 @@ impl ExplainedChain {
     }
 
     /// For programs: what runs, and what is left out.
-    pub(crate) fn json(&self) -> (Value, Value) {
+    pub fn json(&self) -> (Value, Value) {
         let run = |run: &Run| {
             let mut shown = shown(&run.entry, run.is_global);
             shown["runs"] = json!(run.filter.holds);

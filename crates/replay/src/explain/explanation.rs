@@ -5,20 +5,20 @@
 
 use super::chain::ExplainedChain;
 use super::request_head::{Buffers, RequestHead};
-use crate::configuration::reads::{each_field, variable_of};
+use crate::fields_read::{each_field, variable_of};
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 use std::sync::Arc;
 use stillgate_admin::MASK;
-use stillgate_config::secret_fields::is_secret_variable;
+use stillgate_config::secret_fields::{is_secret_field, masked_expression};
 use stillgate_config::{Config, Host, Route, Target, Upstream};
 use stillgate_plugin::Consumer;
 use stillgate_proxy::Plan;
 use stillgate_route::path::PathError;
-use stillgate_route::{Candidate, Explanation, Reason, Stand, Told, Variable, Verdict};
+use stillgate_route::{Candidate, Explanation, Reason, RouteMatch, Stand, Told, Variable, Verdict};
 
 /// What became of a request.
-pub(crate) struct Answer<'a> {
+pub struct Answer<'a> {
     config: &'a Config,
     /// An error: a path that no route may be chosen by. The gateway answers such a request 400.
     explained: Result<(Explanation, ExplainedChain), PathError>,
@@ -32,7 +32,7 @@ const EXPRESSION_CHARS_MAX: usize = 2000;
 impl<'a> Answer<'a> {
     /// Asks the plan, which was built from `config`; `route`: the id of a route to tell about in any case.
     /// `consumer`: who makes the request.
-    pub(crate) fn new(
+    pub fn new(
         plan: &Plan,
         config: &'a Config,
         head: &RequestHead,
@@ -64,7 +64,7 @@ impl<'a> Answer<'a> {
     }
 
     /// For people.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let (explanation, chain) = match &self.explained {
             Ok(explained) => explained,
             Err(error) => return format!("no route is sought; the request is answered 400: {error}\n"),
@@ -116,8 +116,8 @@ impl<'a> Answer<'a> {
         out
     }
 
-    /// For programs.
-    pub(crate) fn json(&self) -> Value {
+    /// For programs. `sees_secrets`: whether what conditions compare with is shown even if it may be a secret.
+    pub fn json(&self, sees_secrets: bool) -> Value {
         let (explanation, chain) = match &self.explained {
             Ok(explained) => explained,
             Err(error) => return json!({"status": 400, "reason": error.to_string()}),
@@ -125,18 +125,18 @@ impl<'a> Answer<'a> {
         let params: Map<String, Value> =
             explanation.params.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
         let (plugins, left_out) = chain.json();
-        json!({
+        let mut answer = json!({
             "status": explanation.chosen.is_none().then_some(404),
-            "route": explanation.chosen.as_ref().map(|chosen| self.route_json(chosen)),
+            "route": explanation.chosen.as_ref().map(|chosen| self.route_json(chosen, sees_secrets)),
             "params": params,
             "upstream": explanation.chosen.as_ref().map(|chosen| {
                 upstream_of(self.config, &self.config.routes[chosen.route].target)
             }),
             "plugins": plugins,
             "plugins_left_out": left_out,
-            "ruled_out": self.reasons_json(&explanation.ruled_out),
+            "ruled_out": self.reasons_json(&explanation.ruled_out, sees_secrets),
             "omitted": explanation.omitted,
-            "missed": self.reasons_json(&explanation.missed),
+            "missed": self.reasons_json(&explanation.missed, sees_secrets),
             "missed_omitted": explanation.missed_omitted,
             "notes": self.notes,
             "asked": explanation.asked.as_ref().map(|(id, verdict)| {
@@ -149,13 +149,17 @@ impl<'a> Answer<'a> {
                     },
                 })
             }),
-        })
+        });
+        if !sees_secrets {
+            hide_conditions(&mut answer);
+        }
+        answer
     }
 
-    fn reasons_json(&self, candidates: &[(Candidate, Reason)]) -> Vec<Value> {
+    fn reasons_json(&self, candidates: &[(Candidate, Reason)], sees_secrets: bool) -> Vec<Value> {
         let told = |(candidate, reason): &(Candidate, Reason)| {
             json!({
-                "route": self.route_json(candidate),
+                "route": self.route_json(candidate, sees_secrets),
                 "reason": reason.text,
                 "predicates": predicates_json(reason),
             })
@@ -163,10 +167,16 @@ impl<'a> Answer<'a> {
         candidates.iter().map(told).collect()
     }
 
-    fn route_json(&self, candidate: &Candidate) -> Value {
+    fn route_json(&self, candidate: &Candidate, sees_secrets: bool) -> Value {
         let mut route = json!({"id": candidate.id, "line": self.line_of(candidate)});
         match &candidate.stand {
-            Stand::Expression { text } => route["expression"] = json!(shortened(text)),
+            Stand::Expression { text } => {
+                let masked = match &self.config.routes[candidate.route].spec.takes {
+                    RouteMatch::Expression(expression) if !sees_secrets => Some(masked_expression(expression, MASK)),
+                    _ => None,
+                };
+                route["expression"] = json!(shortened(masked.as_ref().unwrap_or(text)));
+            }
             Stand::Uri { host, path, .. } => {
                 route["host"] = json!(host);
                 route["path"] = json!(path);
@@ -177,7 +187,7 @@ impl<'a> Answer<'a> {
 }
 
 /// For programs: where requests go, or why they go nowhere.
-pub(crate) fn upstream_of(config: &Config, target: &Target) -> Value {
+pub fn upstream_of(config: &Config, target: &Target) -> Value {
     match upstream(config, target) {
         Ok(upstream) => json!({"id": upstream.key, "nodes": nodes(upstream)}),
         Err(reason) => json!({"unavailable": reason}),
@@ -246,12 +256,12 @@ fn predicates_json(reason: &Reason) -> Vec<Value> {
 }
 
 /// Puts a mask in the place of conditions on what may be a secret, in what is told of each route.
-pub(crate) fn hide_conditions(told: &mut Value) {
+fn hide_conditions(told: &mut Value) {
     match told {
         Value::Array(items) => items.iter_mut().for_each(hide_conditions),
         Value::Object(fields) => {
             let predicates = fields.get_mut("predicates").and_then(Value::as_array_mut).into_iter().flatten();
-            let is_secret = |told: &&mut Value| told["field"].as_str().is_some_and(is_secret_variable);
+            let is_secret = |told: &&mut Value| told["field"].as_str().is_some_and(is_secret_field);
             let hidden: Vec<Value> = predicates.filter(is_secret).map(|told| told["predicate"].take()).collect();
             for name in ["reason", "verdict"] {
                 if let Some(Value::String(text)) = fields.get_mut(name) {
@@ -292,7 +302,7 @@ fn nodes(upstream: &Upstream) -> Vec<String> {
 }
 
 /// A number of things in words; `None`: there are none.
-pub(crate) fn counted(count: usize, what: &str) -> Option<String> {
+pub fn counted(count: usize, what: &str) -> Option<String> {
     match count {
         0 => None,
         1 => Some(format!("1 {what}")),

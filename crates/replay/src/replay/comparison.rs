@@ -13,7 +13,7 @@ const CHANGES_MAX: usize = 1000;
 
 /// What became of requests.
 #[derive(Debug, Serialize)]
-pub(crate) struct Comparison {
+pub struct Comparison {
     /// All that were read.
     pub(super) requests: u64,
     /// Take the same route, or none in both.
@@ -114,7 +114,7 @@ pub(super) struct MissingField {
 
 impl Comparison {
     /// Queries may have keys in them, which an answer to somebody else must not have.
-    pub(crate) fn without_queries(mut self) -> Comparison {
+    pub fn without_queries(mut self) -> Comparison {
         let of_changes = self.changes.iter_mut().flat_map(|change| &mut change.examples);
         let of_plugins = self.plugin_changes.iter_mut().flat_map(|change| &mut change.examples);
         for Example { uri, .. } in of_changes.chain(of_plugins) {

@@ -5,15 +5,15 @@ use std::net::{IpAddr, SocketAddr};
 
 /// `METHOD http://host[:port]/path[?query]`, or `METHOD /path` with the host in a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RequestLine {
+pub struct RequestLine {
     /// As written.
-    pub(crate) method: String,
+    pub method: String,
     /// `http` or `https`.
-    pub(crate) scheme: String,
+    pub scheme: String,
     /// With its port where one is written; `None`: not given.
-    pub(crate) authority: Option<String>,
+    pub authority: Option<String>,
     /// Path and query; begins with `/`.
-    pub(crate) target: String,
+    pub target: String,
 }
 
 impl std::str::FromStr for RequestLine {
@@ -31,7 +31,7 @@ impl std::str::FromStr for RequestLine {
 
 impl RequestLine {
     /// Of a method and an absolute URL, or a path; else says what is wrong.
-    pub(crate) fn new(method: &str, url: &str) -> Result<RequestLine, String> {
+    pub fn new(method: &str, url: &str) -> Result<RequestLine, String> {
         if method.is_empty() || !method.bytes().all(is_token_byte) {
             return Err(format!("\"{method}\" is not a method"));
         }
@@ -70,9 +70,11 @@ impl RequestLine {
 
 /// `192.0.2.1`, `2001:db8::1`, `192.0.2.1:5000` or `[2001:db8::1]:5000`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Client {
-    pub(crate) address: IpAddr,
-    pub(crate) port: Option<u16>,
+pub struct Client {
+    /// Where the request comes from.
+    pub address: IpAddr,
+    /// The client's port, where it is known.
+    pub port: Option<u16>,
 }
 
 impl std::str::FromStr for Client {
@@ -92,11 +94,11 @@ impl std::str::FromStr for Client {
 
 /// One `name: value`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Header {
+pub struct Header {
     /// As written.
-    pub(crate) name: String,
+    pub name: String,
     /// Without the blanks around it.
-    pub(crate) value: String,
+    pub value: String,
 }
 
 impl std::str::FromStr for Header {
@@ -113,7 +115,7 @@ impl std::str::FromStr for Header {
 }
 
 /// RFC 9110 section 5.6.2.
-pub(crate) fn is_token_byte(byte: u8) -> bool {
+pub fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 

@@ -3,7 +3,7 @@
 //! Routes are the same where their ids are.
 
 use super::plugins::Difference;
-use crate::explaining::request_head::RequestHead;
+use crate::explain::request_head::RequestHead;
 use std::collections::HashMap;
 use stillgate_config::{Config, Route};
 

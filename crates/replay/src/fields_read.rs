@@ -1,4 +1,4 @@
-//! What routes read of requests, by the names of variables: what a log has to hold, and who explains a request to be told.
+//! The fields of requests that routes read, by the names of variables: a log has to hold them, and an explanation needs them.
 
 use stillgate_route::condition::{Condition, Field};
 use stillgate_route::{RouteMatch, RouteSpec, Variable};

@@ -3,7 +3,7 @@
 //! A route that reads a field which was not recorded sees it absent, so that the answer may be wrong. Lines that hold the
 //! same fields are counted together, so that a line costs one look-up, however many fields routes read.
 
-use crate::configuration::reads::{each_field, variable_of};
+use crate::fields_read::{each_field, variable_of};
 use std::collections::{HashMap, HashSet};
 use stillgate_config::Config;
 use stillgate_route::Variable;
@@ -59,13 +59,13 @@ pub(super) struct Held {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
     /// As routes have it.
-    pub(crate) field: String,
+    pub field: String,
     /// What the access log would call it.
-    pub(crate) key: String,
+    pub key: String,
     /// How many routes, of both configurations together, read it.
-    pub(crate) routes: usize,
+    pub routes: usize,
     /// How many lines lack it.
-    pub(crate) lines: u64,
+    pub lines: u64,
 }
 
 impl Needs {

@@ -13,33 +13,33 @@ use stillgate_wire::split_authority;
 
 /// What is known of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RequestHead {
+pub struct RequestHead {
     /// As written; case counts.
-    pub(crate) method: String,
+    pub method: String,
     /// `http` or `https`.
-    pub(crate) scheme: String,
+    pub scheme: String,
     /// Host and port, wherever they were written; empty: none.
-    pub(crate) authority: String,
+    pub authority: String,
     /// Path and query.
-    pub(crate) target: String,
+    pub target: String,
     /// Name and value of each header field but `Host`, in order.
-    pub(crate) headers: Vec<(String, String)>,
+    pub headers: Vec<(String, String)>,
     /// After trusted proxies were believed.
-    pub(crate) client: IpAddr,
+    pub client: IpAddr,
     /// Variables that are known though what they come from is not: of the connection, single cookies and arguments.
-    pub(crate) known: Vec<(Variable, String)>,
+    pub known: Vec<(Variable, String)>,
 }
 
 /// Memory that requests reuse.
 #[derive(Debug, Default)]
-pub(crate) struct Buffers {
+pub struct Buffers {
     path: Vec<u8>,
     host: Vec<u8>,
 }
 
 impl RequestHead {
     /// A request for nothing in particular, from nobody.
-    pub(crate) fn new(client: IpAddr) -> RequestHead {
+    pub fn new(client: IpAddr) -> RequestHead {
         RequestHead {
             method: "GET".to_owned(),
             scheme: "http".to_owned(),
@@ -53,7 +53,7 @@ impl RequestHead {
 
     /// Takes over header fields. A `Host` among them counts unless the host is known already: in an absolute-form request
     /// the URL's counts and not the header's (RFC 9112 section 3.2.2).
-    pub(crate) fn add_headers(&mut self, headers: impl IntoIterator<Item = (String, String)>) {
+    pub fn add_headers(&mut self, headers: impl IntoIterator<Item = (String, String)>) {
         for (name, value) in headers {
             if !name.eq_ignore_ascii_case("host") {
                 self.headers.push((name, value));
@@ -64,18 +64,18 @@ impl RequestHead {
     }
 
     /// The client's port.
-    pub(crate) fn set_client_port(&mut self, port: u16) {
+    pub fn set_client_port(&mut self, port: u16) {
         self.known.push((Variable::RemotePort, port.to_string()));
     }
 
     /// Of every connection, and yet not known of this one.
-    pub(crate) fn not_known(&self) -> impl Iterator<Item = Variable> {
+    pub fn not_known(&self) -> impl Iterator<Item = Variable> {
         let of_connections = [Variable::RemotePort, Variable::ServerAddr, Variable::ServerPort];
         of_connections.into_iter().filter(|variable| self.known(variable).is_none())
     }
 
     /// Why no such request reaches a route: it would be refused before one is looked for. A sentence for the user.
-    pub(crate) fn flaw(&self) -> Option<String> {
+    pub fn flaw(&self) -> Option<String> {
         let RequestHead { method, scheme, authority, target, .. } = self;
         if method.is_empty() || !method.bytes().all(is_token_byte) {
             return Some(format!("\"{}\" is not a method", method.escape_debug()));
@@ -101,7 +101,7 @@ impl RequestHead {
     }
 
     /// Whether it asks for no path: `OPTIONS *` and `CONNECT host:port`, which no route takes.
-    pub(crate) fn is_unrouted(&self) -> bool {
+    pub fn is_unrouted(&self) -> bool {
         match self.method.as_str() {
             "OPTIONS" => self.target == "*",
             "CONNECT" => !self.target.starts_with('/') && split_authority(self.target.as_bytes()).is_some(),
@@ -110,14 +110,14 @@ impl RequestHead {
     }
 
     /// Our address of the connection.
-    pub(crate) fn set_server(&mut self, server: SocketAddr) {
+    pub fn set_server(&mut self, server: SocketAddr) {
         self.known.push((Variable::ServerAddr, server.ip().to_string()));
         self.known.push((Variable::ServerPort, server.port().to_string()));
     }
 
     /// The server name of the TLS handshake: the one given, where it is empty none, else that of a client which connects to the
     /// host it asks for. An error is a sentence for the user.
-    pub(crate) fn set_sni(&mut self, given: Option<&str>) -> Result<(), String> {
+    pub fn set_sni(&mut self, given: Option<&str>) -> Result<(), String> {
         if self.scheme != "https" {
             return match given {
                 Some(_) => Err("only a request through TLS has a server name; write the URL with https://".to_owned()),
@@ -143,11 +143,7 @@ impl RequestHead {
     }
 
     /// Calls `then` with what routes are matched against; fails where the path has no normal form.
-    pub(crate) fn with_request<R>(
-        &self,
-        buffers: &mut Buffers,
-        then: impl FnOnce(&Request<'_>) -> R,
-    ) -> Result<R, PathError> {
+    pub fn with_request<R>(&self, buffers: &mut Buffers, then: impl FnOnce(&Request<'_>) -> R) -> Result<R, PathError> {
         let path = normalise(target_path(self.target.as_bytes()).0, &mut buffers.path)?;
         let host = canonical_host(self.authority.as_bytes(), &mut buffers.host);
         let vars = Vars { head: self, host, path };

@@ -1,9 +1,16 @@
 //! The lines of a log, one at a time and bounded, whatever the file holds.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 
 /// Longest line that is looked at. Longer ones are passed over, and told.
 pub(super) const LINE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Bytes in which a line has to end that is too long to be looked at. What goes on without any end, as `/dev/zero`, is no
+/// log.
+const LINE_END_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Lines among which there has to be a request. What goes on without one, as the output of `yes`, is no log.
+pub(super) const LINES_WITHOUT_REQUEST_MAX: u64 = 1_000_000;
 
 const BUFFER_BYTES: usize = 256 * 1024;
 
@@ -49,7 +56,12 @@ impl<R: Read> Lines<R> {
         self.bytes += read as u64;
         let is_whole = self.line.ends_with(b"\n");
         if read > LINE_BYTES_MAX && !is_whole {
-            self.bytes += self.file.skip_until(b'\n')? as u64;
+            let skipped = self.file.by_ref().take(LINE_END_BYTES_MAX).skip_until(b'\n')? as u64;
+            if skipped == LINE_END_BYTES_MAX {
+                let why = format!("line {} has no end within 64 MiB, so this is not a log", self.number);
+                return Err(io::Error::new(ErrorKind::InvalidData, why));
+            }
+            self.bytes += skipped;
             return Ok(Some((self.number, Line::TooLong)));
         }
         let text = match self.number {
@@ -69,6 +81,13 @@ impl<R: Read> Lines<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_without_an_end_is_an_error() {
+        let mut lines = Lines::new(b"a\n".chain(io::repeat(0)));
+        assert_eq!(lines.next().unwrap(), Some((1, Line::Text(b"a"))));
+        assert_eq!(lines.next().unwrap_err().to_string(), "line 2 has no end within 64 MiB, so this is not a log");
+    }
 
     #[test]
     fn lines_of_any_file() {

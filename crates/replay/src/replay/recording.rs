@@ -1,28 +1,31 @@
 //! The requests of a log, to run them instead of routing them.
 
-use super::lines::{Line, Lines};
+use super::lines::{LINES_WITHOUT_REQUEST_MAX, Line, Lines};
 use super::needs::Needs;
 use super::recorded::Reader;
-use super::{ReplayError, RequestHead};
+use super::{ReplayError, ReplayFailure, RequestHead};
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 /// Reads logs.
-pub(crate) struct Recording;
+pub struct Recording;
 
 impl Recording {
     /// The first requests of a log, with all header fields that it holds.
-    pub(crate) fn read(log: &Path, requests_max: usize) -> Result<Vec<RequestHead>, ReplayError> {
-        let unreadable = |error| ReplayError::Unreadable { log: log.to_owned(), error };
+    pub fn read(log: &Path, requests_max: usize) -> Result<Vec<RequestHead>, ReplayError> {
+        let unreadable = |error| ReplayFailure::Unreadable(error).of(log);
         let mut lines = Lines::new(File::open(log).map_err(unreadable)?);
         if lines.are_compressed().map_err(unreadable)? {
-            return Err(ReplayError::Compressed { log: log.to_owned() });
+            return Err(ReplayFailure::Compressed.of(log));
         }
         let mut reader = Reader::new(Needs::default(), [].iter());
         let (mut heads, mut wrong) = (Vec::new(), None);
         while let Some((number, line)) = lines.next().map_err(unreadable)? {
+            if number > LINES_WITHOUT_REQUEST_MAX && heads.is_empty() {
+                break;
+            }
             let Line::Text(text) = line else { continue };
             let mut head = RequestHead::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
             match reader.read(text, &mut head) {
@@ -38,8 +41,8 @@ impl Recording {
         }
         match (heads.is_empty(), wrong) {
             (false, _) => Ok(heads),
-            (true, Some((line, reason))) => Err(ReplayError::NoRequest { log: log.to_owned(), line, reason }),
-            (true, None) => Err(ReplayError::Empty { log: log.to_owned() }),
+            (true, Some((line, reason))) => Err(ReplayFailure::NoRequest(line, reason).of(log)),
+            (true, None) => Err(ReplayFailure::Empty.of(log)),
         }
     }
 }

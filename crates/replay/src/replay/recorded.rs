@@ -3,8 +3,8 @@
 //! A value that is null was recorded as absent; a key that is not there was not recorded, which `needs` counts.
 
 use super::needs::{Held, Missing, Needs};
-use crate::explaining::request_head::RequestHead;
-use crate::explaining::request_line::RequestLine;
+use crate::explain::request_head::RequestHead;
+use crate::explain::request_line::RequestLine;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};

@@ -17,12 +17,12 @@ mod recording;
 mod report;
 mod tally;
 
-pub(crate) use comparison::Comparison;
-pub(crate) use recording::Recording;
-pub(crate) use report::Report;
+pub use comparison::Comparison;
+pub use recording::Recording;
+pub use report::Report;
 
-use crate::explaining::request_head::{Buffers, RequestHead};
-use lines::{Line, Lines};
+use crate::explain::request_head::{Buffers, RequestHead};
+use lines::{LINES_WITHOUT_REQUEST_MAX, Line, Lines};
 use needs::Needs;
 use recorded::{Reader, Taken};
 use std::fmt;
@@ -37,40 +37,49 @@ use tally::{Outcome, Tally};
 
 /// The log's name where it is read from there.
 const STANDARD_INPUT: &str = "-";
-/// How often progress is told.
+/// How often progress is shown.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// The clock is looked at only every so many lines.
 const LINES_PER_LOOK: u64 = 4096;
 
-/// A log that cannot be replayed.
+/// Why a log cannot be replayed.
 #[derive(Debug)]
-pub(crate) enum ReplayError {
-    /// It cannot be read.
-    Unreadable { log: PathBuf, error: io::Error },
-    /// It is compressed.
-    Compressed { log: PathBuf },
+pub struct ReplayError {
+    log: PathBuf,
+    reason: ReplayFailure,
+}
+
+#[derive(Debug)]
+enum ReplayFailure {
+    Unreadable(io::Error),
+    Compressed,
     /// It has no line, so that nothing would be compared.
-    Empty { log: PathBuf },
-    /// It has lines, but none holds a request.
-    NoRequest { log: PathBuf, line: u64, reason: String },
+    Empty,
+    /// It has lines, but none holds a request. The first of them, and why it holds none.
+    NoRequest(u64, String),
+}
+
+impl ReplayFailure {
+    fn of(self, log: &Path) -> ReplayError {
+        ReplayError { log: log.to_owned(), reason: self }
+    }
 }
 
 impl fmt::Display for ReplayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ReplayError::Unreadable { log, error } => write!(f, "cannot read {}: {error}", log.display()),
-            ReplayError::Compressed { log } => {
-                let log = log.display();
+        let log = self.log.display();
+        match &self.reason {
+            ReplayFailure::Unreadable(error) => write!(f, "cannot read {log}: {error}"),
+            ReplayFailure::Compressed => {
                 write!(f, "{log} is compressed with gzip; uncompress it: zcat {log} | stillgate check … --requests -")
             }
-            ReplayError::Empty { log } => {
-                write!(f, "{}: it is empty, so nothing was compared; was it rotated just now?", log.display())
+            ReplayFailure::Empty => {
+                write!(f, "{log}: it is empty, so nothing was compared; was it rotated just now?")
             }
-            ReplayError::NoRequest { log, line, reason } => write!(
+            ReplayFailure::NoRequest(line, reason) => write!(
                 f,
-                "{}: no line holds a request, e.g. line {line}: {reason}; \
-                 it takes one JSON object a line, as gateway.access_log writes them with `format: json`",
-                log.display()
+                "{log}: no line holds a request, e.g. line {line}: {reason}; \
+                 it takes one JSON object a line, as gateway.access_log writes them with `format: json`"
             ),
         }
     }
@@ -80,14 +89,16 @@ impl std::error::Error for ReplayError {}
 
 /// A configuration, and its compiled routes.
 #[derive(Clone, Copy)]
-pub(crate) struct Routed<'a> {
-    pub(crate) config: &'a Config,
-    pub(crate) matcher: &'a Matcher,
+pub struct Routed<'a> {
+    /// The whole configuration.
+    pub config: &'a Config,
+    /// Its routes, compiled.
+    pub matcher: &'a Matcher,
 }
 
-/// Replays a log through what is served now, of the file `old.0`, and what is to be.
-pub(crate) fn run(log: &Path, old: (&Path, Routed<'_>), new: Routed<'_>) -> Result<Report, ReplayError> {
-    let unreadable = |error| ReplayError::Unreadable { log: log.to_owned(), error };
+/// Replays a log through the configuration of the file `old.0`, which is served now, and the next one.
+pub fn run(log: &Path, old: (&Path, Routed<'_>), new: Routed<'_>) -> Result<Report, ReplayError> {
+    let unreadable = |error| ReplayFailure::Unreadable(error).of(log);
     let (file, bytes): (Box<dyn Read>, _) = if log == Path::new(STANDARD_INPUT) {
         (Box::new(io::stdin().lock()), None)
     } else {
@@ -100,26 +111,29 @@ pub(crate) fn run(log: &Path, old: (&Path, Routed<'_>), new: Routed<'_>) -> Resu
     let mut replay = Replay::new(old, new);
     let mut lines = Lines::new(file);
     if lines.are_compressed().map_err(unreadable)? {
-        return Err(ReplayError::Compressed { log: log.to_owned() });
+        return Err(ReplayFailure::Compressed.of(log));
     }
     while let Some((number, line)) = lines.next().map_err(unreadable)? {
         replay.take(number, &line);
         if number.is_multiple_of(LINES_PER_LOOK) {
             progress.look(number, lines.bytes());
         }
+        if number >= LINES_WITHOUT_REQUEST_MAX && replay.tally.requests() == 0 {
+            break;
+        }
     }
     progress.end();
     if let Some((line, reason)) = replay.tally.nothing_but_unreadable() {
-        return Err(ReplayError::NoRequest { log: log.to_owned(), line, reason });
+        return Err(ReplayFailure::NoRequest(line, reason).of(log));
     }
     if replay.tally.requests() == 0 {
-        return Err(ReplayError::Empty { log: log.to_owned() });
+        return Err(ReplayFailure::Empty.of(log));
     }
     Ok(Report::new(log, old_file, replay.into_comparison()))
 }
 
 /// Replays lines that are in memory.
-pub(crate) fn run_lines<'a>(lines: impl Iterator<Item = &'a [u8]>, old: Routed<'_>, new: Routed<'_>) -> Comparison {
+pub fn run_lines<'a>(lines: impl Iterator<Item = &'a [u8]>, old: Routed<'_>, new: Routed<'_>) -> Comparison {
     let mut replay = Replay::new(old, new);
     for (number, line) in (1..).zip(lines) {
         replay.take(number, &Line::Text(line));
