@@ -1,7 +1,8 @@
-//! Does one thing of the metrics a given number of times, for counting instructions: `icount_metrics N CASE`.
+//! Performs one operation of the metrics N times, for counting instructions: `icount_metrics N CASE`.
 //!
-//! Run with two values of N, the difference divided by that of N is one of it. It prints nothing, and does the same on every
-//! run. The suite of nights copies it into older commits, so it asks for nothing that they lack.
+//! Run with two values of N, the difference of the counts divided by that of N is the cost of one operation. It prints
+//! nothing, and does the same on every run. The nightly suite copies it into older commits, so it uses nothing that
+//! they lack.
 
 #![allow(clippy::unwrap_used, reason = "an example may stop at the first error")]
 
@@ -13,11 +14,11 @@ use stillgate_metrics::{
     Buckets, Collector, CollectorOptions, Declared, Family, Handle, Kind, Options, Process, Registry, Writer,
 };
 
-/// Of the counter.
+/// Series of the counter.
 const SERIES: usize = 1000;
 const BOUNDS: [f64; 6] = [0.001, 0.005, 0.025, 0.1, 0.5, 2.5];
 
-/// The time that nothing here depends on.
+/// An arbitrary time; nothing here depends on it.
 const NOW_MS: u64 = 1_700_000_000_000;
 
 fn main() -> ExitCode {
@@ -63,7 +64,7 @@ impl Metrics {
         let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
         let routes = (0..SERIES).map(|number| format!("route-{number}")).collect();
         let mut metrics = Metrics { counter, seconds, writer, collector, routes };
-        // What follows meets known series.
+        // All cases below meet known series.
         for number in 0..SERIES {
             metrics.series(number);
         }
@@ -77,7 +78,7 @@ impl Metrics {
         handle
     }
 
-    /// One more in a series that is at hand.
+    /// Adds one to a series that is at hand.
     fn add(&mut self, count: usize) {
         let handle = self.series(0);
         (0..count).for_each(|_| assert!(self.writer.add(black_box(handle), 1)));
@@ -90,7 +91,7 @@ impl Metrics {
         }
     }
 
-    /// One value into a histogram that is at hand.
+    /// Observes one value in a histogram that is at hand.
     fn observe(&mut self, count: usize) {
         let handle = self.writer.series(&self.seconds, &[b"route", b"200"]);
         for number in 0..count {
@@ -98,7 +99,7 @@ impl Metrics {
         }
     }
 
-    /// Writes all series down, of which one has changed.
+    /// Encodes all series, of which one has changed.
     fn scrape(&mut self, count: usize) {
         for number in 0..count {
             self.series(number);

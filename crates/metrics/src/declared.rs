@@ -1,7 +1,8 @@
-//! A declared family as its writers share it: its budget, which labels have collapsed, and what is known of each label.
+//! A declared family as its writers share it: its budget, its collapsed labels, and the estimated number of values of
+//! each label.
 //!
-//! Writers touch this where a label set is new to them, and not otherwise. All of it is atomics that any may change; the
-//! policy (`protocol::Policy`) gains labels one by one, and loses all of them when their values would fit again.
+//! Writers use this only when they meet a new label set. All of it is atomics that any writer may change; the policy
+//! (`protocol::Policy`) gains collapsed labels one by one, and drops all of them when their values would fit again.
 //!
 //! ```text
 //!  label sets   0 ─────────────────────────────── bound - reserve ──── bound - reserve / 4 ──── bound
@@ -9,9 +10,9 @@
 //!                                                  │ collapses            │ readers have folded by now
 //! ```
 //!
-//! When a label collapses, readers fold the series that differ in it only (`reader/folding.rs`), and the collector takes
-//! their label sets out of the budget. Until it has, new combinations of the other labels live on the reserve: twice as
-//! many as the other labels have been seen to combine to.
+//! When a label collapses, readers fold the series that differ only in it (`reader/folding.rs`), and the collector
+//! takes their label sets out of the budget. Until then, new combinations of the other labels use the reserve: twice as
+//! many as the combinations of the other labels that have been seen.
 
 use crate::family::{Family, LABELS_MAX};
 use crate::protocol::{self, Policy};
@@ -26,36 +27,36 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// The value of a label that has collapsed.
 pub const OTHER: &str = "__other__";
 
-/// For how long the label sets that come in have to fit in half of the budget before collapsed labels open again.
+/// How long the incoming label sets have to fit into half of the budget before collapsed labels open again.
 pub(crate) const REOPEN_MS: u64 = 10 * 60 * 1000;
-/// The part of the bound, as a shift, that a label's own values are beyond when it explodes: an eighth.
+/// A label explodes when its own values are more than this part of the bound, as a shift: an eighth.
 const EXPLODING_SHIFT: u32 = 3;
-/// The reserve as a part of the bound, at least (a sixteenth) and at most (half), as shifts.
+/// Smallest (a sixteenth) and largest (half) reserve as a part of the bound, as shifts.
 const RESERVE_SHIFTS: (u32, u32) = (4, 1);
 
-/// A family of this process, known to all its writers.
+/// A family of this process, shared by all its writers.
 pub struct Declared {
     /// Unique in the registry, from 0.
     pub(crate) id: u32,
     family: Family,
     pub(crate) shape: Shape,
-    /// Label sets over all writers.
+    /// Label sets, counted over all writers.
     pub(crate) sets: Sets,
     sets_max: u32,
     policy: AtomicU64,
-    /// Labels that have collapsed at any time, as far as they have opened again since.
+    /// Labels that collapsed at any time and have opened again since.
     ever: crate::sync::AtomicU32,
-    /// The generation of the policy by which the collector has counted label sets last.
+    /// The generation of the policy by which the collector last counted label sets.
     settled: AtomicU32,
-    /// What the reserve was when a label collapsed last.
+    /// The reserve when a label last collapsed.
     reserve: AtomicU32,
-    /// The values of each label.
+    /// The estimated number of values of each label.
     sketches: Box<[Sketch]>,
-    /// For each label, what all others combine to; those that have collapsed count as one value.
+    /// For each label, the combinations of all other labels; a collapsed label counts as one value.
     others: Box<[Sketch]>,
-    /// Label sets that were given while a label had collapsed, since `since_ms`.
+    /// Label sets given while a label had collapsed, since `since_ms`.
     given: Sketch,
-    /// When the present look at `given` began; only the collector uses it.
+    /// When the current observation of `given` began; only the collector uses it.
     since_ms: std::sync::atomic::AtomicU64,
 }
 
@@ -85,12 +86,12 @@ impl Declared {
         })
     }
 
-    /// As it was declared.
+    /// The family as declared.
     pub fn family(&self) -> &Family {
         &self.family
     }
 
-    /// Label sets that are counted against the budget.
+    /// Number of label sets that are counted against the budget.
     pub fn sets(&self) -> u32 {
         self.sets.count()
     }
@@ -105,32 +106,32 @@ impl Declared {
         self.sketches.iter().map(Sketch::estimate).collect()
     }
 
-    /// Of a label of this family: about how many distinct values it has had, and whether it has collapsed.
+    /// About how many distinct values a label of this family has had, and whether it has collapsed.
     pub(crate) fn about(&self, family: &str, label: &str) -> Option<(u64, bool)> {
         let index = self.family.labels.iter().position(|name| name == label).filter(|_| self.family.name == family)?;
         Some((self.sketches[index].estimate(), self.collapsed() & (1 << index) != 0))
     }
 
-    /// Bytes used beside the segments: the table of label sets, at most, and the sketches.
+    /// Bytes used besides the segments: the table of label sets, at most, and the sketches.
     pub(crate) fn bytes(&self) -> usize {
         self.sets.bytes().min(self.sets() as usize * 4096) + (2 * self.sketches.len() + 1) * size_of::<Sketch>()
     }
 
-    /// The policy that holds.
+    /// The current policy.
     pub(crate) fn policy(&self) -> Policy {
         protocol::policy(&self.policy)
     }
 
-    /// The labels in which readers fold what was there before a policy.
+    /// The labels in which readers fold the series that existed before a policy.
     pub(crate) fn folded(&self, policy: Policy) -> u32 {
         protocol::ever_collapsed(&self.ever, policy)
     }
 
-    /// Notes the values of a label set that was not seen before, by their hashes.
+    /// Records the values of a new label set, by their hashes.
     pub(crate) fn note(&self, hashes: impl Iterator<Item = u64>) {
         let collapsed = self.collapsed();
         let is_open = |label: usize| collapsed & (1 << label) == 0;
-        // Each label's part of a combination, so that one can be taken out of the sum.
+        // Each label's part of a combination, so that it can be taken out of the sum.
         let mut parts = [0u64; LABELS_MAX];
         for (label, (hash, part)) in hashes.zip(&mut parts).enumerate() {
             self.sketches[label].note(hash);
@@ -149,26 +150,26 @@ impl Declared {
     /// Whether one more label set fits under this policy.
     pub(crate) fn has_room(&self, policy: Policy) -> bool {
         let (sets, max) = (self.sets(), self.sets_max);
-        // No reserve is larger.
+        // The reserve is never larger than half.
         sets < max / 2 || sets < max.saturating_sub(self.reserve_of(policy))
     }
 
-    /// Label sets that are held back for what the labels combine to without the next that collapses.
+    /// Number of label sets reserved for the combinations of the labels that remain when the next one collapses.
     fn reserve_of(&self, policy: Policy) -> u32 {
         let Some(label) = self.widest(policy.collapsed) else { return 0 };
         if self.is_settled(policy) {
             let (least, most) = (self.sets_max >> RESERVE_SHIFTS.0, self.sets_max >> RESERVE_SHIFTS.1);
             return self.wished_reserve(label).clamp(least, most).max(1);
         }
-        // What was counted before the last label collapsed is still counted. Three quarters of what was held back are for what
-        // the others combine to, or until it is clear that the next label explodes, too.
+        // Label sets from before the last collapse are still counted. Three quarters of the reserve are for
+        // combinations of the other labels, or until it is clear that the next label explodes, too.
         let held = self.reserve.load(Relaxed);
         let explodes = self.sketches[label].estimate() > u64::from(self.sets_max >> EXPLODING_SHIFT);
         let wished = if explodes { self.wished_reserve(label).min(held / 4 * 3) } else { 0 };
         wished.max(held / 4).max(1)
     }
 
-    /// Twice what all labels but this one have been seen to combine to, with half as much for the error of the sketch.
+    /// Twice the combinations seen of all labels but this one, plus half as much for the error of the sketch.
     fn wished_reserve(&self, label: usize) -> u32 {
         u32::try_from(self.others[label].estimate().saturating_mul(5) / 2).unwrap_or(u32::MAX)
     }
@@ -178,7 +179,7 @@ impl Declared {
         self.settled.load(Relaxed) == policy.generation
     }
 
-    /// All label sets that were folded up to this generation have been taken out of the budget.
+    /// Records that all label sets folded up to this generation have been taken out of the budget.
     pub(crate) fn settle(&self, generation: u32) {
         self.settled.store(generation, Relaxed);
     }
@@ -188,8 +189,8 @@ impl Declared {
         (1u64 << self.family.labels.len()).wrapping_sub(1) as u32
     }
 
-    /// Collapses one more label than in `seen`: the one with the most distinct values. Where another writer has done so
-    /// meanwhile, theirs is enough. Returns the policy that now holds.
+    /// Collapses one more label than in `seen`: the one with the most distinct values. If another writer has done so in
+    /// the meantime, that is enough. Returns the policy that now holds.
     #[cold]
     pub(crate) fn collapse(&self, seen: Policy) -> Policy {
         let now = self.policy();
@@ -204,12 +205,13 @@ impl Declared {
                 self.others.iter().for_each(Sketch::reset);
                 next
             }
-            // Another writer was quicker. It may have reset the sketches before this one read them, so its reserve holds.
+            // Another writer was faster. It may have reset the sketches before this one read them, so its reserve
+            // holds.
             Err(next) => next,
         }
     }
 
-    /// Lets new values have series of their own again, where all that came in for some time would have fitted.
+    /// Lets new values have series of their own again, if all incoming label sets of some time would have fitted.
     pub(crate) fn reopen(&self, now_ms: u64) {
         let policy = self.policy();
         let begun_ms = self.since_ms.load(Relaxed);
@@ -227,7 +229,7 @@ impl Declared {
         self.since_ms.store(if policy.collapsed == 0 { 0 } else { now_ms }, Relaxed);
     }
 
-    /// The label that a shortage of the moment is to cost, without collapsing it for good.
+    /// The label to give up in a momentary shortage, without collapsing it for good.
     pub(crate) fn widest(&self, besides: u32) -> Option<usize> {
         let left = (0..self.sketches.len()).filter(|label| besides & (1 << label) == 0);
         left.max_by_key(|label| self.sketches[*label].estimate())

@@ -1,68 +1,69 @@
-//! What a family is declared as, checked once; everything behind it relies on that.
+//! Declarations of families, checked once; all later code relies on that.
 //!
 //! Names follow Prometheus' data model: `[a-zA-Z_:][a-zA-Z0-9_:]*` for families, without the colon for labels, `le` and
 //! names that begin with `__` reserved. Label *values* are any UTF-8 and are the business of `labels`.
 
 use std::fmt;
 
-/// Labels of one family; the collapse of labels is a bit mask.
+/// Most labels of one family; collapsed labels are a bit mask.
 pub const LABELS_MAX: usize = 32;
-/// Bytes of a family's or label's name.
+/// Longest name of a family or label.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Bytes of a help text.
+/// Longest help text.
 pub const HELP_BYTES_MAX: usize = 4096;
-/// Finite bounds of a classic histogram.
+/// Most finite bounds of a classic histogram.
 pub const BUCKETS_MAX: usize = 512;
-/// What the name of an internal family begins with.
+/// Prefix of the names of internal families.
 pub const INTERNAL_PREFIX: &str = "__";
 /// The schemas of native histograms: a bucket's bound is `2^(2^-schema)` times the one before.
 pub const NATIVE_SCHEMAS: std::ops::RangeInclusive<i8> = -4..=8;
-/// Buckets of each sign that a native histogram may ask for.
+/// Most buckets of each sign that a native histogram may have.
 pub const NATIVE_BUCKETS_MAX: u16 = 320;
-/// With fewer not every number there is would fit, however coarse the schema.
+/// With fewer, some numbers would not fit, however coarse the schema is.
 pub const NATIVE_BUCKETS_MIN: u16 = 136;
 
-/// One family, as declared. Two that compare equal are the same family.
+/// One family, as declared. Two values that compare equal are the same family.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Family {
-    /// As exposed in the text format; a counter ends in `_total`, unless older dashboards want another name. One that begins
-    /// with [`INTERNAL_PREFIX`] is internal: it is read by programs of the process, and never exposed.
+    /// Name in the text format; a counter ends in `_total`, unless older dashboards need another name. A name that
+    /// begins with [`INTERNAL_PREFIX`] is internal: it is read by programs of the process, and never exposed.
     pub name: String,
-    /// One sentence for people.
+    /// One sentence of description.
     pub help: String,
     /// OpenMetrics' unit: the name's last part (before `_total`), or empty.
     pub unit: String,
-    /// What its series are.
+    /// Type of its series.
     pub kind: Kind,
     /// Label names, in the order in which values are given.
     pub labels: Vec<String>,
-    /// Whether its counters or buckets may carry exemplars; they cost 192 bytes each.
+    /// Whether its counters or buckets may carry exemplars, which cost 192 bytes each.
     pub exemplars: bool,
 }
 
-/// What the series of a family are.
+/// The type of a family's series.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Kind {
-    /// Only grows, by whole numbers; 64 bits, exact.
+    /// Only grows, by integers; 64 bits, exact.
     Counter,
     /// Only grows, by any amount.
     FloatCounter,
     /// Goes up and down.
     Gauge(Merge),
-    /// Always 1; what it tells is in its labels.
+    /// Always 1; its information is in its labels.
     Info,
     /// Counts observations by size.
     Histogram(Buckets),
 }
 
-/// What several writers' values of one gauge come to.
+/// How several writers' values of one gauge are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Merge {
     /// Their sum.
     Sum,
-    /// Their sum, in which what an ended process set stays: for what only grows and is a gauge by contract.
+    /// Their sum, which includes the last values of ended processes: for a gauge that only grows and is a gauge by
+    /// contract.
     Total,
-    /// The one that was set last.
+    /// The value that was set last.
     Last,
     /// The largest.
     Max,
@@ -71,7 +72,7 @@ pub enum Merge {
 /// The buckets of a histogram: classic, native or both.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Buckets {
-    /// Finite upper bounds, ascending, `+Inf` not among them. Empty: only native.
+    /// Finite upper bounds, ascending, without `+Inf`. Empty: only native buckets.
     pub classic: Vec<f64>,
     /// Exponential buckets, for the protobuf format.
     pub native: Option<Native>,
@@ -80,7 +81,7 @@ pub struct Buckets {
 /// Exponential buckets as Prometheus defines them (its native histograms, "sparse high-resolution histograms").
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Native {
-    /// The resolution to begin with, -4 to 8; halved when an observation would need more than `buckets_max`.
+    /// The initial resolution, -4 to 8; halved when an observation would need more than `buckets_max`.
     pub schema: i8,
     /// Observations not further from zero than this are in the zero bucket.
     pub zero_threshold: f64,
@@ -89,18 +90,18 @@ pub struct Native {
 }
 
 impl Default for Native {
-    /// As `client_golang` has it: factor 1.1 gives schema 3; 160 buckets.
+    /// The defaults of `client_golang`: factor 1.1 gives schema 3; 160 buckets.
     fn default() -> Self {
         Native { schema: 3, zero_threshold: 2.938_735_877_055_719e-39, buckets_max: 160 }
     }
 }
 
-/// Why a family cannot be declared.
+/// The reason why a family cannot be declared.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FamilyError {
-    /// Neither `[a-zA-Z_:][a-zA-Z0-9_:]*` nor short enough.
+    /// The name does not match `[a-zA-Z_:][a-zA-Z0-9_:]*`, or is too long.
     Name(String),
-    /// A help text of too many bytes.
+    /// The help text is too long.
     Help(String),
     /// The name does not end in its unit.
     Unit(String, String),
@@ -114,7 +115,7 @@ pub enum FamilyError {
     Buckets(String),
     /// A schema, threshold or number of native buckets out of range.
     Native(String),
-    /// As many families as there may be.
+    /// The limit on the number of families is reached.
     TooMany(String),
 }
 
@@ -124,34 +125,34 @@ impl fmt::Display for FamilyError {
             FamilyError::Name(name) => {
                 write!(
                     f,
-                    "{name:?} is no metric name; use letters, digits, '_' and ':', at most {NAME_BYTES_MAX} bytes"
+                    "{name:?} is not a metric name; use letters, digits, '_' and ':', at most {NAME_BYTES_MAX} bytes"
                 )
             }
             FamilyError::Help(name) => write!(f, "{name}: the help text is longer than {HELP_BYTES_MAX} bytes"),
             FamilyError::Unit(name, unit) => {
-                write!(f, "{name}: the name has to end in its unit, \"_{unit}\" (before \"_total\")")
+                write!(f, "{name}: the name must end in its unit, \"_{unit}\" (before \"_total\")")
             }
             FamilyError::Label(name, label) => {
                 write!(
                     f,
-                    "{name}: {label:?} is no label name; use letters, digits and '_', not \"le\" and no \"__\" in front"
+                    "{name}: {label:?} is not a label name; use letters, digits and '_', not \"le\" and not a leading \"__\""
                 )
             }
-            FamilyError::LabelTwice(name, label) => write!(f, "{name}: the label {label} is there twice"),
+            FamilyError::LabelTwice(name, label) => write!(f, "{name}: the label {label} is given twice"),
             FamilyError::Labels(name, count) => {
-                write!(f, "{name}: {count} labels are more than {LABELS_MAX}; leave some out")
+                write!(f, "{name}: {count} labels exceed the limit of {LABELS_MAX}; remove some")
             }
             FamilyError::Buckets(name) => {
                 write!(
                     f,
-                    "{name}: bounds have to be finite, ascending and at most {BUCKETS_MAX}; +Inf is added by itself"
+                    "{name}: bounds must be finite, ascending and at most {BUCKETS_MAX}; +Inf is added automatically"
                 )
             }
             FamilyError::Native(name) => write!(
                 f,
-                "{name}: a native histogram has a schema from -4 to 8, a threshold of 0 or more and {NATIVE_BUCKETS_MIN} to {NATIVE_BUCKETS_MAX} buckets"
+                "{name}: a native histogram needs a schema from -4 to 8, a threshold of 0 or more and {NATIVE_BUCKETS_MIN} to {NATIVE_BUCKETS_MAX} buckets"
             ),
-            FamilyError::TooMany(name) => write!(f, "{name}: there are too many families already"),
+            FamilyError::TooMany(name) => write!(f, "{name}: the limit on the number of families is reached"),
         }
     }
 }
@@ -159,7 +160,7 @@ impl fmt::Display for FamilyError {
 impl std::error::Error for FamilyError {}
 
 impl Family {
-    /// Says what is wrong with the declaration.
+    /// Checks the declaration and returns the first error.
     pub fn check(&self) -> Result<(), FamilyError> {
         let name = || self.name.clone();
         if !is_name(&self.name, true) {
@@ -194,13 +195,13 @@ impl Family {
         self.name.starts_with(INTERNAL_PREFIX)
     }
 
-    /// Whether OpenMetrics has no type for it: a counter there ends in `_total`.
+    /// Whether OpenMetrics has no type for it: a counter whose name does not end in `_total`.
     pub fn is_unknown_in_openmetrics(&self) -> bool {
         matches!(self.kind, Kind::Counter | Kind::FloatCounter) && !self.name.ends_with("_total")
     }
 
-    /// Whether the two can stand under one `# TYPE` line: all is equal but the labels, and the help text, which the next
-    /// release may say better.
+    /// Whether the two can share one `# TYPE` line: everything is equal but the labels, and the help text, which the
+    /// next release may improve.
     pub fn agrees_with(&self, other: &Family) -> bool {
         self.name == other.name && self.unit == other.unit && self.kind == other.kind
     }

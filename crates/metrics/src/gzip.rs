@@ -1,8 +1,8 @@
-//! One gzip member out of pieces that were deflated at different times.
+//! Assembles one gzip member from pieces that were deflated at different times.
 //!
 //! A response is one member, as curl and browsers do not read several. Each piece is deflated alone, with an empty
-//! window, and ends in a full flush, hence on a byte: so pieces can be kept and put together in any order, and one that
-//! did not change is never compressed again. What the pieces are, and keeping them, is the readers' business.
+//! window, and ends in a full flush, hence on a byte boundary: pieces can be cached and combined in any order, and one
+//! that did not change is never compressed again. The readers decide what a piece is, and cache them.
 //!
 //! ```text
 //! | HEADER | piece | piece | … | empty final block | CRC-32 of all | length of all |    (RFC 1951, RFC 1952)
@@ -10,31 +10,31 @@
 
 use flate2::{Compress, Compression, FlushCompress};
 
-/// How hard a piece is compressed, 1 to 9. Of pieces of 256 counter lines (27 KB), level 1 makes 12.5% in 29 µs, level 2
-/// 9.1% in 47 µs, level 6 7.9% in 95 µs: the processor, which also serves requests, is dearer than the local network.
+/// Compression level, 1 to 9. For pieces of 256 counter lines (27 KB), level 1 gives 12.5% in 29 µs, level 2 9.1% in 47
+/// µs, level 6 7.9% in 95 µs: the processor, which also serves requests, is dearer than the local network.
 pub const LEVEL: u32 = 1;
 
-/// What a member begins with: deflate, no flags, no time, unknown system.
+/// Header of a member: deflate, no flags, no time, unknown system.
 pub const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
 
-/// What a member ends with.
+/// Length of a member's trailer.
 pub const TRAILER_BYTES: usize = 10;
 
-/// A final block that holds nothing but its end, in the fixed code.
+/// A final block that holds only its end, in the fixed code.
 const EMPTY_FINAL_BLOCK: [u8; 2] = [0x03, 0x00];
 
 /// A piece of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deflated {
-    /// Deflate blocks, none of them final, ended on a byte.
+    /// Deflate blocks, none of them final, that end on a byte boundary.
     pub bytes: Vec<u8>,
-    /// CRC-32 of what was deflated.
+    /// CRC-32 of the uncompressed bytes.
     pub crc: u32,
-    /// Length in bytes of what was deflated.
+    /// Length of the uncompressed bytes.
     pub len: u32,
 }
 
-/// Deflates pieces; its tables are used again for each (some 300 KB).
+/// Deflates pieces and reuses its tables (some 300 KB).
 #[derive(Debug)]
 pub struct Deflater {
     state: Compress,
@@ -42,7 +42,7 @@ pub struct Deflater {
 }
 
 impl Deflater {
-    /// One that compresses at [`LEVEL`].
+    /// Creates a deflater that compresses at [`LEVEL`].
     pub fn new() -> Self {
         Deflater { state: Compress::new(Compression::new(LEVEL), false), scratch: Vec::new() }
     }
@@ -51,7 +51,7 @@ impl Deflater {
     pub fn deflate(&mut self, bytes: &[u8]) -> Deflated {
         self.state.reset();
         self.scratch.clear();
-        // No level needs more than 9 bits a byte, and the flush a few bytes: so one call is enough.
+        // No level needs more than 9 bits a byte, and the flush a few bytes, so one call is enough.
         self.scratch.reserve(bytes.len() + bytes.len() / 8 + 64);
         self.state
             .compress_vec(bytes, &mut self.scratch, FlushCompress::Full)
@@ -71,7 +71,7 @@ impl Default for Deflater {
     }
 }
 
-/// The end of a member, from its pieces in their order.
+/// Trailer of a member, computed from its pieces in their order.
 #[derive(Debug, Clone, Default)]
 pub struct Trailer {
     crc: crc32fast::Hasher,
@@ -79,18 +79,18 @@ pub struct Trailer {
 }
 
 impl Trailer {
-    /// Of no piece yet.
+    /// Creates the trailer of a member without pieces.
     pub fn new() -> Self {
         Trailer::default()
     }
 
-    /// The next piece, by its [`Deflated::crc`] and [`Deflated::len`].
+    /// Adds the next piece, by its [`Deflated::crc`] and [`Deflated::len`].
     pub fn add(&mut self, crc: u32, len: u32) {
         self.crc.combine(&crc32fast::Hasher::new_with_initial_len(crc, u64::from(len)));
         self.len = self.len.wrapping_add(len);
     }
 
-    /// The bytes behind the last piece.
+    /// The bytes that follow the last piece.
     pub fn finish(self) -> [u8; TRAILER_BYTES] {
         let mut bytes = [0; TRAILER_BYTES];
         bytes[..2].copy_from_slice(&EMPTY_FINAL_BLOCK);

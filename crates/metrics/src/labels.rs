@@ -1,22 +1,22 @@
 //! The label part of a series as text, exactly as it will be printed: `a="x",b="y"`, without braces and without `le`.
 //!
 //! It is made once, when a series is first seen; from then on it is copied, compared and hashed as bytes. Both text
-//! formats escape alike (backslash, quote, newline), so one form serves both; protobuf takes it apart again. Any bytes
-//! are accepted as a value, as they come from clients. Checking names is the business of `family`.
+//! formats escape alike (backslash, quote, newline), so one form serves both; protobuf decodes it. Any bytes are
+//! accepted as a value, as values come from clients. `family` checks names.
 
 use std::borrow::Cow;
 
 use memchr::{memchr, memchr2, memchr3};
 
-/// Bytes of a label's value, before escaping; a longer one is cut and ends in [`CUT_MARK`].
+/// Longest label value, before escaping; a longer one is cut and ends in [`CUT_MARK`].
 pub const VALUE_BYTES_MAX: usize = 1024;
-/// What a value ends in that has been cut.
+/// The mark at the end of a value that was cut.
 pub const CUT_MARK: &str = "…";
 
 const REPLACEMENT: &str = "\u{fffd}";
 
-/// Appends `name="value"`, with a comma in front unless it is the first. What is not UTF-8 becomes U+FFFD, as with
-/// `String::from_utf8_lossy`; control characters stay, both text formats allow them.
+/// Appends `name="value"`, with a comma in front unless it is the first. Invalid UTF-8 becomes U+FFFD, as with
+/// `String::from_utf8_lossy`; control characters are kept, as both text formats allow them.
 pub fn push_pair(out: &mut Vec<u8>, first: bool, name: &str, value: &[u8]) {
     out.reserve(name.len() + value.len().min(VALUE_BYTES_MAX) + 4);
     if !first {
@@ -35,7 +35,7 @@ pub fn push_pair(out: &mut Vec<u8>, first: bool, name: &str, value: &[u8]) {
     out.push(b'"');
 }
 
-/// Appends the whole label part; there are as many values as names.
+/// Appends the whole label part; `values` has as many entries as `names`.
 pub fn encode(out: &mut Vec<u8>, names: &[String], values: &[&[u8]]) {
     debug_assert_eq!(names.len(), values.len());
     for (index, (name, value)) in names.iter().zip(values).enumerate() {
@@ -43,7 +43,7 @@ pub fn encode(out: &mut Vec<u8>, names: &[String], values: &[&[u8]]) {
     }
 }
 
-/// Whether `encoded`, which [`encode`] made with these names, is what it would make of these values. Allocates nothing.
+/// Whether `encoded`, which [`encode`] made with these names, is the encoding of these values. Allocates nothing.
 pub fn matches(encoded: &[u8], names: &[String], values: &[&[u8]]) -> bool {
     (!has_escapes(encoded) && stand_in(encoded, names, values)) || matches_escaped(encoded, names, values)
 }
@@ -53,19 +53,19 @@ pub(crate) fn has_escapes(encoded: &[u8]) -> bool {
     memchr(b'\\', encoded).is_some()
 }
 
-/// Whether the values stand in `encoded`, which has no escapes, byte by byte.
+/// Whether the values occur in `encoded`, which has no escapes, byte by byte.
 ///
-/// Without a backslash in `encoded` that is proof enough that they match, and the values need not be searched for what would have to be
-/// escaped: `encoded` is UTF-8, free of newlines, no value in it is too long, and its quotes are two for each label. As
-/// one is seen before and one behind each of the values asked for, there is none left that could be within them.
+/// Without a backslash in `encoded` that proves that they match, and the values need not be searched for characters to
+/// escape: `encoded` is UTF-8, free of newlines, no value in it is too long, and it has two quotes for each label. As
+/// one quote is seen before and one after each value, none is left that could be within a value.
 #[inline]
 pub(crate) fn stand_in(encoded: &[u8], names: &[String], values: &[&[u8]]) -> bool {
     let mut at = 0;
     for (name, value) in names.iter().zip(values) {
-        // The name, `="`; the comma before all but the first was counted with the one before.
+        // The name and `="`; the comma before all but the first was counted with the one before.
         at += name.len() + 2;
         let end = at + value.len();
-        // The quotes on both sides are looked at; nothing else can be where the name is.
+        // The quotes on both sides are checked; nothing else can be in the place of the name.
         if end >= encoded.len() || encoded[at - 1] != b'"' || encoded[end] != b'"' || !equal(&encoded[at..end], value) {
             return false;
         }
@@ -75,7 +75,8 @@ pub(crate) fn stand_in(encoded: &[u8], names: &[String], values: &[&[u8]]) -> bo
     at.saturating_sub(1) == encoded.len()
 }
 
-/// Slices of equal length, most of them short: a call of `memcmp` for each would take longer than comparing them.
+/// Compares slices of equal length, most of them short: calling `memcmp` for each would take longer than comparing
+/// them.
 #[inline]
 fn equal(left: &[u8], right: &[u8]) -> bool {
     fn words(left: &[u8], right: &[u8], at: usize) -> bool {
@@ -89,7 +90,7 @@ fn equal(left: &[u8], right: &[u8]) -> bool {
     }
 }
 
-/// The same by definition: escape and compare piece by piece. For values that need escaping, and for mismatches.
+/// The definition of [`matches`]: escape and compare piece by piece. For values that need escaping, and for mismatches.
 #[cold]
 fn matches_escaped(encoded: &[u8], names: &[String], values: &[&[u8]]) -> bool {
     let mut rest = encoded;
@@ -111,11 +112,11 @@ fn matches_escaped(encoded: &[u8], names: &[String], values: &[&[u8]]) -> bool {
     rest.is_empty()
 }
 
-/// Hands out the escaped form of a value piece by piece, until `take` says that it is enough. False if it did.
+/// Passes the escaped form of a value to `take` piece by piece until it returns false; returns false in that case.
 fn escaped_pieces(value: &[u8], mut take: impl FnMut(&[u8]) -> bool) -> bool {
     let cut = printed_len(value) > VALUE_BYTES_MAX;
     let mut room = if cut { VALUE_BYTES_MAX - CUT_MARK.len() } else { VALUE_BYTES_MAX };
-    // Replacing never shortens, so nothing behind this can be printed.
+    // Replacing never shortens, so no byte beyond this can be printed.
     for chunk in value[..value.len().min(VALUE_BYTES_MAX)].utf8_chunks() {
         let kept = chunk.valid().floor_char_boundary(room);
         if !escape(&chunk.valid().as_bytes()[..kept], &mut take) {
@@ -135,7 +136,7 @@ fn escaped_pieces(value: &[u8], mut take: impl FnMut(&[u8]) -> bool) -> bool {
     !cut || take(CUT_MARK.as_bytes())
 }
 
-/// Bytes of the value with U+FFFD for what is not UTF-8, or anything above the bound if it is longer than that.
+/// Length of the value with U+FFFD for invalid UTF-8, or anything above the bound if it is longer than that.
 fn printed_len(value: &[u8]) -> usize {
     if value.len() > VALUE_BYTES_MAX {
         return value.len();
@@ -160,14 +161,14 @@ fn escape(clean: &[u8], take: &mut impl FnMut(&[u8]) -> bool) -> bool {
     take(rest)
 }
 
-/// The labels of an encoded label part, unescaped, in their order. Ends where the text is not well-formed.
+/// The labels of an encoded label part, unescaped, in their order. Ends where the text is malformed.
 #[derive(Debug, Clone)]
 pub struct Pairs<'a> {
     raw: RawPairs<'a>,
 }
 
 impl<'a> Pairs<'a> {
-    /// Of what [`encode`] made.
+    /// Reads the output of [`encode`].
     pub fn new(encoded: &'a [u8]) -> Self {
         Pairs { raw: RawPairs { rest: encoded } }
     }
@@ -207,7 +208,7 @@ impl<'a> Iterator for RawPairs<'a> {
             if text[end] == b'"' {
                 break;
             }
-            // A backslash and what it escapes.
+            // A backslash and the byte that it escapes.
             end += 2;
         }
         self.rest = &text[end + 1..];
@@ -215,7 +216,7 @@ impl<'a> Iterator for RawPairs<'a> {
     }
 }
 
-/// Appends an escaped value as it was before.
+/// Appends an escaped value in its original form.
 pub(crate) fn push_unescaped(out: &mut Vec<u8>, escaped: &[u8]) {
     let mut rest = escaped;
     while let Some(at) = memchr(b'\\', rest) {
@@ -251,7 +252,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// What a value is meant to be before escaping, written down as simply as possible.
+    /// A value as it should be before escaping, computed as simply as possible.
     fn meant(value: &[u8]) -> String {
         let text = String::from_utf8_lossy(value).into_owned();
         if text.len() <= VALUE_BYTES_MAX {

@@ -7,13 +7,14 @@
 //!                                         └ writer ──▶ segment ┘      └ collector: scrapes, expiry, ended processes
 //! ```
 //!
-//! - A [`Writer`] belongs to one thread. It finds a series by its labels, or is handed a [`Handle`] it gave before, and
-//!   changes it by plain stores. What a new label set needs has been prepared by another thread; where it has not, or a
-//!   family is over its budget, the label with the most values becomes `__other__`, and everything else stays exact.
+//! - A [`Writer`] belongs to one thread. It finds a series by its labels, or takes a [`Handle`] that it returned
+//!   before, and changes it by plain stores. Another thread prepares the memory that a new label set needs; if it has
+//!   not done so yet, or a family exceeds its budget, the label with the most values becomes `__other__`, and
+//!   everything else stays exact.
 //! - A [`Collector`] belongs to one thread too, of low priority. It reads all segments of the process, or of all
-//!   processes that share a folder, merges them, and hands out expositions piece by piece in three formats.
-//! - A process that follows another one is given its segments ([`Registry::hand_over`], [`Registry::inherit`]), reads them while
-//!   that one goes on, and carries its totals on when it has ended.
+//!   processes that share a folder, merges them, and returns expositions piece by piece in three formats.
+//! - A process that replaces another one is given its segments ([`Registry::hand_over`], [`Registry::inherit`]), reads
+//!   them while that process runs, and carries on its totals when it has ended.
 //!
 //! ```
 //! use stillgate_metrics::{Collector, CollectorOptions, Family, Kind, Options, Process, Registry, encode::Format};
@@ -44,7 +45,7 @@
 //! # Ok::<(), stillgate_metrics::RegistryError>(())
 //! ```
 //!
-//! The crate knows nothing of a gateway. It takes time and randomness as arguments; the only IO is mapping memory
+//! The crate does not depend on a gateway. It takes time and randomness as arguments; the only IO is mapping memory
 //! (`segment/memory.rs`) and the list of segments in a shared folder (`shared/`).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]

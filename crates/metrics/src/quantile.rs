@@ -1,15 +1,16 @@
-//! What happened to a histogram between two looks at it, and below which value a share of its observations are.
+//! The change of a histogram between two readings, and its quantiles.
 //!
-//! Within a bucket observations are taken to be spread evenly: linearly in classic buckets, exponentially in native ones, as
-//! Prometheus' `histogram_quantile` does it. Observations below zero are not expected here, since nothing measured is.
+//! Observations are assumed to be spread evenly within a bucket: linearly in classic buckets, exponentially in native
+//! ones, like Prometheus' `histogram_quantile`. Observations below zero are not expected, since nothing measured here
+//! is negative.
 
 use crate::family::Buckets;
 use crate::value::{Distribution, Exponential, coarser};
 use std::collections::BTreeMap;
 
 impl Distribution {
-    /// The observations since an earlier state of the same histogram. Of a histogram that has begun anew, the buckets that have
-    /// fewer than before count as empty.
+    /// The observations since an earlier state of the same histogram. If the histogram was reset, buckets that have
+    /// fewer observations than before count as empty.
     pub fn since(&self, earlier: &Distribution) -> Distribution {
         let before = |index: usize| earlier.classic.get(index).copied().unwrap_or(0);
         let classic = self.classic.iter().enumerate().map(|(index, now)| now.saturating_sub(before(index)));
@@ -20,7 +21,8 @@ impl Distribution {
         Distribution { sum: (self.sum - earlier.sum).max(0.0), classic: classic.collect(), native }
     }
 
-    /// The value that a share `q`, from 0 to 1, of the observations are not above; `None`: there are none.
+    /// The smallest value that a share `q`, from 0 to 1, of the observations do not exceed; `None`: there are no
+    /// observations.
     pub fn quantile(&self, q: f64, buckets: &Buckets) -> Option<f64> {
         match &self.native {
             Some(native) if native.count() > 0 => native.quantile(q),
@@ -73,7 +75,7 @@ impl Exponential {
     }
 }
 
-/// In the bucket beyond the last bound it is that bound: more is not known.
+/// In the bucket beyond the last bound the result is that bound: no more is known.
 fn classic_quantile(counts: &[u64], bounds: &[f64], q: f64) -> Option<f64> {
     let all: u64 = counts.iter().sum();
     if all == 0 {
@@ -121,7 +123,7 @@ mod tests {
             let native = Exponential { schema: 0, positive: positive.to_vec(), zero_count, ..Exponential::default() };
             Distribution { native: Some(native), ..Distribution::default() }
         };
-        // At schema 0 bucket 1 is from 1 to 2, bucket 2 from 2 to 4.
+        // At schema 0, bucket 1 ranges from 1 to 2, bucket 2 from 2 to 4.
         near(state(&[(1, 4), (2, 4)], 0).quantile(0.5, &buckets), 2.0);
         near(state(&[(1, 4), (2, 4)], 0).quantile(1.0, &buckets), 4.0);
         near(state(&[(1, 4)], 0).quantile(0.5, &buckets), 2f64.sqrt());
@@ -135,7 +137,7 @@ mod tests {
         let coarse = Exponential { schema: 0, positive: vec![(1, 9), (3, 1)], zero_count: 4, ..Exponential::default() };
         let since = coarse.since(&fine);
         assert_eq!((since.schema, since.positive, since.zero_count), (0, vec![(1, 4)], 4));
-        // It has begun anew.
+        // The histogram was reset.
         let small = Distribution { sum: 1.0, classic: vec![1, 5], native: None };
         let large = Distribution { sum: 9.0, classic: vec![7, 2], native: None };
         assert_eq!(small.since(&large), Distribution { sum: 0.0, classic: vec![0, 3], native: None });

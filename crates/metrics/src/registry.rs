@@ -1,7 +1,7 @@
 //! The registry of a process: its families, its writers, their memory, and the budget of all.
 //!
-//! Declaring and creating take a lock and may take their time: they belong on a control thread. Writers hold what they
-//! need and never come here but to call the provisioner, the thread that keeps memory ready for them.
+//! Declaring and creating take a lock and may take long: they belong on a control thread. Writers hold what they need
+//! and come here only to call the provisioner, the thread that prepares memory for them.
 
 mod handover;
 
@@ -23,38 +23,38 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 
-/// Families of one registry.
+/// Most families of one registry.
 pub const FAMILIES_MAX: usize = 4096;
-/// Of the memory, what writers may take; the rest is for readers and what they keep encoded.
+/// Share of the memory that writers may take; the rest is for readers and their caches.
 const WRITERS_SHARE: f64 = 0.5;
-/// Most that is kept ready for a writer, unless more is asked for.
+/// Most memory prepared for a writer, unless the options ask for more.
 const AHEAD_BYTES_MAX: usize = 8 << 20;
-/// A log's address range: enough for the budget and never too little to begin with.
+/// Smallest address range of a log; a larger budget gets a larger one.
 const LOG_BYTES_MIN: usize = 1 << 20;
 
-/// Bytes that a label set takes at least, everything counted.
+/// Smallest memory of a label set, everything counted.
 const SET_BYTES_MIN: usize = 128;
 
-/// The family in which writers count what they have collapsed.
+/// The family in which writers count collapsed observations.
 pub const COLLAPSED: &str = "stillgate_metrics_collapsed_observations_total";
 
-/// How a registry is to be.
+/// Options of a registry.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Bytes for everything: segments, indices, readers and their caches.
+    /// Memory limit in bytes for everything: segments, indices, readers and their caches.
     pub memory_bytes: usize,
-    /// Label sets of each family.
+    /// Most label sets of each family.
     pub series_per_family: u32,
-    /// Bytes of log kept ready for each writer, at least; a writer with much more in use has a quarter of that.
+    /// Bytes of log prepared for each writer, at least; a writer that uses much more gets a quarter of what it uses.
     pub ahead_bytes: usize,
-    /// Who writes.
+    /// The process that writes.
     pub process: Process,
     /// The time, in milliseconds since the epoch.
     pub now_ms: u64,
-    /// Random, so that nobody can choose label values whose hashes collide.
+    /// Random, so that clients cannot choose label values whose hashes collide.
     pub seed: u64,
-    /// A folder (on tmpfs) in which other processes can read the segments, and from which totals of processes that have
-    /// ended are carried on. `None`: memory of this process, which another one can read only where it is given it
+    /// A folder (on tmpfs) in which other processes can read the segments, and from which the totals of ended processes
+    /// are carried on. `None`: memory of this process, which another process can read only if it receives it
     /// ([`Registry::hand_over`]).
     pub shared: Option<PathBuf>,
 }
@@ -74,16 +74,16 @@ impl Options {
     }
 }
 
-/// Why a registry or one of its parts could not be made.
+/// The reason why a registry or one of its parts could not be made.
 #[derive(Debug)]
 pub enum RegistryError {
-    /// There is no memory, or no thread, for it.
+    /// Memory or a thread for it is not available.
     Io(&'static str, io::Error),
-    /// The family is not well declared.
+    /// The declaration of the family is invalid.
     Family(FamilyError),
     /// The shared folder cannot be used.
     Directory(DirectoryError),
-    /// Another process carries the metrics on: what this one counted in new memory nobody would read.
+    /// Another process carries on the metrics: new memory of this one would not be read.
     HandedOver,
 }
 
@@ -112,48 +112,48 @@ impl From<DirectoryError> for RegistryError {
     }
 }
 
-/// Where a registry's segments are.
+/// Where a registry stores its segments.
 pub(crate) enum SegmentStorage {
-    /// In files without a name.
+    /// In unnamed files.
     Unnamed,
     /// In files that the folder's list names.
     Shared(Directory),
-    /// The only segment is this file, which nobody reads yet.
+    /// The only segment is this file, which no process reads yet.
     File(PathBuf),
 }
 
-/// Everything of one process. Dropping it ends the provisioner; writers that live on get no more memory.
+/// All metrics of one process. Dropping it ends the provisioner; writers that outlive it get no more memory.
 pub struct Registry {
     pub(crate) inner: Arc<Inner>,
     provisioner: Option<JoinHandle<()>>,
 }
 
-/// What writers share.
+/// The part that writers share.
 pub(crate) struct Inner {
     pub(crate) options: Options,
     hasher: SeedableRandomState,
     families: Mutex<Vec<Arc<Declared>>>,
     writers: Mutex<Writers>,
-    /// Bytes that are ready or used, over all writers.
+    /// Bytes that are prepared or used, over all writers.
     taken: AtomicUsize,
     ended: AtomicBool,
-    /// Another process reads all segments there are; it would not learn of new ones.
+    /// Another process reads all current segments; it would not notice new ones.
     is_handed_over: AtomicBool,
-    /// Where there is none, whoever calls it does its work.
+    /// If there is none, the caller does its work.
     provisioner: OnceLock<Thread>,
     pub(crate) place: SegmentStorage,
-    /// Whether observations that collapse are counted: they are none where a base is made.
+    /// Whether collapsed observations are counted; not while a base is made.
     pub(crate) counts_collapses: bool,
 }
 
 #[derive(Default)]
 struct Writers {
     memories: Vec<Arc<Memory>>,
-    /// Segments of processes before this one.
+    /// Segments of earlier processes.
     inherited: Vec<Mount>,
     /// The next segment's serial.
     serial: u64,
-    /// Changes with both lists.
+    /// Changes with either list.
     version: u64,
 }
 
@@ -164,7 +164,7 @@ impl fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// An empty registry, with its provisioner running.
+    /// Creates an empty registry and starts its provisioner.
     pub fn start(options: Options) -> Result<Registry, RegistryError> {
         let place = match &options.shared {
             None => SegmentStorage::Unnamed,
@@ -185,7 +185,7 @@ impl Registry {
         Ok(registry)
     }
 
-    /// An empty registry whose writers prepare their memory themselves. Its first segment has this serial.
+    /// Creates an empty registry whose writers prepare their memory themselves. Its first segment has this serial.
     pub(crate) fn inline(options: Options, place: SegmentStorage, serial: u64) -> Result<Registry, RegistryError> {
         Registry::with(options, place, serial, false)
     }
@@ -223,24 +223,24 @@ impl Registry {
         Ok(Registry { inner, provisioner: None })
     }
 
-    /// Declares a family, or finds the one declared so before.
+    /// Declares a family, or finds an equal one that was declared before.
     pub fn declare(&self, family: Family) -> Result<Arc<Declared>, RegistryError> {
         self.declare_bounded(family, u32::MAX)
     }
 
-    /// The same with a bound of its own on the family's label sets, where that is less than [`Options::series_per_family`]. One
-    /// that was declared before has the bound that it was declared with.
+    /// Declares a family with its own bound on label sets, if that is less than [`Options::series_per_family`]. A
+    /// family that was declared before keeps its bound.
     pub fn declare_bounded(&self, family: Family, sets_max: u32) -> Result<Arc<Declared>, RegistryError> {
         self.inner.declare(family, sets_max)
     }
 
-    /// A new writer, with a segment of its own.
+    /// Creates a writer with a segment of its own.
     pub fn writer(&self) -> Result<Writer, RegistryError> {
         let memory = self.inner.add_memory(false)?;
         Ok(Writer::new(self.inner.clone(), memory))
     }
 
-    /// The writer of tombstones.
+    /// Creates the writer of tombstones.
     pub(crate) fn exempt_writer(&self) -> Result<Writer, RegistryError> {
         let memory = self.inner.add_memory(true)?;
         Ok(Writer::new(self.inner.clone(), memory))
@@ -251,7 +251,7 @@ impl Registry {
         lock(&self.inner.families).clone()
     }
 
-    /// Who writes its segments.
+    /// The process that writes its segments.
     pub(crate) fn process(&self) -> Process {
         self.inner.options.process
     }
@@ -266,17 +266,17 @@ impl Registry {
         lock(&self.inner.writers).memories.clone()
     }
 
-    /// That of the segment with this serial.
+    /// The memory of the segment with this serial.
     pub(crate) fn memory(&self, serial: u64) -> Option<Arc<Memory>> {
         lock(&self.inner.writers).memories.iter().find(|memory| memory.segment.serial == serial).cloned()
     }
 
-    /// Observations for which there was no memory at all, not even for the series of what has no room.
+    /// Observations for which there was no memory at all, not even in the overflow series.
     pub fn lost(&self) -> u64 {
         lock(&self.inner.writers).memories.iter().map(|memory| memory.lost.load(Ordering::Relaxed)).sum()
     }
 
-    /// What there is to read.
+    /// The segments to read.
     pub(crate) fn mounts(&self) -> Mounts {
         let ended = self.ended_meanwhile();
         let mut writers = lock(&self.inner.writers);
@@ -286,7 +286,7 @@ impl Registry {
         Mounts { version: writers.version, segments: own.chain(writers.inherited.iter().cloned()).collect() }
     }
 
-    /// Bytes of records that are to be read here, whoever wrote them.
+    /// Bytes of the records to read, over all writers.
     pub(crate) fn record_bytes(&self) -> usize {
         let writers = lock(&self.inner.writers);
         let own = writers.memories.iter().map(|memory| &memory.segment);
@@ -294,7 +294,7 @@ impl Registry {
         segments.map(|segment| segment.committed() * WORD).sum()
     }
 
-    /// Bytes of the writers: their logs (with epochs), and their indices (with what families keep of their label sets).
+    /// Bytes of the writers: their logs (with epochs), and their indices (with the families' tables of label sets).
     pub fn bytes(&self) -> (usize, usize) {
         let of_families: usize = lock(&self.inner.families).iter().map(|family| family.bytes()).sum();
         let writers = lock(&self.inner.writers);
@@ -308,13 +308,13 @@ impl Drop for Registry {
         self.inner.ended.store(true, Ordering::Relaxed);
         if let Some(provisioner) = self.provisioner.take() {
             provisioner.thread().unpark();
-            // It cannot panic but by a bug, which has been reported then.
+            // It panics only because of a bug, which has been reported then.
             let _ = provisioner.join();
         }
     }
 }
 
-/// A lock that survives a panic of another thread: what it guards is whole between any two statements.
+/// A lock that survives a panic of another thread: its data is consistent between any two statements.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -329,7 +329,7 @@ impl Inner {
         if families.len() >= FAMILIES_MAX {
             return Err(FamilyError::TooMany(family.name).into());
         }
-        // More than there could be memory for need not be counted.
+        // More sets than memory could hold need not be counted.
         let sets_max = sets_max.min(self.options.series_per_family);
         let sets_max = sets_max.min((self.options.memory_bytes / SET_BYTES_MIN) as u32);
         let declared = Declared::new(families.len() as u32, family, sets_max)
@@ -344,7 +344,7 @@ impl Inner {
         lock(&self.families)[0].clone()
     }
 
-    /// A new writer's memory, which readers find from now on.
+    /// Creates a new writer's memory, which readers find from now on.
     pub(crate) fn add_memory(&self, is_exempt: bool) -> Result<Arc<Memory>, RegistryError> {
         let mut writers = lock(&self.writers);
         if self.is_handed_over() {
@@ -358,7 +358,7 @@ impl Inner {
             .map_err(|error| RegistryError::Io("a writer's memory", error))
             .and_then(|memory| self.list(&[], Some(serial)).map(|()| Arc::new(memory)));
         if let (Err(_), Some(file)) = (&memory, &file) {
-            // It may not even be there, and what has failed before says more.
+            // The file may not exist, and the first error is more useful.
             let _ = std::fs::remove_file(file);
         }
         let memory = memory?;
@@ -370,7 +370,7 @@ impl Inner {
         Ok(memory)
     }
 
-    /// The next serial, for a segment that is made elsewhere and then handed to [`Inner::replace`].
+    /// Reserves the next serial, for a segment that is made elsewhere and then passed to [`Inner::replace`].
     pub(crate) fn reserve_serial(&self) -> u64 {
         let mut writers = lock(&self.writers);
         writers.serial += 1;
@@ -388,7 +388,7 @@ impl Inner {
         }
     }
 
-    /// Puts one segment in the place of others, in one step for all readers; with `None` these just go.
+    /// Replaces segments by one, in one step for all readers; with `None` they are only removed.
     pub(crate) fn replace(&self, gone: &[u64], by: Option<Arc<Memory>>) -> Result<(), RegistryError> {
         let mut writers = lock(&self.writers);
         self.list(gone, by.as_ref().map(|memory| memory.segment.serial))?;
@@ -396,7 +396,7 @@ impl Inner {
         for memory in writers.memories.extract_if(.., |memory| is_gone(memory)) {
             self.taken.fetch_sub(memory.bytes().0 + memory.bytes().1, Ordering::Relaxed);
             if let Some(file) = self.file_of(memory.segment.serial) {
-                // Nobody finds it any more; those who have it mapped keep it until they look again.
+                // No reader finds it any more; processes that have it mapped keep it until they look again.
                 std::fs::remove_file(file).map_err(|error| RegistryError::Io("room by removing a segment", error))?;
             }
         }
@@ -419,7 +419,7 @@ impl Inner {
         Ok(directory.replace(&changing, &entries)?)
     }
 
-    /// Whether most of what writers may have is taken.
+    /// Whether most of the writers' memory is taken.
     pub(crate) fn is_short(&self) -> bool {
         let of_families: usize = lock(&self.families).iter().map(|family| family.bytes()).sum();
         self.taken.load(Ordering::Relaxed) + of_families > self.writers_bytes_max() / 8 * 5
@@ -429,8 +429,8 @@ impl Inner {
         (self.options.memory_bytes as f64 * WRITERS_SHARE) as usize
     }
 
-    /// The hash of a family's label set, the same for all writers of the process. Each value is hashed on its own: one
-    /// after the other, each would wait for the multiplication before it.
+    /// The hash of a family's label set, the same for all writers of the process. Each value is hashed independently:
+    /// in a chain, each would wait for the multiplication before it.
     #[inline]
     pub(crate) fn hash(&self, family: u32, values: &[&[u8]]) -> u64 {
         let turned = |all: u64, value: &&[u8]| all.rotate_left(25) ^ self.hash_value(value);
@@ -448,7 +448,7 @@ impl Inner {
         hasher.finish()
     }
 
-    /// Asks for memory; once until the provisioner has come.
+    /// Calls the provisioner; once until it has come.
     #[inline]
     pub(crate) fn call_provisioner(&self, memory: &Memory) {
         if !memory.called.load(Ordering::Relaxed) {
@@ -479,8 +479,8 @@ impl Inner {
         }
     }
 
-    /// Makes memory ready for a writer, within the budget. Where there is none (a full tmpfs, a limit), it has to do with
-    /// what it has.
+    /// Prepares memory for a writer, within the budget. If that fails (a full tmpfs, a limit), the writer has to manage
+    /// with its current memory.
     fn provide(&self, memory: &Memory) {
         let least = self.options.ahead_bytes / 8;
         let most = (AHEAD_BYTES_MAX / 8).max(least);

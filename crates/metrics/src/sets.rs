@@ -1,8 +1,10 @@
-//! How many label sets a family has over all writers of the process: a set of fingerprints they share without a lock.
+//! Number of label sets of a family over all writers of the process: a set of fingerprints that they share without a
+//! lock.
 //!
-//! Each writer has its own record of a label set, so their counts cannot simply be added. A new label set's fingerprint,
-//! 32 bits of its hash, is put into one table by compare-and-swap; whoever finds it there has seen a set that is counted
-//! already. Two sets that look alike are counted as one, which happens about once in a billion.
+//! Each writer has its own record of a label set, so their counts cannot simply be added. A new label set's
+//! fingerprint, 32 bits of its hash, is put into one table by compare-and-swap; a writer that finds it there knows that
+//! the set is counted already. Two sets with equal fingerprints are counted as one, which happens about once in a
+//! billion.
 
 use crate::segment::memory::Mapping;
 use std::io;
@@ -10,12 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 const FREE: u32 = 0;
 const REMOVED: u32 = 1;
-/// Slots that are looked at for one set. Removed ones are never free again, so a search could go on for ever; a table that is
-/// not overfull has hardly ever a run of this length.
+/// Most slots that are probed for one set. Removed slots are never free again, so a search could go on for ever; a
+/// table that is not overfull hardly ever has a run of this length.
 const RUN_MAX: usize = 256;
 
-/// A family with so many label sets is going to touch its whole table, which is scattered over: better all at once, by
-/// another thread, than a page fault in a request for each page.
+/// A family with so many label sets is going to touch its whole table at random: it is better to fault it in at once,
+/// in another thread, than page by page in requests.
 const PREPARE_AT: u32 = 256;
 
 /// The label sets of one family.
@@ -27,26 +29,26 @@ pub(crate) struct Sets {
 }
 
 impl Sets {
-    /// Room for so many. The table takes memory as it is touched.
+    /// Creates a table for so many sets. Its memory is allocated as it is touched.
     pub(crate) fn new(sets_max: u32) -> io::Result<Sets> {
         let slots = (sets_max as usize * 5 / 4).next_power_of_two().max(64);
         let table = Mapping::anonymous(slots * 4)?;
-        // A huge page would be cleared by the first who touches it, and that is a writer.
+        // A huge page would be cleared by the first thread that touches it, and that is a writer.
         table.keep_small(0, table.bytes());
         Ok(Sets { table, slots, count: AtomicU32::new(0), is_prepared: AtomicBool::new(false) })
     }
 
-    /// Label sets counted.
+    /// Number of label sets counted.
     pub(crate) fn count(&self) -> u32 {
         self.count.load(Relaxed)
     }
 
-    /// Whether [`Sets::prepare`] is to be called, by a thread that may take its time.
+    /// Whether [`Sets::prepare`] should be called, by a thread that may take its time.
     pub(crate) fn is_to_be_prepared(&self) -> bool {
         self.count() >= PREPARE_AT && !self.is_prepared.load(Relaxed)
     }
 
-    /// Faults the whole table in. Where the system cannot, whoever touches a page does.
+    /// Faults the whole table in. If the system cannot do that, the first thread that touches a page does.
     pub(crate) fn prepare(&self) {
         self.table.populate(0, self.table.bytes());
         self.is_prepared.store(true, Relaxed);
@@ -65,7 +67,7 @@ impl Sets {
         }) == Some(true)
     }
 
-    /// Counts a set, if it is not yet.
+    /// Counts a set, unless it is counted already.
     pub(crate) fn insert(&self, hash: u64) {
         if self.contains(hash) {
             return;
@@ -82,7 +84,7 @@ impl Sets {
                         self.count.fetch_add(1, Relaxed);
                         return;
                     }
-                    // Another writer was quicker, perhaps with the same set.
+                    // Another writer was faster, perhaps with the same set.
                     Err(now) if now == mark => return,
                     Err(_) => {}
                 }
@@ -90,7 +92,7 @@ impl Sets {
         }
     }
 
-    /// Counts a set no longer.
+    /// Stops counting a set.
     pub(crate) fn remove(&self, hash: u64) {
         let mark = fingerprint(hash);
         for slot in self.run(hash) {

@@ -1,6 +1,7 @@
-//! About how many distinct values a label has had: HyperLogLog (Flajolet et al., 2007) in 256 bytes, within some 7%.
+//! Estimates how many distinct values a label has had: HyperLogLog (Flajolet et al., 2007) in 256 bytes, within some
+//! 7%.
 //!
-//! All writers of the process share one a label. It is touched where a label set is new, or collapsed; not otherwise.
+//! All writers of the process share one for each label. It is touched only when a label set is new, or collapsed.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -19,26 +20,26 @@ impl Default for Sketch {
 }
 
 impl Sketch {
-    /// Notes a value, by its hash.
+    /// Records a value, by its hash.
     pub(crate) fn note(&self, hash: u64) {
-        // A hash that is good enough for a table may be too regular here (the finaliser of SplitMix64).
+        // A hash that suits a table may be too regular here (the finaliser of SplitMix64).
         let hash = (hash ^ (hash >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         let hash = hash ^ (hash >> 31);
         let register = &self.0[(hash >> 56) as usize];
         let rank = ((hash << 8 | 1 << 7).leading_zeros() + 1) as u8;
-        // Mostly it is no news, and then nothing is stored that others would have to fetch.
+        // Usually the register does not change, and then nothing is stored that others would have to fetch.
         if register.load(Relaxed) < rank {
             register.fetch_max(rank, Relaxed);
         }
     }
 
-    /// Forgets everything. What is noted at the same time may be forgotten or not.
+    /// Clears the sketch. Values recorded at the same time may be lost or not.
     pub(crate) fn reset(&self) {
         self.0.iter().for_each(|register| register.store(0, Relaxed));
     }
 
-    /// How many distinct values there were, about.
+    /// The estimated number of distinct values.
     pub(crate) fn estimate(&self) -> u64 {
         let ranks = self.0.iter().map(|register| register.load(Relaxed));
         let zeros = ranks.clone().filter(|rank| *rank == 0).count();

@@ -1,5 +1,5 @@
-//! The atomics of the shared memory, and the part of them that a reader has. `xtask/interleavings` puts loom's in their place and
-//! explores every interleaving.
+//! The atomics of the shared memory, and the subset that a reader has. `xtask/interleavings` replaces them by loom's
+//! and explores every interleaving.
 
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -9,8 +9,8 @@ pub(crate) fn relax() {
     std::hint::spin_loop();
 }
 
-/// A word that can be read. The load is relaxed: in memory that is mapped for reading only, std promises no other. Order comes
-/// from the fences of `protocol`.
+/// A word that can be read. The load is relaxed: std promises no other in memory that is mapped read-only. Ordering
+/// comes from the fences of `protocol`.
 pub(crate) trait Word {
     type Value;
 
@@ -35,7 +35,7 @@ impl Word for AtomicU32 {
     }
 }
 
-/// A word of memory that this side may have mapped for reading only: it has no stores.
+/// A word of memory that this side may have mapped read-only: it has no stores.
 #[repr(transparent)]
 pub(crate) struct Shown<W>(W);
 

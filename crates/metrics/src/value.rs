@@ -1,22 +1,23 @@
-//! What a series is worth once all writers' parts of it are put together: what readers make and encoders print.
+//! Merged values of series: readers make them from all writers' parts, and encoders print them.
 
 /// A merged value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Value<'a> {
-    /// A counter's, exact.
+    /// Value of a counter, exact.
     Unsigned(u64),
-    /// A float counter's, a gauge's or an info's.
+    /// Value of a float counter, a gauge or an info.
     Float(f64),
-    /// A histogram's.
+    /// Value of a histogram.
     Histogram(&'a Distribution),
 }
 
-/// A histogram's state. Its count is not kept: it is the sum of the buckets, so that it cannot contradict them.
+/// A histogram's state. Its count is not stored: it is the sum of the buckets, so that they cannot contradict each
+/// other.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Distribution {
-    /// Of all observations.
+    /// Sum of all observations.
     pub sum: f64,
-    /// Observations per classic bucket, not cumulative, the `+Inf` bucket last; empty where there are only native ones.
+    /// Observations per classic bucket, not cumulative, the `+Inf` bucket last; empty if all buckets are native.
     pub classic: Vec<u64>,
     /// The native buckets.
     pub native: Option<Exponential>,
@@ -25,7 +26,7 @@ pub struct Distribution {
 /// The state of native buckets.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Exponential {
-    /// The resolution at present.
+    /// The current resolution.
     pub schema: i8,
     /// Half the width of the zero bucket.
     pub zero_threshold: f64,
@@ -33,9 +34,9 @@ pub struct Exponential {
     pub zero_count: u64,
     /// Bucket index and observations, ascending, without empty ones.
     pub positive: Vec<(i32, u64)>,
-    /// Likewise for negative observations.
+    /// The same for negative observations.
     pub negative: Vec<(i32, u64)>,
-    /// Observations that are not a number; they are in no bucket but in the count.
+    /// NaN observations, which are counted but are in no bucket.
     pub nan_count: u64,
 }
 
@@ -55,7 +56,7 @@ impl Distribution {
         }
     }
 
-    /// All observations.
+    /// Number of all observations.
     pub fn count(&self) -> u64 {
         match &self.native {
             Some(native) if self.classic.is_empty() => native.count(),
@@ -65,7 +66,7 @@ impl Distribution {
 }
 
 impl Exponential {
-    /// Adds another writer's part; the coarser schema is that of the sum.
+    /// Adds another writer's part; the sum has the coarser schema.
     pub fn merge(&mut self, other: &Exponential) {
         let schema = self.schema.min(other.schema);
         self.zero_count += other.zero_count;
@@ -76,14 +77,14 @@ impl Exponential {
         self.schema = schema;
     }
 
-    /// All observations.
+    /// Number of all observations.
     pub fn count(&self) -> u64 {
         let buckets = self.positive.iter().chain(&self.negative).map(|(_, count)| count).sum::<u64>();
         self.zero_count + self.nan_count + buckets
     }
 }
 
-/// The sum of two ascending lists of buckets, each made coarser first.
+/// Merges two ascending lists of buckets, each made coarser first.
 fn merge_buckets(mine: &[(i32, u64)], mine_by: i8, theirs: &[(i32, u64)], theirs_by: i8) -> Vec<(i32, u64)> {
     let coarse =
         |buckets: &[(i32, u64)], by| buckets.iter().map(move |(i, n)| (coarser(*i, by), *n)).collect::<Vec<_>>();
@@ -105,15 +106,15 @@ pub(crate) fn coarser(index: i32, shift: i8) -> i32 {
     (0..shift).fold(index, |index, _| (index + 1) >> 1)
 }
 
-/// A single observation that stands for its counter or bucket, with the labels (a trace id, mostly) that lead to it.
+/// An example observation of a counter or bucket, with labels (usually a trace id) that lead to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exemplar {
     /// Which bucket it belongs to (index into the classic buckets, `+Inf` last); 0 for a counter.
     pub bucket: u32,
-    /// Escaped and joined as `name="value",…`, without braces.
+    /// Label text, escaped and joined as `name="value",…`, without braces.
     pub labels: Vec<u8>,
-    /// What was observed, or added.
+    /// The value that was observed, or added.
     pub value: f64,
-    /// When, in milliseconds since the epoch.
+    /// Time in milliseconds since the epoch.
     pub unix_ms: u64,
 }

@@ -1,7 +1,7 @@
-//! What the first sight of a label set costs: on average, and at the worst.
+//! Cost of the first use of a label set: the mean, and the worst case.
 //!
-//! Each insertion is timed on its own, by the thread's CPU time: a system call, which itself is late now and then. The
-//! slowest empty measurement of as many says how much of the slowest insertion may be the clock.
+//! Each insertion is timed on its own, by the thread's CPU time. That takes a system call, which is itself slow now and
+//! then: the slowest of as many empty measurements shows how much of the slowest insertion may be the clock.
 
 use crate::library::{Extent, Library, Owned};
 use crate::ours::Stillgate;
@@ -9,10 +9,10 @@ use crate::peers::{Metrics, Prometheus, PrometheusClient};
 use crate::table::{self, cpu_ns};
 
 const SERIES: usize = 5_000_000;
-/// The machine under the machine may stop it, which its clocks do not know: such an insertion is slow in one round, and
-/// one that is slow by itself is in all of them.
+/// The hypervisor may stop this machine, which the clocks do not notice: an insertion hit by that is slow in one round,
+/// and one that is slow by itself is slow in all of them.
 const ROUNDS: usize = 3;
-/// Peers take gigabytes, and their slowest insertion grows with their size: it would be worse with as many.
+/// Peers take gigabytes, and their slowest insertion grows with their size, so they get fewer series.
 const SERIES_OF_PEERS: usize = 1_000_000;
 /// Nanoseconds above which an insertion is slow.
 const SLOW: [u64; 5] = [5_000, 10_000, 20_000, 50_000, 100_000];
@@ -22,7 +22,7 @@ struct Times {
     total: u64,
     count: u64,
     slowest: u64,
-    /// Label sets for which the provisioner was too slow (and, one in a billion, those that look like another).
+    /// Label sets for which the provisioner was too slow (and, one in a billion, sets whose hash collides).
     shared: usize,
     slower: [usize; SLOW.len()],
 }
@@ -73,7 +73,7 @@ pub fn run(extent: Extent) {
     }
 }
 
-/// As many measurements of nothing.
+/// Times as many empty measurements.
 fn nothing(count: usize) -> Times {
     let mut times = Times::default();
     for _ in 0..count {

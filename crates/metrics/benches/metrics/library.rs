@@ -1,59 +1,59 @@
-//! What the four libraries have in common, and the label sets they are all given.
+//! The interface of the four compared libraries, and the label sets that all of them are given.
 
-/// The columns.
+/// Column heads, in the order of the columns.
 pub const NAMES: [&str; 4] = ["stillgate", "prometheus-client", "prometheus", "metrics-exporter-…"];
 
 pub const FAMILY: &str = "bench_requests_total";
 pub const HELP: &str = "Requests.";
 pub const LABELS: [&str; 4] = ["route", "service", "node", "consumer"];
 pub const SECONDS: &str = "bench_request_duration_seconds";
-/// Prometheus' own default.
+/// Default bounds of Prometheus' clients.
 pub const BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// How much is measured.
+/// How much to measure.
 #[derive(Clone, Copy)]
 pub struct Extent {
-    /// Fewer series and rounds.
+    /// Run with fewer series and rounds.
     pub is_quick: bool,
-    /// Without the peers.
+    /// Leave the peers out.
     pub is_alone: bool,
 }
 
-/// Label values as a program meets them: borrowed from somewhere.
+/// Label values as a program meets them: borrowed.
 pub type Values<'a> = [&'a str; 4];
 
 /// A library with one family of counters and one of histograms.
 pub trait Library {
     type Counter;
     type Histogram;
-    /// A label set in the form that costs least to look up, where a program can keep one.
+    /// A prepared label set in the form that costs least to look up, where the library has one.
     type Set;
 
-    /// With room for so many series, where that has to be said.
+    /// Creates the library with room for so many series, where the library takes a capacity.
     fn new(series: usize) -> Self;
-    /// A handle of the series; made if it is new.
+    /// A handle of the series, which is created if it is new.
     fn counter(&mut self, values: &Values<'_>) -> Self::Counter;
     fn add(&mut self, counter: &Self::Counter, amount: u64);
     /// Looks the series up by its values, and adds 1.
     fn count(&mut self, values: &Values<'_>);
     fn set(&self, values: &Values<'_>) -> Self::Set;
-    /// Looks the series up by its kept set, and adds 1.
+    /// Looks the series up by its prepared set, and adds 1.
     fn count_set(&mut self, set: &Self::Set);
     fn histogram(&mut self, values: &Values<'_>) -> Self::Histogram;
     fn observe(&mut self, histogram: &Self::Histogram, seconds: f64);
-    /// What has to be done about observations before they are scraped.
+    /// Processes observations that the library defers until a scrape.
     fn settle(&mut self) {}
-    /// What a program does some 20 times a second.
+    /// Maintenance that a program runs some 20 times a second.
     fn tick(&mut self) {}
-    /// Label sets that have a series of their own, where that is not all.
+    /// Number of label sets that have a series of their own, if not all of them do.
     fn sets(&self) -> Option<usize> {
         None
     }
-    /// Reads as if for the first time.
+    /// Makes the next scrape that of a new reader.
     fn forget(&mut self) {}
-    /// Keeps nothing encoded.
+    /// Drops all cached text.
     fn forget_text(&mut self) {}
-    /// A whole exposition; returns its bytes.
+    /// Makes a whole exposition; returns its length in bytes.
     fn scrape(&mut self, gzip: bool) -> usize;
 }
 
@@ -61,7 +61,7 @@ pub trait Library {
 pub struct Owned([String; 4]);
 
 impl Owned {
-    /// The set with this number: no two are equal below five millions.
+    /// The set with this number: all sets below five million are distinct.
     pub fn numbered(n: usize) -> Owned {
         Owned([
             format!("rout{:06}", n % 1000),
@@ -76,7 +76,7 @@ impl Owned {
     }
 }
 
-/// Numbers without order, the same in every run.
+/// Pseudo-random numbers, the same in every run.
 pub struct Random(u64);
 
 impl Random {

@@ -1,12 +1,12 @@
-//! What measuring costs, beside the libraries one would take otherwise.
+//! Cost of measuring, beside the libraries that one would use otherwise.
 //!
 //! `cargo bench -p stillgate-metrics -- [scrape|write|insert|memory] [--quick] [--alone]`; without a part, all of them.
-//! `--alone` leaves the peers out: for comparing two states of the engine, whose processes take turns then.
+//! `--alone` leaves the peers out, to compare two states of the engine in processes that take turns.
 //!
-//! Everything is the thread's own CPU time, so that other programs on the machine count little; the libraries take turns,
-//! round by round, and a cell is the median of the rounds with the least of them in brackets. All have one counter family
-//! with four labels of ten bytes each. Peers write into one buffer that is used again; they use the system's allocator,
-//! as everything here does. Nothing is asserted: times are for comparing within one run.
+//! All times are the thread's own CPU time, so that other programs on the machine count little. The libraries take
+//! turns, round by round; a cell is the median of the rounds, with the minimum in brackets. Every library has one
+//! counter family with four labels of ten bytes. Peers write into one buffer that is reused; they use the system's
+//! allocator, as all code here does. Nothing is asserted: times are for comparison within one run.
 
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 

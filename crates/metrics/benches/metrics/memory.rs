@@ -1,7 +1,7 @@
-//! What a million series take, by the engine's own account and by what the process grows.
+//! Memory of a million series, by the engine's own account and by the growth of the process.
 //!
-//! Each library has a process of its own, so that nothing is reused. A series has four labels of ten bytes; nobody keeps
-//! a handle.
+//! Each library has a process of its own, so that no memory is reused. A series has four labels of ten bytes; no
+//! handles are kept.
 
 use crate::library::{Extent, Library, Owned};
 use crate::ours::Stillgate;
@@ -9,12 +9,12 @@ use crate::peers::{Metrics, Prometheus, PrometheusClient};
 use crate::table;
 use std::process::Command;
 
-/// The argument of a process that measures one library.
+/// Command-line argument of a process that measures one library.
 pub const CHILD: &str = "--memory-of";
 const SERIES: usize = 1_000_000;
 const LIBRARIES: [&str; 4] = ["stillgate", "prometheus-client", "prometheus", "metrics"];
 
-/// What a process says, by row.
+/// What such a process reports, by row.
 type Said = Vec<(String, f64)>;
 
 pub fn run(extent: Extent) {
@@ -63,7 +63,7 @@ fn say(key: &str, bytes: f64) {
 }
 
 fn fill<L: Library>(series: usize) -> (L, f64) {
-    // Everything that is done once, and the code, is there before.
+    // One-time initialization and the code are in memory before the measurement.
     let mut warm = L::new(1000);
     (0..1000).for_each(|n| warm.count(&Owned::numbered(n).values()));
     warm.scrape(false);
@@ -90,7 +90,7 @@ fn ours(series: usize) {
     };
     library.refresh();
     say("rss read", resident() - before);
-    // The gauge is set after the look that it is of.
+    // The gauge is set after the refresh that it describes.
     library.accounts();
     let accounts = library.accounts();
     for part in ["log", "index", "reader"] {

@@ -1,4 +1,4 @@
-//! Stillgate's metrics as one of the libraries.
+//! Stillgate's metrics behind the benchmark's interface.
 
 use crate::library::{BOUNDS, FAMILY, HELP, LABELS, Library, SECONDS, Values};
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use stillgate_metrics::{
     Buckets, Collector, CollectorOptions, Declared, Family, Handle, Kind, Merge, Options, Process, Registry, Writer,
 };
 
-/// Enough that no budget plays a part.
+/// Enough for any label set to fit into the budget.
 const BYTES_PER_SERIES: usize = 1024;
-/// The time that nothing here depends on.
+/// An arbitrary time; nothing here depends on it.
 const NOW_MS: u64 = 1_700_000_000_000;
 
 pub struct Stillgate {
     pub registry: Arc<Registry>,
     counters: Arc<Declared>,
     histograms: Arc<Declared>,
-    /// The gauge in which the collector reports what it takes.
+    /// The gauge in which the collector reports its memory.
     bytes: Arc<Declared>,
     writer: Writer,
     collector: Collector,
@@ -144,7 +144,7 @@ fn collector(registry: &Arc<Registry>, bytes: &Arc<Declared>) -> Collector {
     Collector::of_registry(registry.clone(), options(bytes, false)).unwrap()
 }
 
-/// `has_created` changes nothing in this format, but what was encoded under the other option is forgotten.
+/// `has_created` does not affect this format, but changing it drops the encoded text.
 fn options(bytes: &Arc<Declared>, has_created: bool) -> CollectorOptions {
     let encode = encode::Options { created: has_created };
     let reader = ReaderOptions { encode, ..ReaderOptions::default() };

@@ -1,4 +1,4 @@
-//! The other libraries, each used as its documentation says, and to its advantage where there is a choice.
+//! The peer libraries, each used as its documentation recommends, and to its advantage where there is a choice.
 
 use crate::library::{BOUNDS, FAMILY, HELP, LABELS, Library, SECONDS, Values};
 use flate2::write::GzEncoder;
@@ -12,7 +12,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use std::io::Write;
 
-/// Compresses as Stillgate does, in one go; returns the bytes.
+/// Compresses as Stillgate does, in one go; returns the length in bytes.
 fn gzip(text: &[u8], room: &mut Vec<u8>) -> usize {
     room.clear();
     let mut encoder: GzEncoder<&mut Vec<u8>> =
@@ -21,7 +21,7 @@ fn gzip(text: &[u8], room: &mut Vec<u8>) -> usize {
     encoder.finish().unwrap().len()
 }
 
-/// Labels of `prometheus-client`: a type of one's own is the quickest it knows.
+/// Labels of `prometheus-client`: a custom type is its fastest option.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Set {
     route: String,
@@ -217,7 +217,7 @@ impl Library for Metrics {
         histogram.record(seconds);
     }
 
-    /// It keeps every observation until somebody sorts them into buckets.
+    /// The library keeps every observation until somebody sorts them into buckets.
     fn settle(&mut self) {
         self.recorder.handle().run_upkeep();
     }

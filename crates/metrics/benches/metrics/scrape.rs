@@ -1,13 +1,13 @@
-//! What a scrape costs a series, by how much has changed since the last one.
+//! Cost of a scrape per series, by the share of series that changed since the last one.
 //!
-//! Ours is refresh, cursor and all pieces, as the exporter takes them; peers gather and encode into one buffer.
+//! Stillgate refreshes and takes all pieces of a cursor, as the exporter does; peers gather and encode into one buffer.
 
 use crate::library::{Extent, Library, Owned, Random};
 use crate::ours::Stillgate;
 use crate::peers::{Metrics, Prometheus, PrometheusClient};
 use crate::table::{self, timed};
 
-/// Series to scrape: how many, in how many rounds, of which so many with the peers.
+/// Number of series to scrape, number of rounds, and how many of those include the peers.
 struct Size {
     series: usize,
     rounds: usize,
@@ -21,7 +21,7 @@ const SIZES: [Size; 3] = [
     Size { series: 1_000_000, rounds: 5, rounds_of_peers: 1, with_gzip: false },
 ];
 
-/// What has happened before a scrape.
+/// What happened before a scrape.
 #[derive(Clone, Copy, PartialEq)]
 enum Change {
     First,
@@ -34,7 +34,7 @@ enum Change {
 
 const ROWS: [(Change, &str, Option<f64>); 6] = [
     (Change::First, "first scrape of a new reader", None),
-    (Change::Anew, "nothing kept: all encoded anew", None),
+    (Change::Anew, "nothing kept: everything is encoded again", None),
     (Change::All, "every value changed", None),
     (Change::Clustered, "1% changed, neighbours", Some(2.0)),
     (Change::Spread, "1% changed, at random", Some(2.0)),
@@ -59,7 +59,7 @@ impl<L: Library + 'static> Filled<L> {
         let mut library = L::new(series);
         let counters = (0..series).map(|n| library.counter(&Owned::numbered(n).values()));
         let counters: Vec<L::Counter> = counters.collect();
-        // Values of five digits, which mostly stay five digits.
+        // Values of five digits, which mostly stay five digits long.
         for (n, counter) in counters.iter().enumerate() {
             library.add(counter, 10_000 + n as u64 * 7 % 80_000);
         }
@@ -90,7 +90,7 @@ impl<L: Library> Scraped for Filled<L> {
 /// Which series change.
 struct Choice {
     all: Vec<u32>,
-    /// By label values, as an exposition is sorted.
+    /// Numbers of the series in the order of their label values, as an exposition is sorted.
     sorted: Vec<u32>,
     random: Random,
 }

@@ -1,4 +1,4 @@
-//! The one table that all parts print to, and the clock they read.
+//! The table that all parts print to, and the clock that they read.
 
 use crate::library::NAMES;
 use rustix::time::{ClockId, clock_gettime};
@@ -9,7 +9,7 @@ pub fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// CPU time that `work` takes.
+/// Runs `work` and returns the CPU time that it took.
 pub fn timed<T>(work: impl FnOnce() -> T) -> (u64, T) {
     let start = cpu_ns();
     let result = work();
@@ -26,7 +26,7 @@ pub fn title(text: &str) {
     row_of(&format!("**{text}**"), &[const { String::new() }; 4], "", "");
 }
 
-/// A row of measurements: for each library, in the order of [`NAMES`], those of all rounds.
+/// A row of measurements: for each library, in the order of [`NAMES`], the samples of all rounds.
 pub fn row(what: &str, samples: &[Vec<f64>; 4], target: Option<f64>) {
     let cells = [0, 1, 2, 3].map(|library| match &samples[library][..] {
         [] => "-".to_owned(),
@@ -60,7 +60,7 @@ pub fn least(samples: &[f64]) -> f64 {
     samples.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// Three digits that matter, more or less.
+/// Prints about three significant digits.
 pub fn figure(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{:.3}M", v / 1e6),

@@ -1,4 +1,4 @@
-//! What a request pays: an increment, an observation.
+//! Cost of a request's metrics: an increment, an observation.
 
 use crate::library::{Extent, Library, Owned, Random, Values};
 use crate::ours::Stillgate;
@@ -46,7 +46,7 @@ impl Pools {
     }
 }
 
-/// A library, ready to be written to.
+/// A library that is ready to be written to.
 trait Written {
     fn by_handle(&mut self);
     fn by_set(&mut self);

@@ -1,14 +1,14 @@
-//! Writes a whole number over another one that is as wide, eight digits at a time.
+//! Writes an integer over another one of the same width, eight digits at a time.
 //!
-//! This is what a scrape does for each value that has changed. Digits that are made one after the other into a buffer of
-//! their own, and then copied, take three times as long.
+//! A scrape does this for each changed value. Making digits one after the other in a separate buffer and copying them
+//! takes three times as long.
 
 use std::ops::Range;
 
 /// Digits that are made at once.
 const STEP: usize = 8;
 
-/// The least numbers with one digit more than their index: `10`, `100`, …
+/// The smallest numbers with one digit more than their index: `10`, `100`, …
 const POWERS: [u64; 16] = {
     let mut powers = [10; 16];
     let mut index = 1;
@@ -19,8 +19,8 @@ const POWERS: [u64; 16] = {
     powers
 };
 
-/// Writes the number there if it is exactly as wide; says whether it did. `None`: this is not for numbers of that width, or
-/// so near to the beginning.
+/// Writes the number there if it has exactly that width; returns whether it did. `None`: the width is not supported, or
+/// the position is too near to the beginning.
 #[inline]
 pub(super) fn patch(bytes: &mut [u8], at: &Range<usize>, value: u64) -> Option<bool> {
     let width = at.end - at.start;
@@ -39,7 +39,7 @@ pub(super) fn patch(bytes: &mut [u8], at: &Range<usize>, value: u64) -> Option<b
     Some(is_as_wide)
 }
 
-/// Writes the last digits of a number below 10^8 into the last of eight bytes; the others stay.
+/// Writes the last digits of a number below 10^8 into the last of eight bytes; the other bytes keep their values.
 #[inline]
 fn put(bytes: &mut [u8], value: u64, digits: usize) {
     let Ok(eight) = <&mut [u8; STEP]>::try_from(bytes) else { return };

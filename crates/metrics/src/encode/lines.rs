@@ -1,11 +1,11 @@
 //! Sample lines, which both text formats share: `name{labels} value`.
 //!
-//! Metadata, and what only one of the two has, is in their own files.
+//! Metadata, and what only one of the formats has, is in the format's own file.
 
 use super::{Span, number};
 use crate::value::{Distribution, Value};
 
-/// Digits of a number at most: a float's sign, 17 digits, point and exponent.
+/// Longest number: a float's sign, 17 digits, point and exponent.
 const NUMBER_BYTES_MAX: usize = 25;
 
 /// What the series of a family are printed as.
@@ -15,7 +15,7 @@ pub(super) enum Lines {
     Histogram(HistogramLines),
 }
 
-/// A sample's name with the brace that follows it.
+/// A sample's name with the opening brace.
 #[derive(Debug, Clone)]
 pub(super) struct Name {
     text: Box<[u8]>,
@@ -26,12 +26,12 @@ impl Name {
         Name { text: format!("{base}{suffix}{{").into_bytes().into() }
     }
 
-    /// Bytes of a line with these labels at most, apart from what may stand behind the value.
+    /// Upper bound of the bytes of a line with these labels, without anything that may follow the value.
     pub(super) fn line_bytes_max(&self, labels: &[u8]) -> usize {
         self.text.len() + labels.len() + 3 + NUMBER_BYTES_MAX
     }
 
-    /// Appends all that comes before the value.
+    /// Appends everything that comes before the value.
     #[inline]
     pub(super) fn push(&self, labels: &[u8], out: &mut Vec<u8>) {
         if labels.is_empty() {
@@ -44,7 +44,7 @@ impl Name {
         }
     }
 
-    /// Appends a line up to the end of the value, which is left to the caller to end.
+    /// Appends a line up to the end of the value; the caller ends the line.
     #[inline]
     pub(super) fn push_sample(&self, labels: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> Span {
         out.reserve(self.line_bytes_max(labels));
@@ -76,7 +76,7 @@ impl HistogramLines {
         }
     }
 
-    /// Whether `+Inf` is the only bucket: there are none but native ones, which no text format can show.
+    /// Whether `+Inf` is the only bucket: the others are native, which no text format can show.
     pub(super) fn only_infinity(&self) -> bool {
         self.bounds.len() == 1
     }

@@ -1,8 +1,8 @@
-//! Series as bytes of an exposition, in each of the three formats that Prometheus scrapes.
+//! Encodes series in each of the three exposition formats that Prometheus scrapes.
 //!
-//! Everything that is the same for all series of a family is made once, in [`FamilyEncoder::new`]; a series then costs a
-//! few copies and its digits. A single value can be patched where it stands. What is encoded when, in which order, and
-//! what is kept of it, is the readers' business.
+//! The parts shared by all series of a family are made once, in [`FamilyEncoder::new`]; a series then costs a few
+//! copies and its digits. A single value can be patched in place. The readers decide what is encoded when and in which
+//! order, and what is cached.
 
 mod digits;
 mod lines;
@@ -41,7 +41,7 @@ impl Format {
         }
     }
 
-    /// What stands behind the last family.
+    /// Bytes that follow the last family.
     pub fn footer(self) -> &'static [u8] {
         match self {
             Format::OpenMetrics => b"# EOF\n",
@@ -50,19 +50,19 @@ impl Format {
     }
 }
 
-/// What may be left out of an exposition.
+/// Parts of an exposition that are optional.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
-    /// `_created` lines in OpenMetrics, one more a counter or histogram. Protobuf has the time in any case.
+    /// Print `_created` lines in OpenMetrics, one for each counter or histogram. Protobuf has the time in any case.
     pub created: bool,
 }
 
-/// Where in the output the value of a series stands, as [`FamilyEncoder::patch`] wants it.
+/// Position of a series' value in the output, for [`FamilyEncoder::patch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// The first byte.
+    /// Its first byte.
     pub start: usize,
-    /// Behind the last byte.
+    /// The end of the value, exclusive.
     pub end: usize,
 }
 
@@ -80,7 +80,7 @@ enum Encoder {
 }
 
 impl FamilyEncoder {
-    /// For a family that was checked.
+    /// Prepares the encoder; the family has been checked.
     pub fn new(family: &Family, format: Format, options: Options) -> Self {
         let encoder = match format {
             Format::Text => Encoder::Text(TextEncoder::new(family)),
@@ -99,16 +99,16 @@ impl FamilyEncoder {
         }
     }
 
-    /// Appends the message's length and all fields but the series, which are `metrics_bytes` long together and have to
-    /// follow; nothing in the text formats.
+    /// Appends the message's length and all fields but the series, which take `metrics_bytes` together and must follow;
+    /// appends nothing in the text formats.
     pub fn family_head(&self, metrics_bytes: usize, out: &mut Vec<u8>) {
         if let Encoder::Protobuf(protobuf) = &self.encoder {
             protobuf.family_head(metrics_bytes, out);
         }
     }
 
-    /// Appends all that a series is, given its encoded label part; `created_ms` of 0: not known. Says where the value
-    /// stands if that is all that can change.
+    /// Appends a whole series, given its encoded label part; a `created_ms` of 0 means unknown. Returns the position of
+    /// the value if nothing else of the series can change.
     #[inline]
     pub fn series(
         &self,
@@ -125,8 +125,8 @@ impl FamilyEncoder {
         }
     }
 
-    /// Writes a value into the bytes of a [`Span`] that [`FamilyEncoder::series`] gave, if it is exactly as wide; else
-    /// leaves them alone and says false.
+    /// Writes a value into the bytes of a [`Span`] that [`FamilyEncoder::series`] returned, if it has exactly that
+    /// width; otherwise leaves them unchanged and returns false.
     #[inline]
     pub fn patch(&self, value: Value<'_>, bytes: &mut [u8]) -> bool {
         match &self.encoder {
@@ -135,7 +135,7 @@ impl FamilyEncoder {
         }
     }
 
-    /// As [`FamilyEncoder::patch`], within all of the bytes: so it is quicker.
+    /// Like [`FamilyEncoder::patch`], but with a range of all the bytes, which is faster.
     #[inline]
     pub(crate) fn patch_at(&self, value: Value<'_>, bytes: &mut [u8], at: Range<usize>) -> bool {
         let quick = match (&self.encoder, value) {
@@ -159,7 +159,7 @@ impl FamilyEncoder {
     }
 }
 
-/// The exemplar that stands for a bucket; for the only bucket, any.
+/// The newest exemplar of a bucket; the only bucket takes any.
 fn newest(exemplars: &[Exemplar], bucket: Option<usize>) -> Option<&Exemplar> {
     let stands_for = |exemplar: &&Exemplar| bucket.is_none_or(|bucket| exemplar.bucket as usize == bucket);
     exemplars.iter().filter(stands_for).max_by_key(|exemplar| exemplar.unix_ms)

@@ -1,13 +1,13 @@
-//! Numbers as the formats spell them.
+//! Formats numbers for the exposition formats.
 //!
-//! Values are printed as short as they can be without loss; bounds as `client_golang` prints them, as dashboards select
-//! buckets by that text. Not more than Prometheus' and OpenMetrics' parsers understand: no `_`, no hexadecimal.
+//! Values are printed as short as possible without loss; bounds as `client_golang` prints them, since dashboards select
+//! buckets by that text. Only forms that the parsers of Prometheus and OpenMetrics understand: no `_`, no hexadecimal.
 
 use crate::value::Value;
 
-/// From here on not every whole number is a float.
+/// From here on not every integer can be represented as a float.
 const WHOLE_MAX: u64 = 1 << f64::MANTISSA_DIGITS;
-/// The first number of nine digits.
+/// The smallest number of nine digits.
 const EIGHT_DIGITS_END: u64 = 100_000_000;
 
 /// Appends the value of a series that has a single one.
@@ -20,7 +20,7 @@ pub(super) fn push_value(out: &mut Vec<u8>, value: Value<'_>) {
     }
 }
 
-/// Writes the value into `bytes` if it is exactly as wide.
+/// Writes the value into `bytes` if it has exactly that width.
 #[inline]
 pub(super) fn patch_value(bytes: &mut [u8], value: Value<'_>) -> bool {
     match value {
@@ -59,7 +59,7 @@ pub(super) fn push_seconds(out: &mut Vec<u8>, unix_ms: u64) {
     out.extend_from_slice(&[b'.', digit(100), digit(10), digit(1)]);
 }
 
-/// A bound as in the text format: like Go's `%g`, so `1`, `0.005`, `1e+06`.
+/// A bound for the text format: like Go's `%g`, so `1`, `0.005`, `1e+06`.
 pub(super) fn bound(value: f64) -> String {
     if value == f64::INFINITY {
         return "+Inf".into();
@@ -73,7 +73,7 @@ pub(super) fn bound(value: f64) -> String {
     }
 }
 
-/// A bound as OpenMetrics wants it, always recognisable as a float: `1.0`, `0.005`, `1e+06`.
+/// A bound for OpenMetrics, always recognisable as a float: `1.0`, `0.005`, `1e+06`.
 pub(super) fn bound_with_point(value: f64) -> String {
     let mut text = bound(value);
     if !text.contains(['.', 'e', 'I']) {
@@ -84,7 +84,8 @@ pub(super) fn bound_with_point(value: f64) -> String {
 
 #[inline]
 fn with_float<R>(value: f64, print: impl FnOnce(&[u8]) -> R) -> R {
-    // Saturates, and 0 for NaN: neither comes out equal below the bound. The sign of -0 goes, as in `0 == -0`.
+    // The cast saturates, and gives 0 for NaN: neither compares equal below the bound. The sign of -0 is dropped, as `0
+    // == -0`.
     let whole = value as i64;
     if whole as f64 == value && whole.unsigned_abs() < WHOLE_MAX {
         print(itoa::Buffer::new().format(whole).as_bytes())
@@ -97,10 +98,10 @@ fn with_float<R>(value: f64, print: impl FnOnce(&[u8]) -> R) -> R {
     }
 }
 
-/// The digits of a number below [`EIGHT_DIGITS_END`], then zero bytes, and how many digits there are.
+/// The digits of a number below [`EIGHT_DIGITS_END`], followed by zero bytes, and the number of digits.
 ///
-/// All eight at once in one register and without a branch on the width, which no processor can predict: halves of four
-/// digits, of two, of one are split off by multiplying with reciprocals.
+/// All eight are made in one register and without a branch on the width, which no processor can predict: halves of four
+/// digits, two digits and one are split off by multiplying with reciprocals.
 #[inline]
 fn eight_digits(value: u64) -> ([u8; 8], usize) {
     debug_assert!(value < EIGHT_DIGITS_END);
@@ -109,7 +110,7 @@ fn eight_digits(value: u64) -> ([u8; 8], usize) {
     let twos = hundreds | ((fours - hundreds * 100) << 16);
     let tens = ((twos * 103) >> 10) & 0x000f_000f_000f_000f;
     let ones = tens | ((twos - tens * 10) << 8);
-    // The first digit is the lowest byte. The last one stays, even if it is 0.
+    // The first digit is in the lowest byte. The last digit is kept even if it is 0.
     let zeros = (ones | 1 << 56).trailing_zeros() / 8;
     let digits = (ones | 0x3030_3030_3030_3030) >> (zeros * 8);
     (digits.to_le_bytes(), 8 - zeros as usize)
@@ -202,7 +203,7 @@ mod tests {
             let text = float(value);
             let read: f64 = text.parse().unwrap();
             prop_assert!(read == value || (read.is_nan() && value.is_nan()), "{value:e} {text}");
-            // The grammar of OpenMetrics' numbers, which Go's is larger than.
+            // OpenMetrics' grammar of numbers, which is narrower than Go's.
             prop_assert!(!value.is_finite() || text.bytes().all(|byte| b"0123456789+-.e".contains(&byte)), "{text}");
         }
 

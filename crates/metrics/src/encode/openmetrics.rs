@@ -1,8 +1,8 @@
 //! OpenMetrics 1.0.0 in its text form
 //! (<https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md>).
 //!
-//! Names of samples are the same as in the older text format, always; where OpenMetrics would have a type's samples end in
-//! something else, the family gets a type that has no such rule (`unknown`, `gauge`). Native buckets it does not have.
+//! Sample names are always the same as in the older text format. Where OpenMetrics would require another suffix for a
+//! type, the family gets a type without that rule (`unknown`, `gauge`). OpenMetrics does not have native buckets.
 
 use super::lines::{HistogramLines, Lines, Name};
 use super::{Options, Span, newest, number};
@@ -10,16 +10,16 @@ use crate::family::{Family, Kind};
 use crate::labels::RawPairs;
 use crate::value::{Exemplar, Value};
 
-/// Characters of all names and values of an exemplar's labels; OpenMetrics forbids more.
+/// Characters of all names and values of an exemplar's labels, the limit of the OpenMetrics specification.
 const EXEMPLAR_CHARS_MAX: usize = 128;
 
 #[derive(Debug, Clone)]
 pub(super) struct OpenMetricsEncoder {
     pub(super) header: Box<[u8]>,
     lines: Lines,
-    /// Of the `_created` lines, where there are any.
+    /// Names of the `_created` lines, if they are printed.
     created: Option<Name>,
-    /// Whether the value of a series may carry one.
+    /// Whether samples may carry exemplars.
     exemplars: bool,
 }
 
@@ -102,7 +102,7 @@ fn header(family: &Family, base: &str, kind: &str) -> String {
     header
 }
 
-/// Appends ` # {labels} value time`, or nothing where the labels are longer than may be.
+/// Appends ` # {labels} value time`, or nothing if the labels are longer than allowed.
 fn push_exemplar(exemplar: Option<&Exemplar>, out: &mut Vec<u8>) {
     let Some(exemplar) = exemplar.filter(|exemplar| label_chars(&exemplar.labels) <= EXEMPLAR_CHARS_MAX) else {
         return;
@@ -117,9 +117,9 @@ fn push_exemplar(exemplar: Option<&Exemplar>, out: &mut Vec<u8>) {
     }
 }
 
-/// Characters of the names and the unescaped values.
+/// Number of characters of the names and the unescaped values.
 fn label_chars(labels: &[u8]) -> usize {
-    // A character begins with any byte but a continuation; an escape sequence is one character of two bytes.
+    // Every byte but a continuation byte begins a character; an escape sequence is one character of two bytes.
     let chars = |text: &[u8]| text.iter().filter(|byte| **byte & 0xc0 != 0x80).count();
     let escapes = |text: &[u8]| {
         let mut bytes = text.iter();

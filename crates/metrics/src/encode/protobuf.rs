@@ -1,8 +1,8 @@
 //! Delimited protobuf messages, by Prometheus' `io/prometheus/client/metrics.proto`
 //! (<https://github.com/prometheus/client_model>).
 //!
-//! Written directly, as the messages are few and a series must not be built as objects first. Fields come in the order
-//! 1, 2, 3, 5, 4 within a family, so that the series can be appended to a head made once; protobuf leaves the order open.
+//! Written by hand, as there are few messages and a series must not be built as objects first. Fields come in the order
+//! 1, 2, 3, 5, 4 within a family, so that the series can be appended to a head made once; protobuf permits any order.
 //! Float histograms and gauge histograms are not written.
 
 use super::{Span, newest};
@@ -10,17 +10,17 @@ use crate::family::{Family, Kind};
 use crate::labels::{self, RawPairs};
 use crate::value::{Distribution, Exemplar, Exponential, Value};
 
-/// Empty buckets between two others that are cheaper to write than a new span; as `client_golang` has it.
+/// Most empty buckets between two others that are cheaper to write than a new span; the value of `client_golang`.
 const GAP_MAX: i32 = 2;
 /// Bytes of a double or fixed64.
 const DOUBLE_BYTES: usize = 8;
 
 #[derive(Debug, Clone)]
 pub(super) struct ProtobufEncoder {
-    /// All fields of the family but its series.
+    /// All fields of the family except its series.
     head: Box<[u8]>,
     shape: Shape,
-    /// Whether a counter or histogram may carry one.
+    /// Whether counters or histograms may carry exemplars.
     exemplars: bool,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct ProtobufEncoder {
 enum Shape {
     Counter,
     Gauge,
-    /// With the upper bounds of the classic buckets, `+Inf` last; empty if all buckets are native.
+    /// A histogram with the upper bounds of the classic buckets, `+Inf` last; empty if all buckets are native.
     Histogram(Box<[f64]>),
 }
 
@@ -69,7 +69,8 @@ impl ProtobufEncoder {
     ) -> Option<Span> {
         out.reserve(labels.len() + 64);
         let exemplars = if self.exemplars { exemplars } else { &[] };
-        // Behind the value. Counted from the end, as the start of a message moves if its length needs a second byte.
+        // The exemplar or time that follows the value. Counted from the end, as the start of a message moves if its
+        // length needs a second byte.
         let mut tail = None;
         push_message(out, 4, |out| {
             push_labels(out, labels);
@@ -100,7 +101,7 @@ impl ProtobufEncoder {
     }
 }
 
-/// Writes the value into the bytes of a span that [`ProtobufEncoder::series`] gave.
+/// Writes the value into the bytes of a span that [`ProtobufEncoder::series`] returned.
 pub(super) fn patch_value(bytes: &mut [u8], value: Value<'_>) -> bool {
     let fits = bytes.len() == DOUBLE_BYTES;
     if fits {
@@ -146,7 +147,7 @@ fn push_histogram(out: &mut Vec<u8>, bounds: &[f64], created_ms: u64, value: &Di
     }
     push_time(out, 15, created_ms);
     if bounds.is_empty() {
-        // Those of native buckets must have a time.
+        // Exemplars of native buckets must have a time.
         for exemplar in exemplars.iter().filter(|exemplar| exemplar.unix_ms > 0) {
             push_message(out, 16, |out| push_exemplar(out, exemplar));
         }
@@ -161,14 +162,14 @@ fn push_native(out: &mut Vec<u8>, native: &Exponential) {
     push_deltas(out, 10, &native.negative);
     push_spans(out, 12, &native.positive);
     push_deltas(out, 13, &native.positive);
-    // Without a span that says nothing, this would look like a classic histogram.
+    // Without an empty span, this would look like a classic histogram.
     let nothing = native.positive.is_empty() && native.negative.is_empty();
     if nothing && native.zero_threshold == 0.0 && native.zero_count == 0 {
         push_span(out, 12, 0, 0);
     }
 }
 
-/// Runs of buckets; each begins so many after the end of the one before, the first at its index.
+/// Appends runs of buckets; each run's offset is counted from the end of the one before, the first one's from index 0.
 fn push_spans(out: &mut Vec<u8>, field: u32, buckets: &[(i32, u64)]) {
     let mut run: Option<(i32, i32)> = None;
     let mut next = 0;
@@ -196,7 +197,7 @@ fn push_span(out: &mut Vec<u8>, field: u32, offset: i32, len: i32) {
     });
 }
 
-/// The buckets' counts, each as its difference to the one before; those in gaps within a run are 0.
+/// Appends the buckets' counts, each as the difference from the one before; those in gaps within a run are 0.
 fn push_deltas(out: &mut Vec<u8>, field: u32, buckets: &[(i32, u64)]) {
     let Some(&(mut next, _)) = buckets.first() else { return };
     push_message(out, field, |out| {
@@ -221,7 +222,7 @@ fn push_exemplar(out: &mut Vec<u8>, exemplar: &Exemplar) {
     push_time(out, 3, exemplar.unix_ms);
 }
 
-/// A `google.protobuf.Timestamp`; nothing if the time is not known.
+/// Appends a `google.protobuf.Timestamp`; nothing if the time is not known.
 fn push_time(out: &mut Vec<u8>, field: u32, unix_ms: u64) {
     if unix_ms > 0 {
         push_message(out, field, |out| {
@@ -249,8 +250,8 @@ fn push_bytes(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Appends what `body` appends as a field with its length in front. Most are shorter than 128 bytes, so one byte is kept
-/// free for the length; a longer body moves.
+/// Appends what `body` appends, as a field with its length in front. Most bodies are shorter than 128 bytes, so one
+/// byte is reserved for the length; a longer body is moved.
 #[inline]
 fn push_message(out: &mut Vec<u8>, field: u32, body: impl FnOnce(&mut Vec<u8>)) {
     push_varint(out, u64::from(field << 3 | 2));

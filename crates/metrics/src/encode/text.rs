@@ -1,7 +1,7 @@
 //! Prometheus' text format, version 0.0.4
 //! (<https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>).
 //!
-//! Has neither exemplars nor created times nor native buckets; an info is a gauge there.
+//! The format has no exemplars, created times or native buckets; an info is exposed as a gauge.
 
 use super::lines::{HistogramLines, Lines, Name};
 use super::{Span, number};

@@ -1,8 +1,8 @@
-//! Series that folded records belong to: their label text is in no segment of a writer, so the reader has it itself.
+//! Series of folded records: their label text is in no writer's segment, so the reader holds it itself.
 //!
-//! A series' text is that of its first record. Where some of its records were folded, which have another text, an anchor
-//! stands before them: a record of the reader's own, with the text of the series and a value that changes nothing. It is
-//! in no list of segments, and goes when no record of its series is folded any more.
+//! A series' text is that of its first record. If some of its records were folded, whose text differs, an anchor
+//! precedes them: a record of the reader's own, with the text of the series and a value that changes nothing. It is in
+//! no list of segments, and is removed when no record of its series is folded any longer.
 
 use super::families::FamilyId;
 use super::mount::{Contribution, Declared, Mount, Mounted, NO_SERIES, RecordLocation};
@@ -15,15 +15,15 @@ use crate::segment::{Process, Segment};
 use crate::sync::Ordering::Relaxed;
 use std::sync::Arc;
 
-/// Room for anchors: some hundred thousand. Where it ends, further series are not folded.
+/// Room for some hundred thousand anchors. When it is used up, further series are not folded.
 const ANCHORS_BYTES_MAX: usize = 64 << 20;
-/// Memory that is made ready at a time.
+/// Memory that is prepared at a time.
 const READY_WORDS: usize = 64 * PAGE / WORD;
 
-/// The segment of the anchors, while there are any.
+/// The segment of the anchors, if any exist.
 #[derive(Debug)]
 pub(super) struct Anchors {
-    /// Which of the mounts it is; that of no record while there is none.
+    /// Its mount; that of [`RecordLocation::NONE`] while there are no anchors.
     pub(super) mount: u16,
     living: usize,
     ready_words: usize,
@@ -36,14 +36,14 @@ impl Default for Anchors {
 }
 
 impl Store {
-    /// Whether it is the place of an anchor.
+    /// Whether an anchor is at this place.
     #[inline]
     pub(super) fn is_anchor(&self, place: RecordLocation) -> bool {
         place.mount == self.anchors.mount && !place.is_none()
     }
 
-    /// Adds a record that counts for the series with this text, which is not its own; says which series, and whether it is
-    /// new. `None`: there is no memory for the text.
+    /// Adds a record that counts for the series with this text, which is not its own; returns the series, and whether
+    /// it is new. `None`: memory for the text ran out.
     pub(super) fn link_folded(
         &mut self,
         (family, kind): (FamilyId, &Kind),
@@ -90,7 +90,7 @@ impl Store {
         Some(())
     }
 
-    /// Writes an anchor: its place, and that of its record.
+    /// Writes an anchor: returns its place, and that of its record.
     fn anchor_place(&mut self, family: FamilyId, kind: &Kind, text: &[u8]) -> Option<(RecordLocation, u32)> {
         if self.anchors.mount == RecordLocation::NONE.mount {
             self.mount_anchors()?;
@@ -147,13 +147,13 @@ impl Store {
         Some(())
     }
 
-    /// The series of this anchor needs it no more.
+    /// Removes an anchor that its series no longer needs.
     pub(super) fn drop_anchor(&mut self, place: RecordLocation) {
         *self.contribution_mut(place) = Contribution::ABSENT;
         self.anchors.living -= 1;
     }
 
-    /// Gives the memory of anchors back, once there are none.
+    /// Frees the memory of anchors, once there are none.
     pub(super) fn forget_anchors(&mut self) {
         if self.anchors.living == 0 && self.anchors.mount != RecordLocation::NONE.mount {
             self.mounts[self.anchors.mount as usize] = None;
@@ -161,7 +161,8 @@ impl Store {
         }
     }
 
-    /// Takes those records out of a series that `is_wanted` is true of, in one pass, and says what has become of it.
+    /// Removes the records for which `is_wanted` returns true from a series, in one pass, and returns what became of
+    /// the series.
     pub(super) fn take(
         &mut self,
         id: SeriesId,
@@ -190,7 +191,7 @@ impl Store {
         (taken, unlinked)
     }
 
-    /// Takes a mount's records out of all series; says of each series what has become of it.
+    /// Removes a mount's records from all series; reports what became of each series.
     pub(super) fn take_mount(&mut self, mount: u16, mut done: impl FnMut(Unlinked)) {
         for number in 0..self.mounted(mount).contributions.len() {
             let series = self.mounted(mount).contributions[number].series;

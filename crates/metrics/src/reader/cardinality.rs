@@ -1,15 +1,15 @@
-//! Which families have how many series, for people who look for the label that explodes.
+//! The number of series of each family, to find the label that explodes.
 
 use super::Reader;
 use super::families::{FamilyId, MergedFamily};
 use crate::labels::Pairs;
 
-/// Distinct values of a label that are shown.
+/// Most distinct values of a label that are shown.
 pub(super) const SAMPLES_MAX: usize = 5;
-/// Series of a family that are looked through for them, spread over all.
+/// Most series of a family that are searched for them, spread over all.
 const LOOKED_AT_MAX: usize = 20_000;
 
-/// A family's share.
+/// One family's share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FamilyCardinality {
     /// The family's name.
@@ -27,7 +27,7 @@ pub struct FamilyCardinality {
 pub struct LabelCardinality {
     /// The label's name.
     pub name: String,
-    /// About how many distinct values it has had, those that are counted as `__other__` included; 0: not known here.
+    /// About how many distinct values it has had, including values that are counted as `__other__`; 0: not known here.
     pub distinct: u64,
     /// Whether its values are counted as `__other__`.
     pub collapsed: bool,
@@ -42,7 +42,7 @@ impl LabelCardinality {
 }
 
 impl Reader {
-    /// All exposed families, the one whose records take most memory first: series that were folded still take some.
+    /// All exposed families, sorted by the memory of their records, largest first: folded series still take some.
     pub fn cardinality(&self) -> Vec<FamilyCardinality> {
         let families = self.order.families.exposed.iter().map(|id| (*id, self.order.families.get(*id)));
         let mut all: Vec<FamilyCardinality> = families.map(|(id, merged)| self.cardinality_of(id, merged)).collect();
@@ -55,7 +55,7 @@ impl Reader {
         let records = series().flat_map(|series| self.store.places(series));
         let words = records.map(|(place, each)| {
             let head = self.store.mounted(place.mount).head(each.record());
-            // The epoch of the series belongs to it.
+            // The epoch word of the series belongs to it.
             head.map_or(0, |head| head.words as usize * 8 + 4)
         });
         let label = |name: &String| {

@@ -1,5 +1,5 @@
-//! A chunk's bytes in a format, kept from scrape to scrape: a value that has changed is written over the old one where it
-//! is as wide, and otherwise the chunk is put together again from what it was and what is new.
+//! A chunk's bytes in a format, cached from scrape to scrape: a changed value is written over the old one if it has the
+//! same width; otherwise the chunk is assembled from its old bytes and the new ones.
 
 use super::families::{CHUNK_SERIES_MAX, FamilyId, MergedFamily};
 use super::gather::Gathered;
@@ -11,16 +11,17 @@ use crate::gzip::Deflater;
 use crate::value::{Distribution, Exemplar, Value};
 use std::sync::Arc;
 
-/// Bytes of a value that may have stayed as it is; there is none as wide.
+/// Bytes of a value that may be unchanged; no value is that wide.
 const VALUE_BYTES_MAX: usize = 32;
-/// Formats there are: what is kept for each is found by the format's number.
+/// Number of formats: the cache of each is found by the format's number.
 pub(super) const FORMATS: usize = 3;
 
 /// Consecutive series of a family.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
     pub(super) family: FamilyId,
-    /// No series of this chunk is below, and none of the chunk before is not. That of the first chunk does not count.
+    /// No series of this chunk is below it, and every series of the chunk before is. The first chunk's value is
+    /// ignored.
     pub(super) low: Arc<[u8]>,
     pub(super) encoded: [Option<Box<Encoded>>; FORMATS],
 }
@@ -40,7 +41,7 @@ impl Bits {
         self.0.iter().fold(0, |all, word| all | word) == 0
     }
 
-    /// Adds the numbers of those that are set.
+    /// Appends the numbers of the set bits.
     #[inline]
     fn list(&self, slots: &mut Vec<u16>) {
         for (index, word) in self.0.iter().enumerate() {
@@ -53,14 +54,14 @@ impl Bits {
     }
 }
 
-/// Where in the bytes a series is.
+/// Position of a series in the bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Line {
-    /// Behind its last byte; it begins where the one before ends.
+    /// The end of the series, exclusive; it begins where the one before ends.
     end: u32,
-    /// Where its value begins, from its first byte.
+    /// Offset of its value from its first byte.
     value_at: u16,
-    /// How wide the value is; 0: it is not just a value that changes.
+    /// Width of its value; 0: more than a value can change.
     value_bytes: u16,
 }
 
@@ -94,14 +95,14 @@ impl Encoded {
         size_of::<Encoded>() + plain + self.lines.capacity() * size_of::<Line>() + deflated
     }
 
-    /// Next time the series is encoded as a whole, not its value only.
+    /// Next time the whole series is encoded, not its value only.
     pub(super) fn forget_value(&mut self, slot: u16) {
         if let Some(line) = self.lines.get_mut(slot as usize) {
             line.value_bytes = 0;
         }
     }
 
-    /// Deflates it, unless that has been done.
+    /// Deflates the bytes, unless that has been done.
     pub(super) fn deflate(&mut self, deflater: &mut Deflater) -> &Packed {
         let bytes = &self.bytes;
         self.deflated.get_or_insert_with(|| pack(deflater, bytes))
@@ -117,7 +118,7 @@ pub(super) fn pack(deflater: &mut Deflater, bytes: &[u8]) -> Packed {
     Packed { bytes: Arc::new(deflated.bytes), crc: deflated.crc, len: deflated.len }
 }
 
-/// Room for what is read on the way, used again and again.
+/// Buffers that are reused.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     distribution: Distribution,
@@ -125,9 +126,9 @@ pub(super) struct Scratch {
     exemplars: Vec<Exemplar>,
     slots: Vec<u16>,
     gathered: Gathered,
-    /// Slots whose value is of another width, with the value.
+    /// Slots whose value has another width, with the value.
     wide: Vec<(u16, u64)>,
-    /// Histograms that were not read whole: to be read again next time.
+    /// Histograms that could not be read consistently: they are read again next time.
     pub(super) unsettled: Vec<SeriesId>,
 }
 
@@ -141,7 +142,7 @@ pub(super) struct Encoding<'a> {
 }
 
 impl Encoding<'_> {
-    /// Encodes series anew.
+    /// Encodes all series.
     pub(super) fn encode(&mut self, series: &[Slot]) -> Encoded {
         let kind = &self.family.family.kind;
         let is_single = !matches!(kind, Kind::Histogram(_));
@@ -174,7 +175,7 @@ impl Encoding<'_> {
         Encoded::new(bytes, lines)
     }
 
-    /// Brings up to date what was encoded of these series.
+    /// Updates the encoded bytes of these series.
     pub(super) fn update(&mut self, encoded: &mut Encoded, series: &[Slot], dirty: Bits) {
         let mut slots = std::mem::take(&mut self.scratch.slots);
         slots.clear();
@@ -202,13 +203,13 @@ impl Encoding<'_> {
             encoder.patch(value_of(kind, *bits), new) && new == old
         };
         let changes = slots.iter().zip(&self.scratch.gathered.values);
-        // What was marked in the writer's last epoch is marked once more than it has changed.
+        // A value marked in the writer's last epoch is marked once more than it has changed.
         let same = changes.clone().take_while(|(slot, bits)| is_same(slot, bits)).count();
         if same == slots.len() {
             return;
         }
         encoded.deflated = None;
-        // Somebody who is still sending the old bytes keeps them.
+        // A client that is still being sent the old bytes keeps them.
         let bytes = Arc::make_mut(&mut encoded.bytes).as_mut_slice();
         for (slot, bits) in changes.skip(same) {
             if !encoder.patch_at(value_of(kind, *bits), bytes, value_range(lines, *slot)) {
@@ -231,7 +232,7 @@ impl Encoding<'_> {
         self.scratch.wide = wide;
     }
 
-    /// Encodes whole series anew, between others that stay.
+    /// Encodes whole series again, between others that are unchanged.
     fn renew(&mut self, encoded: &mut Encoded, series: &[Slot], slots: &[u16]) {
         let kind = &self.family.family.kind;
         let is_single = !matches!(kind, Kind::Histogram(_));
@@ -243,7 +244,7 @@ impl Encoding<'_> {
             }
             let start = out.len();
             if !self.push_histogram(slot, labels, out) {
-                // What was known before is true, if old.
+                // The previous text is still true, if old.
                 out.truncate(start);
                 out.extend_from_slice(old);
             }
@@ -251,7 +252,7 @@ impl Encoding<'_> {
         });
     }
 
-    /// Says where the value is, from the beginning of the series, and how wide it is.
+    /// Records where the value is, from the beginning of the series, and how wide it is.
     #[inline]
     fn push_single(&mut self, slot: Slot, labels: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> (u16, u16) {
         let start = out.len();
@@ -264,7 +265,7 @@ impl Encoding<'_> {
         span.and_then(fits).unwrap_or((0, 0))
     }
 
-    /// False: the histogram is in the middle of a change.
+    /// Returns false if the histogram is in the middle of a change.
     fn push_histogram(&mut self, slot: Slot, labels: &[u8], out: &mut Vec<u8>) -> bool {
         let exemplars = self.read_exemplars(slot);
         let Scratch { distribution, part, unsettled, .. } = &mut *self.scratch;
@@ -280,7 +281,7 @@ impl Encoding<'_> {
 
     #[inline]
     fn created_ms(&self, slot: Slot) -> u64 {
-        // One more look at every record; the text format does not show it.
+        // This takes one more look at every record; the text format does not show the time.
         if self.format == Format::Text { 0 } else { self.store.created_ms(slot) }
     }
 
@@ -295,7 +296,7 @@ impl Encoding<'_> {
     }
 }
 
-/// Puts the bytes together anew: `write` makes the series of these slots, given their old bytes; the others are copied.
+/// Assembles the bytes again: `write` makes the series of these slots, given their old bytes; the others are copied.
 fn rebuild(
     encoded: &mut Encoded,
     slots: impl Iterator<Item = u16>,
@@ -305,7 +306,7 @@ fn rebuild(
     let old = &encoded.bytes;
     let mut new = Vec::with_capacity(old.len() + count * 4);
     let mut copied = 0;
-    // The first line whose end is still that in the old bytes.
+    // The first line whose end still refers to the old bytes.
     let mut next = 0;
     let mut previous_end = 0;
     for (index, slot) in slots.enumerate() {
@@ -329,7 +330,7 @@ fn rebuild(
     }
 }
 
-/// Where the value of a slot is.
+/// Range of a slot's value.
 #[inline]
 fn value_range(lines: &[Line], slot: u16) -> std::ops::Range<usize> {
     let slot = slot as usize;

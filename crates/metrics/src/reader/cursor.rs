@@ -1,7 +1,7 @@
-//! One exposition, handed out piece by piece to whoever can take it, however slowly.
+//! One exposition, produced piece by piece at the pace of its client, however slow.
 //!
-//! A cursor holds no lock and no copy: between two pieces series may come, go and change. It remembers how far it has
-//! come in the order of families and labels, so that what follows is in order and nothing is there twice.
+//! A cursor holds neither a lock nor a copy: between two pieces series may come, go and change. It remembers its
+//! position in the order of families and labels, so that the pieces are in order and contain nothing twice.
 
 use super::chunk::{Encoded, Encoding, Packed, pack};
 use super::{Piece, Reader};
@@ -11,28 +11,28 @@ use crate::gzip::{self, Trailer};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How far an exposition has been handed out.
+/// Position of an exposition.
 #[derive(Debug)]
 pub struct Cursor {
     format: Format,
-    /// Only the families that one of these is a name in.
+    /// Restricts the exposition to the families that have one of these names.
     names: Option<Vec<String>>,
-    /// Of what has been handed out, if it is deflated.
+    /// Trailer of the pieces produced so far, if they are deflated.
     trailer: Option<Trailer>,
     state: State,
     /// The refresh it belongs to.
     refresh: u64,
-    /// The version of the order in which `family` and `chunk` are to be understood.
+    /// The version of the order that `family` and `chunk` refer to.
     version: u64,
-    /// Index of the exposed family that is next.
+    /// Index of the next exposed family.
     family: usize,
-    /// The family that has been begun, or the last one that has been done.
+    /// The current family, or the last one that was finished.
     at: Option<At>,
-    /// The order has changed since: the chunk that is next may begin with what was handed out already.
+    /// The order has changed since: the next chunk may begin with series that were already produced.
     is_moved: bool,
-    /// While it is held, the reader knows that an exposition is being handed out.
+    /// While it is held, the reader knows that an exposition is in progress.
     handed_out: Option<Arc<()>>,
-    /// What is to come before anything else: a whole family, where its length had to be known.
+    /// Parts that come first: a whole family, if its length had to be known.
     pinned: VecDeque<Plain>,
 }
 
@@ -45,17 +45,17 @@ enum State {
     Done,
 }
 
-/// A place in the order that outlives changes of it.
+/// A place in the order that survives changes of the order.
 #[derive(Debug)]
 struct At {
     name: Arc<str>,
-    /// Tells it from a later one of the same name.
+    /// Distinguishes the family from a later one of the same name.
     born: u64,
-    /// The chunk that is next, and the lowest text that was to be in it; `None`: the family is done.
+    /// The next chunk, and the lowest text that was to be in it; `None`: the family is finished.
     next: Option<(usize, Arc<[u8]>)>,
 }
 
-/// A part of the exposition before it is made a piece.
+/// A part of the exposition before it becomes a piece.
 #[derive(Debug, Clone)]
 struct Plain {
     bytes: Arc<Vec<u8>>,
@@ -63,8 +63,8 @@ struct Plain {
 }
 
 impl Reader {
-    /// Begins an exposition of what the last refresh has found, as gzip if `deflate`, of all families or only of those in
-    /// which one of `names` is the name of a sample.
+    /// Begins an exposition of the state that the last refresh found, as gzip if `deflate`, of all families or only of
+    /// those in which one of `names` is the name of a sample.
     pub fn cursor(&mut self, format: Format, deflate: bool, names: Option<Vec<String>>) -> Cursor {
         self.order.active[format as usize] = true;
         self.used_ms[format as usize] = self.now_ms;
@@ -122,7 +122,7 @@ impl Reader {
         }
     }
 
-    /// Makes a piece of it, deflated if that is asked for.
+    /// Makes a piece of it, deflated if the cursor is.
     fn piece(&mut self, cursor: &mut Cursor, plain: Plain) -> Piece {
         let Some(trailer) = &mut cursor.trailer else { return Piece { bytes: plain.bytes } };
         let packed = plain.packed.unwrap_or_else(|| pack(&mut self.deflater, &plain.bytes));
@@ -130,7 +130,7 @@ impl Reader {
         Piece { bytes: packed.bytes }
     }
 
-    /// The next header or chunk. An empty one means nothing: there may be more behind it.
+    /// The next header or chunk. An empty one does not mean the end: more may follow.
     fn next_of_families(&mut self, cursor: &mut Cursor) -> Option<Plain> {
         if cursor.version != self.order.version {
             self.seek(cursor);
@@ -155,7 +155,7 @@ impl Reader {
         }
     }
 
-    /// What stands before the first series of a family.
+    /// The bytes that precede the first series of a family.
     fn header(&mut self, family: u32, cursor: &Cursor) -> Plain {
         let head = self.order.families.get_mut(family).head(cursor.format, self.options.encode);
         if cursor.trailer.is_some() {
@@ -164,7 +164,7 @@ impl Reader {
         Plain { bytes: head.header.bytes.clone(), packed: head.header.deflated.clone() }
     }
 
-    /// Holds a whole family, and gives what stands before it: its length, above all.
+    /// Pins a whole family, and returns the bytes that precede it, which include its length.
     fn pin_family(&mut self, family: u32, cursor: &mut Cursor) -> Plain {
         let chunks = self.order.families.get(family).chunks.clone();
         let pieces: VecDeque<Plain> = chunks.iter().map(|chunk| self.chunk(*chunk, cursor)).collect();
@@ -181,7 +181,7 @@ impl Reader {
         Plain { bytes: Arc::new(head), packed: None }
     }
 
-    /// The chunk at this index of the family that has been begun, from the series that are not below `low`.
+    /// The chunk at this index of the current family, from the first series that is not below `low`.
     fn next_chunk(&mut self, cursor: &mut Cursor, index: usize, low: &[u8]) -> Plain {
         let family = self.order.families.get(self.order.families.exposed[cursor.family]);
         let Some(chunk) = family.chunks.get(index).copied() else {
@@ -220,7 +220,7 @@ impl Reader {
                 *chunk = behind.saturating_sub(1);
                 cursor.is_moved = true;
             }
-            // Done, or replaced by another family of that name, which cannot follow under the same header.
+            // Finished, or replaced by another family of that name, which cannot follow under the same header.
             (Some(_), next) => {
                 *next = None;
                 cursor.family += 1;
@@ -229,7 +229,7 @@ impl Reader {
         }
     }
 
-    /// A chunk's bytes as they have to be now: kept ones, if they are.
+    /// A chunk's current bytes: the cached ones, if they are up to date.
     fn chunk(&mut self, id: u32, cursor: &Cursor) -> Plain {
         let format = cursor.format as usize;
         let Reader { order, store, scratch, deflater, options, .. } = self;
@@ -268,7 +268,7 @@ impl Reader {
         plain
     }
 
-    /// The rest of a chunk, of which some has been handed out already; nothing of it is kept.
+    /// The rest of a chunk, part of which was produced already; it is not cached.
     fn part_of_chunk(&mut self, id: u32, from: usize, cursor: &Cursor) -> Plain {
         let Reader { order, store, scratch, options, .. } = self;
         let chunk = &order.chunks[id as usize];

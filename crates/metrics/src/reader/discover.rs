@@ -1,7 +1,7 @@
-//! Reads what writers have appended to their segments since the last look.
+//! Reads records that writers have appended to their segments since the last look.
 //!
-//! A segment is read without trust. Where it does not hold what a writer of ours makes, reading it ends there: what was
-//! read before goes on to count, and the damage is reported once.
+//! A segment is not trusted. Where its content is not what a writer of this version makes, reading ends: the records
+//! read before still count, and the damage is reported once.
 
 use super::folding::Fold;
 use super::leaving::Ended;
@@ -18,14 +18,14 @@ use crate::segment::{Process, Segment, family_record};
 use crate::sync::{AtomicU32, Shown, Word};
 use memchr::memchr;
 
-/// Words of log beyond which it is worth counting its series before reading them.
+/// Length of unread log from which it is worth counting its series before reading them.
 const BULK_WORDS: usize = 1 << 16;
-/// Series that are looked at together before any one is.
+/// Series whose memory is prefetched together.
 const SCAN_STEP: usize = 16;
 /// Series that are marked together.
 const SCAN_BLOCK: usize = 4096;
 
-/// The memory does not hold what a writer of ours makes.
+/// The memory does not hold what a writer of this version makes.
 struct NotOurs;
 
 impl Reader {
@@ -147,7 +147,7 @@ impl Reader {
         let mounted = self.store.mounted_mut(mount);
         let declared = mounted.families.get(head.family as usize).and_then(Option::as_ref).ok_or(NotOurs)?;
         let fits = head.words as usize == declared.shape.record_words(text.len());
-        // Numbers are given out in turn.
+        // Numbers are assigned in order.
         let follows = number as usize <= mounted.contributions.len() && (number as usize) < segment.epochs().len();
         let is_free = mounted.contributions.get(number as usize).is_none_or(|known| known.series == NO_SERIES);
         if !fits || !follows || !is_free || !is_label_text(text) {
@@ -156,7 +156,7 @@ impl Reader {
         let (family, is_alive) = (declared.family, mounted.is_alive);
         let kind = &self.order.families.get(family).family.kind;
         if !is_alive && kind.ends_with_its_process() {
-            // Not true any more; but its number is taken.
+            // The series is no longer valid, but its number is used up.
             mounted.skip(number);
             return Ok(());
         }
@@ -195,8 +195,8 @@ impl Reader {
 }
 
 impl Order {
-    /// Marks what has changed of these series. First which, then whose, then where: as in `gather`, so that waits for memory
-    /// overlap.
+    /// Marks the changed ones of these series: first finds which changed, then their series, then their slots, as in
+    /// `gather`, so that waits for memory overlap.
     fn scan(
         &mut self,
         store: &Store,
@@ -227,7 +227,7 @@ impl Order {
     }
 }
 
-/// Whether the text is what `labels::encode` makes: nothing else may come into an exposition.
+/// Whether the text has the form that `labels::encode` makes: nothing else may come into an exposition.
 fn is_label_text(text: &[u8]) -> bool {
     let mut pairs = RawPairs { rest: text };
     while pairs.next().is_some() {}

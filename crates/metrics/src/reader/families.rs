@@ -11,9 +11,9 @@ use std::sync::Arc;
 /// A merged family, by its index.
 pub(super) type FamilyId = u32;
 
-/// Lines of a chunk, about: what one change costs to encode again, and what compresses well on its own.
+/// About the number of lines in a chunk: small enough to encode again after one change, large enough to compress well.
 pub(super) const CHUNK_LINES: usize = 256;
-/// Bits for a chunk's series.
+/// Most series of a chunk; it has a bit for each.
 pub(super) const CHUNK_SERIES_MAX: usize = CHUNK_LINES;
 
 /// A family, merged over all segments.
@@ -23,24 +23,24 @@ pub(super) struct MergedFamily {
     pub(super) name: Arc<str>,
     /// Names of the labels that its series have, over all declarations.
     pub(super) labels: Vec<String>,
-    /// Tells it from others that have its name later.
+    /// Distinguishes the family from later ones with its name.
     pub(super) born: u64,
-    /// The last declaration: its time and, where that is the same, its turn.
+    /// The last declaration: its time and, for equal times, its sequence number.
     declared: (u64, u64),
-    /// Segments that declare it.
+    /// Number of segments that declare it.
     segments: usize,
-    /// Series that have a chunk.
+    /// Number of series that have a chunk.
     pub(super) series: usize,
     /// Its chunks, in order.
     pub(super) chunks: Vec<u32>,
-    /// Series of a chunk at most.
+    /// Most series of a chunk.
     pub(super) chunk_series_max: usize,
-    /// Of a histogram, how to read it.
+    /// How to read its histograms.
     pub(super) shape: Shape,
     heads: [Option<Box<Head>>; FORMATS],
 }
 
-/// What the series of a family are encoded with, and what stands before them.
+/// The encoder of a family's series, and the bytes that precede them.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) encoder: FamilyEncoder,
@@ -51,7 +51,7 @@ pub(super) struct Head {
 #[derive(Debug, Default)]
 pub(super) struct Families {
     entries: Vec<Option<MergedFamily>>,
-    /// By name; those of the same name by age, the newest first.
+    /// Families by name; among those of the same name, the newest first.
     order: Vec<FamilyId>,
     /// The exposed ones, by name.
     pub(super) exposed: Vec<FamilyId>,
@@ -67,23 +67,23 @@ impl Families {
         self.entries[id as usize].as_mut().expect("a family stays while a segment that declares it does")
     }
 
-    /// All there are, exposed or not.
+    /// All families, exposed or not.
     pub(super) fn all(&self) -> impl Iterator<Item = &MergedFamily> {
         self.order.iter().map(|id| self.get(*id))
     }
 
-    /// Families that are not exposed, as a newer one of another kind has their name.
+    /// Number of families that are not exposed, as a newer one of another kind has their name.
     pub(super) fn hidden(&self) -> usize {
         let internal = self.all().filter(|merged| merged.family.is_internal()).count();
         self.order.len() - self.exposed.len() - internal
     }
 
-    /// The family of this name, internal ones included; of several the newest.
+    /// The family of this name, internal ones included; the newest one if there are several.
     pub(super) fn find(&self, name: &str) -> Option<&MergedFamily> {
         self.of_name(name).first().map(|id| self.get(*id))
     }
 
-    /// The family that this declaration is one of; and whether what was encoded of it is void.
+    /// The family of this declaration; and whether its cached text is invalid.
     pub(super) fn declare(&mut self, family: Family, created_ms: u64) -> (FamilyId, bool) {
         self.turns += 1;
         let declared = (created_ms, self.turns);
@@ -129,7 +129,7 @@ impl Families {
         (id, is_void)
     }
 
-    /// A segment that declared it has gone, and its series with it.
+    /// Handles the end of a segment that declared it, whose series have gone.
     pub(super) fn undeclare(&mut self, declared: &Declared) {
         let id = declared.family;
         let merged = self.get_mut(id);
@@ -163,12 +163,12 @@ impl Families {
         });
     }
 
-    /// Index of the first exposed family that is not before this name.
+    /// Index of the first exposed family whose name is not less.
     pub(super) fn seek(&self, name: &str) -> usize {
         self.exposed.partition_point(|id| self.get(*id).name.as_ref() < name)
     }
 
-    /// Forgets what is made for a format that nobody asks for.
+    /// Drops the encoders of a format that is no longer requested.
     pub(super) fn forget(&mut self, format: usize) {
         self.entries.iter_mut().flatten().for_each(|merged| merged.heads[format] = None);
     }
@@ -179,7 +179,7 @@ impl Families {
         heads.map(|head| head.header.bytes()).sum()
     }
 
-    /// So that a test has many chunks of few series.
+    /// Shortens chunks, so that a test has many chunks of few series.
     #[cfg(test)]
     pub(super) fn shorten_chunks(&mut self, series_max: usize) {
         self.entries.iter_mut().flatten().for_each(|merged| merged.chunk_series_max = series_max);
@@ -230,7 +230,7 @@ impl MergedFamily {
         }
     }
 
-    /// Made when it is asked for first.
+    /// The head, which is made on first use.
     pub(super) fn head(&mut self, format: Format, options: Options) -> &mut Head {
         let family = &self.family;
         self.heads[format as usize].get_or_insert_with(|| {
@@ -241,7 +241,7 @@ impl MergedFamily {
         })
     }
 
-    /// The family with what encodes its series.
+    /// The family with the encoder of its series.
     pub(super) fn encoder(&mut self, format: Format, options: Options) -> (&MergedFamily, &FamilyEncoder) {
         self.head(format, options);
         let head = self.heads[format as usize].as_ref().expect("made above");

@@ -1,9 +1,9 @@
-//! Folds: when a label collapses, the series that differ in it only become the one in which it is `__other__`.
+//! Folding: when a label collapses, the series that differ only in it become the one in which it is `__other__`.
 //!
-//! No writer does anything for that. Their records and handles stay, and go on counting; a reader counts them for another
-//! series from the moment in which it reads that the label has collapsed. All records of the process change their series in
-//! one refresh, so an exposition shows each count once, and the series with `__other__` begins with what was counted
-//! before: it never jumps.
+//! Writers do nothing for that. Their records and handles remain, and keep counting; a reader counts them for another
+//! series from the moment in which it reads that the label has collapsed. All records of the process change their
+//! series in one refresh, so an exposition shows each count once, and the series with `__other__` begins with the
+//! earlier counts: it never jumps.
 //!
 //! ```text
 //!  writer A   x="1"  x="2"  fold(1: x)  x="__other__"        the fold is in front of what was made under it, so whoever
@@ -11,7 +11,7 @@
 //!             ╰──────┴─ all of these count for x="__other__" ─╯   B's records do, until B has written the fold, too
 //! ```
 //!
-//! A fold names the labels that have ever collapsed in its process, so a reader that comes later needs only the last one.
+//! A fold names the labels that have ever collapsed in its process, so a later reader needs only the last one.
 
 use super::cardinality::SAMPLES_MAX;
 use super::families::FamilyId;
@@ -23,7 +23,7 @@ use crate::labels::{Pairs, RawPairs};
 use crate::segment::Process;
 use std::sync::Arc;
 
-/// An exposition that has been begun is given so long to end before series are folded: half of it would be from before.
+/// Time that a running exposition is given to end before series are folded: half of it would be from before.
 const EXPOSITION_MS_MAX: u64 = 10_000;
 
 /// A fold, by its generation: 0 for none.
@@ -34,19 +34,19 @@ pub(crate) struct Fold {
     pub(crate) labels: u32,
 }
 
-/// What the writers of a process have declared alike, and decided about it.
+/// The folds of one family that the writers of a process have declared alike.
 #[derive(Debug)]
 pub(super) struct Folds {
     process: Process,
     family: FamilyId,
     labels: Vec<String>,
-    /// Segments that declare it.
+    /// Number of segments that declare it.
     segments: usize,
-    /// The last one that was read.
+    /// The last fold that was read.
     known: Fold,
-    /// The last one that holds for the series of this reader.
+    /// The last fold that was applied to the series of this reader.
     applied: Fold,
-    /// Some values of each label that were folded.
+    /// Some folded values of each label.
     samples: Vec<Vec<String>>,
 }
 
@@ -54,25 +54,25 @@ pub(super) struct Folds {
 #[derive(Debug, Default)]
 pub(super) struct Folding {
     entries: Vec<Option<Folds>>,
-    /// Shared with every exposition that is being handed out.
+    /// Shared with every exposition in progress.
     pub(super) expositions: Arc<()>,
-    /// Since when a fold waits for these.
+    /// Since when a fold has been waiting for these.
     waits_since_ms: Option<u64>,
 }
 
-/// A label set that does not count for itself any more.
+/// A label set that no longer has a series of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FoldedSet {
     pub(crate) process: Process,
     pub(crate) family: Arc<str>,
-    /// As in the segments.
+    /// The label text, as in the segments.
     pub(crate) labels: Vec<u8>,
-    /// What it counts for.
+    /// The label text of the series that it counts for.
     pub(crate) to: Vec<u8>,
 }
 
 impl Folding {
-    /// A segment of this process declares a family with these labels; returns the number of what is known of its folds.
+    /// A segment of this process declares a family with these labels; returns the number of its folds' entry.
     pub(super) fn declare(&mut self, process: Process, family: FamilyId, labels: &[String]) -> usize {
         let is_it = |folds: &Folds| folds.process == process && folds.family == family && folds.labels == labels;
         if let Some(known) = self.entries.iter().position(|entry| entry.as_ref().is_some_and(is_it)) {
@@ -93,7 +93,7 @@ impl Folding {
         }
     }
 
-    /// A segment that declared it has gone.
+    /// Handles the end of a segment that declared it.
     pub(super) fn undeclare(&mut self, number: usize) {
         let Some(entry) = self.entries.get_mut(number) else { return };
         entry.iter_mut().for_each(|folds| folds.segments -= 1);
@@ -102,7 +102,7 @@ impl Folding {
         }
     }
 
-    /// A fold was read; false where it is none of ours.
+    /// Records a fold that was read; returns false if it is invalid.
     pub(super) fn learn(&mut self, number: usize, fold: Fold) -> bool {
         let Some(folds) = self.entries.get_mut(number).and_then(Option::as_mut) else { return false };
         let labels_max = (1u64 << folds.labels.len()).wrapping_sub(1) as u32;
@@ -117,7 +117,7 @@ impl Folding {
         true
     }
 
-    /// Keeps values of a label set that was folded, for people who look for what has exploded.
+    /// Keeps some values of a folded label set, to help people find the label that exploded.
     fn keep_samples(&mut self, number: usize, labels: &[u8]) {
         let Some(folds) = self.entries.get_mut(number).and_then(Option::as_mut) else { return };
         for (label, (samples, (_, value))) in folds.samples.iter_mut().zip(Pairs::new(labels)).enumerate() {
@@ -128,7 +128,7 @@ impl Folding {
         }
     }
 
-    /// Some values of a family's label that were folded.
+    /// Some folded values of a family's label.
     pub(super) fn samples(&self, family: FamilyId, label: &str) -> impl Iterator<Item = &String> {
         let of_family = self.entries.iter().flatten().filter(move |folds| folds.family == family);
         of_family.flat_map(move |folds| {
@@ -141,7 +141,7 @@ impl Folding {
         self.entries.get(number).and_then(Option::as_ref)
     }
 
-    /// The text of the series that a record with this text counts for, where that is another one.
+    /// The text of the series that a record with this text counts for, if that is another one.
     pub(super) fn target(&self, declared: &Declared, text: &[u8]) -> Option<Vec<u8>> {
         let folds = self.get(declared.folds)?;
         let applies = declared.generation < folds.applied.generation;
@@ -150,7 +150,7 @@ impl Folding {
 }
 
 impl Reader {
-    /// The last fold of a process that holds for this family with these labels.
+    /// The last applied fold of a process for this family with these labels.
     pub(crate) fn applied_fold(&self, process: Process, family: &str, labels: &[String]) -> Fold {
         let is_it = |folds: &&Folds| {
             folds.process == process && folds.labels == labels && *self.order.families.get(folds.family).name == *family
@@ -158,7 +158,7 @@ impl Reader {
         self.folding.entries.iter().flatten().filter(is_it).map(|folds| folds.applied).next().unwrap_or_default()
     }
 
-    /// Applies the folds that have been read, once no exposition is in the middle of what was before.
+    /// Applies the folds that have been read, once no exposition from before is in progress.
     pub(super) fn apply_folds(&mut self, refreshed: &mut Refreshed) {
         let entries = self.folding.entries.iter().enumerate();
         let is_new = |folds: &Folds| folds.known != folds.applied;
@@ -177,12 +177,12 @@ impl Reader {
         new.into_iter().for_each(|number| self.apply_fold(number, refreshed));
     }
 
-    /// Gives all records that were made before a fold to the series that it says.
+    /// Moves all records that were made before a fold to the series that it names.
     fn apply_fold(&mut self, number: usize, refreshed: &mut Refreshed) {
         let Some(folds) = self.folding.entries[number].as_mut() else { return };
         folds.applied = folds.known;
         let (fold, family, labels, process) = (folds.applied, folds.family, folds.labels.clone(), folds.process);
-        // Up to which series of each segment it holds.
+        // Limits, for each segment, of the series that it covers.
         let limits: Vec<u32> = self
             .store
             .mounts
@@ -213,7 +213,7 @@ impl Reader {
         }
     }
 
-    /// The series of a family that a fold of these labels may be about, each with the text of what it is folded into.
+    /// The series of a family that a fold of these labels may affect, each with the text that it is folded into.
     fn to_be_folded(&self, family: FamilyId, labels: &[String], folded: u32) -> Vec<(SeriesId, Vec<u8>)> {
         let chunks = &self.order.families.get(family).chunks;
         let exposed = chunks.iter().flat_map(|chunk| &self.store.slots[*chunk as usize]);
@@ -226,7 +226,7 @@ impl Reader {
         folded.collect()
     }
 
-    /// Adds a record to the series that it is folded into; where there is no memory for that, to the one of its own text.
+    /// Adds a record to the series that it is folded into; if memory for that runs out, to the series of its own text.
     pub(super) fn link_folded(
         &mut self,
         family: FamilyId,
@@ -245,7 +245,7 @@ impl Reader {
         }
     }
 
-    /// Notes for the family's budget that a label set does not count for itself.
+    /// Records for the family's budget that a label set no longer counts for itself.
     pub(super) fn note_folded(
         &self,
         process: Process,
@@ -259,7 +259,7 @@ impl Reader {
     }
 }
 
-/// The label text with `__other__` for these labels; `None` where they are other labels, or nothing changes.
+/// The label text with `__other__` for these labels; `None` if its labels are different, or nothing changes.
 fn fold_text(text: &[u8], labels: &[String], folded: u32) -> Option<Vec<u8>> {
     let mut to = Vec::new();
     let mut names = labels.iter();

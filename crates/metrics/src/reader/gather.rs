@@ -1,9 +1,9 @@
 //! Reads the values of many series at once.
 //!
-//! A value stands at the end of a chain: slot, record; and where there are several records: contribution, record, and so
-//! on. With a million series each link is a wait for memory. So all series go over the first link, then all over the
-//! second: loops this short let the processor wait for dozens of them at the same time. That is several times as fast as
-//! one series after the other.
+//! A value is at the end of a chain: slot, record; and for several records: contribution, record, and so on. With a
+//! million series each link is a cache miss. So all series follow the first link, then all follow the second: loops
+//! this short let the processor wait for dozens of misses at the same time. That is several times as fast as one series
+//! after the other.
 
 use super::mount::{Contribution, RecordLocation};
 use super::store::{Slot, Store};
@@ -11,23 +11,23 @@ use crate::family::{Kind, Merge};
 use crate::segment::layout::{HEAD_WORDS, Head, WORD, unpair};
 use crate::sync::{AtomicU64, Shown, Word};
 
-/// Where a label text is: its words in the log, its bytes.
+/// Position of a label text: its words in the log, its length in bytes.
 #[derive(Debug, Clone, Copy)]
 struct Text {
     word: u32,
     bytes: u32,
 }
 
-/// Words of a line of the processor's cache.
+/// Words of a cache line.
 const LINE_WORDS: usize = 8;
 
-/// Series that are read together, and what was read.
+/// Series that are read together, and their values.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     /// A value for each series, as bits.
     pub(super) values: Vec<u64>,
     texts: Vec<Text>,
-    /// Series with one more record: which of them, and where it is.
+    /// Series with one more record: their index, and the location of that record.
     more: Vec<(u32, RecordLocation)>,
     contributions: Vec<Contribution>,
 }
@@ -44,22 +44,22 @@ impl Gathered {
             let lines = words.iter().step_by(LINE_WORDS).chain(words.last());
             lines.fold(all, |all, word| all ^ word.get())
         };
-        // Nobody wants to know, but the texts are near from now on.
+        // The result is not used, but the texts are in the cache from now on.
         std::hint::black_box(slots.iter().zip(&self.texts).fold(0, touch));
     }
 
-    /// The labels of the series at this index of those whose labels were found.
+    /// The labels of the series at this index among those whose labels were found.
     #[inline]
     pub(super) fn labels<'a>(&self, store: &'a Store, slot: Slot, index: usize) -> &'a [u8] {
         let text = self.texts[index];
         store.mounted(slot.mount).segment.frozen(text.word as usize, text.bytes as usize)
     }
 
-    /// Reads the values of series that have a single one each.
+    /// Reads the values of series that have a single value each.
     pub(super) fn read(&mut self, store: &Store, kind: &Kind, slots: impl Iterator<Item = Slot> + Clone) {
         self.values.clear();
         if matches!(kind, Kind::Info | Kind::Gauge(Merge::Last)) {
-            // Few, and not only cells to be put together.
+            // Only few series, or histograms, whose cells must be combined.
             self.values.extend(slots.map(|slot| store.single(kind, slot)));
             return;
         }
@@ -90,7 +90,7 @@ impl Gathered {
         }
     }
 
-    /// Looks at the contributions of which there are more.
+    /// Follows the remaining contributions.
     fn look(&mut self, mounts: &mut ByMount<'_>) {
         self.contributions.clear();
         self.contributions.extend(self.more.iter().map(|(_, place)| mounts.contribution(*place)));
@@ -108,7 +108,7 @@ pub(super) fn merge(kind: &Kind, a: u64, b: u64) -> u64 {
     }
 }
 
-/// The slices of the mount that was asked for last: most often it is the same one again.
+/// The slices of the mount that was last used: most often it is used again.
 struct ByMount<'a> {
     store: &'a Store,
     mount: u16,
@@ -146,7 +146,7 @@ impl<'a> ByMount<'a> {
         let word = (at + head).checked_sub((bytes as usize).div_ceil(WORD)).filter(|word| *word >= at + HEAD_WORDS);
         match word {
             Some(word) if at + head <= self.read_to => Text { word: word as u32, bytes },
-            // Damaged after it was read.
+            // The segment was damaged after it was read.
             _ => Text { word: 0, bytes: 0 },
         }
     }

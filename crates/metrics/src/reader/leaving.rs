@@ -1,8 +1,8 @@
-//! Series that were ended: each is exposed once more, so that its last value is known, and then goes.
+//! Ended series: each is exposed once more, so that its last value is seen, and then removed.
 //!
-//! A tombstone ends one record. While records of the same series live that were not ended, its value stays whole: the
-//! series goes when all of them have been ended. When it comes back before that, its new life starts from its own value,
-//! at once: not from the sum of both, which would fall back later and look as if it had been counted again.
+//! A tombstone ends one record. While the series has other records that live, its value stays whole: the series is
+//! removed when all of them have ended. If it comes back before that, its new life starts at once from its own value:
+//! not from the sum of both, which would fall back later and look like a reset of the counter.
 
 use super::cursor::covers;
 use super::mount::RecordLocation;
@@ -11,25 +11,25 @@ use super::{Reader, Refreshed};
 use crate::segment::Process;
 use crate::segment::layout::RecordKind;
 
-/// How long a series waits to be scraped once more; then nobody scrapes.
+/// How long a series waits to be scraped once more; after that it is assumed that nothing scrapes.
 const LEAVING_MS_MAX: u64 = 15 * 60 * 1000;
 
-/// What a tombstone says.
+/// The content of a tombstone.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ended {
-    /// Whose segment it is.
+    /// Process that writes the segment.
     pub(super) process: Process,
     pub(super) serial: u64,
-    /// Where the record is, in words of its log.
+    /// Position of the record, in words of its log.
     pub(super) record: usize,
 }
 
-/// A record that was ended and counts still.
+/// An ended record that still counts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Leaving {
     pub(super) place: RecordLocation,
     series: SeriesId,
-    /// The refresh that found the tombstone; only what is exposed from then on counts.
+    /// The refresh that found the tombstone; only expositions from then on matter.
     refresh: u64,
     since_ms: u64,
     is_exposed: bool,
@@ -44,7 +44,7 @@ impl Reader {
                 let segment = mounted.as_ref().map(|mounted| &mounted.segment);
                 segment.is_some_and(|segment| segment.process == ended.process && segment.serial == ended.serial)
             });
-            // A segment that is gone has taken its records along.
+            // A removed segment has taken its records along.
             let Some(mount) = mount else { continue };
             let mounted = self.store.mounted(mount as u16);
             if ended.record >= mounted.read_to {
@@ -63,7 +63,7 @@ impl Reader {
             let (series, is_first_look) = (contribution.series, mounted.known == 0);
             let place = RecordLocation { number, mount: mount as u16 };
             if is_first_look {
-                // Ended before this reader came: others have exposed it, or nobody ever will.
+                // It ended before this reader started: others have exposed it, or nobody ever will.
                 self.drop_place(place, refreshed);
             } else if !contribution.is_leaving() {
                 self.store.contribution_mut(place).leave();
@@ -81,7 +81,7 @@ impl Reader {
         }
     }
 
-    /// Whether a record that lives is newer than one that was ended: of the same writer and behind it, or found just now.
+    /// Whether a live record is newer than an ended one: by the same writer and behind it, or found just now.
     fn has_new_life(&self, series: SeriesId) -> bool {
         if self.is_kept_by_folds(series) {
             return false;
@@ -100,17 +100,17 @@ impl Reader {
         })
     }
 
-    /// Whether a record of another label set that counts for the series has not been ended: what was ended is part of the same
-    /// life then.
+    /// Whether a live record of another label set counts for the series: then the ended record is part of the same
+    /// life.
     fn is_kept_by_folds(&self, series: SeriesId) -> bool {
         self.store.places(self.store.slot(series)).any(|(_, each)| each.is_folded() && !each.is_leaving())
     }
 
-    /// A record for a known series was found: what was ended of it goes now.
+    /// Removes the ended records of a known series for which a new record was found.
     pub(super) fn end_former_life(&mut self, series: SeriesId) {
         let has_ended = |series| self.store.places(self.store.slot(series)).any(|(_, each)| each.is_leaving());
         if !self.leaving.is_empty() && has_ended(series) && !self.is_kept_by_folds(series) {
-            // Not the last record: the new one lives.
+            // This is not the last record: the new one lives.
             self.drop_leaving_of(series, &mut Refreshed::default());
         }
     }
@@ -126,7 +126,7 @@ impl Reader {
         ended.into_iter().for_each(|place| self.drop_place(place, refreshed));
     }
 
-    /// Drops what has been exposed once more.
+    /// Removes the records that have been exposed once more.
     pub(super) fn drop_exposed(&mut self, refreshed: &mut Refreshed) {
         let now_ms = self.now_ms;
         let mut leaving = std::mem::take(&mut self.leaving);
@@ -142,24 +142,24 @@ impl Reader {
         due.into_iter().for_each(|leaving| self.drop_place(leaving.place, refreshed));
     }
 
-    /// An exposition of these families has been handed out in full.
+    /// Records that an exposition of these families was delivered in full.
     pub(super) fn exposed(&mut self, refresh: u64, names: Option<&[String]>) {
         for leaving in self.leaving.iter_mut().filter(|leaving| leaving.refresh <= refresh) {
-            // One that is nowhere was dropped meanwhile.
+            // A record without a chunk was dropped meanwhile.
             let chunk = self.store.exposed(leaving.series).map(|(chunk, _)| &self.order.chunks[chunk as usize]);
             let family = chunk.map(|chunk| self.order.families.get(chunk.family));
             leaving.is_exposed |= family.is_none_or(|family| covers(names, &family.family));
         }
     }
 
-    /// Takes a record out of its series.
+    /// Removes a record from its series.
     pub(super) fn drop_place(&mut self, place: RecordLocation, refreshed: &mut Refreshed) {
         if let Some(unlinked) = self.store.unlink(place) {
             self.note_taken(unlinked, refreshed);
         }
     }
 
-    /// A series has fewer records, or none.
+    /// Accounts for a series that lost records, or all of them.
     pub(super) fn note_taken(&mut self, unlinked: Unlinked, refreshed: &mut Refreshed) {
         if unlinked.is_last {
             refreshed.series_gone += 1;

@@ -1,7 +1,7 @@
-//! Finds the series that are to end: those that nobody has changed for long, and those of an owner that is gone.
+//! Finds the series to end: those that have not changed for long, and those of an owner that is gone.
 //!
-//! Looking is all that is done here; ending a series needs its writers' consent. It takes time in proportion to all
-//! series, and is asked for now and then only.
+//! This only finds them; ending a series needs its writers' consent. It takes time in proportion to all series, and is
+//! called only now and then.
 
 use super::Reader;
 use super::families::MergedFamily;
@@ -13,13 +13,13 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Where a record is.
+/// Location of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Located {
     pub(crate) process: Process,
-    /// Of the segment.
+    /// Serial number of the segment.
     pub(crate) serial: u64,
-    /// In words of its log: what a tombstone says.
+    /// Position in words of its log, as in a tombstone.
     pub(crate) record: usize,
 }
 
@@ -27,14 +27,14 @@ pub(crate) struct Located {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocatedSeries {
     pub(crate) family: Arc<str>,
-    /// As in the segments: escaped and joined.
+    /// The label text as in the segments: escaped and joined.
     pub(crate) labels: Vec<u8>,
     pub(crate) records: Vec<Located>,
 }
 
 impl Reader {
-    /// Up to `max` counters and histograms whose value no writer has changed for `ttl_ms` before the last refresh, as far as
-    /// can be told from the writers' ticks since this reader began: never one that was changed later. A gauge that does not
+    /// Up to `max` counters and histograms whose value no writer has changed for `ttl_ms` before the last refresh, as
+    /// far as the writers' ticks since this reader began show: never one that was changed later. A gauge that does not
     /// change is as true as one that does.
     pub(crate) fn idle(&self, own: Process, ttl_ms: u64, max: usize) -> Vec<LocatedSeries> {
         let Some(before_ms) = self.now_ms.checked_sub(ttl_ms) else { return Vec::new() };
@@ -44,7 +44,8 @@ impl Reader {
         })
     }
 
-    /// Up to `max` series of all families that have one of these values in these labels, as many as there are labels.
+    /// Up to `max` series of all families that have one of these values in these labels, which must be as many as there
+    /// are labels.
     pub(crate) fn with_labels(
         &self,
         own: Process,
@@ -66,8 +67,8 @@ impl Reader {
         })
     }
 
-    /// Up to `max` series of this process, and of ended ones, that are of no family in use: `in_use` has the labels of each
-    /// by name.
+    /// Up to `max` series of this process, and of ended ones, whose family is not in use: `in_use` has the labels of
+    /// each family by name.
     pub(crate) fn unused(
         &self,
         in_use: &HashMap<String, Vec<Vec<String>>>,
@@ -75,7 +76,7 @@ impl Reader {
         max: usize,
     ) -> Vec<LocatedSeries> {
         let known = |merged: &MergedFamily| in_use.get(&*merged.name).map_or(&[][..], Vec::as_slice);
-        // Mostly a family has the labels it is to have, and its series need not be looked at.
+        // Usually a family has the expected labels, and its series need not be checked.
         let may_be = |merged: &MergedFamily| !matches!(known(merged), [labels] if *labels == merged.labels);
         self.located(own, max, may_be, |merged, series| {
             let names = || Pairs::new(self.store.text(series)).map(|(name, _)| name);
@@ -83,7 +84,7 @@ impl Reader {
         })
     }
 
-    /// Series of another process that lives are its own business: nobody else can ask its writers.
+    /// Live series of another process are skipped: only that process can ask its writers.
     fn located(
         &self,
         own: Process,

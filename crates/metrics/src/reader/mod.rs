@@ -1,4 +1,4 @@
-//! Reads the segments of any number of writers as one exposition, with work in proportion to what has changed.
+//! Reads the segments of any number of writers as one exposition, with work in proportion to the changes.
 //!
 //! ```text
 //!  segments ──discover──▶ store: which records are which series ──order──▶ chunks of sorted series, each kept encoded
@@ -6,8 +6,8 @@
 //!                                                                                    cursor: pieces of an exposition
 //! ```
 //!
-//! A reader belongs to one thread; writers never wait for it and do not know of it. Values are not copied on refresh but
-//! read when they are encoded, so an exposition is as fresh as the moment in which each of its pieces is asked for.
+//! A reader belongs to one thread; writers never wait for it and do not know of it. Values are not copied on refresh
+//! but read when they are encoded, so each piece of an exposition is as fresh as the moment in which it is produced.
 
 mod anchors;
 mod cardinality;
@@ -49,14 +49,14 @@ use std::fmt;
 use std::sync::Arc;
 use store::Store;
 
-/// How a reader is to be.
+/// Options of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReaderOptions {
-    /// What is exposed of each series.
+    /// Optional parts of the exposition.
     pub encode: encode::Options,
-    /// Bytes of encoded text that are kept; beyond, chunks are encoded anew for each scrape.
+    /// Bytes of encoded text that are cached; beyond that, chunks are encoded again for each scrape.
     pub cache_bytes_max: usize,
-    /// What is kept for a format goes when nobody has asked for it for so long.
+    /// The cache of a format is dropped when the format was not requested for this long.
     pub cache_idle_ms: u64,
 }
 
@@ -66,16 +66,16 @@ impl Default for ReaderOptions {
     }
 }
 
-/// What a refresh has found.
+/// The result of a refresh.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Refreshed {
-    /// Series that were not there before.
+    /// Number of new series.
     pub series_new: usize,
-    /// Series that are not there any more.
+    /// Number of removed series.
     pub series_gone: usize,
-    /// Values that may have changed, counted in every segment.
+    /// Number of values that may have changed, counted in every segment.
     pub changed: usize,
-    /// Families that are not exposed, as one that was declared later has their name and another type, unit or buckets.
+    /// Families that are not exposed, as a later declaration has their name and another type, unit or buckets.
     pub hidden_families: usize,
     /// Segments that could not be read further; each is named once.
     pub damaged: Vec<Damaged>,
@@ -85,27 +85,27 @@ pub struct Refreshed {
     pub(crate) folded: Vec<FoldedSet>,
 }
 
-/// A segment that does not hold what a writer makes.
+/// A segment whose content is not what a writer makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Damaged {
-    /// Who writes it.
+    /// Process that writes it.
     pub process: Process,
-    /// Which of its segments it is.
+    /// Serial number of the segment.
     pub serial: u64,
-    /// The word of the log at which reading it ended.
+    /// The word of the log at which reading ended.
     pub word: usize,
 }
 
-/// The memory a reader takes, in bytes.
+/// Memory of a reader, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReaderBytes {
-    /// Tables: what is kept of each series.
+    /// Tables: the entries of series.
     pub reader: usize,
-    /// Encoded text, and what belongs to it.
+    /// Encoded text, and its index.
     pub cache: usize,
 }
 
-/// Immutable bytes of an exposition, shared by all who send them.
+/// Immutable bytes of an exposition, shared by all responses that send them.
 #[derive(Debug, Clone)]
 pub struct Piece {
     bytes: Arc<Vec<u8>>,
@@ -130,11 +130,11 @@ pub struct Reader {
     order: Order,
     scratch: Scratch,
     deflater: Deflater,
-    /// The version of the mounts that are mounted.
+    /// The version of the mounts that were mounted last.
     mounts_version: Option<u64>,
     refreshes: u64,
     now_ms: u64,
-    /// When each format was asked for last.
+    /// When each format was last requested.
     used_ms: [u64; FORMATS],
     /// Chunks with dead series.
     touched: Vec<u32>,
@@ -151,7 +151,7 @@ impl fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// One that has read nothing yet.
+    /// Creates a reader that has not read anything yet.
     pub fn new(options: ReaderOptions) -> Reader {
         Reader {
             options,
@@ -170,8 +170,8 @@ impl Reader {
         }
     }
 
-    /// Looks at what has changed: segments, series, values. Segments that replace others (a base in place of the dead
-    /// ones whose totals it has) are taken in the same step, so that no total is seen to step back.
+    /// Reads the changes: segments, series, values. Segments that replace others (a base in place of the dead ones
+    /// whose totals it has) are taken in the same step, so that totals never step back.
     pub(crate) fn refresh(&mut self, mounts: &Mounts, now_ms: u64) -> Refreshed {
         let mut refreshed = Refreshed::default();
         self.refreshes += 1;
@@ -186,7 +186,7 @@ impl Reader {
             |mount: &u16| self.store.mounts[*mount as usize].is_some() && !gone.contains(mount) && *mount != anchors;
         let present: Vec<u16> = (0..self.store.mounts.len() as u16).filter(mounted).collect();
         for mount in present {
-            // Taken before anything is looked at.
+            // Loaded before anything is checked.
             let epoch = protocol::epoch(&self.store.mounted(mount).segment.header().epoch);
             self.discover(mount, &mut refreshed);
             refreshed.changed += self.scan(mount, epoch, now_ms);
@@ -205,7 +205,7 @@ impl Reader {
         refreshed
     }
 
-    /// Takes new segments up; returns those that are to go, which still count until all others have been read.
+    /// Mounts new segments; returns those to remove, which still count until all others have been read.
     fn mount(&mut self, mounts: &Mounts, refreshed: &mut Refreshed) -> Vec<u16> {
         self.mounts_version = Some(mounts.version);
         let is_listed = |mounted: &Mounted| mounts.segments.iter().any(|mount| mounted.is(mount));
@@ -230,7 +230,7 @@ impl Reader {
         gone
     }
 
-    /// The gauges of a process that has died are not true any more.
+    /// Drops the gauges of a process that has died, as they are no longer true.
     fn note_death(&mut self, mount: u16, is_alive: bool, refreshed: &mut Refreshed) {
         let mounted = self.store.mounted_mut(mount);
         if !mounted.is_alive || is_alive {
@@ -247,7 +247,7 @@ impl Reader {
         }
     }
 
-    /// Takes a segment's part out of all series.
+    /// Removes a segment's records from all series.
     fn drop_contributions(&mut self, mount: u16, refreshed: &mut Refreshed) {
         self.leaving.retain(|leaving| leaving.place.mount != mount);
         let mut taken = Vec::new();
@@ -255,7 +255,7 @@ impl Reader {
         taken.into_iter().for_each(|unlinked| self.note_taken(unlinked, refreshed));
     }
 
-    /// Takes dead series out of the order and puts new ones in.
+    /// Removes dead series from the order and inserts new ones.
     fn put_in_order(&mut self) {
         let touched = std::mem::take(&mut self.touched);
         if !touched.is_empty() {
@@ -263,7 +263,7 @@ impl Reader {
         }
         let mut pending = std::mem::take(&mut self.store.pending);
         pending.retain(|(_, slot)| !slot.is_dead());
-        // Stable: the order of the segments is kept, in which labels are read fastest.
+        // Stable: this keeps the order of the segments, in which labels are read fastest.
         pending.sort_by_key(|(family, _)| *family);
         for group in pending.chunk_by(|(a, _), (b, _)| a == b) {
             self.order.insert(&mut self.store, group[0].0, group);
@@ -288,7 +288,7 @@ impl Reader {
         }
     }
 
-    /// Changes the options. What has been encoded by the former ones is not used again.
+    /// Changes the options, which invalidates the cache.
     pub(crate) fn set_options(&mut self, options: ReaderOptions) {
         if options.encode != self.options.encode {
             (0..FORMATS).for_each(|format| self.order.forget_format(format));
@@ -309,12 +309,12 @@ impl Reader {
         families.exposed.iter().any(|id| families.get(*id).family.is_unknown_in_openmetrics())
     }
 
-    /// Series there are, whether their family is exposed or not.
+    /// Number of series, whether their family is exposed or not.
     pub fn series(&self) -> usize {
         self.store.len()
     }
 
-    /// The memory it takes.
+    /// The memory that the reader takes.
     pub fn bytes(&self) -> ReaderBytes {
         let reader = size_of::<Reader>() + self.store.bytes() + self.order.bytes();
         ReaderBytes { reader, cache: self.order.cached + self.order.families.cached() }

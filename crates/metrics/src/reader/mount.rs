@@ -1,4 +1,5 @@
-//! The segments that a reader reads, and what it keeps of each: how far it has read, and whose series its records are.
+//! The segments that a reader reads, and its state of each: how far it has read, and which series its records belong
+//! to.
 
 use super::families::FamilyId;
 use crate::segment::Segment;
@@ -8,7 +9,7 @@ use crate::sync::Word;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The segments there are.
+/// The list of segments.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Mounts {
     /// Changes whenever the list does.
@@ -20,11 +21,11 @@ pub(crate) struct Mounts {
 #[derive(Debug, Clone)]
 pub(crate) struct Mount {
     pub(crate) segment: Arc<Segment>,
-    /// Whether its process lives: gauges and infos of a dead one are not true any more, its counts are.
+    /// Whether its process lives: gauges and infos of a dead process are no longer true, its counts are.
     pub(crate) is_alive: bool,
 }
 
-/// A series' record: the number it has in one of the segments.
+/// Location of a series' record: its number in one of the segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordLocation {
     pub(super) number: u32,
@@ -32,7 +33,7 @@ pub(super) struct RecordLocation {
     pub(super) mount: u16,
 }
 
-/// Segments at a time; a place has 16 bits for them, and one value means none.
+/// Most segments at a time; a location has 16 bits for them, and one value means none.
 pub(super) const MOUNTS_MAX: usize = u16::MAX as usize;
 
 impl RecordLocation {
@@ -44,21 +45,21 @@ impl RecordLocation {
     }
 }
 
-/// No series: the record does not count.
+/// Marks a record that does not belong to a series.
 pub(super) const NO_SERIES: u32 = u32::MAX;
-/// In the word of a record's place: it was ended by a tombstone.
+/// Bit in the word of a record's position: a tombstone has ended it.
 const LEAVING: u32 = 1 << 31;
-/// And: it counts for a series with other labels than its own.
+/// Bit in the same word: it counts for a series with labels other than its own.
 const FOLDED: u32 = 1 << 30;
 
-/// What one segment has to say about one series. There is one for each record, so its size is what a reader costs.
+/// One segment's part of a series. There is one for each record, so its size is the cost of a reader.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Contribution {
-    /// Where the record is, in words of the log; the two highest bits say whether it is leaving, and folded.
+    /// Position of the record, in words of the log; the two highest bits are [`LEAVING`] and [`FOLDED`].
     record: u32,
-    /// Whose it is, or [`NO_SERIES`].
+    /// Series that it belongs to, or [`NO_SERIES`].
     pub(super) series: u32,
-    /// The next of the same series, or [`RecordLocation::NONE`].
+    /// The next contribution to the same series, or [`RecordLocation::NONE`].
     pub(super) next: RecordLocation,
 }
 
@@ -76,7 +77,7 @@ impl Contribution {
         (self.record & !(LEAVING | FOLDED)) as usize
     }
 
-    /// Of a record whose labels are not those of its series.
+    /// A record whose labels are not those of its series.
     pub(super) fn folded(record: u32, series: u32) -> Contribution {
         Contribution { record: record | FOLDED, series, next: RecordLocation::NONE }
     }
@@ -94,25 +95,26 @@ impl Contribution {
     }
 }
 
-/// Words of a log that are looked at; the number of a word has to fit beside two bits.
+/// Most words of a log that are read; the index of a word shares its integer with two bits.
 pub(super) const LOG_WORDS_MAX: usize = FOLDED as usize;
 
 /// A family as a segment declares it.
 #[derive(Debug, Clone)]
 pub(super) struct Declared {
     pub(super) family: FamilyId,
-    /// Of the cells in this segment: exemplars may differ from those of another that agrees otherwise.
+    /// Shape of the cells in this segment: exemplars may differ from those of another declaration that agrees
+    /// otherwise.
     pub(super) shape: Shape,
-    /// What is known of its folds, by its number there.
+    /// Index of the entry of its folds.
     pub(super) folds: usize,
-    /// The generation of the last fold that was read here: earlier ones are about the series before `folded_to`.
+    /// The generation of the last fold that was read here: earlier ones concern the series before `folded_to`.
     pub(super) generation: u32,
-    /// The number of the first series behind that fold.
+    /// The number of the first series after that fold.
     pub(super) folded_to: u32,
 }
 
 impl Declared {
-    /// Of the segment of anchors, which are never folded themselves.
+    /// Declaration in the segment of anchors, which are never folded themselves.
     pub(super) fn of_anchor(family: FamilyId, shape: Shape) -> Declared {
         Declared { family, shape, folds: usize::MAX, generation: u32::MAX, folded_to: 0 }
     }
@@ -127,13 +129,13 @@ pub(super) struct Mounted {
     pub(super) read_to: usize,
     /// The writer's epoch before the last look at the values.
     pub(super) since: u32,
-    /// By the series' number in the segment.
+    /// Indexed by the series' number in the segment.
     pub(super) contributions: Vec<Contribution>,
-    /// By the family's number in the segment.
+    /// Indexed by the family's number in the segment.
     pub(super) families: Vec<Option<Declared>>,
-    /// What stands behind `read_to` is no record of ours: the rest is not read.
+    /// The words after `read_to` are not a valid record: the rest is not read.
     pub(super) is_damaged: bool,
-    /// Contributions before this refresh.
+    /// Number of contributions before this refresh.
     pub(super) known: usize,
     /// When the writer's epochs began, as seen by this reader.
     pub(super) epochs: History,
@@ -158,7 +160,7 @@ impl Mounted {
         Arc::ptr_eq(&self.segment, &mount.segment)
     }
 
-    /// A record that does not count, with its number.
+    /// Adds a record that does not count, but has a number.
     pub(super) fn skip(&mut self, number: u32) {
         let number = number as usize;
         if self.contributions.len() <= number {
@@ -166,7 +168,7 @@ impl Mounted {
         }
     }
 
-    /// The label text of the record there. A file that was damaged after it was read gives no text.
+    /// The label text of the record there; empty if the file was damaged after it was read.
     #[inline]
     pub(super) fn text(&self, record: usize) -> &[u8] {
         let head = self.segment.record(record, self.read_to);
@@ -190,7 +192,7 @@ impl Mounted {
         self.segment.log()[record + HEAD_WORDS - 1].get()
     }
 
-    /// Whether the series with this number has not changed for so long, as far as can be told from outside.
+    /// Whether the series with this number has not changed for so long, as far as is known.
     pub(super) fn is_idle(&self, number: u32, before_ms: u64) -> bool {
         let Some(contribution) = self.contributions.get(number as usize) else { return true };
         let Some(epoch) = self.segment.epochs().get(number as usize) else { return true };
@@ -202,12 +204,12 @@ impl Mounted {
             }
     }
 
-    /// Whether it is a base of a process that lives: its epochs are times.
+    /// Whether it is a base of a live process: its epochs are times.
     fn is_base(&self) -> bool {
         self.segment.header().closed.get() == CLOSED_BASE
     }
 
-    /// A time before which the series with this number did not change last, in milliseconds; as late as it must be said.
+    /// A time, in milliseconds, after which the series with this number has not changed; an upper bound.
     pub(super) fn changed_ms(&self, number: u32, now_ms: u64) -> u64 {
         let epoch = self.segment.epochs().get(number as usize).map_or(0, |epoch| epoch.get());
         match self.is_base() {
@@ -217,18 +219,18 @@ impl Mounted {
     }
 }
 
-/// Which epoch a writer was in at which time: what turns the epoch of a series' last change into an age, without a time for
-/// each series.
+/// Maps a writer's epochs to times: turns the epoch of a series' last change into an age, without a time for each
+/// series.
 #[derive(Debug)]
 pub(super) struct History {
     mounted_ms: u64,
-    /// An epoch and when it was there already; ascending.
+    /// Epochs, each with a time at which it had begun; ascending.
     seen: VecDeque<(u32, u64)>,
 }
 
-/// Entries of a history; more than are left when it has been thinned out, whether it is of a second or of a year.
+/// Most entries of a history; more than remain when it has been thinned out, whether it covers a second or a year.
 const HISTORY_MAX: usize = 256;
-/// How exactly an age is known: entries are as far apart as this part of their age.
+/// Precision of an age: entries are as far apart as this part of their age.
 const AGE_PART: u64 = 8;
 
 impl History {
@@ -253,7 +255,7 @@ impl History {
                 self.seen.push_back(*entry);
             }
         }
-        // A clock that was set back makes no order of these.
+        // If the clock was set back, later entries would be out of order.
         self.seen.truncate(HISTORY_MAX - 1);
     }
 
@@ -283,7 +285,7 @@ mod tests {
         }
         assert!(history.seen.len() <= HISTORY_MAX);
         for epoch in 1..=10_000u32 {
-            // Over when the next one began.
+            // It was over when the next one began.
             let over_ms = u64::from(epoch + 1) * 10;
             assert!(!history.ended_before(epoch, over_ms - 1), "{epoch}");
         }

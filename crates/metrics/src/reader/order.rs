@@ -1,7 +1,8 @@
-//! The order in which series are exposed: chunks of some hundred lines, sorted within and among each other by label text.
+//! The order in which series are exposed: chunks of some hundred lines, sorted within and among each other by label
+//! text.
 //!
-//! Nothing is ever sorted again. New series are sorted among themselves and merged into the chunks they belong to; a chunk
-//! that becomes too long is split, one that becomes short joins its neighbour.
+//! Nothing is ever sorted again. New series are sorted among themselves and merged into the chunks they belong to; a
+//! chunk that becomes too long is split, one that becomes short joins its neighbour.
 
 use super::chunk::{Bits, Chunk, FORMATS};
 use super::families::{Families, FamilyId};
@@ -11,30 +12,30 @@ use super::store::{SeriesId, Slot, Store, grow};
 use crate::family::Family;
 use std::sync::Arc;
 
-/// Families, chunks, and which series have to be encoded again.
+/// Families, chunks, and the series that have to be encoded again.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     pub(super) families: Families,
     pub(super) chunks: Vec<Chunk>,
-    /// Chunks that belong to no family.
+    /// Unused chunks.
     free: Vec<u32>,
-    /// For each format, by chunk: the series whose encoded text is not of their present value.
+    /// For each format, by chunk: the series whose cached text does not have their current value.
     pub(super) dirty: [Vec<Bits>; FORMATS],
-    /// Formats of which anything is kept.
+    /// Formats that have a cache.
     pub(super) active: [bool; FORMATS],
-    /// Changes with the lists of families or chunks.
+    /// Changes when the list of families or chunks does.
     pub(super) version: u64,
-    /// Room for series that have changed.
+    /// Buffer for series that have changed.
     pub(super) changed: Vec<u32>,
-    /// Bytes of what is kept encoded.
+    /// Bytes of the cached text.
     pub(super) cached: usize,
 }
 
 impl Order {
-    /// The value of this series has changed.
+    /// Marks a series whose value has changed.
     #[inline]
     pub(super) fn mark(&mut self, store: &Store, series: SeriesId) {
-        // A series that is in no chunk yet will be encoded anyway.
+        // A series without a chunk will be encoded anyway.
         let Some((chunk, slot)) = store.exposed(series) else { return };
         for (dirty, active) in self.dirty.iter_mut().zip(self.active) {
             if active && let Some(bits) = dirty.get_mut(chunk as usize) {
@@ -43,7 +44,7 @@ impl Order {
         }
     }
 
-    /// A series has other records than before: not only its value may have changed.
+    /// Marks a series that has other records than before: not only its value may have changed.
     pub(super) fn mark_anew(&mut self, store: &Store, series: SeriesId) {
         if let Some((chunk, slot)) = store.exposed(series)
             && let Some(chunk) = self.chunks.get_mut(chunk as usize)
@@ -53,7 +54,7 @@ impl Order {
         self.mark(store, series);
     }
 
-    /// The family that this declaration is one of.
+    /// The family of this declaration.
     pub(super) fn declare(&mut self, family: Family, created_ms: u64) -> FamilyId {
         self.version += 1;
         let (id, is_void) = self.families.declare(family, created_ms);
@@ -64,13 +65,13 @@ impl Order {
         id
     }
 
-    /// A segment that declared it has gone.
+    /// Handles the end of a segment that declared it.
     pub(super) fn undeclare(&mut self, declared: &Declared) {
         self.version += 1;
         self.families.undeclare(declared);
     }
 
-    /// Puts new series of a family into their places.
+    /// Inserts new series of a family.
     pub(super) fn insert(&mut self, store: &mut Store, family: FamilyId, new: &[(FamilyId, Slot)]) {
         let mut order: Vec<u32> = (0..new.len() as u32).collect();
         sort_by_text(&mut order, |index| store.text(new[index as usize].1));
@@ -98,7 +99,7 @@ impl Order {
                 }
                 None => rest.len(),
             };
-            // The chunk of the lowest texts takes those that are lower still.
+            // The chunk of the lowest texts also takes lower ones.
             let (group, behind) = rest.split_at(group.max(1));
             rest = behind;
             merge(store, &store.slots[chunk as usize], group, &mut merged);
@@ -106,8 +107,8 @@ impl Order {
         }
     }
 
-    /// Makes these the series of the chunk at this index, and of new ones behind it where they are too many. Returns how
-    /// many there are more.
+    /// Fills the chunk at this index with these series, and adds chunks behind it if they are too many. Returns the
+    /// number of added chunks.
     fn fill(&mut self, store: &mut Store, family: FamilyId, index: usize, slots: &[Slot]) -> usize {
         let merged = self.families.get(family);
         let chunk = merged.chunks[index];
@@ -151,7 +152,7 @@ impl Order {
         id
     }
 
-    /// Gives a chunk its series; what was encoded of it is void.
+    /// Gives a chunk its series, which invalidates its cache.
     fn set(&mut self, store: &mut Store, id: u32, slots: &[Slot]) {
         self.forget_chunk(id);
         store.expose(id, slots);
@@ -166,7 +167,7 @@ impl Order {
         }
     }
 
-    /// Forgets everything that is encoded in a format.
+    /// Drops the cache of a format.
     pub(super) fn forget_format(&mut self, format: usize) {
         self.active[format] = false;
         self.families.forget(format);
@@ -177,7 +178,7 @@ impl Order {
         }
     }
 
-    /// Takes dead series out of these chunks.
+    /// Removes dead series from these chunks.
     pub(super) fn prune(&mut self, store: &mut Store, mut touched: Vec<u32>) {
         touched.sort_unstable();
         touched.dedup();
@@ -226,7 +227,7 @@ impl Order {
         self.free.push(id);
     }
 
-    /// Bytes of all this, but for what is encoded.
+    /// Bytes of these tables, without the cached text.
     pub(super) fn bytes(&self) -> usize {
         let of_chunk = |chunk: &Chunk| chunk.low.len() + 16;
         let of_dirty = |dirty: &Vec<Bits>| dirty.capacity() * size_of::<Bits>();
@@ -238,7 +239,7 @@ impl Order {
     }
 }
 
-/// Two sorted lists as one. Most often the second is short: each of its series is looked for.
+/// Merges two sorted lists. Most often the second is short: the place of each of its series is searched.
 fn merge(store: &Store, known: &[Slot], new: &[Slot], out: &mut Vec<Slot>) {
     out.clear();
     out.reserve(known.len() + new.len());

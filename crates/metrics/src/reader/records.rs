@@ -1,4 +1,4 @@
-//! One segment's part of what is read: how much of it still counts, and its records one by one.
+//! One segment's share of a reader's series: how many of its records still count, and the records one by one.
 
 use super::Reader;
 use super::mount::{Mounted, NO_SERIES};
@@ -14,19 +14,19 @@ pub(crate) struct Share {
     pub(crate) living: usize,
     /// All records of series.
     pub(crate) all: usize,
-    /// Of those that count, how many have been ended and wait to be exposed once more.
+    /// Number of those that have ended and wait to be exposed once more.
     pub(crate) leaving: usize,
-    /// Of those that count, how many count for another label set than their own.
+    /// Number of those that count for another label set than their own.
     pub(crate) folded: usize,
 }
 
 /// A record that counts.
 pub(crate) struct Record<'a> {
     pub(crate) family: &'a Family,
-    /// Those of the series that it counts for.
+    /// Labels of the series that it counts for.
     pub(crate) labels: &'a [u8],
     pub(crate) created_ms: u64,
-    /// When it had not changed for some time.
+    /// A time after which it has not changed.
     pub(crate) changed_ms: u64,
     pub(crate) cells: &'a [Shown<AtomicU64>],
 }
@@ -37,12 +37,12 @@ impl Reader {
         self.store.mounts.iter().flatten().find(is_it)
     }
 
-    /// Whether there is such a segment.
+    /// Whether the segment exists.
     pub(crate) fn has_segment(&self, process: Process, serial: u64) -> bool {
         self.mounted_as(process, serial).is_some()
     }
 
-    /// How much of a segment counts; `None` where it is not read, or not in full.
+    /// How much of a segment counts; `None` if it is not read, or not in full.
     pub(crate) fn share(&self, process: Process, serial: u64) -> Option<Share> {
         let mounted = self.mounted_as(process, serial).filter(|mounted| !mounted.is_damaged)?;
         let living = mounted.contributions.iter().filter(|each| each.series != NO_SERIES);

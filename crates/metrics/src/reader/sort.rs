@@ -1,9 +1,9 @@
-//! Sorting many label texts that have much in common, as label texts do.
+//! Sorts many label texts, which share long prefixes.
 //!
-//! A comparison sort would look at two texts, far apart in memory, for each of its comparisons. This one looks at eight
-//! bytes of every text in turn, sorts by these, and goes on with those that are equal so far.
+//! A comparison sort would read two texts, far apart in memory, for each of its comparisons. This one reads eight bytes
+//! of every text in turn, sorts by these, and continues with the texts that are equal so far.
 
-/// A text by its number, and the eight bytes of it that are looked at.
+/// A text by its number, and the eight bytes of it that are compared.
 #[derive(Debug, Clone, Copy)]
 struct Key {
     bytes: u64,
@@ -11,7 +11,7 @@ struct Key {
 }
 
 const STEP: usize = 8;
-/// Fewer than these are sorted by plain comparison.
+/// Fewer texts than this are sorted by plain comparison.
 const FEW: usize = 12;
 
 /// Sorts items by their texts, bytewise.
@@ -28,7 +28,7 @@ pub(super) fn sort_by_text<'a>(items: &mut [u32], text: impl Fn(u32) -> &'a [u8]
             ends |= rest.len() < STEP;
             key.bytes = leading(rest);
         }
-        // Zeros in the place of what is missing are not told from zeros that are there: these are compared in full.
+        // Zeros that pad a short text look like zeros in a text: these are compared in full.
         if range.len() <= FEW || (ends && range.iter().all(|key| key.bytes == range[0].bytes)) {
             range.sort_unstable_by(|a, b| {
                 a.bytes.cmp(&b.bytes).then_with(|| rest(text(a.item), depth).cmp(rest(text(b.item), depth)))
@@ -40,7 +40,7 @@ pub(super) fn sort_by_text<'a>(items: &mut [u32], text: impl Fn(u32) -> &'a [u8]
         for end in 1..=range.len() {
             if end == range.len() || range[end].bytes != range[start].bytes {
                 if end - start > 1 {
-                    // Not a step further, for the sake of those that end: `common` takes it.
+                    // Not a step further, because of texts that end: `common` skips it.
                     open.push((from + start, from + end, depth));
                 }
                 start = end;
@@ -50,7 +50,7 @@ pub(super) fn sort_by_text<'a>(items: &mut [u32], text: impl Fn(u32) -> &'a [u8]
     items.iter_mut().zip(&keys).for_each(|(item, key)| *item = key.item);
 }
 
-/// How many more bytes all of them have in common.
+/// Number of further bytes that all of them share.
 fn common<'a>(range: &[Key], depth: usize, text: &impl Fn(u32) -> &'a [u8]) -> usize {
     let first = rest(text(range[0].item), depth);
     range[1..].iter().fold(first.len(), |common, key| {
@@ -66,7 +66,7 @@ fn rest(text: &[u8], depth: usize) -> &[u8] {
     text.get(depth..).unwrap_or(&[])
 }
 
-/// The first eight bytes, missing ones as zero, so that numbers compare as texts do.
+/// The first eight bytes, padded with zeros, so that numbers compare as texts do.
 fn leading(text: &[u8]) -> u64 {
     match text.first_chunk() {
         Some(first) => u64::from_be_bytes(*first),

@@ -1,7 +1,7 @@
-//! Which series there are and which records make up each: the same labels in several segments are one series.
+//! The series and their records: the same labels in several segments are one series.
 //!
-//! Values are not kept: they are in the segments, and are read when they are encoded. What is kept is one small entry for
-//! each record (`mount::Contribution`), one for each series, and an index from labels to series.
+//! Values are not copied: they are in the segments, and are read when they are encoded. The store has one small entry
+//! for each record (`mount::Contribution`), one for each series, and an index from labels to series.
 
 use super::anchors::Anchors;
 use super::families::{CHUNK_SERIES_MAX, FamilyId};
@@ -13,14 +13,14 @@ use std::hash::{BuildHasher, Hasher};
 /// A series, by its index.
 pub(super) type SeriesId = u32;
 
-/// Where a series stands in the order, and its first record: all that it takes to encode it, if that is its only one.
+/// A series' entry in the order, with its first record: enough to encode it, if that is its only one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
-    /// In words of the log.
+    /// Position in words of the log.
     pub(super) record: u32,
     number: u32,
     pub(super) mount: u16,
-    /// Whether there are records in other places.
+    /// Whether the series has further records.
     pub(super) has_more: bool,
 }
 
@@ -37,14 +37,14 @@ impl Slot {
         RecordLocation { number: self.number, mount: self.mount }
     }
 
-    /// The series has no record left: the slot is to be taken out of its chunk.
+    /// The series has no record left: the slot must be removed from its chunk.
     #[inline]
     pub(super) fn is_dead(self) -> bool {
         self.first().is_none()
     }
 }
 
-/// Where the slot of a series is: a chunk's number and eight bits for the slot; or the number of one that is pending.
+/// Location of a series' slot: a chunk's number and eight bits for the slot; or the number of a pending one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Position(u32);
 
@@ -72,15 +72,15 @@ pub(super) struct Store {
     pub(super) pending: Vec<(FamilyId, Slot)>,
     pub(super) anchors: Anchors,
     series: Vec<Position>,
-    /// Numbers of series that may be used again.
+    /// Numbers of series that may be reused.
     free: Vec<SeriesId>,
     index: HashTable<SeriesId>,
-    /// Seeded at random: some label values are chosen by clients.
+    /// Randomly seeded: some label values are chosen by clients.
     hasher: RandomState,
 }
 
 impl Store {
-    /// Series with at least one contribution.
+    /// Number of series with at least one contribution.
     pub(super) fn len(&self) -> usize {
         self.index.len()
     }
@@ -102,13 +102,13 @@ impl Store {
         &mut self.mounted_mut(place.mount).contributions[place.number as usize]
     }
 
-    /// Chunk and slot of a series, unless it is in none yet, or dead.
+    /// Chunk and slot of a series; `None` if it has no chunk yet, or is dead.
     #[inline]
     pub(super) fn exposed(&self, series: SeriesId) -> Option<(u32, u16)> {
         self.series[series as usize].exposed()
     }
 
-    /// The slot of a series that lives.
+    /// The slot of a live series.
     #[inline]
     pub(super) fn slot(&self, series: SeriesId) -> Slot {
         match self.exposed(series) {
@@ -128,7 +128,7 @@ impl Store {
         self.series[series as usize] == Position::NONE
     }
 
-    /// Which series a slot, one that is not dead, belongs to.
+    /// The series of a slot that is not dead.
     pub(super) fn series_of(&self, slot: Slot) -> SeriesId {
         self.contribution(slot.first()).series
     }
@@ -154,7 +154,7 @@ impl Store {
         self.mounted(slot.mount).text(slot.record as usize)
     }
 
-    /// The contributions of a series, an anchor not among them.
+    /// The contributions of a series, without an anchor.
     #[inline]
     pub(super) fn places(&self, slot: Slot) -> impl Iterator<Item = (RecordLocation, Contribution)> {
         let first = slot.first();
@@ -169,7 +169,7 @@ impl Store {
         })
     }
 
-    /// Makes room for so many more series, so that the index does not grow step by step.
+    /// Reserves room for so many more series, so that the index does not grow step by step.
     pub(super) fn reserve(&mut self, more: usize) {
         let mut index = std::mem::take(&mut self.index);
         index.reserve(more, |id| self.hash_of(*id));
@@ -179,7 +179,7 @@ impl Store {
         self.pending.reserve(more);
     }
 
-    /// Adds what a segment says of a series; says which series and whether it is new.
+    /// Adds a segment's record of a series; returns the series and whether it is new.
     pub(super) fn link(
         &mut self,
         family: FamilyId,
@@ -256,13 +256,13 @@ impl Store {
         })
     }
 
-    /// Takes back what [`Store::new_series`] has given.
+    /// Takes back the result of [`Store::new_series`].
     pub(super) fn free_series(&mut self, id: SeriesId) {
         self.free.push(id);
     }
 
-    /// Takes a contribution away. Says which series it was of, and whether it was the last; the slot of a dead series
-    /// stays in its chunk, `chunk`, until it is taken out there.
+    /// Removes a contribution. Returns its series, and whether it was the last one; the slot of a dead series stays in
+    /// its chunk, `chunk`, until it is removed there.
     pub(super) fn unlink(&mut self, place: RecordLocation) -> Option<Unlinked> {
         let gone = self.contribution(place);
         let id = gone.series;
@@ -288,7 +288,7 @@ impl Store {
         Some(Unlinked { series: id, is_last, chunk })
     }
 
-    /// Takes a series whose last record goes out of the index, while its labels can still be read.
+    /// Removes a series from the index when its last record goes, while its labels can still be read.
     pub(super) fn bury(&mut self, id: SeriesId) {
         let hash = self.hash_of(id);
         match self.index.find_entry(hash, |each| *each == id) {
@@ -316,7 +316,7 @@ impl Store {
         None
     }
 
-    /// Bytes of all this.
+    /// Bytes of these tables.
     pub(super) fn bytes(&self) -> usize {
         let of_mounts = self.mounts.iter().flatten().map(|mounted| {
             mounted.contributions.capacity() * size_of::<Contribution>()
@@ -348,7 +348,7 @@ impl Store {
     }
 }
 
-/// What [`Store::unlink`] has done.
+/// The result of [`Store::unlink`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unlinked {
     pub(super) series: SeriesId,
@@ -356,7 +356,7 @@ pub(super) struct Unlinked {
     pub(super) chunk: Option<u32>,
 }
 
-/// Grows by an eighth instead of doubling: with a million entries the difference is what counts.
+/// Grows by an eighth instead of doubling: with a million entries the difference matters.
 pub(super) fn grow<T>(entries: &mut Vec<T>, wanted: usize) {
     if wanted > entries.capacity() {
         let capacity = wanted.max(entries.capacity() + entries.capacity() / 8).max(64);

@@ -1,7 +1,7 @@
-//! What a series is worth: the values of all its records put together, read from the segments at this moment.
+//! The merged value of a series: the values of all its records, read from the segments at this moment.
 //!
-//! Each record's value only grows where it counts something, so their sum does too; no earlier value is needed to make
-//! sure of that. Floats are added in the order of the list, which changes only with the list.
+//! Each record's count only grows, so their sum does too, without comparing it with an earlier value. Floats are added
+//! in the order of the list, which changes only with the list.
 
 use super::gather::merge;
 use super::store::{Slot, Store};
@@ -12,7 +12,7 @@ use crate::segment::layout::HEAD_WORDS;
 use crate::sync::Word;
 use crate::value::{Distribution, Exemplar, Value};
 
-/// A single value's bits, a float's or a number's, as its family's kind says.
+/// The value of these bits, an integer or a float, as its family's kind says.
 pub(super) fn value_of(kind: &Kind, bits: u64) -> Value<'static> {
     match kind {
         Kind::Counter => Value::Unsigned(bits),
@@ -20,12 +20,12 @@ pub(super) fn value_of(kind: &Kind, bits: u64) -> Value<'static> {
     }
 }
 
-/// No writer counts as far. A damaged file may claim more, and sums must not overflow.
+/// No writer counts this far. A damaged file may claim more, and sums must not overflow.
 const COUNT_MAX: u64 = 1 << 48;
-/// Nor is there a native bucket beyond, in any schema.
+/// No schema has a native bucket beyond this one.
 const BUCKET_MAX: u32 = 1 << 20;
 
-/// Makes a state that could not be counted one that can be added up and printed.
+/// Clamps a state that is out of range, so that it can be added up and printed.
 fn bound(state: &mut Distribution) {
     state.classic.iter_mut().for_each(|count| *count = (*count).min(COUNT_MAX));
     if let Some(native) = &mut state.native {
@@ -39,8 +39,8 @@ fn bound(state: &mut Distribution) {
     }
 }
 
-/// What a dead writer left in the middle of a change counts as it is: it stays so for ever. Where its classic and native
-/// buckets do not agree, the observation that is missing is added where it does the least harm.
+/// Accepts what a dead writer left in the middle of a change: it stays so for ever. If its classic and native buckets
+/// disagree, the missing observation is added where it does the least harm.
 fn settle(state: &mut Distribution) {
     if let Some(native) = state.native.as_mut().filter(|_| !state.classic.is_empty()) {
         native.zero_count += state.classic.iter().sum::<u64>().saturating_sub(native.count());
@@ -48,7 +48,7 @@ fn settle(state: &mut Distribution) {
 }
 
 impl Kind {
-    /// Whether a value is true only while the process that set it lives. What was counted stays counted.
+    /// Whether a value is true only while the process that set it lives. Counts outlive their process.
     pub(super) fn ends_with_its_process(&self) -> bool {
         matches!(self, Kind::Gauge(Merge::Sum | Merge::Last | Merge::Max) | Kind::Info)
     }
@@ -66,7 +66,7 @@ impl Store {
         match kind {
             Kind::Counter | Kind::FloatCounter | Kind::Gauge(Merge::Sum | Merge::Total | Merge::Max) => {
                 let values = words.map(|(log, cells)| log[cells].get());
-                // Not from 0.0: a single value stays bit for bit what it is.
+                // The sum does not start from 0.0: a single value keeps all its bits.
                 values.reduce(|sum, each| merge(kind, sum, each)).unwrap_or(0)
             }
             Kind::Gauge(Merge::Last) => {
@@ -78,8 +78,8 @@ impl Store {
         }
     }
 
-    /// Reads a histogram; false where one of its records is in the middle of a change. Where its writer was killed in it,
-    /// the sum may lack one observation.
+    /// Reads a histogram; returns false if one of its records is in the middle of a change. If its writer was killed in
+    /// it, the sum may lack one observation.
     pub(super) fn histogram(&self, shape: &Shape, slot: Slot, part: &mut Distribution, out: &mut Distribution) -> bool {
         let Form::Histogram { bounds, native } = &shape.form else { return false };
         let mut is_whole = true;
@@ -108,7 +108,7 @@ impl Store {
         created.min().unwrap_or(0)
     }
 
-    /// Its exemplars, those of all records.
+    /// The exemplars of all its records.
     pub(super) fn exemplars(&self, slot: Slot, out: &mut Vec<Exemplar>) {
         for (place, contribution) in self.places(slot) {
             let mounted = self.mounted(place.mount);

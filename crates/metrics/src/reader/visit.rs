@@ -1,7 +1,7 @@
-//! Reads the values of one family at this moment, for a program that computes with them; an exposition is for others.
+//! Reads the current values of one family, for programs that compute with them rather than expose them.
 //!
-//! Nothing is kept of it and nothing is encoded. The work is in proportion to the family's series, so who asks often asks for
-//! few.
+//! The result is not cached, and nothing is encoded. The work is in proportion to the family's series, so frequent
+//! callers should read small families.
 
 use super::Reader;
 use super::values::value_of;
@@ -9,8 +9,9 @@ use crate::family::{Family, Kind};
 use crate::value::{Distribution, Value};
 
 impl Reader {
-    /// Visits the merged value of every series of a family, exposed or internal, with its labels as [`Pairs`](crate::labels::Pairs) reads
-    /// them. Which series there are was found by the last refresh; the values are of now. `None`: there is no such family.
+    /// Visits the merged value of every series of a family, exposed or internal, with its labels as
+    /// [`Pairs`](crate::labels::Pairs) reads them. The series are those of the last refresh; the values are current.
+    /// `None`: the family does not exist.
     pub(crate) fn visit(&self, name: &str, mut visit: impl FnMut(&[u8], Value<'_>)) -> Option<&Family> {
         let merged = self.order.families.find(name)?;
         let kind = &merged.family.kind;
@@ -19,7 +20,7 @@ impl Reader {
         for slot in slots.filter(|slot| !slot.is_dead()) {
             let value = match kind {
                 Kind::Histogram(_) => {
-                    // One in the middle of a change may lack an observation, which is seen the next time.
+                    // A histogram in the middle of a change may lack an observation, which is seen the next time.
                     let _ = self.store.histogram(&merged.shape, *slot, &mut part, &mut whole);
                     Value::Histogram(&whole)
                 }

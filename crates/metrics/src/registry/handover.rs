@@ -1,10 +1,11 @@
-//! Handing the metrics over to a process that follows, and taking over those of one that went before.
+//! Hands the metrics over to the successor process, and takes over those of predecessors.
 //!
-//! The successor is given the segments themselves, as files without a name, and reads them beside its own while the process
-//! that writes them goes on counting. When that has ended the successor folds them, as the processes that share a folder
-//! do. What it has taken over it hands on in its turn: there may be several generations at a time.
+//! The successor receives the segments themselves, as unnamed files, and reads them beside its own while the process
+//! that writes them keeps counting. When that process has ended, the successor folds its segments, as processes that
+//! share a folder do. It hands everything that it took over on to its own successor: several generations may run at a
+//! time.
 //!
-//! With a shared folder there is nothing to hand over: the successor finds everything there.
+//! With a shared folder nothing is handed over: the successor finds everything there.
 
 use super::{Inner, Registry, SegmentStorage, Writers, lock};
 use crate::reader::Mount;
@@ -17,9 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Registry {
-    /// The memory of everything that this process exposes, for [`Registry::inherit`] of the process that carries it on;
-    /// nothing where they share a folder. From here on the writers go on in the memory they have, no series ends, and of a
-    /// gauge of which the last value counts it is the successor's that does, where it has set one.
+    /// The memory of everything that this process exposes, for [`Registry::inherit`] of its successor; empty if they
+    /// share a folder. From here on the writers keep the memory that they have, series do not end, and for a gauge
+    /// merged by its last value, the successor's value counts once it has set one.
     pub fn hand_over(&self) -> io::Result<Vec<OwnedFd>> {
         // Under the lock, so that a segment is either handed over or not made.
         let writers = lock(&self.inner.writers);
@@ -33,13 +34,13 @@ impl Registry {
         Ok(files)
     }
 
-    /// There is no successor after all: everything is as it was before [`Registry::hand_over`].
+    /// Cancels [`Registry::hand_over`] when the successor has failed.
     pub fn keep(&self) {
         self.inner.is_handed_over.store(false, Ordering::Release);
     }
 
-    /// Takes over what another process has handed over; to be called before anything is read. What cannot be read is told
-    /// and left out, whatever it is.
+    /// Takes over the segments that another process has handed over; must be called before anything is read. Files that
+    /// cannot be read are skipped, and their errors returned.
     pub fn inherit(&self, files: Vec<OwnedFd>) -> Vec<SegmentError> {
         let mut writers = lock(&self.inner.writers);
         let mut refused = Vec::new();
@@ -62,8 +63,8 @@ impl Registry {
         refused
     }
 
-    /// Processes that were last known to live, and do not. Asking the system takes its time, so nobody is kept from the lock
-    /// meanwhile: who asks is of the lowest priority.
+    /// Processes that were alive at the last check, and are not any more. Asking the system takes time, so the lock is
+    /// not held meanwhile: the caller has the lowest priority.
     pub(super) fn ended_meanwhile(&self) -> Vec<Process> {
         let mut processes: Vec<Process> = Vec::new();
         for mount in lock(&self.inner.writers).inherited.iter().filter(|mount| mount.is_alive) {
@@ -77,24 +78,24 @@ impl Registry {
 }
 
 impl Inner {
-    /// Whether another process carries the metrics on.
+    /// Whether another process carries on the metrics.
     #[inline]
     pub(crate) fn is_handed_over(&self) -> bool {
         self.is_handed_over.load(Ordering::Acquire)
     }
 
-    /// Puts the totals of inherited segments in their place, in one step for all readers.
+    /// Replaces inherited segments by their totals, in one step for all readers.
     pub(crate) fn replace_inherited(&self, gone: &[Arc<Segment>], by: Option<Arc<Segment>>) {
         let mut writers = lock(&self.writers);
         writers.inherited.retain(|mount| !gone.iter().any(|segment| Arc::ptr_eq(segment, &mount.segment)));
-        // Totals, and nothing that is true of a process.
+        // Totals, without values that are true only of a live process.
         writers.inherited.extend(by.map(|segment| Mount { segment, is_alive: false }));
         writers.version += 1;
     }
 }
 
 impl Writers {
-    /// These processes have ended.
+    /// Marks these processes as ended.
     pub(super) fn note_ended(&mut self, ended: &[Process]) {
         for mount in &mut self.inherited {
             if mount.is_alive && ended.contains(&mount.segment.process) {

@@ -1,4 +1,4 @@
-//! The words in which a series keeps its value, by kind: how many there are, what each means, changing and reading them.
+//! The words that hold a series' value, by kind: their number and meaning, changing and reading them.
 //!
 //! ```text
 //!  counter           value
@@ -8,8 +8,8 @@
 //!  each may be followed by exemplar slots: sequence, when, value, bytes of text, the text
 //! ```
 //!
-//! A histogram's count is not kept: it is the sum of its buckets, so that no reader, and no crash between two stores,
-//! can make them contradict each other.
+//! A histogram's count is not stored: it is the sum of its buckets, so that neither a reader nor a crash between two
+//! stores can make them contradict each other.
 
 use super::layout::{HEAD_WORDS, WORD};
 use super::native::{self, NativeShape};
@@ -18,22 +18,22 @@ use crate::protocol::{self, Seen};
 use crate::sync::{AtomicU64, Ordering::Relaxed, Word};
 use crate::value::{Distribution, Exemplar};
 
-/// Bytes of an exemplar's label text; longer ones are not recorded.
+/// Longest label text of an exemplar; longer ones are not recorded.
 pub const EXEMPLAR_BYTES_MAX: usize = 160;
 const EXEMPLAR_WORDS: usize = 4 + EXEMPLAR_BYTES_MAX / WORD;
 
-/// Looks at a histogram that keeps changing before a reader goes on with what it knew.
+/// Number of tries to read a histogram that keeps changing, before a reader continues with the previous value.
 pub(crate) const READ_TRIES: usize = 64;
 
-/// What the cells of a family's series are.
+/// The layout of the cells of a family's series.
 #[derive(Debug, Clone)]
 pub(crate) struct Shape {
     pub(crate) form: Form,
     /// Slots for exemplars: none, one, or one per classic bucket.
     pub(crate) exemplars: usize,
-    /// Where they begin, in words from the first cell.
+    /// Index of the first slot, in words from the first cell.
     exemplars_at: usize,
-    /// All cells and slots.
+    /// Words of all cells and slots.
     pub(crate) words: usize,
 }
 
@@ -66,7 +66,7 @@ impl Shape {
         Shape { form, exemplars, exemplars_at: value_words, words: value_words + exemplars * EXEMPLAR_WORDS }
     }
 
-    /// Of a single value, without exemplars.
+    /// A single value, without exemplars.
     pub(crate) fn single() -> Shape {
         Shape { form: Form::Unsigned, exemplars: 0, exemplars_at: 1, words: 1 }
     }
@@ -80,7 +80,7 @@ impl Shape {
         &cells[self.exemplars_at + index * EXEMPLAR_WORDS..][..EXEMPLAR_WORDS]
     }
 
-    /// Keeps an exemplar in place of the older one of its counter or bucket; false where it is too long, or the family
+    /// Stores an exemplar over the older one of its counter or bucket; returns false if it is too long, or the family
     /// has none.
     pub(crate) fn keep_exemplar(
         &self,
@@ -105,7 +105,7 @@ impl Shape {
         true
     }
 
-    /// Adds the exemplars that are there; one that is being changed is left out.
+    /// Appends the stored exemplars; one that is being changed is left out.
     pub(crate) fn read_exemplars(&self, cells: &[impl Word<Value = u64>], out: &mut Vec<Exemplar>) {
         for bucket in 0..self.exemplars {
             let slot = self.slot(cells, bucket);
@@ -133,32 +133,32 @@ fn classic_words(bounds: &[f64]) -> usize {
     if bounds.is_empty() { 0 } else { bounds.len() + 1 }
 }
 
-/// Up to eight bytes as a word, the rest zero.
+/// Packs up to eight bytes into a word, padded with zeros.
 pub(crate) fn to_word(bytes: &[u8]) -> u64 {
     let mut word = [0; WORD];
     word[..bytes.len()].copy_from_slice(bytes);
     u64::from_le_bytes(word)
 }
 
-/// Adds to a word that has one writer.
+/// Adds to a word that has a single writer.
 #[inline]
 pub(crate) fn add(cell: &AtomicU64, amount: u64) {
     cell.store(cell.load(Relaxed).wrapping_add(amount), Relaxed);
 }
 
-/// Adds to an f64 that has one writer.
+/// Adds to an f64 that has a single writer.
 #[inline]
 pub(crate) fn add_float(cell: &AtomicU64, amount: f64) {
     cell.store((f64::from_bits(cell.load(Relaxed)) + amount).to_bits(), Relaxed);
 }
 
-/// Which classic bucket a value falls in: the first whose bound is not below it; what is not a number in the last.
+/// The classic bucket of a value: the first whose bound is not below it; NaN goes into the last one.
 #[inline]
 pub(crate) fn bucket_of(bounds: &[f64], value: f64) -> usize {
     if value.is_nan() {
         return bounds.len();
     }
-    // A few dozen comparisons without a branch are quicker than a search that mispredicts.
+    // A few dozen comparisons without a branch are faster than a search that mispredicts.
     match bounds.len() {
         0..=32 => bounds.iter().map(|bound| usize::from(*bound < value)).sum(),
         _ => bounds.partition_point(|bound| *bound < value),
@@ -179,7 +179,8 @@ pub(crate) fn observe(cells: &[AtomicU64], bounds: &[f64], native: Option<&Nativ
     });
 }
 
-/// Reads a histogram; unless it is seen whole, sum and buckets, and classic and native ones, may differ by one observation.
+/// Reads a histogram; unless the result is whole, sum and buckets, or classic and native buckets, may differ by one
+/// observation.
 pub(crate) fn read_histogram(
     cells: &[impl Word<Value = u64>],
     bounds: &[f64],
@@ -195,7 +196,7 @@ pub(crate) fn read_histogram(
     })
 }
 
-/// Adds a histogram's whole state to cells that nobody reads yet.
+/// Adds a histogram's whole state to cells that no reader sees yet.
 pub(crate) fn restore_histogram(
     cells: &[AtomicU64],
     bounds: &[f64],
@@ -265,7 +266,7 @@ mod tests {
         let cells = cells(&shape);
         let Form::Histogram { bounds, .. } = &shape.form else { panic!("a histogram") };
         observe(&cells, bounds, None, 0.5);
-        // Killed between the bucket and the sum.
+        // The writer is killed between the bucket and the sum.
         cells[0].store(3, Relaxed);
         add(&cells[2], 1);
         let mut read = Distribution::default();

@@ -1,10 +1,10 @@
-//! A family's declaration as it stands in a segment, and back: what makes a segment readable on its own.
+//! Encodes a family's declaration for a segment and decodes it: this makes a segment readable on its own.
 //!
-//! Read without trust: the file may be another version's, or damaged.
+//! The bytes are not trusted: the file may be another version's, or damaged.
 
 use crate::family::{Buckets, Family, Kind, Merge, Native};
 
-/// The bytes behind a family record's head.
+/// The bytes that follow a family record's head.
 pub(crate) fn encode(family: &Family) -> Vec<u8> {
     let mut out = Vec::with_capacity(128 + family.help.len());
     let code = match &family.kind {
@@ -35,7 +35,7 @@ pub(crate) fn encode(family: &Family) -> Vec<u8> {
     out
 }
 
-/// The declaration; `None` where the bytes are not one that passes [`Family::check`].
+/// The declaration; `None` if the bytes do not encode one that passes [`Family::check`].
 pub(crate) fn decode(bytes: &[u8]) -> Option<Family> {
     let mut rest = Rest(bytes);
     let [code, exemplars, labels] = rest.array()?;
@@ -100,7 +100,7 @@ mod tests {
             let bytes = encode(&family);
             assert_eq!(decode(&bytes).as_ref(), Some(&family));
             for end in 0..bytes.len() {
-                // A cut declaration of a histogram may still be one of a histogram without native buckets.
+                // A truncated declaration of a histogram may still be one of a histogram without native buckets.
                 let cut = decode(&bytes[..end]);
                 assert!(cut.is_none_or(|cut| cut.kind != family.kind), "{end}");
             }

@@ -1,4 +1,4 @@
-//! Where everything stands in a segment: the contract between processes, so every offset is asserted at compile time.
+//! The layout of a segment: the contract between processes, so every offset is asserted at compile time.
 //!
 //! ```text
 //!  0            4096                 log_at
@@ -11,7 +11,7 @@
 //!               then     cells, exemplar slots, the label text padded with zeros
 //! ```
 //!
-//! Changing anything here means a new [`ABI`], and one of the shared folder's list: a reader refuses a number it does not
+//! Any change here needs a new [`ABI`], and one of the shared folder's list: a reader refuses a number that it does not
 //! know.
 
 use crate::sync::{AtomicU32, AtomicU64, Shown};
@@ -19,12 +19,12 @@ use std::mem::{offset_of, size_of};
 
 /// "stillgat" as a little-endian number.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"stillgat");
-/// The version of everything in this file, in `family_record` and in `cells`.
+/// The version of the formats in this file, in `family_record` and in `cells`.
 pub(crate) const ABI: u32 = 3;
-/// The oldest version that is read: it has no folds, and is the same otherwise.
+/// The oldest version that is read: it has no folds, and is equal otherwise.
 pub(crate) const ABI_MIN: u32 = 2;
 
-/// Bytes of the header: a page.
+/// Size of the header: a page.
 pub(crate) const HEADER_BYTES: usize = 4096;
 /// Bytes of a word.
 pub(crate) const WORD: usize = 8;
@@ -34,38 +34,38 @@ pub(crate) const HEAD_WORDS: usize = 3;
 pub(crate) const TOMBSTONE_WORDS: usize = 5;
 /// Words of a fold.
 pub(crate) const FOLD_WORDS: usize = 3;
-/// Words of the longest record: a histogram with every bucket, exemplar and label there may be.
+/// Words of the longest record: a histogram with every bucket, exemplar and label that is allowed.
 pub(crate) const RECORD_WORDS_MAX: usize = 1 << 16;
 
-/// The first page of a segment. What does not change is written before anybody else can see the segment.
+/// The first page of a segment. Constant fields are written before any other thread can see the segment.
 #[repr(C)]
 pub(crate) struct Header<W32 = AtomicU32, W64 = AtomicU64> {
     pub(crate) magic: W64,
     pub(crate) abi: W32,
     /// The writing process.
     pub(crate) pid: W32,
-    /// When it started, in clock ticks since boot: with the pid, who it is.
+    /// When it started, in clock ticks since boot: identifies the process together with the pid.
     pub(crate) process_start: W64,
-    /// Unique in the process; what tombstones call a segment by.
+    /// Unique in the process; tombstones refer to a segment by it.
     pub(crate) serial: W64,
     pub(crate) created_ms: W64,
-    /// Series that the epochs area has room for.
+    /// Number of series for which the epochs area has room.
     pub(crate) series_max: W64,
-    /// Where the log begins, in bytes.
+    /// Offset of the log, in bytes.
     pub(crate) log_at: W64,
-    /// Room of the log, in words.
+    /// Size of the log, in words.
     pub(crate) log_words: W64,
-    /// Whole records, in words from the log's beginning; grows, stored with release.
+    /// Length of the whole records, in words from the log's beginning; grows, stored with release.
     pub(crate) committed: W64,
-    /// The writer's present epoch; grows.
+    /// The writer's current epoch; grows.
     pub(crate) epoch: W32,
-    /// [`CLOSED`] once the writer is done with the segment, [`CLOSED_BASE`] for a base of a process that lives.
+    /// [`CLOSED`] once the writer is done with the segment, [`CLOSED_BASE`] for a base of a live process.
     pub(crate) closed: W32,
-    /// When the writer was last seen, in milliseconds since the epoch.
+    /// When the writer last ticked, in milliseconds since the epoch.
     pub(crate) heartbeat_ms: W64,
 }
 
-/// The header as readers have it.
+/// The header as readers see it.
 pub(crate) type ShownHeader = Header<Shown<AtomicU32>, Shown<AtomicU64>>;
 
 const _: () = {
@@ -88,30 +88,30 @@ const _: () = {
 
 /// The writer is done with the segment.
 pub(crate) const CLOSED: u32 = 1;
-/// The segment is what still counts of others. Its epochs are times, in seconds, at which each series had not changed for
-/// some time, and the header's epoch is later than all of them.
+/// The segment holds what still counts of other segments. Its epochs are times, in seconds, at which each series had
+/// not changed for some time, and the header's epoch is later than all of them.
 pub(crate) const CLOSED_BASE: u32 = 2;
 
-/// What a record is.
+/// The type of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum RecordKind {
-    /// Declares a family; the text after the head is in `family_record`'s form.
+    /// Declares a family; the text after the head is in `family_record`'s format.
     Family = 1,
     /// A series of a family declared before in the same segment.
     Series = 2,
-    /// Ends a series: word 1 is the serial of its segment, word 2 the place of its record, then pid and start of the process
-    /// that wrote it (0 for a base).
+    /// Ends a series: word 1 is the serial of its segment, word 2 the place of its record, followed by pid and start of
+    /// the process that wrote it (0 for a base).
     Tombstone = 3,
-    /// Of a family of this segment: in which labels the series before this record count as `__other__`. The first half of
-    /// word 1 is the number of labels that had collapsed so far, the second half the labels, one bit each.
+    /// For a family of this segment: the labels in which the series before this record count as `__other__`. The first
+    /// half of word 1 is the number of labels that had collapsed so far, the second half the labels, one bit each.
     Fold = 4,
 }
 
-/// The label set is not the one that was observed: some of its values were replaced by `__other__`.
+/// The label set is not the observed one: some of its values were replaced by `__other__`.
 pub(crate) const FLAG_COLLAPSED: u8 = 1;
 
-/// Some value in the label text is escaped.
+/// The label text contains an escaped value.
 pub(crate) const FLAG_ESCAPED: u8 = 2;
 
 /// The first words of a record.
@@ -143,12 +143,12 @@ impl Head {
     }
 }
 
-/// Two halves of a word: the low one first.
+/// Packs two halves into a word, the low one first.
 pub(crate) fn pair(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-/// What [`pair`] put together.
+/// The halves that [`pair`] packed.
 pub(crate) fn unpair(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
 }

@@ -1,12 +1,12 @@
-//! The memory of segments and indices: a reserved range of addresses, made usable part by part. Behind it is a file where
-//! others may have to read it, in a folder or without a name (memfd); otherwise it is anonymous.
+//! The memory of segments and indices: a reserved range of addresses, made usable part by part. It is backed by a file
+//! if other processes may have to read it, in a folder or unnamed (memfd); otherwise it is anonymous.
 //!
-//! What is scanned from the beginning to the end is in huge pages. Of memory of its own a process has them by advice; of
-//! files on tmpfs the system gives none by itself as it is set up usually (`shmem_enabled`), so they are asked for one by
-//! one (`MADV_COLLAPSE`, since Linux 6.1), and processes that map a file later have them, too.
+//! Memory that is scanned from the beginning to the end is in huge pages. For anonymous memory advice is enough; for
+//! files on tmpfs the usual setting of the system (`shmem_enabled`) gives none, so they are requested one by one
+//! (`MADV_COLLAPSE`, since Linux 6.1), and processes that map a file later have them, too.
 //!
-//! Everything in it is reached as atomics, so that two processes, or two threads, cannot make a data race of it whatever
-//! they do; for reading, as atomics without stores. This is the only place that turns addresses into references.
+//! All of it is accessed as atomics, so that two processes, or two threads, cannot cause a data race whatever they do;
+//! for reading, as atomics without stores. This is the only place that turns addresses into references.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, Shown};
 use rustix::fs::{
@@ -22,20 +22,20 @@ use std::ptr::NonNull;
 
 /// The unit in which memory is made usable.
 pub(crate) const PAGE: usize = 4096;
-/// The unit where there is much of it: a page of this size needs one entry of the processor's address cache instead of 512.
+/// The unit of large areas: a page of this size needs one entry of the TLB instead of 512.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
-/// Of `madvise`: make one huge page of these. The `libc` crate has it for some systems only.
+/// Advice for `madvise`: make one huge page of these. The `libc` crate defines it for some systems only.
 const MADV_COLLAPSE: i32 = 25;
-/// Memory of an area up to here is made usable in small pages, so that a small program stays small.
+/// Up to this size, memory of an area is prepared in small pages, so that a small program stays small.
 pub(crate) const SMALL_BYTES: usize = HUGE_PAGE;
 
-/// A range of addresses, all zeros at first.
+/// A range of addresses, initially all zeros.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
-    /// Those that may be stored to: all, or none where the range is mapped for reading only.
+    /// Length of the writable part: all, or 0 if the range is mapped read-only.
     writable_bytes: usize,
-    /// The file behind it, where this process writes it or may have to hand it on.
+    /// The file behind it, if this process writes it or may have to pass it on.
     file: Option<OwnedFd>,
 }
 
@@ -57,7 +57,7 @@ impl Mapping {
         Mapping::new(start, bytes, None, true)
     }
 
-    /// Makes a new file of this size, without memory yet, that others may read.
+    /// Creates a new file of this size, without memory yet, that others may read.
     pub(crate) fn create(path: &Path, bytes: usize) -> io::Result<Mapping> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = open(path, flags, Mode::from_raw_mode(0o644))?;
@@ -66,7 +66,7 @@ impl Mapping {
         Mapping::of_file(file, bytes, true)
     }
 
-    /// The same without a name: only who is given the file can read it.
+    /// Creates an unnamed file: only a process that receives it can read it.
     pub(crate) fn unnamed(bytes: usize) -> io::Result<Mapping> {
         let create = |flags| memfd_create(c"stillgate-metrics", flags | MemfdFlags::CLOEXEC);
         let file = match create(MemfdFlags::NOEXEC_SEAL) {
@@ -80,33 +80,33 @@ impl Mapping {
         Mapping::of_file(file, bytes, true)
     }
 
-    /// Maps a whole file of another process for reading, or for writing where both sides do.
+    /// Maps a whole file of another process, read-only, or writable if both sides write.
     pub(crate) fn open(path: &Path, is_writable: bool) -> io::Result<Mapping> {
         let mode = if is_writable { OFlags::RDWR } else { OFlags::RDONLY };
         let file = open(path, mode | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
         // Writers of these files never make them shorter.
         let bytes = bytes_of(&file)?;
         let mut mapping = Mapping::of_file(file, bytes, is_writable)?;
-        // Who only reads finds it by its name.
+        // A process that only reads finds it by its name.
         mapping.file.take_if(|_| !is_writable);
         Ok(mapping)
     }
 
-    /// Maps a file without a name for reading, whoever made it: one that could be made shorter, where looking at what is
-    /// gone would end this process, is refused.
+    /// Maps an unnamed file read-only, whoever made it: refuses a file that could be truncated, as reading truncated
+    /// memory would end this process.
     pub(crate) fn inherit(file: OwnedFd) -> io::Result<Mapping> {
         let is_lasting = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         if !is_lasting {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "no file of memory that is sealed against shrinking",
+                "not a memory file that is sealed against shrinking",
             ));
         }
         let bytes = bytes_of(&file)?;
         Mapping::of_file(file, bytes, false)
     }
 
-    /// Maps a file so that its huge pages are such of the addresses, too.
+    /// Maps a file at an address that is aligned to its huge pages.
     #[expect(unsafe_code, reason = "mapping memory")]
     fn of_file(file: OwnedFd, bytes: usize, is_writable: bool) -> io::Result<Mapping> {
         let reserved = bytes.checked_add(HUGE_PAGE).ok_or(io::ErrorKind::InvalidData)?;
@@ -115,8 +115,8 @@ impl Mapping {
         let range = unsafe { mmap_anonymous(std::ptr::null_mut(), reserved, ProtFlags::empty(), flags) }?;
         let before = range.align_offset(HUGE_PAGE);
         let protection = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: over a part of that range; the file is never made shorter, by agreement or by its seals. What is left of
-        // the range on both sides is given back, and nothing else even where mapping fails: by then the part between may be
+        // SAFETY: over a part of that range; the file is never truncated, by agreement or by its seals. The rest of the
+        // range on both sides is unmapped, and nothing else even if mapping fails: by then the part between may be
         // another thread's.
         let start = unsafe {
             let start = range.byte_add(before);
@@ -144,34 +144,34 @@ impl Mapping {
         self.bytes
     }
 
-    /// The file behind it once more, where there is one to hand on.
+    /// A duplicate of the file behind it, if it can be passed on.
     pub(crate) fn file(&self) -> Option<io::Result<OwnedFd>> {
         self.file.as_ref().map(OwnedFd::try_clone)
     }
 
-    /// Says that `bytes` from `at` will be touched here and there: small pages only.
+    /// Advises that `bytes` from `at` will be accessed at random: small pages only.
     pub(crate) fn keep_small(&self, at: usize, bytes: usize) {
         self.advise(at, bytes, Advice::LinuxNoHugepage);
     }
 
-    /// Says that `bytes` from `at` will be used from the beginning to the end: first small pages, then huge ones.
+    /// Advises that `bytes` from `at` will be used from the beginning to the end: first small pages, then huge ones.
     pub(crate) fn grow_huge(&self, at: usize, bytes: usize) {
         let small = (SMALL_BYTES + at).next_multiple_of(PAGE).min(at + bytes) - at;
         self.keep_small(at, small);
         self.advise(at + small, bytes - small, Advice::LinuxHugepage);
     }
 
-    /// Makes `bytes` from `at` usable without a fault later; an error means there is no memory, and nothing has changed
-    /// for those who use what was prepared before. Both are multiples of [`PAGE`].
+    /// Makes `bytes` from `at` usable without a later fault; an error means that memory ran out, and does not affect
+    /// memory that was prepared before. Both are multiples of [`PAGE`].
     pub(crate) fn prepare(&self, at: usize, bytes: usize) -> io::Result<()> {
         assert!(at.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE) && at + bytes <= self.writable_bytes);
         if let Some(file) = &self.file {
             self.make_huge(file, at, bytes)?;
-            // On tmpfs this takes the memory now: a store later cannot fail for want of it.
+            // On tmpfs this allocates the memory now: a later store cannot fail.
             fallocate(file, FallocateFlags::empty(), at as u64, bytes as u64)?;
         }
         if bytes > 0 && !self.populate(at, bytes) {
-            // An older kernel: a store faults a page in. Nobody uses the range yet, and it is zero.
+            // An older kernel: a store faults a page in. The range is not used yet, and it is zero.
             for word in self.words(at, bytes / 8).iter().step_by(PAGE / 8) {
                 word.store(0, Ordering::Relaxed);
             }
@@ -179,22 +179,22 @@ impl Mapping {
         Ok(())
     }
 
-    /// Puts one page each behind the parts of a file that nobody uses yet, where they are to be huge and the system can
-    /// make them so. With nothing of it there it would not, and what is there it copies.
+    /// Puts one page each behind the unused parts of a file that shall be huge, if the system can make them so. It
+    /// would not do so for empty parts, and copies existing pages.
     #[expect(unsafe_code, reason = "advice on memory")]
     fn make_huge(&self, file: &OwnedFd, at: usize, bytes: usize) -> io::Result<()> {
         let mut huge = at.next_multiple_of(HUGE_PAGE);
         while huge + HUGE_PAGE <= at + bytes {
             fallocate(file, FallocateFlags::empty(), huge as u64, PAGE as u64)?;
             // SAFETY: inside the mapping; about page sizes, which change no content.
-            // Refused where small pages are advised, or this system has no others; these do as well.
+            // Refused if small pages are advised, or this system has no others; these work as well.
             let _ = unsafe { libc::madvise(self.start.as_ptr().add(huge).cast(), HUGE_PAGE, MADV_COLLAPSE) };
             huge += HUGE_PAGE;
         }
         Ok(())
     }
 
-    /// A wish: where the system does not know it, all goes on as it is.
+    /// A hint: a system that does not know it ignores it.
     #[expect(unsafe_code, reason = "advice on memory")]
     fn advise(&self, at: usize, bytes: usize, advice: Advice) {
         assert!(at.is_multiple_of(PAGE) && at + bytes <= self.bytes);
@@ -202,7 +202,7 @@ impl Mapping {
         let _ = unsafe { madvise(self.start.as_ptr().add(at).cast(), bytes, advice) };
     }
 
-    /// Faults `bytes` from `at` in, whatever they hold; false where the system does not know how to.
+    /// Faults `bytes` from `at` in, whatever they hold; returns false if the system does not support that.
     #[expect(unsafe_code, reason = "advice on memory")]
     pub(crate) fn populate(&self, at: usize, bytes: usize) -> bool {
         assert!(at.is_multiple_of(PAGE) && at <= self.bytes && bytes <= self.bytes - at);
@@ -257,7 +257,7 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at), count) }
     }
 
-    /// What stands at the very beginning of a mapping that may be written.
+    /// The type at the very beginning of a writable mapping.
     #[inline]
     #[expect(unsafe_code, reason = "a view of mapped memory")]
     pub(crate) fn header<T: Layout>(&self) -> &T {
@@ -266,7 +266,7 @@ impl Mapping {
         unsafe { &*self.start.as_ptr().cast::<T>() }
     }
 
-    /// The same for reading.
+    /// Like [`Mapping::header`], for reading.
     #[inline]
     #[expect(unsafe_code, reason = "a view of mapped memory")]
     pub(crate) fn shown_header<T: Layout>(&self) -> &T::Shown {
@@ -280,7 +280,7 @@ impl Mapping {
 fn bytes_of(file: &OwnedFd) -> io::Result<usize> {
     let bytes = usize::try_from(fstat(file)?.st_size).unwrap_or(0);
     if bytes < PAGE || !bytes.is_multiple_of(PAGE) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{bytes} bytes are no segment's size")));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{bytes} bytes are not the size of a segment")));
     }
     Ok(bytes)
 }
@@ -302,7 +302,7 @@ impl Drop for Mapping {
 /// [`Shown`].
 #[expect(unsafe_code, reason = "the contract of `Mapping::header`")]
 pub(crate) unsafe trait Layout {
-    /// The same without stores.
+    /// The same layout without stores.
     type Shown;
 }
 
@@ -319,7 +319,8 @@ mod tests {
     use std::fs::read_to_string;
     use std::ops::Range;
 
-    /// Bytes in huge pages, of the areas of a mapping that begin within `range`. What is advised alike is one area.
+    /// Bytes in huge pages, of the areas of a mapping that begin within `range`. Memory with the same advice is one
+    /// area.
     fn huge_bytes(mapping: &Mapping, range: Range<usize>) -> usize {
         let (start, mut is_inside, mut huge) = (mapping.start.as_ptr() as usize, false, 0);
         let inside = start + range.start..start + range.end;
@@ -334,7 +335,7 @@ mod tests {
         huge
     }
 
-    /// Whether the system makes a huge page of a file of memory, for us and now.
+    /// Whether the system currently makes a huge page of a memory file.
     #[expect(unsafe_code, reason = "advice on memory")]
     fn has_huge_pages() -> bool {
         let scratch = Mapping::unnamed(HUGE_PAGE).unwrap();
@@ -354,9 +355,9 @@ mod tests {
         mapping.keep_small(0, HUGE_PAGE);
         mapping.grow_huge(HUGE_PAGE, 4 * HUGE_PAGE);
         mapping.prepare(0, 5 * HUGE_PAGE).unwrap();
-        // Not the area before, nor the first part of what grows.
+        // Neither the area before, nor the first part of the growing one.
         assert_eq!(huge_bytes(&mapping, 0..2 * HUGE_PAGE), 0);
-        // Where memory is in pieces there may be fewer than three.
+        // If memory is fragmented there may be fewer than three.
         let huge = huge_bytes(&mapping, 2 * HUGE_PAGE..5 * HUGE_PAGE);
         assert!(huge > 0);
         let inherited = Mapping::inherit(mapping.file().unwrap().unwrap()).unwrap();

@@ -15,19 +15,19 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// Bytes of log that a series takes at least; so many series a segment of a given size can have.
+/// Smallest record of a series in bytes; bounds the number of series in a segment of a given size.
 const SERIES_BYTES_MIN: usize = 40;
 
-/// Who writes a segment.
+/// The process that writes a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Process {
     /// Its process id.
     pub pid: u32,
-    /// When it started, in clock ticks since boot (field 22 of `/proc/PID/stat`): pids are used again.
+    /// When it started, in clock ticks since boot (field 22 of `/proc/PID/stat`): pids are reused.
     pub start: u64,
 }
 
-/// One writer's memory, seen by the writer itself or by a reader.
+/// One writer's memory, as seen by the writer itself or by a reader.
 pub(crate) struct Segment {
     mapping: Mapping,
     series_max: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Segment {
     log_words: usize,
     /// Unique in the writing process.
     pub(crate) serial: u64,
-    /// Who writes it.
+    /// The process that writes it.
     pub(crate) process: Process,
 }
 
@@ -45,19 +45,19 @@ impl fmt::Debug for Segment {
     }
 }
 
-/// Why a file is not read as a segment. One without a name, which was inherited, is called by its number.
+/// The reason why a file is not read as a segment. An unnamed file, which was inherited, is called by its number.
 #[derive(Debug)]
 pub enum SegmentError {
     /// It cannot be opened or mapped.
     Io(PathBuf, io::Error),
-    /// It does not begin as a segment does.
+    /// It does not begin like a segment.
     NotASegment(PathBuf),
-    /// It was written by a version that lays things out differently.
+    /// It was written by a version with another layout.
     Version(PathBuf, u32),
     /// Its header contradicts its size.
     Damaged(PathBuf),
-    /// It was inherited, and says that this process writes it, or another one that was inherited too says the same of
-    /// itself: to count it would be to count twice.
+    /// It was inherited, and claims to be written by this process, or a second inherited one has the same identity: it
+    /// would be counted twice.
     Twice(PathBuf),
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for SegmentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SegmentError::Io(path, error) => write!(f, "{}: {error}", path.display()),
-            SegmentError::NotASegment(path) => write!(f, "{}: this is no metrics segment", path.display()),
+            SegmentError::NotASegment(path) => write!(f, "{}: not a metrics segment", path.display()),
             SegmentError::Version(path, abi) => write!(
                 f,
                 "{}: written in layout version {abi}, this program reads version {ABI}; \
@@ -73,7 +73,7 @@ impl fmt::Display for SegmentError {
                 path.display()
             ),
             SegmentError::Damaged(path) => write!(f, "{}: the header contradicts the file's size", path.display()),
-            SegmentError::Twice(path) => write!(f, "{}: this segment is there already", path.display()),
+            SegmentError::Twice(path) => write!(f, "{}: duplicate of a segment that is read already", path.display()),
         }
     }
 }
@@ -81,8 +81,8 @@ impl fmt::Display for SegmentError {
 impl std::error::Error for SegmentError {}
 
 impl Segment {
-    /// A new, empty segment with room for `log_bytes` of records: in this file, or in one without a name. Nothing of it but
-    /// the header has memory yet.
+    /// Creates an empty segment with room for `log_bytes` of records: in this file, or in an unnamed one. Only the
+    /// header has memory yet.
     pub(crate) fn create(
         file: Option<&Path>,
         log_bytes: usize,
@@ -92,7 +92,7 @@ impl Segment {
     ) -> io::Result<Segment> {
         let log_words = log_bytes.next_multiple_of(PAGE) / WORD;
         let series_max = (log_bytes / SERIES_BYTES_MIN).next_multiple_of(PAGE / 4);
-        // Huge pages of the file are such of the log.
+        // Aligned, so that huge pages of the file hold nothing but the log.
         let log_at = (HEADER_BYTES + series_max * 4).next_multiple_of(HUGE_PAGE);
         let bytes = log_at + log_words * WORD;
         let mapping = match file {
@@ -123,7 +123,7 @@ impl Segment {
         Segment::of(Mapping::open(path, false), path)
     }
 
-    /// The same of a file without a name; `called` is what errors call it.
+    /// Maps an unnamed file; `called` is its name in errors.
     pub(crate) fn inherit(file: OwnedFd, called: &Path) -> Result<Segment, SegmentError> {
         Segment::of(Mapping::inherit(file), called)
     }
@@ -151,7 +151,7 @@ impl Segment {
         Ok(Segment { mapping, series_max, log_at, log_words, serial, process })
     }
 
-    /// The file behind it once more, where there is one to hand on.
+    /// A duplicate of the file behind it, if it can be passed on.
     pub(crate) fn file(&self) -> Option<io::Result<OwnedFd>> {
         self.mapping.file()
     }
@@ -161,7 +161,7 @@ impl Segment {
         self.mapping.shown_header::<Header>()
     }
 
-    /// One epoch a series.
+    /// The epochs, one for each series.
     #[inline]
     pub(crate) fn epochs(&self) -> &[Shown<AtomicU32>] {
         self.mapping.shown_halves(HEADER_BYTES, self.series_max)
@@ -196,22 +196,22 @@ impl Segment {
         usize::try_from(protocol::committed(&self.header().committed)).unwrap_or(usize::MAX).min(self.log_words)
     }
 
-    /// Room for series, and for words of log.
+    /// Capacity: number of series, and words of log.
     pub(crate) fn room(&self) -> (usize, usize) {
         (self.series_max, self.log_words)
     }
 
-    /// Makes memory behind the epochs of the series `from..to`.
+    /// Allocates memory for the epochs of the series `from..to`.
     pub(crate) fn prepare_epochs(&self, from: usize, to: usize) -> io::Result<()> {
         self.mapping.prepare(HEADER_BYTES + from * 4, (to - from) * 4)
     }
 
-    /// Makes memory behind the log's words `from..to`.
+    /// Allocates memory for the log's words `from..to`.
     pub(crate) fn prepare_log(&self, from: usize, to: usize) -> io::Result<()> {
         self.mapping.prepare(self.log_at + from * WORD, (to - from) * WORD)
     }
 
-    /// The record at this word; `None` where there is none, or the memory is not what a writer of ours makes.
+    /// The record at this word; `None` at the end, or if the memory is not what a writer of this version makes.
     #[inline]
     pub(crate) fn record(&self, at: usize, committed: usize) -> Option<Head> {
         let head = Head::unpack(self.log().get(at)?.get())?;
@@ -225,7 +225,7 @@ impl Segment {
         Some((number, self.text(at, head, bytes as usize)?))
     }
 
-    /// So many bytes from a word of the log on, of a record that is whole; empty beyond the end.
+    /// So many bytes of a whole record from a word of the log on; empty beyond the end.
     #[inline]
     pub(crate) fn text_at(&self, word: usize, bytes: usize) -> &[u8] {
         match word <= self.log_words && bytes <= (self.log_words - word) * WORD {

@@ -5,8 +5,8 @@
 //!  a bank:  first positive index, first negative index │ counts of positive buckets │ counts of negative buckets
 //! ```
 //!
-//! Each sign has a window of consecutive buckets. An observation outside moves the window, and where that is not enough
-//! the schema is halved (two neighbours become one bucket) until all fit; at schema -4 all numbers there are do. The new
+//! Each sign has a window of consecutive buckets. An observation outside moves the window, and if that is not enough,
+//! the schema is halved (two neighbours become one bucket) until all fit; at schema -4 all numbers do. The new
 //! arrangement is made in the other bank and becomes valid by one store: a crash in between loses nothing.
 
 use super::cells::add;
@@ -23,13 +23,13 @@ const SCHEMA_MIN: i8 = *crate::family::NATIVE_SCHEMAS.start();
 /// Buckets of schema 8 within one power of two: `2^(i/256) / 2`; those of lower schemas are every second, fourth, … of them.
 static BOUNDS: LazyLock<[f64; 256]> = LazyLock::new(|| std::array::from_fn(|i| (i as f64 / 256.0).exp2() / 2.0));
 
-/// Where a family's series keep their native part.
+/// Layout of the native part of a family's series.
 #[derive(Debug, Clone)]
 pub(crate) struct NativeShape {
     pub(crate) declared: Native,
-    /// The first of the words, from the first cell.
+    /// Index of the first word, from the first cell.
     at: usize,
-    /// All words.
+    /// Number of words.
     pub(crate) words: usize,
 }
 
@@ -59,9 +59,10 @@ struct State {
 }
 
 impl State {
-    /// A series that has never been touched is all zeros: its schema is kept as the distance from the declared one.
+    /// The state of a series that was never touched is all zeros: its schema is stored as the distance from the
+    /// declared one.
     fn unpack(word: u64, declared: i8) -> State {
-        // Read without trust: the memory may be damaged.
+        // Not trusted: the memory may be damaged.
         let schema = declared.wrapping_sub((word >> 8) as u8 as i8).clamp(SCHEMA_MIN, declared);
         State { bank: (word & 1) as usize, schema, used: [word & 2 != 0, word & 4 != 0] }
     }
@@ -75,7 +76,7 @@ impl State {
 /// One arrangement of the buckets.
 struct Bank<'a, W> {
     firsts: &'a W,
-    /// Positive and negative.
+    /// Counts of the positive and of the negative buckets.
     counts: [&'a [W]; 2],
 }
 
@@ -99,7 +100,7 @@ impl Bank<'_, AtomicU64> {
     }
 }
 
-/// Counts an observation; to be called within the histogram's sequence.
+/// Counts an observation; must be called within the histogram's sequence.
 pub(crate) fn observe(cells: &[AtomicU64], shape: &NativeShape, value: f64) {
     let words = &cells[shape.at..];
     if value.is_nan() {
@@ -111,7 +112,7 @@ pub(crate) fn observe(cells: &[AtomicU64], shape: &NativeShape, value: f64) {
     add_at(cells, shape, value < 0.0, |schema| index_of(value.abs(), schema), 1);
 }
 
-/// Adds to a bucket, rearranging the windows where it does not fit.
+/// Adds to a bucket; rearranges the windows if it does not fit.
 fn add_at(cells: &[AtomicU64], shape: &NativeShape, negative: bool, index_at: impl Fn(i8) -> i32, count: u64) {
     let sign = usize::from(negative);
     let declared = shape.declared.schema;
@@ -159,7 +160,7 @@ fn rearrange(
     };
     let next = State { bank: 1 - state.bank, schema, used: [wanted[0].is_some(), wanted[1].is_some()] };
     let new = bank(cells, shape, next.bank);
-    // What is used stands in the middle: both sides have room to grow.
+    // The used range is put in the middle: both sides have room to grow.
     let first = |range: Option<(i32, i32)>| {
         range.map_or(0, |(from, to)| from - ((window - (i64::from(to) - i64::from(from) + 1)) / 2) as i32)
     };
@@ -176,23 +177,23 @@ fn rearrange(
         }
     }
     add(&new.counts[sign][place_in(index_at(schema), firsts[sign], window)], count);
-    // One store makes all of it valid, the new observation with it; a crash before leaves what was.
+    // One store makes all of it valid, with the new observation; a crash before leaves the old state.
     cells[shape.at + STATE].store(next.pack(shape.declared.schema), crate::sync::Ordering::Release);
 }
 
-/// Where a bucket is in its window. All numbers there are fit at the coarsest schema; only indices of damaged memory do not.
+/// Index of a bucket in its window. All numbers fit at the coarsest schema; only indices of damaged memory do not.
 fn place_in(index: i32, first: i32, window: i64) -> usize {
     (i64::from(index) - i64::from(first)).clamp(0, window - 1) as usize
 }
 
-/// The bucket of a positive number: its upper bound is `2^(index / 2^schema)`, which is still inside.
+/// The bucket of a positive number: its upper bound is `2^(index / 2^schema)`, inclusive.
 fn index_of(value: f64, schema: i8) -> i32 {
     let beyond = i32::from(value.is_infinite());
     let (fraction, exponent) = split(value.min(f64::MAX));
     let index = if schema > 0 {
         let step = 1usize << (8 - schema);
         let per_power = 1i32 << schema;
-        // How many of this schema's bounds are below the fraction.
+        // Number of bounds of this schema below the fraction.
         let below = BOUNDS.partition_point(|bound| *bound < fraction).div_ceil(step);
         below as i32 + (exponent - 1) * per_power
     } else {
@@ -203,17 +204,17 @@ fn index_of(value: f64, schema: i8) -> i32 {
     index + beyond
 }
 
-/// A positive finite number as a fraction from 0.5 up to 1 and an exponent of two: C's `frexp`.
+/// Splits a positive finite number into a fraction from 0.5 up to 1 and an exponent of two: C's `frexp`.
 fn split(value: f64) -> (f64, i32) {
     const EXPONENT: u64 = 0x7ff << 52;
-    // Numbers too small for a normal exponent are made larger first.
+    // Subnormal numbers are scaled up first.
     let (value, offset) = if value < f64::MIN_POSITIVE { (value * 2f64.powi(54), -54) } else { (value, 0) };
     let bits = value.to_bits();
     let exponent = ((bits & EXPONENT) >> 52) as i32 - 1022;
     (f64::from_bits(bits & !EXPONENT | 1022 << 52), exponent + offset)
 }
 
-/// The state as readers know it.
+/// The state in the form that readers use.
 pub(crate) fn read(cells: &[impl Word<Value = u64>], shape: &NativeShape) -> Exponential {
     let words = &cells[shape.at..];
     let state = State::unpack(protocol::acquire(&words[STATE]), shape.declared.schema);
@@ -236,7 +237,7 @@ pub(crate) fn read(cells: &[impl Word<Value = u64>], shape: &NativeShape) -> Exp
     }
 }
 
-/// Puts a state into cells that nobody reads yet; one of a finer schema is made coarser on the way.
+/// Writes a state into cells that no reader sees yet; a finer schema is made coarser.
 pub(crate) fn restore(cells: &[AtomicU64], shape: &NativeShape, from: &Exponential) {
     let words = &cells[shape.at..];
     let declared = shape.declared.schema;

@@ -1,4 +1,4 @@
-//! A base: a segment without a writer, made of what still counts in others, to take their place.
+//! A base: a segment without a writer that replaces others and holds what still counts of them.
 
 use crate::declared::Declared;
 use crate::family::Family;
@@ -11,10 +11,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Room beyond what is put in: declarations and reserves.
+/// Extra room for declarations and reserves.
 const SLACK_BYTES: usize = 4 << 20;
-/// Label sets of a family, as a multiple of what a process may have: those of one always fit, and what ended processes
-/// leave behind does not grow without end. Beyond, the widest label collapses as it does anywhere.
+/// Label sets of a family, as a multiple of what a process may have: those of one process always fit, and the remains
+/// of ended processes do not grow without end. Beyond that, the widest label collapses as everywhere.
 const SETS_FACTOR: u32 = 2;
 
 /// A base that is being made.
@@ -23,14 +23,14 @@ pub(super) struct Base {
     writer: Writer,
     serial: u64,
     now_ms: u64,
-    /// The family of the last record, as it was and as it is declared here.
+    /// The family of the last record, in its source and as it is declared here.
     last: Option<(Family, Arc<Declared>)>,
     series: usize,
     failed: Option<RegistryError>,
 }
 
 impl Base {
-    /// An empty one, for about so many bytes of records.
+    /// Creates an empty base, for about so many bytes of records.
     pub(super) fn new(
         options: &Options,
         place: SegmentStorage,
@@ -51,7 +51,7 @@ impl Base {
         Ok(Base { registry, writer, serial, now_ms, last: None, series: 0, failed: None })
     }
 
-    /// Adds what a record of another segment came to, which `reader` has found.
+    /// Adds the value of a record of another segment, which `reader` has found.
     pub(super) fn add(&mut self, record: &Record<'_>, reader: &Reader) {
         if self.failed.is_none()
             && let Err(error) = self.try_add(record, reader)
@@ -62,7 +62,7 @@ impl Base {
 
     fn try_add(&mut self, record: &Record<'_>, reader: &Reader) -> Result<(), RegistryError> {
         let names = || Pairs::new(record.labels).map(|(name, _)| name);
-        // Series of one family may differ in their labels: each such set is a declaration.
+        // Series of one family may differ in their labels: each set of label names is a declaration.
         let is_same = |family: &Family, declared: &Declared| {
             family == record.family && names().eq(declared.family().labels.iter().map(String::as_str))
         };
@@ -80,15 +80,15 @@ impl Base {
         let added = self.writer.restore_cells(&known.1, &values, record.created_ms, record.changed_ms, record.cells);
         self.last = Some(known);
         self.series += 1;
-        // Out of memory a writer goes on with less exact labels; a base must not be made so.
+        // A writer that runs out of memory continues with less exact labels; a base must not be made that way.
         match added && !self.writer.memory.exhausted.load(Ordering::Relaxed) {
             true => Ok(()),
             false => Err(full()),
         }
     }
 
-    /// What this process has folded is folded here already: readers are not to do it again, or labels that have opened since
-    /// would be lost.
+    /// Labels folded by this process are folded here already: readers must not fold again, or labels that have opened
+    /// since would be lost.
     fn note_fold(&mut self, declared: &Arc<Declared>, reader: &Reader) -> Result<(), RegistryError> {
         let process = self.registry.process();
         let family = declared.family();
@@ -99,7 +99,7 @@ impl Base {
         }
     }
 
-    /// The finished base, with its number of series; `None` where nothing was added.
+    /// The finished base, with its number of series; `None` if nothing was added.
     pub(super) fn finish(self) -> Result<(Option<Arc<Memory>>, usize), RegistryError> {
         if let Some(error) = self.failed {
             return Err(error);

@@ -1,8 +1,8 @@
-//! The public face of reading: everything that one exposition shows, wherever it comes from, and the care of its series.
+//! The public interface of reading: all values of an exposition, whatever their source, and the maintenance of series.
 //!
-//! A collector belongs to one thread of low priority. It scrapes when it is asked ([`Collector::refresh`], then a
-//! [`Cursor`]), and once in a while it looks after things ([`Collector::tend`]): series that end, processes that have
-//! ended, what an operator has to be told.
+//! A collector belongs to one thread of low priority. It scrapes on request ([`Collector::refresh`], then a
+//! [`Cursor`]), and maintains the metrics once in a while ([`Collector::tend`]): ending series, ended processes, events
+//! for the operator.
 
 use super::directory::DirectoryError;
 use super::ending::{Endings, set_of};
@@ -22,30 +22,31 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes of records, some thousand series, that are looked at within a few hundred microseconds even where all are new.
+/// Bytes of records, some thousand series, that are read within a few hundred microseconds even if all are new.
 const SMALL_BYTES: usize = 256 << 10;
-/// Between two looks for processes that have ended.
+/// Interval of the checks for ended processes.
 const FOLD_MS: u64 = 2_000;
 
-/// How a collector is to be.
+/// Options of a collector.
 #[derive(Debug, Clone, Default)]
 pub struct CollectorOptions {
-    /// Of its reader.
+    /// Options of its reader.
     pub reader: ReaderOptions,
-    /// Counters and histograms that nobody changes for so long end; `None`: never.
+    /// Counters and histograms that do not change for so long end; `None`: never.
     pub expire_ms: Option<u64>,
     /// The gauge of series by `family`, to be kept up to date.
     pub series: Option<Arc<Declared>>,
     /// The gauge of bytes by `part`, to be kept up to date.
     pub bytes: Option<Arc<Declared>>,
-    /// The families in use; series of others, declared earlier, are exposed once more and end. `None`: all are in use.
+    /// The families in use; series of other families, declared earlier, are exposed once more and end. `None`: all are
+    /// in use.
     pub in_use: Option<Vec<Arc<Declared>>>,
 }
 
-/// Why there is nothing to show.
+/// The reason why there is nothing to expose.
 #[derive(Debug)]
 pub enum CollectError {
-    /// The shared folder is not there (yet), or cannot be read.
+    /// The shared folder does not exist (yet), or cannot be read.
     Directory(DirectoryError),
 }
 
@@ -59,7 +60,7 @@ impl fmt::Display for CollectError {
 
 impl std::error::Error for CollectError {}
 
-/// What an operator has to be told, once.
+/// An event for the operator, reported once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A label has so many values that they are counted as `__other__`.
@@ -71,7 +72,7 @@ pub enum Event {
         /// About how many distinct values it has had.
         distinct: u64,
     },
-    /// A segment cannot be read, or not further than to some place.
+    /// A segment cannot be read, or only up to some place.
     Damaged(String),
     /// Totals of ended processes could not be folded.
     NotFolded(String),
@@ -82,7 +83,7 @@ pub enum Event {
         /// Series carried on.
         series: usize,
     },
-    /// Families are not shown, as others of another kind have their name.
+    /// Families are not exposed, as others of another kind have their name.
     Hidden(usize),
 }
 
@@ -94,19 +95,19 @@ impl fmt::Display for Event {
                 "the label {label} of {family} has had about {distinct} values: all are counted as __other__ from now on; \
                  leave the label out, or raise the number of series or the memory for metrics"
             ),
-            Event::Damaged(what) => write!(f, "{what}; what it holds behind that is not shown"),
+            Event::Damaged(what) => write!(f, "{what}; the rest of it is not exposed"),
             Event::NotFolded(why) => write!(f, "totals of ended processes stay in their segments: {why}"),
             Event::Folded { segments, series } => {
                 write!(f, "totals of ended processes are carried on: {series} series of {segments} segments")
             }
             Event::Hidden(families) => {
-                write!(f, "{families} families are not shown: others declared later have their names")
+                write!(f, "{families} families are not exposed: later declarations use their names")
             }
         }
     }
 }
 
-/// Reads, and looks after series.
+/// Reads segments, and maintains series.
 pub struct Collector {
     source: SegmentSource,
     reader: Reader,
@@ -117,7 +118,7 @@ pub struct Collector {
     rotation: Rotation,
     next_fold_ms: u64,
     now_ms: u64,
-    /// Families whose number of series was told the last time.
+    /// Families whose number of series was in the last report.
     reported: HashSet<String>,
     told: HashSet<Event>,
     events: Vec<Event>,
@@ -130,13 +131,13 @@ impl fmt::Debug for Collector {
 }
 
 impl Collector {
-    /// Of this process's registry, and of all who share its folder.
+    /// Creates a collector for this process's registry, and for all processes that share its folder.
     pub fn of_registry(registry: Arc<Registry>, options: CollectorOptions) -> Result<Collector, RegistryError> {
         let writer = registry.exempt_writer()?;
         Ok(Collector::new(SegmentSource::of(registry), Some(writer), options))
     }
 
-    /// Of a folder that other processes write to. It need not be there yet.
+    /// Creates a collector for a folder that other processes write to, which need not exist yet.
     pub fn open(folder: &Path, options: CollectorOptions) -> Collector {
         Collector::new(SegmentSource::Folder(Folder::new(folder.to_owned(), None)), None, options)
     }
@@ -159,7 +160,7 @@ impl Collector {
         }
     }
 
-    /// Looks at what has changed since the last time.
+    /// Reads the changes since the last call.
     pub fn refresh(&mut self, now_ms: u64) -> Result<(), CollectError> {
         self.now_ms = now_ms;
         let mut unreadable: Vec<SegmentError> = Vec::new();
@@ -180,7 +181,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Takes label sets that were folded out of the budgets of their families, and counts what they were folded into.
+    /// Takes folded label sets out of the budgets of their families, and counts the sets that they were folded into.
     fn settle(&self, folded: &[FoldedSet]) {
         let Some(registry) = self.source.registry() else { return };
         let families = registry.families();
@@ -199,35 +200,35 @@ impl Collector {
         }
     }
 
-    /// Begins an exposition of what the last refresh has found; of some families only, where `names` are given.
+    /// Begins an exposition of the state of the last refresh; of some families only, if `names` are given.
     pub fn cursor(&mut self, format: Format, gzip: bool, names: Option<Vec<String>>) -> Cursor {
         self.reader.cursor(format, gzip, names)
     }
 
-    /// Its next piece.
+    /// The next piece of an exposition.
     pub fn next(&mut self, cursor: &mut Cursor) -> Option<Piece> {
         self.reader.next(cursor)
     }
 
-    /// Whether looking after everything is no more work than to wake another thread for it.
+    /// Whether maintaining everything is no more work than waking another thread for it.
     pub fn is_small(&self) -> bool {
         self.source.registry().is_some_and(|registry| registry.record_bytes() <= SMALL_BYTES)
     }
 
-    /// Looks after everything that takes its time. True: there is more to do, soon; otherwise in a second.
+    /// Maintains everything that takes time. True: there is more to do, soon; otherwise in a second.
     pub fn tend(&mut self, now_ms: u64) -> bool {
         let Some(registry) = self.source.registry().cloned() else {
-            // What is found now need not be found while a scrape waits; an error is told to whoever scrapes.
+            // Refreshing now saves time in the next scrape, which also reports an error.
             let _ = self.refresh(now_ms);
             return false;
         };
         self.beat(&registry, now_ms);
         if registry.inner.is_handed_over() {
-            // Whoever carries the metrics on looks after them.
+            // The successor maintains them.
             return false;
         }
         self.carry_on(&registry, now_ms);
-        // Where the folder is gone there is nothing to look after.
+        // Without the folder there is nothing to maintain.
         if self.refresh(now_ms).is_err() {
             return false;
         }
@@ -252,18 +253,18 @@ impl Collector {
         }
     }
 
-    /// What has these values of a label, or of several together, is gone, such as a route or a node of an upstream: the series
-    /// with them are exposed once more and end.
+    /// Ends the series with these values of a label, or of several labels together, whose object (a route, a node of an
+    /// upstream) is gone: they are exposed once more and end.
     pub fn remove(&mut self, labels: Vec<String>, values: Vec<Vec<String>>) {
         self.endings.remove(labels, values);
     }
 
-    /// These are there (again).
+    /// Cancels [`Collector::remove`] for values that exist (again).
     pub fn restore(&mut self, labels: &[String], values: &[Vec<String>]) {
         self.endings.restore(labels, values);
     }
 
-    /// Changes what can be changed while it runs.
+    /// Changes the options that can change while it runs.
     pub fn set_options(&mut self, options: CollectorOptions) {
         self.endings.expire_ms = options.expire_ms;
         self.endings.use_only(options.in_use.as_deref());
@@ -273,25 +274,25 @@ impl Collector {
         self.options = options;
     }
 
-    /// Whether text says more than OpenMetrics: there are, or will be, counters whose type is `unknown` there, and no exemplars,
-    /// which text does not have.
+    /// Whether the text format says more than OpenMetrics: there are, or will be, counters whose type is `unknown`
+    /// there, and no exemplars, which text does not have.
     pub fn prefers_text(&self) -> bool {
         let mut in_use = self.options.in_use.iter().flatten().map(|declared| declared.family());
         let has_unknown = in_use.clone().any(Family::is_unknown_in_openmetrics) || self.reader.has_unknown();
         has_unknown && !in_use.any(|family| family.exemplars)
     }
 
-    /// Series that are exposed.
+    /// Number of exposed series.
     pub fn series(&self) -> usize {
         self.reader.series()
     }
 
-    /// Series that have ended, by expiry or removal.
+    /// Number of series that have ended, by expiry or removal.
     pub fn ended(&self) -> u64 {
         self.endings.ended
     }
 
-    /// What the operator has not been told yet.
+    /// The events since the last call.
     pub fn events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
@@ -312,13 +313,13 @@ impl Collector {
         families
     }
 
-    /// Visits every series of an exposed family: labels, as [`labels::Pairs`](crate::labels::Pairs) reads them, and value.
-    /// `None`: there is no family of this name.
+    /// Visits every series of an exposed family: labels, as [`labels::Pairs`](crate::labels::Pairs) reads them, and
+    /// value. `None`: there is no family of this name.
     pub fn visit(&self, family: &str, visit: impl FnMut(&[u8], Value<'_>)) -> Option<&Family> {
         self.reader.visit(family, visit)
     }
 
-    /// Says that this process lives.
+    /// Records that this process is alive.
     fn beat(&mut self, registry: &Registry, now_ms: u64) {
         let SegmentStorage::Shared(directory) = &registry.inner.place else { return };
         if let Err(error) = directory.beat(registry.process(), now_ms) {
@@ -326,7 +327,7 @@ impl Collector {
         }
     }
 
-    /// Carries on the totals of processes that live no more.
+    /// Carries on the totals of processes that have ended.
     fn carry_on(&mut self, registry: &Registry, now_ms: u64) {
         if now_ms < self.next_fold_ms {
             return;
@@ -338,7 +339,7 @@ impl Collector {
         };
         match folded {
             Ok(folded) if folded.segments > 0 => {
-                // What belonged to another process may be of a route, or a family, that is gone.
+                // Series of another process may belong to a route, or a family, that is gone.
                 self.endings.look_again(now_ms);
                 if folded.damaged > 0 {
                     let what = format!("{} segments of ended processes were damaged; see *.damaged", folded.damaged);
@@ -372,7 +373,7 @@ impl Collector {
         let Some(writer) = &mut self.writer else { return };
         let mut set = |family: &Arc<Declared>, value: &str, number: usize| {
             let handle = writer.series(family, &[value.as_bytes()]);
-            // Refused only where there was no memory for the series.
+            // Refused only if there was no memory for the series.
             let _ = writer.set(handle, number as f64);
         };
         if let Some(family) = &self.options.bytes {
@@ -389,13 +390,13 @@ impl Collector {
                 gone.remove(name);
                 self.reported.insert(name.to_owned());
             });
-            // A family without series is not exposed; that it has none is.
+            // A family without series is not exposed; the fact that it has none is.
             gone.iter().for_each(|name| set(family, name, 0));
         }
         writer.tick(self.now_ms);
     }
 
-    /// Tells it, unless it has been told before.
+    /// Reports an event, unless it was reported before.
     fn tell(&mut self, event: Event) {
         if self.told.len() < EVENTS_MAX && self.told.insert(event.clone()) {
             self.events.push(event);
@@ -403,7 +404,7 @@ impl Collector {
     }
 }
 
-/// Different things told in the life of a collector.
+/// Most distinct events in the life of a collector.
 const EVENTS_MAX: usize = 10_000;
 
 #[cfg(test)]

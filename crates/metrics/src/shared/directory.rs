@@ -1,13 +1,14 @@
-//! The list of all segments in a shared folder, which any number of processes read and one at a time changes.
+//! The list of all segments in a shared folder, read by any number of processes and changed by one at a time.
 //!
 //! ```text
 //!  header: magic, ABI, active  │  process slots: pid, start, heartbeat  │  table 0  │  table 1
 //!  a table: number of entries  │  entries: pid, start, serial           (pid 0: a base, the totals of the dead)
 //! ```
 //!
-//! `active` says by its lowest bit which table holds. A change is written to the other one, under a file lock, and becomes
-//! true by one store: whoever is killed in the middle has changed nothing, and a reader sees the list before or after,
-//! never between. So dead processes' segments and the base that replaces them change places in one step.
+//! The lowest bit of `active` selects the current table. A change is written to the other one, under a file lock, and
+//! takes effect by one store: a process that is killed in the middle has changed nothing, and a reader sees the list
+//! before or after, never between. So the segments of dead processes and the base that replaces them change places in
+//! one step.
 
 use crate::protocol;
 use crate::segment::memory::{Layout, Mapping, PAGE};
@@ -22,19 +23,19 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Processes that may share a folder at a time; also how many dead ones may wait to be folded.
+/// Most processes that share a folder at a time; also bounds the dead ones that wait to be folded.
 pub(crate) const PROCESSES_MAX: usize = 64;
-/// Segments of all of them.
+/// Most segments of all of them.
 pub(crate) const SEGMENTS_MAX: usize = 2048;
-/// A process of another namespace of process ids (another container) whose heartbeat is older has ended. Of one's own
-/// namespace the system says so at once.
+/// A process of another pid namespace (another container) whose heartbeat is older has ended. For the own namespace the
+/// system answers at once.
 pub(crate) const HEARTBEAT_MAX_MS: u64 = 60_000;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"stilldir");
-/// The version of this file and of the segments: who shares a folder folds the others', and puts aside what it cannot
-/// read.
+/// The version of this file and of the segments: processes that share a folder fold each other's segments, and put
+/// aside what they cannot read.
 const ABI: u32 = 3;
-/// The lock is held for milliseconds; somebody who holds it longer is stuck.
+/// The lock is held for milliseconds; a process that holds it longer is stuck.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
@@ -43,7 +44,7 @@ struct File<W32 = AtomicU32, W64 = AtomicU64> {
     magic: W64,
     abi: W32,
     reserved: W32,
-    /// Counts the changes; its lowest bit is the table that holds.
+    /// Counts the changes; its lowest bit selects the current table.
     active: W64,
     processes: [Slot<W32, W64>; PROCESSES_MAX],
     tables: [Table<W32, W64>; 2],
@@ -52,7 +53,7 @@ struct File<W32 = AtomicU32, W64 = AtomicU64> {
 #[repr(C)]
 struct Slot<W32 = AtomicU32, W64 = AtomicU64> {
     pid: W32,
-    /// In which namespace it has this id; 0: not known.
+    /// The namespace in which it has this id; 0: not known.
     namespace: W32,
     start: W64,
     /// In milliseconds since the epoch.
@@ -73,7 +74,7 @@ struct Row<W32 = AtomicU32, W64 = AtomicU64> {
     serial: W64,
 }
 
-/// The list as readers have it.
+/// The list as readers see it.
 type ShownFile = File<Shown<AtomicU32>, Shown<AtomicU64>>;
 
 const _: () = {
@@ -93,7 +94,7 @@ unsafe impl Layout for File {
     type Shown = ShownFile;
 }
 
-/// A segment, by who writes it and which of theirs it is. A base belongs to nobody: pid 0.
+/// A segment, by its process and its serial there. A base belongs to no process: pid 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Entry {
     pub(crate) process: Process,
@@ -101,14 +102,14 @@ pub(crate) struct Entry {
 }
 
 impl Segment {
-    /// What the list calls it.
+    /// Its entry in the list.
     pub(crate) fn entry(&self) -> Entry {
         Entry { process: self.process, serial: self.serial }
     }
 }
 
 impl Entry {
-    /// Totals of the dead.
+    /// A base, with the totals of dead processes.
     pub(crate) fn base(serial: u64) -> Entry {
         Entry { process: Process { pid: 0, start: 0 }, serial }
     }
@@ -138,18 +139,18 @@ impl Entry {
     }
 }
 
-/// Why the shared folder cannot be used.
+/// The reason why the shared folder cannot be used.
 #[derive(Debug)]
 pub enum DirectoryError {
-    /// What was tried with which file, and what came of it.
+    /// The operation, the file, and the error.
     Io(&'static str, PathBuf, io::Error),
-    /// The file is not one of ours.
+    /// The file does not have this format.
     NotADirectory(PathBuf),
-    /// Written by a release that lays things out differently.
+    /// Written by a release with another layout.
     Version(PathBuf, u32),
     /// Another process has held the lock for seconds.
     Locked(PathBuf),
-    /// There are as many processes, or segments, as can be.
+    /// The limit on processes or segments is reached.
     Full(PathBuf),
 }
 
@@ -158,7 +159,7 @@ impl fmt::Display for DirectoryError {
         match self {
             DirectoryError::Io("open", path, error) if error.kind() == io::ErrorKind::NotFound => write!(
                 f,
-                "{}: not there yet; does a process run that shares its metrics in this folder?",
+                "{}: does not exist yet; is a process running that shares its metrics in this folder?",
                 path.display()
             ),
             DirectoryError::Io(what, path, error) => write!(f, "cannot {what} {}: {error}", path.display()),
@@ -198,18 +199,18 @@ pub(crate) struct Directory {
     namespace: u32,
 }
 
-/// Holds the lock while it lives; the system lets go of it with the process.
+/// Holds the lock while it lives; the system releases it with the process.
 pub(crate) struct Lock(#[expect(dead_code, reason = "closing it unlocks")] OwnedFd);
 
 impl Directory {
-    /// Opens the folder's list for changing; makes both where they are missing.
+    /// Opens the folder's list for changing; creates both if they are missing.
     pub(crate) fn create(folder: &Path) -> Result<Directory, DirectoryError> {
         std::fs::create_dir_all(folder).map_err(|error| DirectoryError::Io("make the folder", folder.into(), error))?;
         let _lock = lock(folder)?;
         let path = folder.join("directory");
         let failed = |error| DirectoryError::Io("make", path.clone(), error);
         if !path.exists() {
-            // Made under another name, so that nobody sees it half made.
+            // Created under another name, so that no process sees it half made.
             let new = folder.join("directory.new");
             match std::fs::remove_file(&new) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
@@ -252,17 +253,17 @@ impl Directory {
         self.mapping.shown_header::<File>()
     }
 
-    /// The list of a process that shares its metrics in it.
+    /// The list, writable for a process that shares its metrics in it.
     fn own_file(&self) -> &File {
         self.mapping.header()
     }
 
-    /// Until the lock is dropped nobody else changes the list.
+    /// Until the lock is dropped, no other process changes the list.
     pub(crate) fn lock(&self) -> Result<Lock, DirectoryError> {
         lock(&self.folder)
     }
 
-    /// The list and the generation it is of.
+    /// The list, and its generation.
     pub(crate) fn entries(&self) -> (u64, Vec<Entry>) {
         let file = self.file();
         let mut entries = Vec::new();
@@ -297,7 +298,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Says that the process lives, in a slot of its own.
+    /// Records that the process is alive, in a slot of its own.
     pub(crate) fn beat(&self, process: Process, now_ms: u64) -> Result<(), DirectoryError> {
         let slots = &self.own_file().processes;
         let is_own = |slot: &&Slot| slot.pid.get() == process.pid && slot.start.get() == process.start;
@@ -318,7 +319,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Whether the process is there.
+    /// Whether the process is alive.
     pub(crate) fn is_alive(&self, process: Process, now_ms: u64) -> bool {
         self.file().processes.iter().any(|slot| {
             slot.pid.get() == process.pid && slot.start.get() == process.start && self.lives(slot, process, now_ms)
@@ -336,7 +337,7 @@ impl Directory {
     }
 }
 
-/// Which namespace our process ids are of; 0 where the system does not say.
+/// The namespace of our process ids; 0 if the system does not report it.
 fn namespace() -> u32 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino() as u32)
 }
@@ -393,7 +394,7 @@ mod tests {
         assert!(Directory::create(folder.path()).is_ok(), "a second process opens what is there");
     }
 
-    /// Seen from another namespace of process ids.
+    /// The folder as seen from another pid namespace.
     fn elsewhere(folder: &Path) -> Directory {
         Directory { namespace: 0, ..Directory::create(folder).unwrap() }
     }

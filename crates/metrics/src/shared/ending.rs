@@ -1,9 +1,9 @@
-//! Which series end, and how: those idle for too long, and those whose route, node or consumer is gone.
+//! Ends series: those idle for too long, and those whose route, node or consumer is gone.
 //!
-//! Ending takes two steps, since a writer may be counting while it is decided. First the writers are asked to forget the
-//! series: what they observe from then on gets a new record. When all have done so, the old records cannot change any
-//! more, and it is looked again: a series that was not idle after all lives on, with all of its records. For the others a
-//! tombstone is written, and readers expose them once more and drop them.
+//! Ending takes two steps, since a writer may be counting meanwhile. First the writers are asked to forget the series:
+//! later observations get a new record. When all have done so, the old records cannot change any more, and they are
+//! checked again: a series that was not idle after all lives on, with all of its records. For the others a tombstone is
+//! written, and readers expose them once more and drop them.
 
 use super::rotation::Tombstones;
 use crate::declared::Declared;
@@ -15,29 +15,29 @@ use crate::writer::requests::{FORGET_MAX, Request};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Values of the same labels that are remembered as gone, so that what a late request counts for them goes too. The oldest are
-/// forgotten first.
+/// Most values of the same labels that are remembered as gone, so that the counts of a late request for them end too.
+/// The oldest are forgotten first.
 const GONE_MAX: usize = 10_000;
-/// Looks for idle series during their time to live.
+/// Number of searches for idle series during their time to live.
 const LOOKS_PER_TTL: u64 = 8;
 const LOOK_MS_MIN: u64 = 1_000;
-/// New series are looked through together, so late: a look goes over all series.
+/// Delay after which new series are checked together: a check goes over all series.
 const NEWS_MS: u64 = 5_000;
 
-/// What there is to end.
+/// The series to end.
 #[derive(Debug, Default)]
 pub(crate) struct Endings {
     /// Idle series end after this time.
     pub(crate) expire_ms: Option<u64>,
-    /// By labels.
+    /// Removed values, by their labels.
     gone: HashMap<Vec<String>, Gone>,
-    /// The labels of the families in use, by name; `None`: all are.
+    /// The labels of the families in use, by name; `None`: all are in use.
     in_use: Option<HashMap<String, Vec<Vec<String>>>>,
     batch: Option<Batch>,
     next_look_ms: u64,
     /// Whether there may be series whose owner is gone.
     has_news: bool,
-    /// When to look for such among series that have appeared since the last look.
+    /// When to check the series that have appeared since the last look for that.
     next_news_ms: Option<u64>,
     /// Series that have ended so far.
     pub(crate) ended: u64,
@@ -51,22 +51,22 @@ struct Gone {
     in_turn: Vec<Vec<String>>,
 }
 
-/// Series whose writers are being asked.
+/// Series whose writers are being asked to forget them.
 #[derive(Debug)]
 struct Batch {
     why: Why,
     series: Vec<LocatedSeries>,
-    /// Records of which their writers have not been asked yet, by segment: a folded series may have many.
+    /// Records whose writers have not been asked yet, by segment: a folded series may have many.
     unasked: HashMap<u64, Vec<u32>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Why {
-    /// Nobody has changed them for so long.
+    /// They have not changed for so long.
     Idle(u64),
-    /// What they are of, by the values of these labels, is gone.
+    /// The object named by their values of these labels is gone.
     Gone(Vec<String>),
-    /// Their family is not in use any more.
+    /// Their family is no longer in use.
     Unused,
 }
 
@@ -75,7 +75,7 @@ impl Endings {
         Endings { expire_ms, ..Endings::default() }
     }
 
-    /// From now on there is no such route (node, consumer, …).
+    /// Records that such a route (node, consumer, …) no longer exists.
     pub(crate) fn remove(&mut self, labels: Vec<String>, values: Vec<Vec<String>>) {
         let gone = self.gone.entry(labels).or_default();
         for value in values {
@@ -89,7 +89,7 @@ impl Endings {
         self.has_news = true;
     }
 
-    /// There is one again.
+    /// Records that it exists again.
     pub(crate) fn restore(&mut self, labels: &[String], values: &[Vec<String>]) {
         if let Some(gone) = self.gone.get_mut(labels) {
             gone.in_turn.retain(|value| !values.contains(value));
@@ -99,7 +99,7 @@ impl Endings {
         }
     }
 
-    /// Series of other families than these end.
+    /// Ends series of other families than these.
     pub(crate) fn use_only(&mut self, families: Option<&[Arc<Declared>]>) {
         self.in_use = families.map(|families| {
             let mut in_use: HashMap<String, Vec<Vec<String>>> = HashMap::new();
@@ -118,9 +118,9 @@ impl Endings {
         self.next_news_ms.get_or_insert(now_ms + NEWS_MS);
     }
 
-    /// Goes one step further. True: there is more to do, soon. The reader has been refreshed.
+    /// Takes one more step. True: there is more to do, soon. The reader has been refreshed.
     pub(crate) fn step(&mut self, reader: &Reader, registry: &Registry, writer: &mut Writer, now_ms: u64) -> bool {
-        // Whatever a writer was asked for, it takes one request at a time: a series of which it was not asked must not end.
+        // A writer takes one request at a time, whatever it is: a series that it was not asked to forget must not end.
         if registry.memories().iter().any(|memory| memory.inbox.is_pending() && !memory.is_closed()) {
             return true;
         }
@@ -130,16 +130,16 @@ impl Endings {
         }
         if let Some(batch) = self.batch.take() {
             let has_ended = self.finish(&batch, reader, registry, writer);
-            // Where nothing could be ended, trying again at once would not help.
+            // If nothing could be ended, trying again at once would not help.
             self.next_look_ms = if has_ended { self.next_look_ms } else { now_ms + LOOK_MS_MIN };
-            // The reader has to see the tombstones before it says what is next.
+            // The reader has to see the tombstones before it finds the next series.
             return has_ended;
         }
         self.batch = self.next(reader, registry, now_ms);
         self.batch.is_some()
     }
 
-    /// Asks the writers of the next series that are to end.
+    /// Asks the writers to forget the next series to end.
     fn next(&mut self, reader: &Reader, registry: &Registry, now_ms: u64) -> Option<Batch> {
         if self.next_news_ms.is_some_and(|at_ms| now_ms >= at_ms) {
             self.next_news_ms = None;
@@ -167,7 +167,7 @@ impl Endings {
         Some(ask(found, Why::Idle(ttl_ms), registry))
     }
 
-    /// The writers have forgotten them: which of them end? False: none.
+    /// The writers have forgotten the series of the batch: ends those that still qualify. False: none did.
     fn finish(&mut self, batch: &Batch, reader: &Reader, registry: &Registry, writer: &mut Writer) -> bool {
         let ending: Vec<LocatedSeries> = match &batch.why {
             Why::Idle(ttl_ms) => {
@@ -177,7 +177,7 @@ impl Endings {
                 idle.filter(|now| asked.get(&(&*now.family, &now.labels)).is_some_and(|then| *then == now)).collect()
             }
             Why::Gone(labels) => {
-                // What was counted meanwhile goes with it; its writers will be asked in the next step.
+                // Counts made meanwhile end with it; its writers will be asked in the next step.
                 self.has_news = true;
                 let Some(gone) = self.gone.get(labels) else { return false };
                 batch.still(reader.with_labels(registry.process(), labels, &gone.values, usize::MAX))
@@ -211,10 +211,10 @@ impl Endings {
 }
 
 impl Batch {
-    /// Asks each writer of some more records.
+    /// Asks each writer to forget some more records.
     fn ask(&mut self, registry: &Registry) {
         self.unasked.retain(|serial, places| {
-            // A closed one has no writer any more.
+            // A closed segment has no writer any more.
             let Some(memory) = registry.memory(*serial).filter(|memory| !memory.is_closed()) else { return false };
             let rest = places.split_off(places.len().min(FORGET_MAX));
             let is_posted = memory.inbox.post(Request::Forget(std::mem::replace(places, rest)));
@@ -223,7 +223,7 @@ impl Batch {
         });
     }
 
-    /// Those of the batch that are among these, and of which every record's writer was asked.
+    /// The series of the batch that are among these, and for which the writers of all records were asked.
     fn still(&self, now: Vec<LocatedSeries>) -> Vec<LocatedSeries> {
         let asked: HashMap<_, _> =
             self.series.iter().map(|each| ((&*each.family, &each.labels), &each.records)).collect();
@@ -236,8 +236,8 @@ impl Batch {
     }
 }
 
-/// Asks all writers of this process that have a record of one of these: now of as many as a request may be about, of others
-/// in the next steps. Records of ended processes need no asking.
+/// Asks all writers of this process that have a record of one of these: now for as many as a request may hold, for
+/// others in the next steps. Records of ended processes need no request.
 fn ask(mut series: Vec<LocatedSeries>, why: Why, registry: &Registry) -> Batch {
     let mut places: HashMap<u64, Vec<u32>> = HashMap::new();
     let mut kept = 0;

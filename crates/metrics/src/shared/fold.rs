@@ -1,9 +1,9 @@
-//! Folding: the counts of processes that have ended become one base segment, so that they are never lost and never grow in
-//! number.
+//! Folding: the counts of ended processes become one base segment, so that they are never lost and their number never
+//! grows.
 //!
-//! It is done by reading: a reader over all segments says which records of the dead and of the old base still count, and
-//! these are added up in the next base. One change of the list (the folder's, or that of what was inherited) then replaces the
-//! former by the latter. Gauges and infos are left out: what they said was true of a process that is no more.
+//! A reader over all segments finds the records of the dead and of the old base that still count, and these are added
+//! up in the next base. One change of the list (the folder's, or that of inherited segments) then replaces the former
+//! by the latter. Gauges and infos are left out: they were true of a process that has ended.
 
 use super::base::Base;
 use super::directory::{Directory, DirectoryError, Entry};
@@ -16,18 +16,18 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What was folded.
+/// The result of folding.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Folded {
     /// Segments that were replaced.
     pub(crate) segments: usize,
-    /// Records that the new base was made of.
+    /// Records that were added to the new base.
     pub(crate) series: usize,
     /// Segments that could not be read, or not in full.
     pub(crate) damaged: usize,
 }
 
-/// Why the dead were not folded. Nothing has changed then: they go on to be counted as they are.
+/// The reason why the dead were not folded. Nothing has changed then: they are still counted as they are.
 #[derive(Debug)]
 pub(crate) enum FoldError {
     Directory(DirectoryError),
@@ -45,7 +45,7 @@ impl fmt::Display for FoldError {
     }
 }
 
-/// Folds the segments of all processes that have ended, if there are any. `options` are those of the folding process.
+/// Folds the segments of all ended processes, if there are any. `options` are those of the folding process.
 pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Result<Folded, FoldError> {
     let own = options.process;
     let is_dead =
@@ -60,7 +60,8 @@ pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Res
     if !replaced.iter().any(is_dead) {
         return Ok(Folded::default());
     }
-    // All are read, for tombstones of the dead's series stand in segments of the living; of the dead is kept what counts.
+    // All are read, as tombstones of dead processes' series are in segments of the living; only the dead's records are
+    // added.
     let mut segments = Vec::new();
     let mut damaged = Vec::new();
     for entry in replaced.iter().chain(&kept) {
@@ -73,12 +74,13 @@ pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Res
     let mount = |segment: Arc<Segment>| Mount { is_alive: !replaced.contains(&segment.entry()), segment };
     let mounts = Mounts { version: 1, segments: segments.into_iter().map(mount).collect() };
 
-    // No generation comes twice, so neither does the name; a file of this name is of somebody who was killed right here.
+    // A generation never occurs twice, so neither does the name; an existing file of this name is of a process that was
+    // killed right here.
     let base = Entry::base(generation + 1);
     let path = base.path(directory.folder());
     remove(&path).map_err(FoldError::Remove)?;
     let totals = add_up(&mounts, base, SegmentStorage::File(path.clone()), options, now_ms).map_err(|error| {
-        // What was begun is of no use, and takes room that is short; if it stays, it is swept later.
+        // The unfinished file is useless, and takes scarce room; if removing fails, it is swept later.
         let _ = remove(&path);
         FoldError::Base(error)
     })?;
@@ -88,7 +90,7 @@ pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Res
     directory.replace(&lock, &kept).map_err(FoldError::Directory)?;
     for entry in &replaced {
         let path = entry.path(directory.folder());
-        // What could not be read in full is left for somebody to look at.
+        // Segments that could not be read in full are left for inspection.
         let done = match damaged.contains(entry) {
             true => std::fs::rename(&path, path.with_extension("damaged")),
             false => remove(&path),
@@ -99,11 +101,11 @@ pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Res
     Ok(Folded { segments: replaced.len(), series: totals.series, damaged: damaged.len() })
 }
 
-/// Folds what was inherited of processes that have ended, if there are any.
+/// Folds inherited segments of ended processes, if there are any.
 pub(crate) fn fold_inherited(registry: &Registry, now_ms: u64) -> Result<Folded, FoldError> {
     let mounts = registry.mounts();
     let ended = || mounts.segments.iter().filter(|mount| !mount.is_alive);
-    // What was folded before is in a segment of this process.
+    // The result of earlier folding is in a segment of this process.
     if ended().all(|mount| mount.segment.process == registry.process()) {
         return Ok(Folded::default());
     }
@@ -112,16 +114,16 @@ pub(crate) fn fold_inherited(registry: &Registry, now_ms: u64) -> Result<Folded,
     let totals = add_up(&mounts, base, SegmentStorage::Unnamed, options, now_ms).map_err(FoldError::Base)?;
     let replaced: Vec<Arc<Segment>> = ended().map(|mount| mount.segment.clone()).collect();
     registry.inner.replace_inherited(&replaced, totals.memory.map(|memory| memory.segment.clone()));
-    // Of damage the reader tells, who has met it too; there is nothing to look at afterwards.
+    // The reader reports damage, as it has met it too; no file is left to inspect.
     Ok(Folded { segments: replaced.len(), series: totals.series, damaged: 0 })
 }
 
-/// Removes segments that nobody lists: their processes were killed while they made them, or removed them. The caller holds
-/// the lock.
+/// Removes segments that are not in the list: their processes were killed while they made or removed them. The caller
+/// holds the lock.
 fn sweep(directory: &Directory, listed: &[Entry], now_ms: u64) -> io::Result<()> {
     for file in std::fs::read_dir(directory.folder())? {
         let Some(entry) = Entry::of_file(&file?.file_name().to_string_lossy()) else { continue };
-        // One that lives may be just making it; bases are made under the lock.
+        // A live process may be just making it; bases are made under the lock.
         let is_wanted = listed.contains(&entry) || (!entry.is_base() && directory.is_alive(entry.process, now_ms));
         if !is_wanted {
             remove(&entry.path(directory.folder()))?;
@@ -130,16 +132,16 @@ fn sweep(directory: &Directory, listed: &[Entry], now_ms: u64) -> io::Result<()>
     Ok(())
 }
 
-/// What has been added up.
+/// The sum of several segments.
 struct Totals {
     /// `None`: nothing counted any more.
     memory: Option<Arc<Memory>>,
     series: usize,
-    /// Of all that was read.
+    /// Damaged segments among all that were read.
     damaged: Vec<Entry>,
 }
 
-/// Makes a base of what counts in the segments of ended processes; those of the living are read along.
+/// Adds up what counts in the segments of ended processes into a base; those of the living are read along.
 fn add_up(
     mounts: &Mounts,
     base: Entry,

@@ -1,4 +1,4 @@
-//! Segments of several processes, and of processes that have ended: where they are listed, and how totals are carried on.
+//! Segments of several processes, and of ended ones: the list of them, and how totals are carried on.
 
 mod base;
 mod collector;

@@ -1,8 +1,8 @@
-//! Getting the memory of ended and of folded series back: a writer whose segment is mostly of such goes on in a new one, and
-//! what still counts of the old one is put together in a base of this process, where folded series are one record.
+//! Frees the memory of ended and of folded series: a writer whose segment is mostly made of them moves to a new one,
+//! and what still counts of the old one is copied to a base of this process, where folded series are one record.
 //!
-//! Readers see the old segment until the base takes its place, in one step. It costs what still counts, at most as much
-//! as what has ended.
+//! Readers see the old segment until the base replaces it, in one step. The cost is that of copying what still counts,
+//! which is at most as much as what has ended.
 
 use super::base::Base;
 use crate::reader::{Reader, Share};
@@ -13,27 +13,27 @@ use crate::writer::requests::Request;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Between two looks at how much of each segment counts.
+/// Interval of the checks of how much of each segment counts.
 const LOOK_MS: u64 = 5_000;
-/// Segments of fewer records are left as they are.
+/// Segments with fewer records are left as they are.
 const RECORDS_MIN: usize = 4_096;
-/// Tombstones beyond which the segment that holds them is made anew.
+/// Number of tombstones beyond which their segment is replaced.
 const TOMBSTONES_MIN: usize = 16_384;
 
-/// Where a rotation stands.
+/// State of a rotation.
 #[derive(Debug, Default)]
 pub(super) struct Rotation {
     /// The segment that its writer is leaving, or that has none.
     leaving: Option<u64>,
-    /// Where that writer goes on.
+    /// The segment to which that writer moves.
     next: Option<Arc<Memory>>,
     next_look_ms: u64,
-    /// Rotations so far.
+    /// Number of finished rotations.
     pub(super) done: u64,
 }
 
 impl Rotation {
-    /// Goes one step further. `own` is the segment of the one who writes the tombstones. True: there is more to do soon.
+    /// Takes one more step. `own` is the segment of the writer of tombstones. True: there is more to do soon.
     pub(super) fn step(
         &mut self,
         reader: &Reader,
@@ -52,16 +52,16 @@ impl Rotation {
             let serial = memory.segment.serial;
             let Some(share) = reader.share(registry.process(), serial).filter(|_| serial != own) else { continue };
             let dead = share.all - share.living + share.folded;
-            // Half of it; where memory becomes short, a quarter.
+            // Half of it; a quarter if memory becomes short.
             let enough = if registry.inner.is_short() { share.all / 4 } else { share.all / 2 };
             if share.all < RECORDS_MIN || (dead < enough && share.folded < RECORDS_MIN) {
                 continue;
             }
             if !memory.is_closed() {
-                // Until the old one goes there are both.
+                // Both segments exist until the old one goes.
                 let next = registry.inner.add_memory(true)?;
                 if !memory.inbox.post(Request::Move(next.clone())) {
-                    // It is busy with something else; another time.
+                    // The writer is busy with another request; try again later.
                     registry.inner.replace(&[next.segment.serial], None)?;
                     continue;
                 }
@@ -73,7 +73,7 @@ impl Rotation {
         Ok(false)
     }
 
-    /// Once the writer has left, and nothing in the segment waits to be exposed once more.
+    /// Finishes once the writer has left, and no record in the segment waits to be exposed once more.
     fn finish(
         &mut self,
         serial: u64,
@@ -86,14 +86,14 @@ impl Rotation {
         match reader.share(process, serial) {
             _ if !is_left => return Ok(true),
             Some(Share { leaving: 0, .. }) => {}
-            // Whoever scrapes decides how long that takes.
+            // How long that takes depends on the scrapes.
             Some(_) => return Ok(false),
             None => {
                 self.end();
                 return Ok(false);
             }
         }
-        // What the process's other bases hold goes along, so that there is one.
+        // The process's other bases are merged too, so that only one remains.
         let is_base = |serial: u64| registry.memory(serial).is_some_and(|memory| memory.is_closed());
         let serials = registry.memories().into_iter().map(|memory| memory.segment.serial);
         let is_free = |serial: &u64| reader.share(process, *serial).is_some_and(|share| share.leaving == 0);
@@ -116,7 +116,7 @@ impl Rotation {
     }
 }
 
-/// A segment with everything that counts in these; `None` where nothing does.
+/// Writes a segment with everything that counts in these; `None` if nothing does.
 fn write_base(
     reader: &Reader,
     registry: &Registry,
@@ -134,7 +134,7 @@ fn write_base(
     Ok(base.finish()?.0)
 }
 
-/// The tombstones of segments that are still there: all that a new segment for them has to hold.
+/// The tombstones of segments that still exist: all that a new segment for them has to hold.
 #[derive(Debug, Default)]
 pub(super) struct Tombstones {
     told: Vec<(crate::segment::Process, u64, usize)>,
@@ -147,7 +147,7 @@ impl Tombstones {
         self.written += 1;
     }
 
-    /// Goes on in a new segment, where most of what the writer's one holds is of segments that are gone.
+    /// Moves to a new segment, if most tombstones in the writer's segment are for segments that are gone.
     pub(super) fn compact(
         &mut self,
         reader: &Reader,
@@ -159,7 +159,7 @@ impl Tombstones {
         }
         self.told.retain(|(process, serial, _)| reader.has_segment(*process, *serial));
         if self.told.len() * 2 > self.written {
-            // As many again have to be written before another look pays.
+            // As many again have to be written before another check pays.
             self.written = self.told.len();
             return Ok(());
         }

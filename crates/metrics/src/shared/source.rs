@@ -1,4 +1,4 @@
-//! Where segments come from: the registry of this process, a shared folder, or both.
+//! The source of segments: the registry of this process, a shared folder, or both.
 
 use super::directory::{Directory, DirectoryError, Entry};
 use crate::reader::{Mount, Mounts};
@@ -10,12 +10,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A list may change while its segments are opened; after so many times something else is wrong.
+/// A list may change while its segments are opened; after so many tries something else is wrong.
 const LIST_TRIES: usize = 16;
 
-/// What a collector reads.
+/// The segments that a collector reads.
 pub(super) enum SegmentSource {
-    /// The segments of this process, and those it has inherited.
+    /// The segments of this process, and those that it has inherited.
     Own(Arc<Registry>),
     /// All segments of a folder; those of this process, if it writes there too, are not mapped twice.
     Folder(Folder),
@@ -24,7 +24,7 @@ pub(super) enum SegmentSource {
 pub(super) struct Folder {
     path: PathBuf,
     pub(super) registry: Option<Arc<Registry>>,
-    /// Opened when it is there, with the file it was opened from.
+    /// Opened when it exists, with the identity of its file.
     directory: Option<(Directory, (u64, u64))>,
     generation: Option<u64>,
     open: HashMap<Entry, Arc<Segment>>,
@@ -49,7 +49,7 @@ impl SegmentSource {
         }
     }
 
-    /// All segments; those that cannot be read are told to `damaged`, each time the list changes.
+    /// All segments; errors of unreadable ones are appended to `damaged`, each time the list changes.
     pub(super) fn mounts(&mut self, now_ms: u64, damaged: &mut Vec<SegmentError>) -> Result<Mounts, DirectoryError> {
         match self {
             SegmentSource::Own(registry) => Ok(registry.mounts()),
@@ -64,7 +64,7 @@ impl Folder {
         Folder { path, registry, directory: None, generation: None, open, mounts }
     }
 
-    /// The folder's list, once it is there. One that was removed and made anew is opened anew.
+    /// The folder's list, once it exists. It is opened again if the file was replaced.
     fn directory(&mut self) -> Result<&Directory, DirectoryError> {
         let is = identity(&self.path.join("directory"))?;
         let is_same = self.directory.as_ref().is_some_and(|(_, was)| *was == is);
@@ -106,7 +106,7 @@ impl Folder {
         }
     }
 
-    /// Opens what is new and closes what is gone. False: a file is gone, so the list must have changed meanwhile.
+    /// Opens new segments and closes removed ones. False: a file is gone, so the list must have changed meanwhile.
     fn open_all(&mut self, entries: &[Entry], damaged: &mut Vec<SegmentError>, is_last_try: bool) -> bool {
         self.open.retain(|entry, _| entries.contains(entry));
         for entry in entries {
@@ -133,7 +133,7 @@ impl Folder {
     }
 }
 
-/// Which file it is.
+/// Identity of the file.
 fn identity(path: &Path) -> Result<(u64, u64), DirectoryError> {
     match std::fs::metadata(path) {
         Ok(metadata) => Ok((metadata.dev(), metadata.ino())),

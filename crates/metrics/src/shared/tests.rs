@@ -1,4 +1,4 @@
-//! Collectors over real registries: what ends, what is carried on, what is told.
+//! Collectors over real registries: ending series, carrying on totals, events.
 
 use super::*;
 use crate::family::{Buckets, Family, Kind, Merge};
@@ -114,7 +114,7 @@ fn what_belongs_to_a_removed_route_is_shown_once_more() {
     ]);
     assert_eq!(scrape(&mut collector, 3_000).len(), 2_002, "once more");
     assert_eq!(scrape(&mut collector, 4_000), kept);
-    // A request that was under way.
+    // A request that was in flight.
     count(&mut writer, &requests, &["gone", "200"], 1);
     scrape(&mut collector, 5_000);
     tend(&mut collector, &mut [&mut writer], 11_000);
@@ -152,7 +152,7 @@ fn totals_of_ended_processes_are_carried_on() {
             assert_eq!(samples["a_total{x=\"v\"}"], f64::from(total), "{pid}");
             assert_eq!(samples["s_count"], f64::from(pid));
         }
-        // Nobody says goodbye; its successor comes later than a heartbeat lasts.
+        // The process does not say goodbye; its successor starts after the heartbeat has expired.
         now_ms += 60_000;
         assert_eq!(scrape(&mut outside, now_ms).get("g"), None, "a gauge of nobody");
         let segments = std::fs::read_dir(folder.path().join("m")).unwrap().count();
@@ -201,7 +201,7 @@ fn memory_of_ended_series_comes_back() {
         let mut now_ms = 1_000;
         for round in 0..75u64 {
             now_ms += 1_000;
-            // Devices come and go: 75,000 in all, where there is room for some 35,000.
+            // Devices come and go: 75,000 in all, with room for some 35,000.
             (0..1_000).for_each(|device| count(&mut writer, &requests, &[&format!("device-{round}-{device}")], 1));
             count(&mut writer, &requests, &["always"], 1);
             let (level, last) = (writer.series(&level, &[]), writer.series(&last, &[]));
@@ -275,7 +275,7 @@ fn a_fold_loses_no_series_and_leaves_the_living_alone() {
     }
 }
 
-/// Of this process, which lives as long as the test.
+/// The identity of this process, which lives as long as the test.
 fn living() -> Process {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let start = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap().parse().unwrap();
@@ -298,7 +298,7 @@ fn in_a_folder_the_next_process_needs_nothing_but_to_be_told_of() {
     });
     let [first, second] = &registries;
     assert!(first.hand_over().unwrap().is_empty(), "the folder has everything");
-    // The first tells later, and yet the other one's is the last.
+    // The first process sets its value later, and yet the second one's is the last.
     for (number, (writer, _, counter, open, last)) in ends.iter_mut().enumerate().rev() {
         writer.tick(5_000 - number as u64 * 1_000);
         count(writer, counter, &[], 10 + number as u64);
@@ -312,7 +312,8 @@ fn in_a_folder_the_next_process_needs_nothing_but_to_be_told_of() {
         let shown = scrape(after, now_ms);
         assert_eq!((shown["a_total"], shown["open"], shown["last"]), (21.0, 4.0, 1.0));
     }
-    // To the first, which the second is no living process for, that is not to be folded: it has been left to the other.
+    // For the first, the second is not a live process, but its segments must not be folded: they were left to the
+    // second.
     assert_eq!((before.events(), after.events()), (vec![], vec![]));
     assert!(second.writer().is_ok() && first.writer().is_err());
 }
@@ -328,7 +329,7 @@ fn who_has_handed_over_gets_by_with_what_it_has() {
     let mut after = None;
     for round in 0..40u64 {
         let now_ms = 1_000 + round * 1_000;
-        // Much that ends soon, so that there would be something to rotate.
+        // Many series that end soon, so that there would be something to rotate.
         (0..1_000).for_each(|device| count(&mut writer, &requests, &[&format!("{round}-{device}")], 1));
         count(&mut writer, &requests, &["always"], 1);
         tend(&mut before, &mut [&mut writer], now_ms);
@@ -346,7 +347,7 @@ fn who_has_handed_over_gets_by_with_what_it_has() {
         }
     }
     assert_eq!((before.rotation.done, before.ended(), before.events().len()), (0, 0, 0));
-    // Had there been no successor, it would catch up now.
+    // Without a successor it would catch up now.
     first.keep();
     for round in 40..60 {
         tend(&mut before, &mut [&mut writer], 1_000 + round * 1_000);

@@ -1,16 +1,16 @@
-//! What happens the first time a writer meets a label set: the budget is asked, a record is written, or a label collapses.
+//! Handles a new label set: checks the budget, and writes a record or collapses a label.
 //!
-//! A set gets a series of its own while its family is within its budget and there is memory. Otherwise the label with the
-//! most distinct values is replaced by `__other__`, for this set and all new ones of all writers; if that is not enough,
-//! the next label; at last everything new goes to one series. So the sum over a family is always what happened.
+//! A set gets a series of its own while its family is within its budget and memory is left. Otherwise the label with
+//! the most distinct values is replaced by `__other__`, for this set and all new ones of all writers; if that is not
+//! enough, the next label; finally all new sets share one series. So the sum over a family is always correct.
 //!
-//! Series that were there before keep their records, and handles of them stay good: readers fold them into the series
-//! with `__other__`. What tells readers to is a fold, which a writer puts into its segment before the first series that
-//! it makes under a new policy.
+//! Existing series keep their records, and handles to them stay valid: readers fold them into the series with
+//! `__other__`. They do so because of a fold, which a writer puts into its segment before the first series that it
+//! makes under a new policy.
 //!
-//! Where memory is only late (the provisioner has been called and has not come), or a label has collapsed for want of
-//! memory and what that frees has not come back yet, the same happens for this one observation, and nothing is decided for
-//! good.
+//! If memory is only late (the provisioner has been called and has not come yet), or a label has collapsed for want of
+//! memory and the memory that this frees has not come back yet, the same happens for this one observation, without a
+//! lasting decision.
 
 use super::index::Pages;
 use super::{Local, Writer};
@@ -26,21 +26,21 @@ use crate::segment::layout::{
 use crate::sync::Ordering::Relaxed;
 use std::sync::Arc;
 
-/// Words of the log kept for label sets in which a label has collapsed, when memory has ended: some hundred series.
+/// Words of the log reserved for label sets with a collapsed label, when memory has run out: some hundred series.
 const COLLAPSED_RESERVE_WORDS: usize = 2048;
 
-/// Why a record could not be written.
+/// The reason why a record could not be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refused {
-    /// There is memory to come.
+    /// More memory will come.
     Late,
-    /// There is none to come.
+    /// No more memory will come.
     Exhausted,
 }
 
 impl Writer {
-    /// The place of the series for a label set that the index does not have. `None`: there is no memory for anything, not
-    /// even the family's declaration; the observation is lost, and counted as such.
+    /// The place of the series for a label set that the index does not have. `None`: memory has run out even for the
+    /// family's declaration; the observation is lost, and counted as lost.
     #[cold]
     #[inline(never)]
     pub(super) fn first_seen(&mut self, family: &Arc<Declared>, given: &[&[u8]], hash: u64) -> Option<u32> {
@@ -65,7 +65,7 @@ impl Writer {
     /// Finds or makes the series, with as few labels collapsed as the budget allows.
     fn admit(&mut self, family: &Arc<Declared>, given: &[&[u8]], given_hash: u64) -> u32 {
         let mut policy = family.policy();
-        // Grows by what is collapsed for this observation only.
+        // The labels collapsed for this observation only, besides those of the policy.
         let mut for_now = 0;
         loop {
             let all = policy.collapsed | for_now;
@@ -111,7 +111,7 @@ impl Writer {
         }
     }
 
-    /// Counts one observation for each label whose value was replaced; of internal families nobody is to hear.
+    /// Counts one observation for each replaced label value; not for internal families.
     fn count_collapsed(&mut self, family: &Arc<Declared>, replaced: u32) {
         let is_counted = family.id != self.counts.id && !family.family().is_internal();
         if replaced == 0 || !is_counted || !self.inner.counts_collapses {
@@ -121,12 +121,12 @@ impl Writer {
         for label in (0..family.family().labels.len()).filter(|label| replaced & (1 << label) != 0) {
             let values = [family.family().name.as_bytes(), family.family().labels[label].as_bytes()];
             let handle = self.series(&counts, &values);
-            // The handle is of this moment, and of a counter.
+            // The handle is current, and a counter's.
             let _ = self.add(handle, 1);
         }
     }
 
-    /// The series for what has no room: made of memory that was set aside when the family became known.
+    /// The overflow series: made of memory that was reserved when the family became known.
     fn overflow(&mut self, family: &Arc<Declared>, policy: Policy) -> u32 {
         self.count_collapsed(family, family.all());
         let known = self.locals[family.id as usize].as_ref().and_then(|local| local.overflow);
@@ -135,7 +135,7 @@ impl Writer {
         }
         let values = [OTHER.as_bytes(); LABELS_MAX];
         let values = &values[..family.family().labels.len()];
-        // Label sets may have been observed, or collapsed, to this one before.
+        // Label sets may have been observed as, or collapsed to, this one before.
         let hash = self.inner.hash(family.id, values);
         let at = self.find(family, values, hash).unwrap_or_else(|| {
             self.reserve -= reserve_words(family);
@@ -151,8 +151,8 @@ impl Writer {
         at
     }
 
-    /// The family's series of what has no room is forgotten like any other: the next one needs room again. Where there is
-    /// none, the old one goes on to be used; it counts for nobody then, but nor would anything else.
+    /// Forgets the family's overflow series like any other: the next one needs room again. If there is none, the old
+    /// one stays in use; its counts are lost then, but they would be in any case.
     pub(super) fn forget_overflow(&mut self, place: u32) {
         let is_it = |local: &&mut Local| local.overflow == Some(place);
         let Some(local) = self.locals.iter_mut().flatten().find(is_it) else { return };
@@ -166,7 +166,7 @@ impl Writer {
         }
     }
 
-    /// Makes the family known in this segment, with memory set aside for its overflow series.
+    /// Declares the family in this segment, with memory reserved for its overflow series.
     pub(super) fn know(&mut self, family: &Arc<Declared>) -> bool {
         let id = family.id as usize;
         if self.locals.get(id).is_some_and(Option::is_some) {
@@ -208,11 +208,11 @@ impl Writer {
         // Escaping may double the values.
         let words = family.shape.record_words(2 * text);
         let fold = if self.has_said(family, policy) { 0 } else { FOLD_WORDS };
-        // What tells of a collapse has to find room too.
+        // The counter of collapsed observations has to find room too.
         let is_plain = replaced == 0 && family.id != self.counts.id;
         let kept = if is_plain { self.reserve + COLLAPSED_RESERVE_WORDS } else { self.reserve };
         let memory = self.memory.clone();
-        // More is asked for well before it is needed.
+        // More is requested well before it is needed.
         let is_low = memory.log.is_low(self.log_used)
             || memory.pages.is_low(self.index.pages())
             || memory.epochs.is_low(self.series);
@@ -236,14 +236,15 @@ impl Writer {
         Ok(at)
     }
 
-    /// Whether this segment says that what follows was written under this policy. A base is of no policy: it says under which
-    /// one it was made.
+    /// Whether this segment records that what follows was written under this policy. A base does not follow policies:
+    /// it records the one under which it was made.
     fn has_said(&self, family: &Declared, policy: Policy) -> bool {
         let known = self.locals[family.id as usize].as_ref().map_or(0, |local| local.generation);
         known == policy.generation || !self.inner.counts_collapses
     }
 
-    /// Says that what follows is written under this policy, unless it has been said; that there is room has been seen to.
+    /// Records that what follows is written under this policy, unless that is recorded already; the caller has checked
+    /// that there is room.
     fn write_fold(&mut self, family: &Declared, policy: Policy) {
         if self.has_said(family, policy) {
             return;
@@ -254,8 +255,8 @@ impl Writer {
         self.write_record(head, pair(policy.generation, family.folded(policy)), &[]);
     }
 
-    /// Says of a family in a base, before anything is added to it, under which policy of the process its series are; false
-    /// where there is no room.
+    /// Records in a base, before anything is added to it, the policy of the process under which a family's series are;
+    /// false if there is no room.
     pub(crate) fn made_under(&mut self, family: &Arc<Declared>, generation: u32, labels: u32) -> bool {
         if !self.know(family) || self.log_used + self.reserve + FOLD_WORDS > self.memory.log.ready() {
             return false;
@@ -271,7 +272,7 @@ impl Writer {
         true
     }
 
-    /// Writes a series' record; that there is room has been seen to.
+    /// Writes a series' record; the caller has checked that there is room.
     fn write_series(&mut self, family: &Arc<Declared>, values: &[&[u8]], replaced: u32) {
         let mut text = std::mem::take(&mut self.text);
         text.clear();
@@ -289,7 +290,7 @@ impl Writer {
         self.text = text;
     }
 
-    /// Writes a record at the log's end and shows it to readers.
+    /// Writes a record at the log's end and publishes it.
     fn write_record(&mut self, head: Head, second: u64, text: &[u8]) {
         let (at, words) = (self.log_used, head.words as usize);
         let log = &self.segment.own_log()[at..at + words];
@@ -307,19 +308,19 @@ impl Writer {
     }
 }
 
-/// Words of the series in which everything is `__other__`, and of the fold before it.
+/// Words of the series in which every label is `__other__`, and of the fold before it.
 fn reserve_words(family: &Declared) -> usize {
     FOLD_WORDS
         + family.shape.record_words(family.family().labels.iter().map(|label| label.len() + OTHER.len() + 4).sum())
 }
 
-/// Whether a value is printed as it is, but for escapes.
+/// Whether a value is printed as it is, apart from escapes.
 fn is_canonical(value: &[u8]) -> bool {
     value.len() <= labels::VALUE_BYTES_MAX && str::from_utf8(value).is_ok()
 }
 
-/// The value that is printed for this one: cut, and with U+FFFD for what is not UTF-8. All values that are printed alike
-/// are one series.
+/// The printed form of this value: cut, and with U+FFFD for invalid UTF-8. All values with the same printed form are
+/// one series.
 fn canonical(value: &[u8]) -> Vec<u8> {
     let (mut text, mut value_only) = (Vec::new(), Vec::new());
     labels::push_pair(&mut text, true, "", value);

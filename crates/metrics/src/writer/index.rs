@@ -1,12 +1,12 @@
-//! From a label set's hash to the place of its series: a hash table that grows without a pause.
+//! Maps a label set's hash to the place of its series: a hash table that grows without a pause.
 //!
 //! It is an extendible hash table (Fagin et al., 1979): a directory, indexed by the hash's first bits, of pages of 512
-//! slots. A full page is split in two, which moves some four hundred entries; nothing else ever moves but the directory,
+//! slots. A full page is split in two, which moves some four hundred entries; apart from that only the directory moves,
 //! four bytes a page, when it doubles. Pages come from memory prepared ahead. So the slowest insertion, whatever the
-//! size, is a few microseconds, where an ordinary table copies all of itself.
+//! size, takes a few microseconds, where an ordinary table copies all of itself.
 //!
-//! A slot holds 32 bits of the hash and the place of the record. Whether a candidate is the right one only its labels can
-//! say: the caller compares them.
+//! A slot holds 32 bits of the hash and the place of the record. The caller compares the labels to see which candidate
+//! is the right one.
 
 use crate::segment::memory::PAGE;
 use crate::sync::{AtomicU64, Ordering::Relaxed};
@@ -15,30 +15,30 @@ use crate::sync::{AtomicU64, Ordering::Relaxed};
 const SLOTS: usize = PAGE / 8;
 /// A page with more entries is split, if there is memory for another.
 const FULL: u16 = 416;
-/// With more entries a page is split or takes no more.
+/// With more entries a page is split or refuses further ones.
 const FULL_WITHOUT_MEMORY: u16 = 504;
-/// Bits of the hash that choose the page; beyond it, hashes this much alike are no accident.
+/// Bits of the hash that choose the page; more hashes with equal bits than this are not an accident.
 const DEPTH_MAX: u8 = 22;
 
-/// Entries of the directory that there is room for from the beginning: enough for ten million series.
+/// Initial capacity of the directory: enough for ten million series.
 const DIRECTORY_PAGES: usize = 1 << 16;
 
-/// The place behind which nothing is: places are record offsets in words, and no record lies at the log's last one.
+/// A place that is never used: places are record offsets in words, and the log's last word begins no record.
 const NOWHERE: u32 = u32::MAX;
 
-/// The table; its pages are in memory that the caller hands in.
+/// The table; the caller passes in the memory of its pages.
 #[derive(Debug)]
 pub(crate) struct Index {
     /// Page numbers by the first `depth` bits of the hash.
     directory: Vec<u32>,
     depth: u8,
-    /// By page number.
+    /// Indexed by page number.
     pages: Vec<PageInfo>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct PageInfo {
-    /// How many first bits its entries share.
+    /// Number of leading bits that its entries share.
     depth: u8,
     entries: u16,
 }
@@ -47,7 +47,7 @@ struct PageInfo {
 #[derive(Clone, Copy)]
 pub(crate) struct Pages<'a> {
     pub(crate) words: &'a [AtomicU64],
-    /// So many pages have memory.
+    /// Number of pages that have memory.
     pub(crate) ready: usize,
 }
 
@@ -59,27 +59,27 @@ impl Pages<'_> {
 }
 
 impl Index {
-    /// An empty table; it uses the first page.
+    /// Creates an empty table, which uses the first page.
     pub(crate) fn new() -> Index {
-        // Doubling then neither allocates nor copies; what is not used takes addresses only.
+        // Doubling then neither allocates nor copies; the unused part takes addresses only.
         let mut directory = Vec::with_capacity(DIRECTORY_PAGES);
         directory.push(0);
         Index { directory, depth: 0, pages: vec![PageInfo { depth: 0, entries: 0 }] }
     }
 
-    /// Pages in use.
+    /// Number of pages in use.
     pub(crate) fn pages(&self) -> usize {
         self.pages.len()
     }
 
     #[inline]
     fn page_of(&self, hash: u32) -> u32 {
-        // A shift by 32 is not defined; the directory then has one entry.
+        // A 32-bit shift by 32 is undefined; the directory then has one entry.
         let place = (u64::from(hash) << self.depth >> 32) as usize;
         self.directory[place]
     }
 
-    /// The place among those with this hash that `is_it` recognises.
+    /// The place with this hash that `is_it` accepts.
     #[inline]
     pub(crate) fn find(&self, pages: Pages<'_>, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let slots = pages.slots(self.page_of(hash));
@@ -99,7 +99,7 @@ impl Index {
         }
     }
 
-    /// Adds a place that is not there; false, with nothing changed but perhaps some pages split, where there is no room.
+    /// Adds a new place; false, with nothing changed but perhaps some pages split, if there is no room.
     pub(crate) fn insert(&mut self, pages: Pages<'_>, hash: u32, place: u32) -> bool {
         debug_assert!(place < NOWHERE);
         loop {
@@ -118,7 +118,7 @@ impl Index {
         }
     }
 
-    /// Forgets a place.
+    /// Removes a place.
     pub(crate) fn remove(&mut self, pages: Pages<'_>, hash: u32, place: u32) -> bool {
         let page = self.page_of(hash);
         let slots = pages.slots(page);
@@ -131,7 +131,7 @@ impl Index {
                 _ => hole = (hole + 1) % SLOTS,
             }
         }
-        // Later entries of the run move up, unless that would take them before the slot they belong to.
+        // Later entries of the run move up, unless that would move them before their home slot.
         let mut next = (hole + 1) % SLOTS;
         loop {
             let entry = slots[next].load(Relaxed);
@@ -158,7 +158,7 @@ impl Index {
     fn split(&mut self, pages: Pages<'_>, page: u32, hash: u32) {
         let depth = self.pages[page as usize].depth;
         if depth == self.depth {
-            // From the end, so that nothing is written over before it is read.
+            // From the end, so that nothing is overwritten before it is read.
             let pages = self.directory.len();
             self.directory.resize(2 * pages, 0);
             for place in (0..pages).rev() {
@@ -180,7 +180,7 @@ impl Index {
         }
         self.pages[page as usize] = kept;
         self.pages.push(moved);
-        // Of the directory's entries for this page, a run, the later half is now the sibling's.
+        // The later half of the directory's run of entries for this page now refers to the sibling.
         let run = self.directory.len() >> depth;
         let start = (u64::from(hash) << self.depth >> 32) as usize / run * run;
         self.directory[start + run / 2..start + run].fill(sibling);
@@ -191,7 +191,7 @@ fn pack(hash: u32, place: u32) -> u64 {
     u64::from(hash) | u64::from(place + 1) << 32
 }
 
-/// Puts an entry into the first free slot from its own.
+/// Puts an entry into the first free slot from its home slot.
 fn put(slots: &[AtomicU64], entry: u64) {
     let mut slot = entry as usize % SLOTS;
     while slots[slot].load(Relaxed) != 0 {
@@ -258,7 +258,7 @@ mod tests {
             let pages = Pages { words: &words, ready: 8 };
             let (mut index, mut model) = (Index::new(), HashMap::new());
             for (key, add) in steps {
-                // Few hashes, so that runs are long.
+                // Few distinct hashes, so that runs are long.
                 let hash = mix(key / 3) & 0xC000_000F;
                 let known = model.contains_key(&key);
                 if add && !known && index.insert(pages, hash, key) {

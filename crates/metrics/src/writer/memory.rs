@@ -1,7 +1,7 @@
-//! A writer's memory, and how it is made ready before the writer needs it.
+//! A writer's memory, prepared before the writer needs it.
 //!
-//! Three areas grow: the log, the epochs, the pages of the index. The writer says how much it has used; the
-//! provisioner (`registry`) keeps some ready beyond that. A writer that finds nothing ready does not wait.
+//! Three areas grow: the log, the epochs, the pages of the index. The writer publishes how much it has used; the
+//! provisioner (`registry`) keeps some more prepared. A writer that finds none does not wait.
 
 use super::requests::Inbox;
 use crate::protocol;
@@ -12,21 +12,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Words of log a series is reckoned with when the other areas are sized after the log.
+/// Assumed words of log for a series, by which the other areas are sized.
 const SERIES_WORDS: usize = 8;
-/// Index pages of a log of this many words, both generously.
+/// Words of log for one index page, with a margin for both.
 const PAGE_WORDS: usize = SERIES_WORDS * 128;
-/// Ready at the start, so that the first series find memory without the provisioner.
+/// Prepared at the start, so that the first series find memory without the provisioner.
 const LOG_WORDS_FIRST: usize = 8 * PAGE / 8;
 const PAGES_FIRST: usize = 2;
 
-/// What of an area is used, and ready to be used; in the area's own unit.
+/// How much of an area is used and prepared, in the area's own unit.
 #[derive(Debug, Default)]
 pub(crate) struct Area {
     used: AtomicUsize,
     ready: AtomicUsize,
-    /// With so much in use more is asked for. The provisioner says so, by its own measure: if the writer had another, it
-    /// would call it again and again for nothing, at the price of a system call each.
+    /// The use at which more is requested. The provisioner sets it, by its own measure: if the writer had another one,
+    /// it would call again and again in vain, at the cost of a system call each.
     low: AtomicUsize,
 }
 
@@ -44,13 +44,13 @@ impl Area {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// Whether the provisioner is to be called.
+    /// Whether the provisioner should be called.
     #[inline]
     pub(crate) fn is_low(&self, used: usize) -> bool {
         used >= self.low.load(Ordering::Relaxed)
     }
 
-    /// Says when to come again: when half of what should be ready is used, or where it never was, half of what is.
+    /// Sets the next call: when half of what should be prepared is used, or, if it never was, half of what is.
     fn call_later(&self, ahead: usize) {
         let (used, ready) = (self.used(), self.ready());
         let low = (ready.saturating_sub(ahead / 2)).max(used + ready.saturating_sub(used) / 2 + 1);
@@ -63,21 +63,22 @@ impl Area {
 pub(crate) struct Memory {
     pub(crate) segment: Arc<Segment>,
     index: Mapping,
-    /// In words.
+    /// Measured in words.
     pub(crate) log: Area,
-    /// In series.
+    /// Measured in series.
     pub(crate) epochs: Area,
-    /// In pages of the index.
+    /// Measured in pages of the index.
     pub(crate) pages: Area,
-    /// Its writer frees memory by what it writes, or by having moved here: it gets what it needs, whatever the budget says.
+    /// Its writer frees memory by what it writes, or by having moved here: it gets what it needs, whatever the budget
+    /// is.
     pub(crate) is_exempt: AtomicBool,
-    /// There will be no more, by budget or for want of memory.
+    /// No more memory will come, because of the budget or the system.
     pub(crate) exhausted: AtomicBool,
     /// The provisioner has been called and has not come yet.
     pub(crate) called: AtomicBool,
     /// Observations for which there was no memory at all.
     pub(crate) lost: AtomicU64,
-    /// What the writer is asked for.
+    /// The pending request to the writer.
     pub(crate) inbox: Inbox,
 }
 
@@ -87,7 +88,7 @@ impl std::fmt::Debug for Mapping {
     }
 }
 
-/// What a step of the provisioner is to make ready.
+/// What a step of the provisioner has to prepare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wanted {
     from: usize,
@@ -96,7 +97,7 @@ struct Wanted {
 }
 
 impl Memory {
-    /// A segment with its index, with a little memory ready.
+    /// Creates a segment with its index, with a little memory prepared.
     pub(crate) fn new(
         file: Option<&Path>,
         log_bytes: usize,
@@ -125,7 +126,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// That of a writer that is done: it can be read, and has no index any more.
+    /// The memory of a writer that has left: it can be read, but has no index any more.
     pub(crate) fn without_index(&self) -> io::Result<Memory> {
         let memory = Memory {
             segment: self.segment.clone(),
@@ -151,20 +152,20 @@ impl Memory {
         protocol::acquire(&self.segment.header().closed) != 0
     }
 
-    /// The index's pages, all words of them.
+    /// All words of the index's pages.
     #[inline]
     pub(crate) fn index_words(&self) -> &[crate::sync::AtomicU64] {
         self.index.words(0, self.index.bytes() / 8)
     }
 
-    /// Bytes of memory that are ready or used.
+    /// Bytes of memory that are prepared and used.
     pub(crate) fn bytes(&self) -> (usize, usize) {
         let log = PAGE + self.log.ready() * 8 + self.epochs.ready() * 4;
         (log, self.pages.ready() * PAGE)
     }
 
-    /// Makes ready what is missing to have `ahead` words of log, and what belongs to them in the other areas, beyond what
-    /// is used; `grant` says whether so many bytes more may be taken. Returns how many were.
+    /// Prepares what is missing to have `ahead` words of log, and a matching part of the other areas, beyond what is
+    /// used; `grant` decides whether so many more bytes may be taken. Returns how many were.
     pub(crate) fn provide(&self, ahead: usize, grant: &mut dyn FnMut(usize) -> bool) -> io::Result<usize> {
         let (series_max, words_max) = self.segment.room();
         let pages_max = self.index.bytes() / PAGE;
@@ -201,13 +202,13 @@ impl Memory {
     }
 }
 
-/// The next part of an area: nothing while more than half of what should be ready is.
+/// The next part of an area; nothing while more than half of what should be prepared is.
 fn wanted(area: &Area, ahead: usize, unit: usize, max: usize, unit_bytes: usize) -> Option<Wanted> {
     let (used, from) = (area.used(), area.ready());
     if from.saturating_sub(used) > ahead / 2 || from >= max {
         return None;
     }
-    // Where pages are huge, what is made ready is too: it is taken anyway.
+    // Huge pages are prepared whole: their memory is taken anyway.
     let unit = if (used + ahead) * unit_bytes > SMALL_BYTES { HUGE_PAGE / unit_bytes } else { unit };
     let to = (used + ahead).next_multiple_of(unit).max(from + unit).min(max);
     Some(Wanted { from, to, bytes: (to - from) * unit_bytes })

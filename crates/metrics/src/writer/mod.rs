@@ -1,7 +1,7 @@
-//! One thread's end of the metrics: finds series by their labels, and changes their values.
+//! A thread's end of the metrics: finds series by their labels, and changes their values.
 //!
-//! What a request costs: with a [`Handle`] kept from before, a load, an addition and two stores; with labels, a hash and a
-//! comparison more. A label set that is new takes the slower path in `first_seen`, which never waits either.
+//! Cost for a request: with a [`Handle`] from before, a load, an addition and two stores; with labels, a hash and a
+//! comparison more. A new label set takes the slower path in `first_seen`, which does not wait either.
 
 mod first_seen;
 mod index;
@@ -22,62 +22,62 @@ use memory::Memory;
 use std::fmt;
 use std::sync::Arc;
 
-/// A series of one writer, to be kept for the next time. It ends with the writer's [`Writer::generation`]: a change
-/// through an older one is refused, and the series has to be asked for anew.
+/// A series of one writer, for reuse. It ends with the writer's [`Writer::generation`]: a change through an older
+/// handle is refused, and the series has to be looked up again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handle {
-    /// Where the record is, in words of the log.
+    /// Position of the record, in words of the log.
     at: u32,
-    /// The generation, and what kind of cells they are.
+    /// The generation, and the type of its cells.
     tag: u32,
 }
 
 impl Handle {
-    /// Of no series: changes through it are refused.
+    /// A handle without a series: changes through it are refused.
     pub const NONE: Handle = Handle { at: 0, tag: u32::MAX };
 }
 
-/// Kinds of cells, as they are in a handle's tag.
+/// Types of cells in a handle's tag.
 const UNSIGNED: u32 = 0;
 const FLOAT: u32 = 1;
 const LAST: u32 = 2;
 const HISTOGRAM: u32 = 3;
 const FORM_BITS: u32 = 2;
 
-/// A family as this writer knows it.
+/// This writer's entry of a family.
 pub(crate) struct Local {
     declared: Arc<Declared>,
-    /// Its number in this segment.
+    /// The family's number in this segment.
     number: u16,
-    /// The series that takes what finds no room anywhere else: all its labels are `__other__`.
+    /// The series for observations that find no room anywhere else: all its labels are `__other__`.
     overflow: Option<u32>,
-    /// The generation of the last policy that this segment says it was written under.
+    /// The generation of the last policy that is recorded in this segment.
     generation: u32,
 }
 
-/// The only one that writes to its segment.
+/// The single writer of its segment.
 pub struct Writer {
     pub(crate) inner: Arc<Inner>,
     pub(crate) memory: Arc<Memory>,
     segment: Arc<Segment>,
     index: Index,
-    /// By the id of the declared family.
+    /// Indexed by the id of the declared family.
     locals: Vec<Option<Local>>,
-    /// By number in this segment: the declared id.
+    /// The declared id, by number in this segment.
     numbers: Vec<u32>,
     epoch: u32,
     generation: u32,
     now_ms: u64,
-    /// Words of the log used so far.
+    /// Words of the log in use.
     log_used: usize,
-    /// Words of the log set aside for overflow series.
+    /// Words of the log reserved for overflow series.
     reserve: usize,
-    /// Series so far, and those for which an epoch is set aside.
+    /// Number of series, and of reserved epochs.
     series: usize,
     reserved_series: usize,
     /// The family of collapsed observations.
     counts: Arc<Declared>,
-    /// Room for label texts and clean values, kept.
+    /// Buffers for label texts and canonical values, reused.
     text: Vec<u8>,
 }
 
@@ -110,9 +110,9 @@ impl Writer {
         }
     }
 
-    /// Begins the next epoch; to be called within 100 ms of a change and once a second, with the time in milliseconds since the
-    /// epoch. Readers look again at what was changed since the tick before their last look: without ticks, at everything. What is
-    /// asked of a writer, as to forget series, waits for its next tick.
+    /// Begins the next epoch; must be called within 100 ms of a change and once a second, with the time in milliseconds
+    /// since the epoch. Readers look again at values changed since the tick before their last look: without ticks, at
+    /// all values. Requests to a writer, such as forgetting series, wait for its next tick.
     pub fn tick(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
         self.epoch = self.epoch.wrapping_add(1);
@@ -122,13 +122,13 @@ impl Writer {
         self.take_requests();
     }
 
-    /// Changes when handles end.
+    /// Changes when handles become invalid.
     #[inline]
     pub fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// The series with these label values, in the family's order; made if it is new.
+    /// The series with these label values, in the family's order; created if it is new.
     ///
     /// # Panics
     ///
@@ -143,10 +143,10 @@ impl Writer {
         }
     }
 
-    /// The same for a series whose value has been counted elsewhere since `since_ms`, and is told from time to time: it begins
-    /// then, and not when it is told first.
+    /// Like [`Writer::series`] for a series whose value has been counted elsewhere since `since_ms`, and is copied here
+    /// from time to time: it begins then, and not with the first copy.
     pub fn series_since(&mut self, family: &Arc<Declared>, values: &[&[u8]], since_ms: u64) -> Handle {
-        // The declaration is of now: of two that contradict each other the later one counts.
+        // The declaration is dated now: of two that contradict each other, the later one counts.
         self.know(family);
         let now_ms = self.now_ms;
         self.now_ms = since_ms.min(now_ms);
@@ -160,8 +160,8 @@ impl Writer {
         self.inner.options.now_ms
     }
 
-    /// Whether some of the series' label values stand for others that were given. Who wants to have such observations
-    /// counted as collapsed keeps no handle of it.
+    /// Whether some of the series' label values replace others that were given. A caller that wants its observations
+    /// counted as collapsed must not keep a handle of it.
     #[inline]
     pub fn is_collapsed(&self, handle: Handle) -> bool {
         let head = Head::unpack(self.segment.own_log()[handle.at as usize].load(Relaxed));
@@ -175,7 +175,7 @@ impl Writer {
         self.change(handle, UNSIGNED, |cell| cells::add(cell, amount))
     }
 
-    /// Adds to a float counter, or to a gauge that is summed or the largest. False as with [`Writer::add`].
+    /// Adds to a float counter, or to a gauge merged by sum or maximum. False as with [`Writer::add`].
     #[inline]
     #[must_use = "a handle of an older generation adds nothing"]
     pub fn add_float(&mut self, handle: Handle, amount: f64) -> bool {
@@ -187,7 +187,7 @@ impl Writer {
     #[must_use = "a handle of an older generation sets nothing"]
     pub fn set(&mut self, handle: Handle, value: f64) -> bool {
         if handle.tag == self.tag(LAST) {
-            // Where another process carries the metrics on, what that one sets is the last.
+            // If another process carries on the metrics, its value is the last.
             if !self.inner.is_handed_over() {
                 let stamp = &self.segment.own_log()[handle.at as usize + HEAD_WORDS + 1];
                 stamp.store(self.now_ms, Relaxed);
@@ -213,8 +213,8 @@ impl Writer {
         true
     }
 
-    /// Keeps an exemplar for a counter, or for the bucket that `value` falls in. `labels` are names and values; a trace id
-    /// mostly. False where the family has no exemplars, the text is too long, or as with [`Writer::add`].
+    /// Stores an exemplar for a counter, or for the bucket of `value`. `labels` are names and values, usually a trace
+    /// id. False if the family has no exemplars, the text is too long, or as with [`Writer::add`].
     #[must_use = "an exemplar may be refused"]
     pub fn exemplar(&mut self, handle: Handle, value: f64, labels: &[(&str, &[u8])]) -> bool {
         if handle.tag >> FORM_BITS != self.generation {
@@ -282,7 +282,7 @@ impl Writer {
             let at = at as usize;
             let (first, (_, bytes)) = (log[at].load(Relaxed), unpair(log[at + 1].load(Relaxed)));
             let Some(head) = Head::unpack(first) else { return false };
-            // Series of one family have the text at the same distance.
+            // Series of one family have the text at the same offset.
             let text = self.segment.text_at(at + text_at, bytes as usize);
             head.family == local.number
                 && match head.flags & FLAG_ESCAPED {

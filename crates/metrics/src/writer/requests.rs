@@ -1,9 +1,8 @@
-//! What a writer is asked for by whoever looks after the life of series, and does between two epochs: to forget series, or
-//! to go on in another segment.
+//! Requests to a writer, which it executes between two epochs: to forget series, or to move to another segment.
 //!
-//! A writer never takes a series' memory back: it only stops to find it. What is observed with the same labels from then
-//! on gets a new record, a new life. Readers go on counting the old one until a tombstone says that it has ended. Memory of
-//! ended series comes back by leaving the whole segment, when most of it is of such.
+//! A writer never frees a series' memory: it only stops finding it. Later observations with the same labels get a new
+//! record, a new life. Readers keep counting the old one until a tombstone ends it. Memory of ended series is freed by
+//! leaving the whole segment, when most of its series have ended.
 
 use super::{Index, Pages, Writer};
 use crate::labels::Pairs;
@@ -15,19 +14,19 @@ use crate::writer::memory::Memory;
 use arc_swap::ArcSwapOption;
 use std::sync::Arc;
 
-/// Series of one request; more take the writer too long at a time.
+/// Most series of one request; more would take the writer too long at a time.
 pub(crate) const FORGET_MAX: usize = 512;
 
-/// What a writer is asked for.
+/// A request to a writer.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// To forget these series, by the places of their records in words of the log.
+    /// Forget these series, given by the positions of their records in words of the log.
     Forget(Vec<u32>),
-    /// To go on in this memory, which is new.
+    /// Move to this new memory.
     Move(Arc<Memory>),
 }
 
-/// Where a writer finds what it is asked for: one request at a time.
+/// A writer's inbox, which holds one request at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     request: ArcSwapOption<Request>,
@@ -36,7 +35,7 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Leaves a request; false where the last one has not been taken yet.
+    /// Posts a request; false if the last one has not been taken yet.
     pub(crate) fn post(&self, request: Request) -> bool {
         if self.is_pending() {
             return false;
@@ -46,14 +45,14 @@ impl Inbox {
         true
     }
 
-    /// Whether the writer has not yet done what was asked last.
+    /// Whether the writer has not yet executed the last request.
     pub(crate) fn is_pending(&self) -> bool {
         protocol::is_pending(&self.posted, &self.done)
     }
 }
 
 impl Writer {
-    /// Does what was asked since the last tick.
+    /// Executes the request posted since the last tick.
     #[inline]
     pub(super) fn take_requests(&mut self) {
         let inbox = &self.memory.inbox;
@@ -71,7 +70,7 @@ impl Writer {
             Some(Request::Move(to)) => self.move_to(to.clone()),
             None => {}
         }
-        // Handles may be of series that are forgotten now.
+        // Handles may refer to series that are forgotten now.
         self.generation = (self.generation + 1) & (u32::MAX >> (super::FORM_BITS + 1));
         protocol::finish(&inbox.posted, &inbox.done);
     }

@@ -1,6 +1,6 @@
-//! Carrying values over: what a series of an ended process came to, and the word that a series has ended.
+//! Copies the values of ended processes' series, and writes tombstones.
 //!
-//! Both are for the code that keeps track of series; what serves requests uses neither.
+//! Both are for the code that maintains series; serving requests uses neither.
 
 use super::Writer;
 use crate::declared::Declared;
@@ -14,7 +14,7 @@ use crate::value::Distribution;
 use std::sync::Arc;
 
 impl Writer {
-    /// Adds what another record of the same family came to, all of its cells; false where there is no room.
+    /// Adds all cells of another record of the same family; false if there is no room.
     pub(crate) fn restore_cells(
         &mut self,
         family: &Arc<Declared>,
@@ -65,7 +65,7 @@ impl Writer {
         true
     }
 
-    /// Ends a segment that [`Writer::restore_cells`] has filled.
+    /// Closes a segment that [`Writer::restore_cells`] has filled.
     pub(crate) fn close_base(self, now_ms: u64) {
         let segment = self.segment.clone();
         drop(self);
@@ -73,12 +73,12 @@ impl Writer {
         segment.own_header().closed.store(CLOSED_BASE, crate::sync::Ordering::Release);
     }
 
-    /// Which of the process's segments it writes.
+    /// The serial of the segment that it writes.
     pub(crate) fn serial(&self) -> u64 {
         self.segment.serial
     }
 
-    /// Ends the series whose record is there; false where there is no room to say so.
+    /// Ends the series whose record is there; false if there is no room for the tombstone.
     pub(crate) fn tombstone(&mut self, process: Process, serial: u64, record: usize) -> bool {
         let room = self.memory.log.ready() - self.log_used;
         if room < 8 * TOMBSTONE_WORDS + self.reserve {
@@ -102,7 +102,7 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// Nobody will do what the writer is asked from now on.
+    /// No request to the writer will be executed from now on.
     fn drop(&mut self) {
         self.segment.own_header().closed.store(CLOSED, crate::sync::Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! Writers, seen through their segments.
+//! Tests of writers through their segments.
 
 use super::*;
 use crate::declared::OTHER;

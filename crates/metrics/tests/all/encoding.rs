@@ -1,4 +1,4 @@
-//! What holds for any series: patched is encoded anew, and another implementation reads the numbers that went in.
+//! Properties of any series: patching equals encoding again, and another implementation reads the same numbers.
 
 use crate::client_model;
 use proptest::prelude::*;
@@ -122,7 +122,7 @@ proptest! {
         prop_assert_eq!((read.schema, read.zero_count), (Some(schema.into()), Some(zero_count)));
         prop_assert_eq!(buckets(&read.positive_span, &read.positive_delta), native.positive);
         prop_assert_eq!(buckets(&read.negative_span, &read.negative_delta), native.negative);
-        // Prometheus tells by these that it is a native one.
+        // Prometheus recognises native histograms by these.
         prop_assert!(zero_count > 0 || !read.positive_span.is_empty() || !read.negative_span.is_empty());
         let mut below = 0;
         let sums: Vec<u64> = classic.iter().map(|count| { below += count; below }).collect();

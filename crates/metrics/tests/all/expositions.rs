@@ -1,4 +1,4 @@
-//! One set of families, hostile ones included, as each format has it.
+//! One set of families, hostile ones included, in each format.
 
 use crate::client_model;
 use std::path::Path;

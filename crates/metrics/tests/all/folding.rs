@@ -1,6 +1,6 @@
-//! Labels that explode in a fleet of a realistic size: what a collapse costs, and what it must not cost.
+//! Labels that explode in a fleet of a realistic size: the cost of a collapse, and the limits of it.
 //!
-//! A budget of 20,000 label sets stands for the default one of 100,000: the other labels combine to a fifth of it.
+//! A budget of 20,000 label sets represents the default one of 100,000: the other labels combine to a fifth of it.
 
 use crate::exposition::{Exposition, Labels, label};
 use crate::started::identity;
@@ -16,10 +16,10 @@ const NOW_MS: u64 = 1_700_000_000_000;
 const BUDGET: u32 = 20_000;
 const LABELS: [&str; 5] = ["route", "node", "code", "tenant", "uri"];
 const NAME: &str = "requests_total";
-/// Longer than the ten minutes for which all that comes in has to fit before a label opens again.
+/// Longer than the ten minutes for which all new label sets have to fit before a label opens again.
 const OPENING_MS: u64 = 11 * 60 * 1000;
 
-/// A gateway's metrics, and what it has counted.
+/// A gateway's metrics, and the expected counts.
 struct Fleet {
     registry: Arc<Registry>,
     requests: Arc<Declared>,
@@ -41,7 +41,7 @@ impl Fleet {
     fn new() -> Fleet {
         let options = Options {
             series_per_family: BUDGET,
-            // All that a test needs, so that nothing depends on how quick the provisioner is.
+            // Enough for the whole test, so that nothing depends on the speed of the provisioner.
             ahead_bytes: 4 << 20,
             ..Options::new(identity(std::process::id()), NOW_MS, 7)
         };
@@ -68,7 +68,7 @@ impl Fleet {
         handle
     }
 
-    /// Lets time pass, with all that happens by itself.
+    /// Lets time pass, with all periodic work.
     fn pass(&mut self, ms: u64) {
         self.now_ms += ms;
         self.writers.iter_mut().for_each(|writer| writer.tick(self.now_ms));
@@ -78,7 +78,7 @@ impl Fleet {
         }
     }
 
-    /// Compares an exposition with what was counted, and with the one before.
+    /// Compares an exposition with the counts, and with the one before.
     #[track_caller]
     fn scrape(&mut self) -> Exposition {
         self.collector.refresh(self.now_ms).unwrap();
@@ -93,7 +93,7 @@ impl Fleet {
         }
         assert_eq!(by_route, self.by_route, "every route has its requests");
         if let Some((before, counted_before)) = self.shown.replace((shown.clone(), self.counted)) {
-            // As `rate` does it: what a series has gained over what it was before.
+            // As `rate` does it: the increase of a series over its previous value.
             let mut gained = 0.0;
             for (labels, value) in of_family(&shown) {
                 let Some(was) = before.samples.get(&(NAME.to_owned(), labels.clone())) else { continue };
@@ -176,7 +176,7 @@ fn two_labels_that_explode_one_after_the_other_cost_the_others_nothing() {
 fn two_labels_that_explode_together_cost_the_others_nothing() {
     let mut fleet = Fleet::new();
     for number in 0..60_000 {
-        // Nobody looks meanwhile: what the first label frees has not come back when the second one collapses.
+        // No refresh happens meanwhile: what the first label frees has not come back when the second one collapses.
         fleet.count(number, &format!("tenant-{number}"), &format!("/{number}"));
     }
     fleet.pass(1_000);
@@ -194,11 +194,11 @@ fn a_label_opens_again_when_its_values_fit_and_collapses_when_they_do_not() {
             fleet.count(number, &format!("tenant-{number}"), "");
         }
         fleet.pass(1_000);
-        // The second time there is a series of others already, which what was exact meanwhile is added to.
+        // The second time a series of others exists already, to which the exact counts of the meantime are added.
         fleet.shown = None;
         fleet.scrape();
         assert_eq!(fleet.requests.collapsed(), 0b01000, "{round}");
-        // Rotated, so that no record of before is found.
+        // Rotated, so that no earlier record is found.
         for _ in 0..3 {
             fleet.pass(6_000);
             fleet.scrape();
@@ -225,7 +225,7 @@ fn a_process_that_follows_shows_the_same() {
     fleet.pass(1_000);
     let before = fleet.scrape();
     assert_eq!(values_of(&before, "tenant"), 1);
-    // One that has seen nothing of what was before.
+    // A reader that has not seen the previous state.
     let options = Options::new(stillgate_metrics::Process { pid: 1, start: 0 }, fleet.now_ms, 8);
     let next = Arc::new(Registry::start(options).unwrap());
     assert!(next.inherit(fleet.registry.hand_over().unwrap()).is_empty());
@@ -237,7 +237,8 @@ fn a_process_that_follows_shows_the_same() {
     assert!(of_family(&before).eq(of_family(&after)), "the same series with the same values");
 }
 
-/// The values are read as they are handed out: what has been handed out of a family must not come again in another series.
+/// Values are read as pieces are produced: a value that was produced with its family must not come again in another
+/// series.
 #[test]
 fn an_exposition_under_way_is_not_folded_in_its_middle() {
     let mut fleet = Fleet::new();
@@ -297,7 +298,7 @@ fn a_handle_from_before_counts_for_the_folded_series() {
     }
 }
 
-/// Whatever a family counts is folded: nothing of a histogram is lost or counted twice, and a gauge is what was set last.
+/// All kinds are folded: nothing of a histogram is lost or counted twice, and a gauge has the value that was set last.
 #[test]
 fn histograms_and_gauges_are_folded_too() {
     let options = Options {

@@ -1,4 +1,4 @@
-//! Label values as a hostile client sends them: every format stays valid, and gives back what may be given back.
+//! Label values from a hostile client: every format stays valid, and returns the value where it can.
 
 use crate::client_model;
 use crate::exposition;
@@ -12,7 +12,7 @@ use stillgate_metrics::labels::{CUT_MARK, VALUE_BYTES_MAX};
 use stillgate_metrics::{Collector, CollectorOptions, Family, Kind, Options, Process, Registry};
 use stillgate_testkit::{promtool_check_metrics, python_families};
 
-/// What is sent, and what it is exposed as.
+/// Sent values, and their exposed forms.
 fn values() -> Vec<(Vec<u8>, String)> {
     let same = [
         "\"",
@@ -57,7 +57,7 @@ fn values() -> Vec<(Vec<u8>, String)> {
     all
 }
 
-/// Counts each of them so often as its place in the list says, as a label of a counter and of a histogram.
+/// Counts each value as often as its index in the list says, as a label of a counter and of a histogram.
 fn collector() -> Collector {
     let options = Options { ahead_bytes: 4 << 20, ..Options::new(Process { pid: 1, start: 1 }, 1_700_000_000_000, 7) };
     let registry = Arc::new(Registry::start(options).unwrap());

@@ -1,7 +1,7 @@
-//! Processes that carry on the metrics of the one before: whatever they do and whenever they end, the latest shows what all
-//! have counted, and takes nothing that would harm it.
+//! Successive processes that carry on the metrics: whatever they do and whenever they end, the latest exposes all
+//! counts, and accepts nothing that would harm it.
 //!
-//! Here the generations are registries of one process, each with the identity of a child that does nothing but live.
+//! The generations are registries of one process, each with the identity of an idle child process.
 
 use crate::exposition;
 use std::collections::BTreeSet;
@@ -26,10 +26,10 @@ use stillgate_metrics::{
 const NOW_MS: u64 = 1_700_000_000_000;
 /// Longer than an ended process waits to be folded.
 const STEP_MS: u64 = 3_000;
-/// Says that a test has been started by another one, in a process of its own.
+/// Marks a process that another test has started for one test.
 const ALONE: &str = "STILLGATE_TEST_ALONE";
 
-/// A process whose identity a registry borrows. It ends with us, whatever ends us: its input does.
+/// A process whose identity a registry borrows. It ends with this process, however that ends, as its input does.
 struct Life(Child);
 
 impl Life {
@@ -45,7 +45,7 @@ impl Drop for Life {
     }
 }
 
-/// What one process has.
+/// The state of one generation.
 struct Generation {
     registry: Arc<Registry>,
     writer: Writer,
@@ -55,7 +55,7 @@ struct Generation {
     level: Arc<Declared>,
     grown: Arc<Declared>,
     latest: Arc<Declared>,
-    /// The last to go.
+    /// Dropped last.
     _life: Life,
 }
 
@@ -124,11 +124,11 @@ enum Step {
     Tend {
         who: prop::sample::Index,
     },
-    /// A process follows the latest.
+    /// A process succeeds the latest.
     Succeed,
-    /// One that does not come up.
+    /// A successor fails to start.
     Fail,
-    /// Any but the latest ends.
+    /// Any process but the latest ends.
     End {
         who: prop::sample::Index,
     },
@@ -146,7 +146,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is to be shown.
+/// The expected exposition.
 #[derive(Default)]
 struct Model {
     counts: [u64; 9],
@@ -209,7 +209,7 @@ proptest! {
             prop_assert_eq!(shown.sum("grown"), model.grown);
             prop_assert_eq!(shown.sum("level"), levels);
         }
-        // Who is alone has its own two segments, and one of all that was before.
+        // The only process has its own two segments, and one with the totals of all before.
         let (mut last, _, _) = living.pop().unwrap();
         drop(living);
         last.tend(now_ms + STEP_MS);
@@ -238,7 +238,7 @@ fn three_generations_that_overlap() {
     let total = |shown: &Exposition| shown.sum("requests_total");
     let shown = third.shown(NOW_MS + 3);
     assert_eq!((total(&shown), shown.sum("level"), shown.sum("latest")), (1117.0, 7.0, 3.0));
-    // The first ends; what it counted does not, nor what it goes on to show until it does.
+    // The first process ends; its counts do not, nor does what it still exposes until then.
     first.count(1, 1);
     drop(first);
     let shown = third.shown(NOW_MS + 4);
@@ -266,7 +266,7 @@ fn memory_of_the_ended_is_given_back() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
 }
 
-/// Where other tests do not open files of memory.
+/// Runs in a process in which other tests do not open memory files.
 #[test]
 fn in_a_process_of_its_own() {
     if std::env::var_os(ALONE).is_none() {
@@ -278,7 +278,7 @@ fn in_a_process_of_its_own() {
         let targets = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
         targets.filter(|target| is_ours(&target.to_string_lossy())).count()
     };
-    // One may be mapped in several parts; the fifth field is which file it is.
+    // A file may be mapped in several parts; the fifth field is its inode.
     let mapped = || {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let files =
@@ -358,7 +358,7 @@ fn a_segment() -> (Registry, Writer, OwnedFd) {
     (registry, writer, file)
 }
 
-/// What becomes of a file that is handed over.
+/// Hands a file over and checks the outcome.
 #[track_caller]
 fn check(file: impl Into<OwnedFd>, expected: &Expect) {
     let mut own = Generation::new(Vec::new(), NOW_MS);
@@ -372,7 +372,7 @@ fn check(file: impl Into<OwnedFd>, expected: &Expect) {
     assert_eq!(own.shown(NOW_MS + STEP_MS).sum("requests_total"), shown.sum("requests_total"));
 }
 
-/// The segment, copied into another file of memory and changed there.
+/// The segment, copied into another memory file and changed there.
 fn forged(bytes: Option<u64>, at: u64, change: &[u8], seals: SealFlags) -> OwnedFd {
     let (_registry, _writer, file) = a_segment();
     let file = File::from(file);
@@ -390,7 +390,7 @@ fn forged(bytes: Option<u64>, at: u64, change: &[u8], seals: SealFlags) -> Owned
 
 #[test]
 fn what_is_no_segment_is_refused() {
-    let not_ours = expect!["10; inherited segment 0: no file of memory that is sealed against shrinking"];
+    let not_ours = expect!["10; inherited segment 0: not a memory file that is sealed against shrinking"];
     check(io::pipe().unwrap().0, &not_ours);
     check(File::open("/dev/null").unwrap(), &not_ours);
     check(File::open("/").unwrap(), &not_ours);
@@ -415,7 +415,10 @@ fn a_forged_segment_is_told_and_never_harms() {
     let shrink = SealFlags::SHRINK;
     check(forged(None, 0, b"", shrink), &expect!["11; "]);
     check(forged(None, 0, b"", shrink | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL), &expect!["11; "]);
-    check(forged(Some(100), 0, b"", shrink), &expect!["10; inherited segment 0: 100 bytes are no segment's size"]);
+    check(
+        forged(Some(100), 0, b"", shrink),
+        &expect!["10; inherited segment 0: 100 bytes are not the size of a segment"],
+    );
     check(
         forged(Some(4096), 0, b"", shrink),
         &expect!["10; inherited segment 0: the header contradicts the file's size"],
@@ -424,7 +427,7 @@ fn a_forged_segment_is_told_and_never_harms() {
         forged(Some(1 << 61), 0, b"", shrink),
         &expect!["10; inherited segment 0: Cannot allocate memory (os error 12)"],
     );
-    check(forged(None, 0, b"x", shrink), &expect!["10; inherited segment 0: this is no metrics segment"]);
+    check(forged(None, 0, b"x", shrink), &expect!["10; inherited segment 0: not a metrics segment"]);
     check(
         forged(None, 8, &[9], shrink),
         &expect![
@@ -437,9 +440,7 @@ fn a_forged_segment_is_told_and_never_harms() {
     );
     check(
         forged(None, 64, &[0xff; 8], shrink),
-        &expect![[
-            r#"11; segment 0 of process 4294967295 holds no record at word 14; what it holds behind that is not shown"#
-        ]],
+        &expect![[r#"11; segment 0 of process 4294967295 holds no record at word 14; the rest of it is not exposed"#]],
     );
 }
 
@@ -451,7 +452,7 @@ fn nothing_is_counted_twice() {
     let again = file.try_clone().unwrap();
     let refused = own.registry.inherit(vec![file, again]);
     assert_eq!(refused.len(), 1, "{refused:?}");
-    expect!["inherited segment 1: this segment is there already"].assert_eq(&refused[0].to_string());
+    expect!["inherited segment 1: duplicate of a segment that is read already"].assert_eq(&refused[0].to_string());
     let mine = own.registry.hand_over().unwrap();
     own.registry.keep();
     assert_eq!(own.registry.inherit(mine).len(), 3, "its own, and the one it has inherited");

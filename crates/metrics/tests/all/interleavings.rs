@@ -1,7 +1,7 @@
-//! Whatever writers, readers and time do in whatever order: nothing is lost, nothing steps back, nothing contradicts itself.
+//! Any order of the events of writers, readers and time: nothing is lost, steps back, or contradicts itself.
 //!
-//! A small model counts along: what has been observed with which labels, and what of it the last exposition showed. What
-//! is missing from an exposition must have ended, by the rules of ending.
+//! A small model counts along: the observations with their labels, and those shown by the last exposition. Values that
+//! are missing from an exposition must have ended, by the rules of ending.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -16,9 +16,9 @@ use stillgate_metrics::{
     Buckets, Collector, CollectorOptions, Declared, Family, Kind, OTHER, Options, Process, Registry, Writer,
 };
 
-/// Idle series end after this time, where they do.
+/// Idle series end after this time, in runs with expiry.
 const EXPIRE_MS: u64 = 5_000;
-/// Of every observation: sums are then exact.
+/// The value of every observation: sums are then exact.
 const OBSERVED: f64 = 0.5;
 const COLLAPSED: &str = "stillgate_metrics_collapsed_observations_total";
 
@@ -30,7 +30,7 @@ enum Step {
         route: u8,
         uri: u16,
     },
-    /// It observes one of this route and URI.
+    /// The writer observes one of this route and URI.
     Observe {
         writer: usize,
         route: u8,
@@ -95,19 +95,19 @@ fn setting() -> impl Strategy<Value = Setting> {
     )
 }
 
-/// What was observed with some labels: when, and how much in all since then.
+/// Observations with some labels: their times, and the totals since then.
 type Past = BTreeMap<Labels, Vec<(u64, u64)>>;
 
-/// What one family of counts has come to.
+/// The counts of one family.
 #[derive(Default)]
 struct Ledger {
     past: Past,
     /// All counts at the last exposition, by labels.
     then: BTreeMap<Labels, u64>,
-    /// And what it showed of them.
+    /// The counts that it exposed.
     shown: BTreeMap<Labels, (u64, f64)>,
     total: u64,
-    /// What had ended by then.
+    /// Number of series that had ended by then.
     ended_total: u64,
 }
 
@@ -136,7 +136,7 @@ impl World {
         let options = Options {
             memory_bytes: 16 << 20,
             series_per_family: setting.series_per_family,
-            // All that a test needs, so that nothing depends on how quick the provisioner is.
+            // Enough for the whole test, so that nothing depends on the speed of the provisioner.
             ahead_bytes: 1 << 20,
             shared: setting.is_shared.then(|| folder.path().to_owned()),
             ..Options::new(Process { pid: std::process::id(), start: 1 }, now_ms, 7)
@@ -218,7 +218,7 @@ impl World {
                 let family = if created == "sizes" { "sizes" } else { "requests_total" };
                 for name in ["route", "uri"] {
                     let others = shown.sum_where(sample, |labels| label(labels, name) == OTHER);
-                    // What was counted before its label collapsed is in it, too.
+                    // It includes the counts from before its label collapsed.
                     assert!(others >= collapsed(family, name), "what is counted in {OTHER} of {family}'s {name}");
                 }
             }
@@ -241,7 +241,7 @@ impl Ledger {
         self.total += 1;
     }
 
-    /// Compares an exposition with what it has to show.
+    /// Compares an exposition with the expected one.
     fn compare(&mut self, shown: &Exposition, sample: &str, created: &str, setting: Setting, now_ms: u64) {
         let sum = shown.sum(sample) as u64;
         let ended = self.total.checked_sub(sum).expect("no more is shown than was counted");
@@ -259,7 +259,7 @@ impl Ledger {
             }
         }
         if of_family().any(|((_, labels), _)| is_other(labels, "uri") || is_other(labels, "route")) {
-            // What was counted as `__other__` is shown as that now, and may have ended at the next look.
+            // Counts as `__other__` are exposed as such now, and may have ended at the next look.
             let counts =
                 self.past.iter().map(|(labels, past)| (labels.clone(), past.last().map_or(0, |(_, count)| *count)));
             self.then.extend(counts);
@@ -278,7 +278,7 @@ impl Ledger {
             let value = *value as u64;
             let created = shown.created[&(created.to_owned(), labels.clone())];
             if let Some((value_before, created_before)) = before {
-                // A life begins with its first count. Two lives within one millisecond cannot be told apart.
+                // A life begins with its first count. Two lives within one millisecond cannot be distinguished.
                 let begin_ms = past[(now - value.min(now)) as usize].0;
                 let one_moment = created_before * 1000.0 >= begin_ms as f64;
                 let is_new = created > created_before || one_moment;
@@ -300,14 +300,14 @@ impl Ledger {
     }
 }
 
-/// What has ended of a series was all of it at some time, and it did not change for long then.
+/// The ended part of a series was all of it at some time, and it did not change for long after that.
 fn check_was_idle(past: &[(u64, u64)], ended: u64, now_ms: u64, labels: &Labels) {
     let at = past.iter().position(|(_, count)| *count == ended).unwrap();
     let changed_ms = past.get(at + 1).map_or(now_ms, |(ms, _)| *ms);
     assert!(changed_ms - past[at].0 >= EXPIRE_MS, "{labels:?} has ended at {ended} and was not idle: {past:?}");
 }
 
-/// As wide a value as before is written over the old one; the time at which the series began has to change too.
+/// A value of the same width is written over the old one; the start time of the series has to change too.
 #[test]
 fn a_new_life_of_the_same_width_begins_anew() {
     let setting = Setting { writers: 1, series_per_family: 100, expires: false, removes: true, is_shared: false };
@@ -319,7 +319,7 @@ fn a_new_life_of_the_same_width_begins_anew() {
     world.scrape();
 }
 
-/// So many series come and go that writers move to new segments, and what still counts of the old ones to bases.
+/// So many series come and go that writers move to new segments, and what still counts of the old ones goes to bases.
 #[test]
 fn nothing_is_lost_where_series_come_and_go() {
     for is_shared in [false, true] {

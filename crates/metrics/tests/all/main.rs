@@ -1,4 +1,4 @@
-//! The metrics engine from outside: expositions, processes that write side by side and one after the other, hostile values.
+//! End-to-end tests of the metrics engine: expositions, concurrent and successive processes, hostile values.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 

@@ -1,4 +1,4 @@
-//! A shared folder that is too small, forbidden, damaged or not ours: no crash, exact sums, errors that say what to do.
+//! A shared folder that is too small, forbidden, damaged or foreign: no crash, exact sums, errors with a remedy.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use stillgate_metrics::{
 };
 
 const NOW_MS: u64 = 1_700_000_000_000;
-/// Where the test that is run by another works; it is none of the tests' own without it.
+/// The folder of the test in the child process; without it, the test does nothing.
 const FOLDER: &str = "STILLGATE_TEST_FULL";
 
 fn family(name: &str) -> Family {
@@ -71,7 +71,7 @@ fn a_tmpfs_too_small_to_start_is_an_error() {
     in_tmpfs("shared_folder::on_a_small_tmpfs", "116k");
 }
 
-/// In a namespace of its own.
+/// Runs in a namespace of its own.
 #[test]
 fn on_a_full_tmpfs() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
@@ -79,7 +79,7 @@ fn on_a_full_tmpfs() {
     let requests = registry.declare(family("requests_total")).unwrap();
     let mut two = registry.writer().unwrap();
     let mut collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
-    // Somebody else fills what is left, in the middle of it.
+    // Another program fills the rest of the folder meanwhile.
     let filler = folder.join("filler");
     const COUNTS: u64 = 60_000;
     for count in 0..COUNTS {
@@ -111,14 +111,14 @@ fn on_a_full_tmpfs() {
     assert_eq!(Exposition::of(&mut outside, Format::Text), shown, "others see the same");
 }
 
-/// In a namespace of its own: there is no room for the list of segments.
+/// Runs in a namespace of its own: there is no room for the list of segments.
 #[test]
 fn on_a_tiny_tmpfs() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     check(&folder, start(&folder), &expect!["cannot make DIR/directory: No space left on device (os error 28)"]);
 }
 
-/// In a namespace of its own: there is no room for a writer.
+/// Runs in a namespace of its own: there is no room for a writer.
 #[test]
 fn on_a_small_tmpfs() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
@@ -181,10 +181,15 @@ fn a_list_of_another_release_is_refused() {
         &expect!["DIR/directory: not written by this program; choose an empty folder for the metrics"],
     );
     list.set_len(100).unwrap();
-    check(folder.path(), start(folder.path()), &expect!["cannot open DIR/directory: 100 bytes are no segment's size"]);
+    check(
+        folder.path(),
+        start(folder.path()),
+        &expect!["cannot open DIR/directory: 100 bytes are not the size of a segment"],
+    );
 }
 
-/// Damage at one place of a segment, as another process sees it: what it is told and what is still shown.
+/// Damages one place of a segment as another process sees it, and checks the reported event and the rest of the
+/// exposition.
 fn damaged(at: u64, bytes: &[u8], expected: &Expect) {
     let folder = tempfile::tempdir().unwrap();
     let (registry, mut writer) = start(folder.path()).unwrap();
@@ -214,42 +219,32 @@ fn a_damaged_segment_is_told_and_never_harms() {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
         word(48) + log_words * 8
     };
-    damaged(
-        0,
-        b"x",
-        &expect!["0 of 10; DIR/PID-1-0.segment: this is no metrics segment; what it holds behind that is not shown"],
-    );
+    damaged(0, b"x", &expect!["0 of 10; DIR/PID-1-0.segment: not a metrics segment; the rest of it is not exposed"]);
     damaged(
         8,
         &[9],
         &expect![
-            "0 of 10; DIR/PID-1-0.segment: written in layout version 9, this program reads version 3; run exporter and gateway of the same release; what it holds behind that is not shown"
+            "0 of 10; DIR/PID-1-0.segment: written in layout version 9, this program reads version 3; run exporter and gateway of the same release; the rest of it is not exposed"
         ],
     );
     damaged(
         56,
         &[0xff; 8],
-        &expect![
-            "0 of 10; DIR/PID-1-0.segment: the header contradicts the file's size; what it holds behind that is not shown"
-        ],
+        &expect!["0 of 10; DIR/PID-1-0.segment: the header contradicts the file's size; the rest of it is not exposed"],
     );
     damaged(
         64,
         &[0xff; 8],
-        &expect![
-            "10 of 10; segment 0 of process PID holds no record at word 78; what it holds behind that is not shown"
-        ],
+        &expect!["10 of 10; segment 0 of process PID holds no record at word 78; the rest of it is not exposed"],
     );
     damaged(
         segment(0),
         &[0; 8],
-        &expect!["0 of 10; segment 0 of process PID holds no record at word 0; what it holds behind that is not shown"],
+        &expect!["0 of 10; segment 0 of process PID holds no record at word 0; the rest of it is not exposed"],
     );
     damaged(
         segment(40),
         &[0xff; 64],
-        &expect![
-            "4 of 10; segment 0 of process PID holds no record at word 36; what it holds behind that is not shown"
-        ],
+        &expect!["4 of 10; segment 0 of process PID holds no record at word 36; the rest of it is not exposed"],
     );
 }

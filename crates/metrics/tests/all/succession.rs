@@ -1,7 +1,7 @@
-//! Processes that follow each other while they count, and are killed: the latest never shows a step back, and loses nothing.
+//! Successive processes that count and are killed: the latest never steps back, and loses nothing.
 //!
-//! The test's executable starts itself as one writer after the other. Each is given the memory of the one before over a
-//! socket and hands all of it on, the last one to the test, which reads and counts along.
+//! The test's executable starts itself as one writer after the other. Each receives the memory of the one before over a
+//! socket and passes all of it on, the last one to the test, which reads and counts along.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -21,7 +21,7 @@ use stillgate_metrics::encode::Format;
 use stillgate_metrics::{Buckets, Collector, CollectorOptions, Event, Kind, Merge, Options, Registry, Writer};
 
 const NOW_MS: u64 = 1_700_000_000_000;
-/// Counts between two notes of how many there have been.
+/// Counts between two notes of their number.
 const BATCH: u64 = 20;
 const ROUTES: u64 = 7;
 /// Files that are handed over at a time.
@@ -66,7 +66,7 @@ fn take_over(folder: &Path, number: u64) -> Vec<OwnedFd> {
     files
 }
 
-/// What counts, in each process.
+/// The metrics of each process.
 struct Counting {
     registry: Arc<Registry>,
     writer: Writer,
@@ -103,7 +103,7 @@ impl Counting {
     }
 }
 
-/// In a process of its own: carries on from the one before, counts, and hands over, until it is killed.
+/// Runs in a process of its own: carries on from the one before, counts, and hands over, until it is killed.
 #[test]
 fn counting_process() {
     let Some((folder, number)) = task() else { return };
@@ -128,7 +128,7 @@ fn counting_process() {
     }
 }
 
-/// Looks once: what all have counted is there, and nothing is less than it was.
+/// Checks once: all counts are there, and none is less than before.
 fn look(counting: &mut Counting, folder: &Path, numbers: std::ops::Range<u64>, last: &mut Option<Exposition>) {
     counting.count();
     let sum =
@@ -139,7 +139,7 @@ fn look(counting: &mut Counting, folder: &Path, numbers: std::ops::Range<u64>, l
     let begun = sum(|(begun, _)| begun) + counting.count;
     let requests = shown.sum("requests_total") as u64;
     assert!((done..=begun).contains(&requests), "{requests} of {done} to {begun}");
-    // Who is in the middle of an observation holds its series back.
+    // A process in the middle of an observation holds its series back.
     assert!(shown.sum("sizes_count") as u64 <= begun);
     let before = last.iter().flat_map(|last| &last.samples);
     for ((name, labels), before) in before.filter(|((name, _), _)| name != "lives") {
@@ -171,7 +171,7 @@ fn killed_at_any_moment_nothing_is_lost() {
             while Instant::now() < until {
                 look(&mut counting, folder.path(), numbers.clone(), &mut last);
             }
-            // Any of them, the latest as well as the first.
+            // Kills any of them, the latest as well as the first.
             writers.swap_remove(random as usize % writers.len()).kill();
             look(&mut counting, folder.path(), numbers.clone(), &mut last);
             assert_eq!(last.as_ref().unwrap().sum("lives"), (writers.len() + 1) as f64);
@@ -183,7 +183,7 @@ fn killed_at_any_moment_nothing_is_lost() {
             look(&mut counting, folder.path(), numbers.clone(), &mut last);
         }
         assert_eq!(folded, GENERATIONS);
-        // Its own two, and the totals of the others.
+        // Its own two segments, and the totals of the others.
         assert_eq!(counting.registry.hand_over().unwrap().len(), 3);
         let sum = |name| last.as_ref().unwrap().sum(name) as u64;
         let (begun, done) = numbers

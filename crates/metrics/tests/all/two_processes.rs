@@ -14,14 +14,14 @@ use stillgate_metrics::{Buckets, Collector, CollectorOptions, Kind, Native, Opti
 
 /// How much faster time runs.
 const SPEED: u64 = 200;
-/// Counts between two notes of how many there have been.
+/// Counts between two notes of their number.
 const BATCH: u64 = 20;
-/// Labels that are counted with in turn.
+/// Number of labels that are counted in turn.
 const ROUTES: u64 = 7;
 const KILLS: u64 = 30;
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Milliseconds since the epoch, as fast as time runs here: the same in all processes.
+/// The accelerated time in milliseconds since the epoch, the same in all processes.
 fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     // Truncated to a day, or it would be far in the future.
@@ -29,7 +29,7 @@ fn now_ms() -> u64 {
     since.as_secs() / 86_400 * 86_400_000 + of_day / 1000 * SPEED
 }
 
-/// In a process of its own: counts until it is killed.
+/// Runs in a process of its own: counts until it is killed.
 #[test]
 fn writing_process() {
     let Some((folder, number)) = task() else { return };
@@ -71,7 +71,7 @@ fn writing_process() {
     }
 }
 
-/// In a process of its own: reads until it is killed.
+/// Runs in a process of its own: reads until it is killed.
 #[test]
 fn reading_process() {
     let Some((folder, _)) = task() else { return };
@@ -84,20 +84,20 @@ fn reading_process() {
     }
 }
 
-/// What an outside reader has seen, and all that it has to be true of.
+/// The observations of an outside reader, and the conditions that they must meet.
 struct Watch<'a> {
     folder: &'a Path,
     collector: Collector,
     last: Option<Exposition>,
-    /// Of writers that were killed: counts begun and done.
+    /// Counts begun and finished by killed writers.
     dead: (u64, u64),
     scrapes: u64,
-    /// All totals of dead processes have been put together.
+    /// All totals of dead processes have been merged.
     is_folded: bool,
 }
 
 impl Watch<'_> {
-    /// Looks once, while this writer works.
+    /// Checks once, while this writer works.
     fn look(&mut self, number: u64) {
         let (_, done) = Notes::read(self.folder, number);
         if self.collector.refresh(now_ms()).is_err() {
@@ -108,8 +108,8 @@ impl Watch<'_> {
         let (begun, _) = Notes::read(self.folder, number);
         for name in ["requests_total", "sizes_count", "spans_count"] {
             let sum = shown.sum(name) as u64;
-            // Who is killed, or put to sleep, in the middle of an observation holds its series back until it goes on, or is
-            // known to be dead.
+            // A process that is killed or suspended in the middle of an observation holds its series back until it
+            // continues, or is known to be dead.
             let least = match (name, self.is_folded) {
                 ("requests_total", _) => self.dead.1 + done,
                 (_, true) => self.dead.1,
@@ -141,7 +141,7 @@ fn killed_at_any_moment_nothing_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let collector = Collector::open(&folder.path().join("metrics"), CollectorOptions::default());
     let mut watch = Watch { folder: folder.path(), collector, last: None, dead: (0, 0), scrapes: 0, is_folded: false };
-    // Those of somebody who was killed between making and listing them are put away too.
+    // Segments of a process killed between making and listing them are removed too.
     std::fs::create_dir(folder.path().join("metrics")).unwrap();
     for orphan in ["4000000000-1-0.segment", "base-77777.segment"] {
         std::fs::write(folder.path().join("metrics").join(orphan), vec![0; 4096]).unwrap();
@@ -176,7 +176,7 @@ fn killed_at_any_moment_nothing_is_lost() {
     }
     reader.kill();
     assert!(watch.dead.1 > 0 && watch.scrapes > KILLS, "{:?} {}", watch.dead, watch.scrapes);
-    // One that lives on carries all of it on, and leaves nothing else behind.
+    // A process that keeps running carries all of it on, and leaves nothing else behind.
     let last = Started::new("two_processes::writing_process", folder.path(), KILLS);
     let patience = Instant::now() + PATIENCE;
     let files = || {

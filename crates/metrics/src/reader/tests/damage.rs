@@ -1,4 +1,4 @@
-//! Segments that hold what no writer of ours makes: a reader says so and goes on.
+//! Segments that no writer of this version makes: a reader reports them and continues.
 
 use super::*;
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ fn records_that_contradict_themselves_are_refused() {
         let mut desk = Desk::new(&[pen.mount()]);
         assert_eq!((desk.refresh().damaged.len(), desk.reader.series()), (1, 0), "{second} {words} {text:?}");
     };
-    // Too short for its cells, too long, a number out of turn, texts that are no labels.
+    // Too short for its cells, too long, a number out of order, texts that are not labels.
     check(&histogram(), pair(0, 0), 4, b"");
     check(&counter(), pair(0, 0), 5, b"");
     check(&counter(), pair(1, 0), 4, b"");

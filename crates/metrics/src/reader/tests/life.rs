@@ -34,12 +34,12 @@ fn writers_are_summed_and_a_base_takes_the_place_of_dead_ones() {
     two.add(ink, 1);
     let samples = desk.samples();
     assert_eq!((requests(&samples, X), of(&samples, "connections", X)), (Some(16.0), Some(3.0)));
-    // The process of the second dies: its counts stay, its gauges do not.
+    // The process of the second segment dies: its counts stay, its gauges do not.
     let dead = Mount { is_alive: false, ..two.mount() };
     desk.remount(&[one.mount(), dead]);
     let samples = desk.samples();
     assert_eq!((requests(&samples, X), of(&samples, "connections", X)), (Some(16.0), None));
-    // And is folded into a base.
+    // It is folded into a base.
     let (base, _) = counting(9, X, 6);
     desk.remount(&[one.mount(), Mount { is_alive: false, ..base.mount() }]);
     assert_eq!(requests(&desk.samples(), X), Some(16.0));
@@ -86,7 +86,7 @@ fn an_ended_series_is_exposed_once_more() {
     pen.add(ink, 1);
     pen.tombstone(0, ink);
     desk.refresh();
-    // Who hangs up has not seen it, nor has who asks for something else.
+    // A client that hangs up has not seen it, nor has one that requests other families.
     let mut cursor = desk.reader.cursor(Format::Text, false, None);
     desk.reader.next(&mut cursor);
     let mut elsewhere = desk.reader.cursor(Format::Text, false, Some(vec!["seconds".into()]));
@@ -179,7 +179,7 @@ fn the_newer_of_two_declarations_wins() {
     let samples = desk.samples();
     assert_eq!((requests(&samples, X), requests(&samples, Y)), (None, Some(1.5)));
     assert_eq!(desk.refresh().hidden_families, 1);
-    // When it goes, the older one is there again.
+    // When it goes, the older one appears again.
     desk.remount(&[pen.mount()]);
     let samples = desk.samples();
     assert_eq!((requests(&samples, X), requests(&samples, Y)), (Some(10.0), None));
@@ -210,7 +210,7 @@ fn a_histogram_in_the_middle_of_a_change_keeps_its_last_value() {
     pen.observe(ink, 0.5);
     let mut desk = Desk::new(&[pen.mount()]);
     let before = desk.scrape();
-    // Asleep between the bucket and the sum.
+    // The writer is suspended between the bucket and the sum.
     let cells = pen.cells(ink);
     cells[0].store(3, Relaxed);
     cells::add(&cells[3], 1);
@@ -251,7 +251,7 @@ fn idle_series_and_those_of_an_owner_are_found() {
     assert_eq!((owned.len(), owned[0].labels.as_slice()), (1, Y.as_bytes()));
     assert_eq!((owned[0].records[0].serial, owned[0].records[0].record), (1, busy.record));
     assert_eq!(desk.reader.with_labels(PROCESS, &["c".to_owned()], &[vec!["y".to_owned()]].into(), usize::MAX), []);
-    // What is leaving already is not found again.
+    // A record that is leaving already is not found again.
     let ended = owned[0].records[0];
     one.tombstone(ended.serial, busy);
     desk.refresh();

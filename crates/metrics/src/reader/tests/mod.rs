@@ -1,4 +1,4 @@
-//! What a reader makes of real segments, written here record by record so that every order of events can be had.
+//! Tests of a reader over real segments, written here record by record so that any order of events can be produced.
 
 mod damage;
 mod life;
@@ -156,7 +156,7 @@ impl Pen {
     }
 }
 
-/// A reader with what it reads.
+/// A reader with the segments that it reads.
 pub(super) struct Desk {
     pub(super) reader: Reader,
     pub(super) mounts: Mounts,
@@ -191,13 +191,13 @@ impl Desk {
         self.rest(&mut cursor)
     }
 
-    /// Refreshes, and gives the exposition in the text format.
+    /// Refreshes, and returns the exposition in the text format.
     pub(super) fn scrape(&mut self) -> String {
         self.refresh();
         String::from_utf8(self.bytes(Format::Text)).unwrap()
     }
 
-    /// Refreshes, and gives all samples.
+    /// Refreshes, and returns all samples.
     pub(super) fn samples(&mut self) -> BTreeMap<String, f64> {
         let text = self.scrape();
         samples(&text)
@@ -259,7 +259,7 @@ fn a_small_exposition() {
         seconds_count{a="1",b="x"} 1
     "#]]
     .assert_eq(&desk.scrape());
-    // One value gets wider, one stays as wide, and a series comes in between.
+    // One value gets wider, one keeps its width, and a series comes in between.
     pen.add(first, 1);
     pen.add(second, 1);
     let between = pen.series(requests, r#"a="1",b="y""#);

@@ -1,4 +1,4 @@
-//! Any order of events gives what a naive model gives.
+//! Property test: any order of events gives the same exposition as a naive model.
 
 use super::*;
 use proptest::prelude::*;
@@ -12,12 +12,12 @@ enum Event {
     Add(usize, usize, u64),
     Observe(usize, usize, bool),
     Tick(usize),
-    /// Takes the pen's segment away, or brings it (back).
+    /// Removes the pen's segment, or brings it (back).
     Toggle(usize),
     /// Folds a pen into a base, and gives it a new segment.
     Fold(usize),
     Scrape,
-    /// Begins or goes on with a slow scrape.
+    /// Begins or continues a slow scrape.
     Step,
 }
 
@@ -37,7 +37,7 @@ fn labels(index: usize) -> String {
     format!(r#"a="{}",b="{}""#, index % 7, index)
 }
 
-/// A segment with what is in it.
+/// A segment and its expected content.
 struct Part {
     pen: Pen,
     counters: BTreeMap<usize, Ink>,
@@ -126,7 +126,7 @@ fn run(events: Vec<Event>, chunk_lines: usize) {
                 match desk.reader.next(cursor) {
                     Some(piece) => text.extend_from_slice(piece.as_ref()),
                     None => {
-                        // Valid, whatever happened meanwhile.
+                        // The text is valid, whatever happened meanwhile.
                         samples(std::str::from_utf8(text).unwrap());
                         slow = None;
                     }
@@ -137,7 +137,7 @@ fn run(events: Vec<Event>, chunk_lines: usize) {
     }
 }
 
-/// The part as a base has it, through a reader's eyes.
+/// The part as it is in a base, as a reader sees it.
 fn fold(old: Part, serial: u64) -> Part {
     let mut desk = Desk::new(&[old.pen.mount()]);
     desk.refresh();

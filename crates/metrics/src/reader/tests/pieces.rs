@@ -1,4 +1,4 @@
-//! Expositions as they are handed out: in every format, deflated or not, to slow and to many.
+//! Expositions in every format, deflated or not, for slow clients and for many at a time.
 
 use super::*;
 use crate::encode;
@@ -26,7 +26,7 @@ fn many(count: usize) -> (Pen, Vec<Ink>, Vec<Ink>) {
     (pen, inks, slow)
 }
 
-/// What a reader that has kept nothing says.
+/// The exposition of a reader without a cache.
 fn anew(desk: &Desk, format: Format) -> Vec<u8> {
     let mut fresh = Desk::new(&desk.mounts.segments);
     fresh.refresh();
@@ -80,7 +80,7 @@ fn unchanged_chunks_are_the_same_bytes() {
         let mut cursor = desk.reader.cursor(Format::Text, true, None);
         let mut pieces = BTreeSet::new();
         while let Some(piece) = desk.reader.next(&mut cursor) {
-            // Kept until all have been handed out, so that no address is used twice.
+            // Held until all have been produced, so that no address is reused.
             pieces.insert((piece.as_ref().as_ptr() as usize, Arc::as_ptr(&piece.bytes) as usize));
             std::mem::forget(piece);
         }
@@ -91,7 +91,7 @@ fn unchanged_chunks_are_the_same_bytes() {
     scrape(&mut desk);
     pen.add(inks[0], 1);
     let after = scrape(&mut desk);
-    // New: gzip's header and trailer, and the chunk that has changed.
+    // Three new pieces: gzip's header and trailer, and the chunk that has changed.
     assert_eq!(after.difference(&before).count(), 3);
     assert!(after.len() > 10);
 }
@@ -137,7 +137,7 @@ fn a_scraper_whose_family_has_gone_gets_the_next() {
     let last = other.family(&family("z_total", Kind::Counter));
     other.series(last, "");
     let mut cursor = desk.reader.cursor(Format::Text, false, None);
-    // The gauge is first; then two pieces of the counters.
+    // The gauge comes first; then two pieces of the counters.
     let mut text = Vec::new();
     for _ in 0..4 {
         text.extend_from_slice(desk.reader.next(&mut cursor).unwrap().as_ref());

@@ -1,6 +1,7 @@
-//! A strict reader of both text formats, for tests that read thousands of expositions: too many to start Python for each.
+//! A strict parser of both text formats, for tests that read thousands of expositions: too many to start Python for
+//! each.
 //!
-//! It refuses everything that is not exactly what we promise: what other parsers would forgive too.
+//! It refuses everything that is not exactly what we promise, even where other parsers are lenient.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
@@ -12,19 +13,19 @@ use stillgate_metrics::encode::Format;
 /// Labels in the order of the line.
 pub type Labels = Vec<(String, String)>;
 
-/// One exposition, known to be whole and consistent.
+/// One exposition that is complete and consistent.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Exposition {
     /// Type by family, as declared.
     pub kinds: BTreeMap<String, String>,
-    /// Every line that is no comment, `_created` ones aside.
+    /// Every sample line but the `_created` ones.
     pub samples: BTreeMap<(String, Labels), f64>,
     /// When a series began, by the family's name and labels; OpenMetrics only.
     pub created: BTreeMap<(String, Labels), f64>,
 }
 
 impl Exposition {
-    /// Asks a collector that has been refreshed.
+    /// Reads from a collector that has been refreshed.
     #[track_caller]
     pub fn of(collector: &mut Collector, format: Format) -> Exposition {
         let text = read(collector, format, false);
@@ -40,7 +41,7 @@ impl Exposition {
         self.sum_where(name, |_| true)
     }
 
-    /// The sum over those whose labels are wanted.
+    /// The sum over the samples whose labels are wanted.
     pub fn sum_where(&self, name: &str, wanted: impl Fn(&Labels) -> bool) -> f64 {
         let all = self.samples.iter().filter(|((each, labels), _)| each == name && wanted(labels));
         all.map(|(_, value)| value).sum()
@@ -57,12 +58,12 @@ pub fn read(collector: &mut Collector, format: Format, gzip: bool) -> Vec<u8> {
     bytes
 }
 
-/// The value of a label; empty where there is none.
+/// The value of a label; empty if it is missing.
 pub fn label<'a>(labels: &'a Labels, name: &str) -> &'a str {
     labels.iter().find(|(each, _)| each == name).map_or("", |(_, value)| value)
 }
 
-/// Reads an exposition; what is wrong with it, if anything is.
+/// Parses an exposition; the error says what is wrong.
 pub fn parse(text: &str, openmetrics: bool) -> Result<Exposition, String> {
     let body = match openmetrics {
         true => text.strip_suffix("# EOF\n").ok_or("it does not end in # EOF")?,
@@ -115,13 +116,13 @@ impl Reading {
             None => (Labels::new(), rest),
         };
         let value = value.strip_prefix(' ').ok_or("no space before the value")?;
-        // An exemplar may follow; whether it is a good one others know better.
+        // An exemplar may follow; other tests check its content.
         let value = value.split_once(" # ").map_or(value, |(value, _)| value);
         let value: f64 = value.parse().map_err(|_| format!("{value:?} is no number"))?;
         self.sample(name, labels, value)
     }
 
-    /// Begins the next family, where it is another one.
+    /// Begins the next family, if it is another one.
     fn enter(&mut self, name: &str) -> Result<(), String> {
         if self.family != name {
             self.end_family()?;
@@ -158,7 +159,7 @@ impl Reading {
             let (_, bound) = labels.pop().filter(|(name, _)| name == "le").ok_or("le is not the last label")?;
             let bound: f64 = bound.parse().map_err(|_| "le is no number")?;
             self.buckets.entry(labels.clone()).or_default().push((bound, value));
-            // OpenMetrics wants 1.0 where the text format has 1.
+            // OpenMetrics writes 1.0 where the text format has 1.
             labels.push(("le".to_owned(), bound.to_string()));
         }
         match self.found.samples.insert((name.to_owned(), labels), value) {
@@ -180,7 +181,7 @@ impl Reading {
     }
 }
 
-/// What stands between the braces, and what follows them.
+/// The labels between the braces, and the rest of the line.
 fn labels(mut rest: &str) -> Result<(Labels, &str), String> {
     let (mut all, mut names) = (Labels::new(), BTreeSet::new());
     loop {

@@ -1,4 +1,4 @@
-//! Processes that a test starts of its own executable, and kills: who they are, and what they note of their counting.
+//! Processes that a test starts of its own executable, and kills: their identities, and their notes of counts.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use stillgate_metrics::{Family, Kind, Process};
 
-/// Where a started process works; it is none of the tests' own without it.
+/// The folder of a started process; without it, the test does nothing.
 const FOLDER: &str = "STILLGATE_TEST_FOLDER";
 /// The number of a started process.
 const NUMBER: &str = "STILLGATE_TEST_NUMBER";
@@ -18,14 +18,14 @@ pub fn task() -> Option<(PathBuf, u64)> {
     Some((folder, std::env::var(NUMBER).unwrap().parse().unwrap()))
 }
 
-/// Who the process with this id is.
+/// The identity of the process with this pid.
 pub fn identity(pid: u32) -> Process {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let start = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
     Process { pid, start }
 }
 
-/// A process that ends with what it was started for.
+/// A process that is killed when this value is dropped.
 pub struct Started(Child);
 
 impl Started {
@@ -44,22 +44,22 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // It has ended already where a test has failed.
+        // It has ended already if a test has failed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Whether the test that started this process is still there.
+/// Whether the test that started this process is still running.
 pub fn is_wanted(parent: u32) -> bool {
     std::os::unix::process::parent_id() == parent
 }
 
-/// How many a writer has begun to count, and how many it has certainly counted.
+/// The number of counts that a writer has begun, and the number that it has certainly finished.
 pub struct Notes(File);
 
 impl Notes {
-    /// Empty ones.
+    /// Creates empty notes.
     pub fn create(folder: &Path, number: u64) -> Notes {
         Notes(File::options().create(true).write(true).truncate(true).open(Notes::path(folder, number)).unwrap())
     }
@@ -70,7 +70,7 @@ impl Notes {
 
     pub fn read(folder: &Path, number: u64) -> (u64, u64) {
         let mut bytes = [0; 16];
-        // Not there yet: nothing has been counted.
+        // The file does not exist yet: nothing has been counted.
         let Ok(file) = File::open(Notes::path(folder, number)) else { return (0, 0) };
         let read = file.read_at(&mut bytes, 0).unwrap();
         let number =
