@@ -371,7 +371,7 @@ impl fmt::Display for PatternError {
             }
             Kind::TooManyParams => write!(f, "\"{text}\": at most {PARAMS_MAX} ':name' parameters"),
             Kind::Name { name } => {
-                write!(f, "\"{text}\": \"{name}\" is no name; a name is letters, digits and '_', as in \":id\"")
+                write!(f, "\"{text}\": \"{name}\" is not a name; a name is letters, digits and '_', as in \":id\"")
             }
             Kind::DuplicateName { name } => write!(f, "\"{text}\": the name \"{name}\" is given twice; rename one"),
             Kind::Query => write!(
@@ -462,8 +462,8 @@ mod tests {
             "\"/a/*/:b\": a parameter cannot follow a '*'; write '*' in its place, or ':name' for each segment",
         );
         check("/a/*//b", "\"/a/*//b\": never matches, since paths are normalised first; write \"/a/*/b\"");
-        check("/:", "\"/:\": \"\" is no name; a name is letters, digits and '_', as in \":id\"");
-        check("/:a-b", "\"/:a-b\": \"a-b\" is no name; a name is letters, digits and '_', as in \":id\"");
+        check("/:", "\"/:\": \"\" is not a name; a name is letters, digits and '_', as in \":id\"");
+        check("/:a-b", "\"/:a-b\": \"a-b\" is not a name; a name is letters, digits and '_', as in \":id\"");
         check("/:a/*a", "\"/:a/*a\": the name \"a\" is given twice; rename one");
         check("/a?b", "\"/a?b\": the query is not matched here; use vars, as in [\"arg_NAME\", \"==\", \"value\"]");
         check("/a//b", "\"/a//b\": never matches, since paths are normalised first; write \"/a/b\"");

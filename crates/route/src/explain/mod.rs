@@ -243,7 +243,7 @@ impl<'m> Teller<'m, '_, '_> {
         if spec.priority != first.priority {
             return format!("priority {} is above {}", first.priority, spec.priority);
         }
-        format!("{same}, \"{}\" stands first", first.id)
+        format!("{same}, \"{}\" comes first", first.id)
     }
 }
 

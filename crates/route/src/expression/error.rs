@@ -194,7 +194,7 @@ impl fmt::Display for ExpressionErrorKind {
             Self::TooDeep => write!(f, "more than {NESTING_MAX} parentheses are open here"),
             Self::TooManyPredicates => write!(f, "an expression has at most {PREDICATES_MAX} predicates"),
             Self::TooManyErrors => {
-                write!(f, "there are {ERRORS_MAX} errors before this; what comes from here on was not read")
+                write!(f, "there are {ERRORS_MAX} errors before this; the rest was not read")
             }
             Self::Expected { expected, found } => write!(f, "expected {expected}, found {found}"),
             Self::Foreign { found } => write!(f, "{found} is not in the expression language"),
@@ -202,7 +202,7 @@ impl fmt::Display for ExpressionErrorKind {
             Self::Unopened => f.write_str("this `)` closes nothing"),
             Self::EmptyParentheses => f.write_str("there is nothing in these parentheses"),
             Self::NothingToJoin { operator, behind } => {
-                write!(f, "there is no condition {} `{operator}`", if *behind { "behind" } else { "in front of" })
+                write!(f, "there is no condition {} `{operator}`", if *behind { "after" } else { "before" })
             }
             Self::Escape { found } => write!(f, "there is no escape {found}"),
             Self::Number { found, reason } => write!(f, "{found} is not a number: {reason}"),
@@ -212,7 +212,7 @@ impl fmt::Display for ExpressionErrorKind {
             Self::UnknownFunction { found } => write!(f, "there is no function {found}"),
             Self::Lower { field } => write!(f, "`lower` is for texts, but `{field}` is {}", type_of(field)),
             Self::OperatorType { operator, field } => {
-                write!(f, "`{operator}` does not go with `{field}`, which is {}", type_of(field))
+                write!(f, "`{operator}` cannot be used with `{field}`, which is {}", type_of(field))
             }
             Self::ValueType { expected: Expected::Network, found, .. } => {
                 write!(f, "expected {}, found {found}", Expected::Network)
@@ -238,7 +238,7 @@ impl fmt::Display for Expected {
             Expected::Network => "a network, such as `10.0.0.0/8`",
             Expected::JointOrEnd => "`&&`, `||` or the end",
             Expected::JointOrClosing => "`&&`, `||` or `)`",
-            Expected::Parenthesis => "`(` behind `!`",
+            Expected::Parenthesis => "`(` after `!`",
             Expected::Closing => "`)`",
         })
     }

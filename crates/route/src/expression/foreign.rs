@@ -174,7 +174,7 @@ pub(super) fn no_joint(text: &str, literal: Range<usize>, at: usize) -> Option<S
         return Some(format!("the text before it is {before}; a `\"` within a text is written `\\\"`"));
     }
     let hint = if ["#", "//", "/*", "--"].iter().any(|comment| rest.starts_with(comment)) {
-        "there are no comments"
+        "comments are not supported"
     } else if rest.starts_with(|c: char| c == '(' || c == '!' || c.is_ascii_alphabetic()) && !rest.starts_with("!=") {
         "write `&&` or `||` between two conditions"
     } else if operator(rest).is_some() || Operator::leading(rest).is_some() {
@@ -211,7 +211,7 @@ pub(super) fn function(name: &str, behind: &str) -> (Option<&'static str>, Strin
         "header" | "headers" => "write `http.headers.NAME == \"…\"`",
         "query" | "queries" | "arg" => "write `http.queries.NAME == \"…\"`",
         "clientip" | "cidr" | "ipmatch" => "write `net.src.ip in 10.0.0.0/8`",
-        "exists" | "present" | "defined" | "isset" => "write `FIELD ^= \"\"`, which holds where the field is there",
+        "exists" | "present" | "defined" | "isset" => "write `FIELD ^= \"\"`, which holds if the field is present",
         "all" | "every" => "leave it out: all values must pass unless `any(…)` is written",
         "upper" | "toupper" | "uppercase" => "write `lower(…)`, and the text in lower case",
         _ => "there are `lower(…)` and `any(…)`",
@@ -243,8 +243,8 @@ pub(super) fn field(name: &str, nearest: Option<String>) -> Option<String> {
         "server_port" | "port" => Some("net.dst.port"),
         "scheme" | "protocol" => Some("net.protocol"),
         "ssl_server_name" | "sni" => Some("tls.sni"),
-        "true" => return Some("`http.path ^= \"/\"` holds of every request".to_owned()),
-        "false" => return Some("`http.path == \"\"` holds of no request".to_owned()),
+        "true" => return Some("`http.path ^= \"/\"` holds for every request".to_owned()),
+        "false" => return Some("`http.path == \"\"` holds for no request".to_owned()),
         "any" | "lower" => return Some(format!("a function has parentheses: write `{plain}(…)`")),
         _ => None,
     };
@@ -261,7 +261,7 @@ pub(super) fn no_operator(left: &str, field: Option<&Field>, rest: &str) -> Opti
     let ends = rest.is_empty() || rest.starts_with([')', '&', '|']) || joint(rest).is_some();
     if ends {
         return match field?.kind() {
-            FieldKind::Text => Some(format!("`{left} ^= \"\"` holds where it is there")),
+            FieldKind::Text => Some(format!("`{left} ^= \"\"` holds if it is present")),
             FieldKind::Int => Some(format!("write `{left} == 443`, say")),
             FieldKind::Ip => Some(format!("write `{left} in 10.0.0.0/8`, say")),
         };
@@ -294,7 +294,7 @@ pub(super) fn no_value(rest: &str, expected: Expected, left: &str, operator: Ope
     let operator = operator.as_str();
     if rest.starts_with(['(', '[', '{']) {
         let joint = if matches!(operator, "!=" | "not in") { "&&" } else { "||" };
-        return Some(format!("there are no lists; write `({left} {operator} … {joint} {left} {operator} …)`"));
+        return Some(format!("lists are not supported; write `({left} {operator} … {joint} {left} {operator} …)`"));
     }
     if rest.is_empty() || rest.starts_with([')', '&', '|']) {
         return None;
@@ -345,7 +345,7 @@ impl Parser<'_> {
                 Operator::Equal if value.contains('/') && !value.starts_with('"') => Operator::In,
                 same => same,
             };
-            Some(format!("the field stands on the left: write `{field} {} {value}`", operator.as_str()))
+            Some(format!("the field must be on the left: write `{field} {} {value}`", operator.as_str()))
         };
         swapped().unwrap_or_else(|| match rest.starts_with('$') {
             true => "fields have no `$`: write `http.path`, `http.headers.x_beta`".to_owned(),

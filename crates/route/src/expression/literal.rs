@@ -222,7 +222,7 @@ fn integer(run: &str) -> Result<i64, NoNumber> {
         } else if digits.contains('_') && digits.chars().all(|c| c == '_' || c.is_ascii_digit()) {
             Some(format!("write `{sign}{}`", digits.replace('_', "")))
         } else if radix == 10 && digits.contains(|c: char| c.is_ascii_alphabetic()) {
-            Some("a text stands in double quotes".to_owned())
+            Some("texts are in double quotes".to_owned())
         } else if let Some((whole, _)) = digits.split_once('.') {
             return no("numbers are whole", Some(format!("write `{sign}{whole}`")));
         } else {
@@ -272,14 +272,14 @@ fn address(run: &str) -> Result<Value, NoNumber> {
             let ones = bits.parse::<Ipv4Addr>().map_or(24, |mask| mask.to_bits().leading_ones());
             return no("a network has the number of its bits", Some(format!("write `{host}/{ones}`")));
         }
-        _ => return no("the bits behind `/` are no number", None),
+        _ => return no("the bits after `/` are not a number", None),
     };
     let Ok(network) = IpNet::new(address, bits) else {
         return no(if address.is_ipv4() { "IPv4 has 32 bits" } else { "IPv6 has 128 bits" }, None);
     };
     if network.trunc() != network {
         let hint = format!("write `{}`, or `{address}/{}` for one address", network.trunc(), network.max_prefix_len());
-        return no("bits behind the prefix are set", Some(hint));
+        return no("bits after the prefix are set", Some(hint));
     }
     Ok(Value::Network(canonical(network)))
 }
@@ -288,7 +288,7 @@ fn no_ipv4(host: &str) -> Result<Value, NoNumber> {
     let no = |is_address, reason, hint: Option<String>| Err(NoNumber { is_address, reason, hint });
     let parts: Vec<&str> = host.split('.').collect();
     if !parts.iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit())) {
-        return no(true, "IPv4 is four numbers", Some("a text stands in double quotes".to_owned()));
+        return no(true, "IPv4 is four numbers", Some("texts are in double quotes".to_owned()));
     }
     if parts.len() == 2 {
         return no(false, "numbers are whole", Some(format!("write `{}`", parts[0])));

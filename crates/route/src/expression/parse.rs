@@ -127,7 +127,7 @@ impl Parser<'_> {
         let odd = self.cursor.peek().filter(|c| !is_blank(*c) && (c.is_whitespace() || is_invisible(*c)));
         let hint = match odd {
             Some(c) => Some(format!(
-                "the character U+{:04X}, which does not show, is no blank here: leave it out",
+                "the character U+{:04X}, which is invisible, is not a blank here: remove it",
                 u32::from(c)
             )),
             None => hint,
@@ -222,7 +222,7 @@ impl Parser<'_> {
                 None => "the end".to_owned(),
                 Some(_) => self.found().1,
             };
-            let hint = "`!` stands before parentheses only: write `!( … )`".to_owned();
+            let hint = "`!` is only allowed before parentheses: write `!( … )`".to_owned();
             self.report(begin..begin + 1, Kind::Expected { expected: Expected::Parenthesis, found }, Some(hint));
         }
         self.operand_behind_not()
@@ -262,13 +262,13 @@ impl Parser<'_> {
         let before = self.cursor.end_of_last();
         let behind = ["&&", "||"].into_iter().find(|joint| self.cursor.text()[..before].ends_with(joint));
         if let Some(operator) = ["&&", "||"].into_iter().find(|joint| self.cursor.sees(joint)) {
-            let hint = "leave it out, or write a condition before it".to_owned();
+            let hint = "remove it, or write a condition before it".to_owned();
             return self.lose(at..at + 2, Kind::NothingToJoin { operator, behind: false }, Some(hint));
         }
         if self.cursor.rest().is_empty() || self.cursor.sees(")") {
             return match behind {
                 Some(operator) => {
-                    let hint = "leave it out, or write a condition behind it".to_owned();
+                    let hint = "remove it, or write a condition after it".to_owned();
                     self.lose(before - 2..before, Kind::NothingToJoin { operator, behind: true }, Some(hint))
                 }
                 None if self.cursor.sees(")") => {
@@ -277,7 +277,7 @@ impl Parser<'_> {
                     Lost::Condition
                 }
                 None if before == 0 => {
-                    self.lose_rest(0..0, Kind::Empty, Some("`http.path ^= \"/\"` holds of every request".to_owned()))
+                    self.lose_rest(0..0, Kind::Empty, Some("`http.path ^= \"/\"` holds for every request".to_owned()))
                 }
                 // Nothing follows an opening parenthesis, which is reported at the end.
                 None => Lost::Condition,

@@ -188,7 +188,7 @@ impl Parser<'_> {
                 let whole = &self.cursor.text()[begin..self.cursor.at()];
                 let (reason, hint) = match name.starts_with("http.queries.") {
                     true => {
-                        ("names have no `-`", "a query argument with a `-` in its name cannot be asked for".to_owned())
+                        ("names have no `-`", "a query argument with a `-` in its name cannot be tested".to_owned())
                     }
                     false => {
                         let write = whole.to_ascii_lowercase().replace('-', "_");
@@ -205,17 +205,17 @@ impl Parser<'_> {
                 let whole = format!("{name}.{key}");
                 let hint = match key.chars().all(is_name) && Field::parse(&whole).is_ok() {
                     true => format!("write `{whole}`"),
-                    false => "the name, without brackets, follows behind a dot, as in `http.headers.x_beta`".to_owned(),
+                    false => "the name, without brackets, follows a dot, as in `http.headers.x_beta`".to_owned(),
                 };
                 let found = quoted(&self.cursor.text()[begin..self.cursor.at()]);
-                (Kind::FieldName { found, reason: "there are no brackets" }, hint)
+                (Kind::FieldName { found, reason: "brackets are not supported" }, hint)
             }
             (Some(c), _) if !c.is_ascii() && (!c.is_whitespace() || is_invisible(c)) && !foreign::is_quote(c) => {
                 self.cursor.take_while(|c| is_name(c) || !c.is_ascii() && !c.is_whitespace());
                 let found = quoted(&self.cursor.text()[begin..self.cursor.at()]);
                 let hint = match is_invisible(c) {
-                    true => format!("leave out the character U+{:04X}, which does not show", u32::from(c)),
-                    false => "headers and query arguments of other names cannot be asked for".to_owned(),
+                    true => format!("leave out the character U+{:04X}, which is invisible", u32::from(c)),
+                    false => "headers and query arguments with other names cannot be tested".to_owned(),
                 };
                 (Kind::FieldName { found, reason: "names are of ASCII letters, digits, `_` and dots" }, hint)
             }

@@ -208,7 +208,7 @@ impl fmt::Display for Finding {
                 write!(f, " all of them first ({reason})")
             }
             Kind::SameButOrder { by: (_, by), reason } => {
-                write!(f, "takes no request, since it asks for the same as route \"{by}\" ({reason})")
+                write!(f, "takes no request, since it matches the same requests as route \"{by}\" ({reason})")
             }
             Kind::AlternativeNever { at, reason } => {
                 write!(f, "the alternative")?;

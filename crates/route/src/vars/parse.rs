@@ -58,7 +58,7 @@ impl Expr {
         let condition = match value {
             Value::Array(items) if items.is_empty() => parser.joined("AND", &[]),
             Value::Array(items) if items[0].is_string() && logic(&items[0]).is_none() => {
-                parser.fail(format!("a single condition stands in brackets of its own; write [{value}]"))
+                parser.fail(format!("a single condition needs brackets of its own; write [{value}]"))
             }
             value => parser.condition(value),
         }?;
@@ -119,7 +119,7 @@ impl Parser {
             return self.predicate(value, items);
         };
         if items.len() < 3 {
-            return self.fail(format!("{first} joins at least two conditions; write them behind it"));
+            return self.fail(format!("{first} joins at least two conditions; write them after it"));
         }
         self.joined(operator, items)
     }
@@ -255,7 +255,7 @@ impl Parser {
             return self.fail(format!("expected a regex in quotes, not {value}"));
         };
         Pattern::ascii(pattern, any_case).or_else(|error| match &error {
-            RegexError::Syntax { reason, .. } => self.fail(format!("{pattern:?} is no regex: {reason}")),
+            RegexError::Syntax { reason, .. } => self.fail(format!("{pattern:?} is not a regex: {reason}")),
             RegexError::TooLong | RegexError::TooLarge => self.fail(error.to_string()),
         })
     }
@@ -346,10 +346,7 @@ mod tests {
             assert_eq!(error.to_string(), message);
         };
         check(r#""x""#, r#"expected a list; write a condition as ["arg_name", "==", "value"]"#);
-        check(
-            r#"["arg_a","==","1"]"#,
-            r#"a single condition stands in brackets of its own; write [["arg_a","==","1"]]"#,
-        );
+        check(r#"["arg_a","==","1"]"#, r#"a single condition needs brackets of its own; write [["arg_a","==","1"]]"#);
         check(r#"[[]]"#, r#"[0]: an empty list; write a condition as ["arg_name", "==", "value"]"#);
         check(r#"[["arg_a","1"]]"#, r#"[0]: no operator; write ["arg_a", "==", "1"]"#);
         check(
@@ -357,7 +354,7 @@ mod tests {
             r#"[0]: a condition is [variable, operator, value] or [variable, "!", operator, value]"#,
         );
         check(r#"[["arg_a","not","==","1"]]"#, r#"[0][1]: four items are [variable, "!", operator, value]"#);
-        check(r#"["OR",["arg_a","==","1"]]"#, r#""OR" joins at least two conditions; write them behind it"#);
+        check(r#"["OR",["arg_a","==","1"]]"#, r#""OR" joins at least two conditions; write them after it"#);
         check(
             r#"[["a","==","1"]]"#,
             r#"[0][0]: "a": unknown variable; write one of uri, document_uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME"#,
@@ -382,10 +379,10 @@ mod tests {
         check(r#"[["uri","in",["a",true]]]"#, r#"[0][2][1]: variables are text; write "true""#);
         check(r#"[["uri","has",1]]"#, r#"[0][2]: "has" compares text; write the element in quotes"#);
         check(r#"[["uri","~~",1]]"#, r#"[0][2]: expected a regex in quotes, not 1"#);
-        check(r#"[["uri","~~","(a"]]"#, r#"[0][2]: "(a" is no regex: unclosed group"#);
+        check(r#"[["uri","~~","(a"]]"#, r#"[0][2]: "(a" is not a regex: unclosed group"#);
         check(
             r#"[["uri","~~","(?=a)"]]"#,
-            r#"[0][2]: "(?=a)" is no regex: look-around, including look-ahead and look-behind, is not supported"#,
+            r#"[0][2]: "(?=a)" is not a regex: look-around, including look-ahead and look-behind, is not supported"#,
         );
         check(
             r#"[["uri","~~","(a{1000}){1000}"]]"#,

@@ -180,7 +180,7 @@ fn one_can_ask_about_a_route() {
         expect![[r#"
         route "orders" (shop.com, /orders/:id) takes the request
           id is "7"
-        route "shadowed" could take it, but comes later: of the same host, path and priority, "orders" stands first
+        route "shadowed" could take it, but comes later: of the same host, path and priority, "orders" comes first
     "#]],
     );
     check(

@@ -173,7 +173,7 @@ fn the_order_of_both_kinds_is_told() {
           id is "7"
         better placed, but ruled out:
           "high" (http.method == "PUT"): at 1:1, http.method == "PUT": http.method is "GET"
-        route "same" could take it, but comes later: of the same priority, "item" stands first
+        route "same" could take it, but comes later: of the same priority, "item" comes first
     "##]],
     );
     ask(

@@ -98,7 +98,7 @@ fn nothing_in_a_message_moves_the_cursor() {
             line 1, column 24: expected `&&`, `||` or the end, found `\u{202e}x`
                 http.path == "\u{202e}\u{0}\u{1b}[2J\u{7}" \u{202e}x
                                                            ^^^^^^^^^
-                hint: the character U+202E, which does not show, is no blank here: leave it out
+                hint: the character U+202E, which is invisible, is not a blank here: remove it
         "#]],
     );
     check_text(
@@ -116,7 +116,7 @@ fn nothing_in_a_message_moves_the_cursor() {
             line 1, column 1: `http.\u{200b}path` is not a field: names are of ASCII letters, digits, `_` and dots
                 http.\u{200b}path == "a"
                 ^^^^^^^^^^^^^^^^^
-                hint: leave out the character U+200B, which does not show
+                hint: leave out the character U+200B, which is invisible
         "#]],
     );
     check_text(
@@ -125,7 +125,7 @@ fn nothing_in_a_message_moves_the_cursor() {
             line 1, column 10: expected an operator, such as `==`, found `\u{a0}==`
                 http.path\u{a0}== "a"
                          ^^^^^^^^
-                hint: the character U+00A0, which does not show, is no blank here: leave it out
+                hint: the character U+00A0, which is invisible, is not a blank here: remove it
         "#]],
     );
     check_text(
