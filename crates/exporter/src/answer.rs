@@ -21,7 +21,7 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 /// The body of a response.
 pub(crate) type Payload = Either<Full<Bytes>, Stream>;
 
-/// Answers a request; the exposition's bytes come later, as they are asked for.
+/// Answers a request; the exposition's bytes are produced later, as the client takes them.
 pub(crate) async fn answer<B>(
     request: &Request<B>,
     source: &Arc<ExpositionSource>,

@@ -1,9 +1,9 @@
-//! Scrapes on connections that another thread of the process gives: a route of the gateway, or its admin address, leads to the
-//! metrics.
+//! Scrapes over connections from another thread of the process, for a route of the gateway, or its admin address, that
+//! serves the metrics.
 //!
-//! Such a connection carries one request. Its other end passes on what it reads as fast as a client takes it, so pieces are made
-//! no faster. The clients of a gateway may be anybody: scrapes on routes have a bound of their own, which leaves places to those
-//! who ask at the admin address or the exporter's, and each has a time to end in.
+//! Such a connection carries one request. Its other end forwards data as fast as the client takes it, so pieces are
+//! made no faster. The clients of a gateway may be anybody: scrapes on routes have a limit of their own, which reserves
+//! places for scrapes over the admin address or the exporter's, and each has a deadline.
 
 use crate::answer::answer_scrape;
 use crate::server::{BUFFER_BYTES_MAX, HEAD_TIMEOUT};
@@ -20,23 +20,23 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tracing::debug;
 
-/// Scrapes at once, by each entrance.
+/// Most concurrent scrapes of each entrance.
 const SCRAPES_MAX: usize = 16;
 
-/// How long one may take.
+/// Deadline of a scrape.
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The way that a scrape came.
+/// The entrance of a scrape.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Entrance {
     Routes,
     Admin,
 }
 
-/// Who answers them.
+/// Answers such scrapes.
 #[derive(Debug)]
 pub(crate) struct Beside {
-    /// By [`Entrance`].
+    /// Indexed by [`Entrance`].
     places: [Arc<Semaphore>; 2],
     /// Another process exposes more than this one knows of.
     pub(crate) is_closed: bool,
@@ -49,7 +49,7 @@ impl Default for Beside {
 }
 
 impl Beside {
-    /// Answers what is asked on a connection, or closes it.
+    /// Answers the request on a connection, or closes it.
     pub(crate) fn serve(&self, connection: UnixStream, entrance: Entrance, source: &Arc<ExpositionSource>) {
         let place = self.places[entrance as usize].clone().try_acquire_owned();
         let (false, Ok(place)) = (self.is_closed, place) else { return source.tally.refused() };

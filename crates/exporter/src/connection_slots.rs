@@ -155,10 +155,10 @@ mod tests {
             assert_eq!(take(&places, loopback, 300).len(), LOOPBACK_KEPT, "{loopback}");
         }
         drop(many);
-        assert_eq!(take(&places, "192.0.2.1", 1).len(), 0, "its share is taken still");
+        assert_eq!(take(&places, "192.0.2.1", 1).len(), 0, "its share is still taken");
         drop(one);
         assert_eq!(take(&places, "192.0.2.1", 300).len(), OF_SOURCE_MAX);
-        assert!(places.0.borrow().of_source.is_empty(), "nothing is left of those that have gone");
+        assert!(places.0.borrow().of_source.is_empty(), "no entries are left of closed connections");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! The running exporter, as its owner holds it: a thread, and the questions and orders it takes.
+//! The owner's handle of a running exporter: a thread, with the queries and orders that it accepts.
 //!
-//! Whoever drops it ends it; what is being sent may then still finish, within a bound.
+//! Dropping it ends the exporter; responses in progress may still finish, within a time limit.
 
 use crate::beside::{Beside, Entrance};
 use crate::server::{self, Connections};
@@ -25,19 +25,20 @@ use tokio::task;
 use tokio::time::{Instant, sleep_until};
 use tracing::error;
 
-/// Questions and orders that may wait.
+/// Most pending queries and orders.
 const COMMANDS_MAX: usize = 64;
 
-/// Tasks, each of which may take a slice of a scrape, after which it is seen who is to go on (see `turns`).
+/// Number of tasks, each of which may take a slice of a scrape, between two decisions about the thread that runs them
+/// (see `turns`).
 const TASKS_PER_LOOK: u32 = 4;
 
 /// How often the collector is tended.
 const TEND_EVERY: Duration = Duration::from_secs(1);
 
-/// And how soon again while there is more to do.
+/// Interval while there is more to do.
 const TEND_AGAIN: Duration = Duration::from_millis(20);
 
-/// What scrapes in flight have to finish in, once the exporter is to end.
+/// Time for scrapes in flight to finish when the exporter ends.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running exporter. Dropping it ends it without waiting.
@@ -53,13 +54,13 @@ pub struct Exporter {
 enum Command {
     Cardinality(oneshot::Sender<Vec<FamilyCardinality>>),
     Look(Look),
-    /// To be answered on.
+    /// Answer the request on this connection.
     Beside(UnixStream, Entrance),
-    /// The sender is dropped when it is done.
+    /// The sender is dropped when the order was carried out.
     Order(Order, oneshot::Sender<()>),
 }
 
-/// Reads what there is, and sends on what it has found.
+/// Reads the collector, and sends the result.
 struct Look(Box<dyn FnOnce(&Collector) + Send>);
 
 impl fmt::Debug for Look {
@@ -68,11 +69,11 @@ impl fmt::Debug for Look {
     }
 }
 
-/// Where an exporter is asked by one who does not own it, and does not keep it.
+/// A weak handle for reading the collector, which does not keep the exporter alive.
 #[derive(Debug, Clone)]
 pub struct Looker(mpsc::WeakSender<Command>);
 
-/// Where connections are given to an exporter by one who does not own it, and does not keep it.
+/// A weak handle for passing connections to the exporter, which does not keep it alive.
 #[derive(Debug, Clone)]
 pub struct SideDoor(mpsc::WeakSender<Command>, Entrance);
 
@@ -86,17 +87,17 @@ enum Order {
     StopServing,
 }
 
-/// Everything that can wake the exporter, beside its connections.
+/// Everything that can wake the exporter, besides its connections.
 enum Event {
     Command(Command),
     Tend,
-    /// The handle is gone.
+    /// The handle was dropped.
     Stop,
 }
 
 impl Exporter {
     /// Starts the thread, which exposes at `site`. Without a listener nothing is served before [`Exporter::serve`]; the
-    /// collector is tended all the same.
+    /// collector is tended nevertheless.
     pub fn spawn(listener: Option<std::net::TcpListener>, collector: Collector, site: Site) -> io::Result<Exporter> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().event_interval(TASKS_PER_LOOK).build()?;
@@ -117,19 +118,19 @@ impl Exporter {
         Ok(Exporter { commands, address, tally, thread })
     }
 
-    /// Where it has listened from the beginning.
+    /// The address of the initial listener.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// What it has done so far.
+    /// Counters of its work.
     pub fn counts(&self) -> Counts {
         self.tally.read()
     }
 
-    /// Asks how many series there are of what, largest first; `None`: the exporter has ended.
+    /// The number of series of each family, largest first; `None`: the exporter has ended.
     pub fn cardinality(&self) -> impl Future<Output = Option<Vec<FamilyCardinality>>> + Send + use<> {
-        // Weak, since the exporter ends with its last sender: a question that is never polled must not keep it.
+        // Weak, since the exporter ends with its last sender: a query that is never polled must not keep it alive.
         let commands = self.commands.downgrade();
         async move {
             let (answer, answered) = oneshot::channel();
@@ -138,33 +139,34 @@ impl Exporter {
         }
     }
 
-    /// For those who read the values themselves.
+    /// A handle for reading the values.
     pub fn looker(&self) -> Looker {
         Looker(self.commands.downgrade())
     }
 
-    /// For scrapes that come by the gateway's own routes.
+    /// A handle for scrapes on the gateway's own routes.
     pub fn side_door(&self) -> SideDoor {
         SideDoor(self.commands.downgrade(), Entrance::Routes)
     }
 
-    /// For scrapes that come by the admin address.
+    /// A handle for scrapes on the admin address.
     pub fn admin_door(&self) -> SideDoor {
         SideDoor(self.commands.downgrade(), Entrance::Admin)
     }
 
-    /// Has series with one of these values of a label, or of several together, exposed once more and then removed. The future of this and
-    /// other orders ends when the exporter has taken note; they are taken in the order in which they were first polled.
+    /// Ends series with one of these values of a label, or of several labels together: they are exposed once more and
+    /// then removed. The future of this and other orders completes when the exporter has recorded it; they are executed
+    /// in the order in which they were first polled.
     pub fn remove(&self, labels: Vec<String>, values: Vec<Vec<String>>) -> impl Future<Output = ()> + Send + use<> {
         self.order(Order::Remove { labels, values })
     }
 
-    /// Tells that these values, which may have been removed, are in use.
+    /// Cancels the removal of these values, which are in use (again).
     pub fn restore(&self, labels: Vec<String>, values: Vec<Vec<String>>) -> impl Future<Output = ()> + Send + use<> {
         self.order(Order::Restore { labels, values })
     }
 
-    /// Exposes elsewhere.
+    /// Changes the location of the exposition.
     pub fn set_site(&self, site: Site) -> impl Future<Output = ()> + Send + use<> {
         self.order(Order::SetSite(site))
     }
@@ -174,13 +176,13 @@ impl Exporter {
         self.order(Order::SetOptions(options))
     }
 
-    /// Answers scrapes from now on, on this listener too if there is one.
+    /// Starts to answer scrapes, on this listener too if there is one.
     pub fn serve(&self, listener: Option<std::net::TcpListener>) -> impl Future<Output = ()> + Send + use<> {
         self.order(Order::Serve(listener))
     }
 
-    /// Takes no more scrapes, so that another process can on the same socket: who connects waits for that, and who comes by the
-    /// side door is turned away. Those in flight are finished; everything else goes on.
+    /// Stops accepting scrapes, so that another process can on the same socket: new connections wait for that, and
+    /// scrapes by the side door are refused. Those in flight finish; everything else continues.
     pub fn stop_serving(&self) -> impl Future<Output = ()> + Send + use<> {
         self.order(Order::StopServing)
     }
@@ -188,23 +190,23 @@ impl Exporter {
     fn order(&self, order: Order) -> impl Future<Output = ()> + Send + use<> {
         let commands = self.commands.downgrade();
         async move {
-            // One that has ended needs no orders.
+            // An exporter that has ended needs no orders.
             let Some(commands) = commands.upgrade() else { return };
             let (done, is_done) = oneshot::channel();
-            // Where it ends meanwhile, the order is dropped.
+            // If it ends meanwhile, the order is dropped.
             let _ = commands.send(Command::Order(order, done)).await;
             drop(commands);
-            // An error is what says that it was done.
+            // The error is the signal that it is done.
             let _ = is_done.await;
         }
     }
 
-    /// Whether the thread has ended, which it does only when it is told to, or by a bug.
+    /// Whether the thread has ended, which happens only on request, or by a bug.
     pub fn has_ended(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Ends it and waits; scrapes in flight finish, within five seconds.
+    /// Ends the exporter and waits; scrapes in flight finish, within five seconds.
     pub fn stop(self) -> thread::Result<()> {
         drop(self.commands);
         self.thread.join()
@@ -215,7 +217,7 @@ impl Looker {
     /// Runs `look` on the exporter's thread, whose other work waits for it; `None`: the exporter has ended.
     pub async fn look<T: Send + 'static>(&self, look: impl FnOnce(&Collector) -> T + Send + 'static) -> Option<T> {
         let (answer, answered) = oneshot::channel();
-        // Whoever asked may have gone meanwhile.
+        // The caller may have gone meanwhile.
         let look = Look(Box::new(move |collector| drop(answer.send(look(collector)))));
         self.0.upgrade()?.send(Command::Look(look)).await.ok()?;
         answered.await.ok()
@@ -223,14 +225,14 @@ impl Looker {
 }
 
 impl SideDoor {
-    /// Has the one request answered that comes on a connection: it gets the exposition, whatever its path. False: it is not, now.
-    /// A connection that is closed without an answer is one for which there was no place. It never waits.
+    /// Passes on a connection, whose one request is answered with the exposition, whatever its path. False: that is not
+    /// possible now. If there is no place, the connection is closed without an answer. It never blocks.
     pub fn give(&self, connection: UnixStream) -> bool {
         self.0.upgrade().is_some_and(|commands| commands.try_send(Command::Beside(connection, self.1)).is_ok())
     }
 }
 
-/// The thread.
+/// Runs the thread.
 fn run(
     runtime: Runtime,
     listener: Option<TcpListener>,
@@ -245,7 +247,7 @@ fn run(
         end.send_replace(true);
     });
     turns::run(&runtime, source, &ended);
-    // There is nothing to wait for: no task of it blocks.
+    // No task of the runtime blocks, so there is nothing to wait for.
     runtime.shutdown_background();
 }
 
@@ -278,7 +280,7 @@ async fn control(listener: Option<TcpListener>, source: Arc<ExpositionSource>, m
     if let Some(serving) = serving
         && let Some(connections) = serving.end().await
     {
-        // Connections that have not ended then are closed with the runtime.
+        // Connections that have not ended by then are closed with the runtime.
         let _ = tokio::time::timeout(STOP_TIMEOUT, connections.ended()).await;
     }
 }
@@ -289,10 +291,10 @@ async fn handle(
     serving: &mut Option<Serving>,
     beside: &mut Beside,
 ) -> Result<(), Unavailable> {
-    // The sender that an order comes with is dropped behind it.
+    // The sender of an order is dropped after it was carried out.
     match command {
         Command::Cardinality(answer) => {
-            // Whoever asked may have gone meanwhile.
+            // The caller may have gone meanwhile.
             let _ = answer.send(source.cardinality().await?);
         }
         Command::Look(Look(look)) => source.look(look).await?,
@@ -321,7 +323,7 @@ async fn handle(
     Ok(())
 }
 
-/// What answers scrapes.
+/// The tasks that answer scrapes.
 struct Serving {
     stop: watch::Sender<bool>,
     accepting: task::JoinHandle<Connections>,
@@ -333,7 +335,7 @@ impl Serving {
         Serving { stop, accepting: tokio::spawn(server::serve(listener, source.clone(), stopping)) }
     }
 
-    /// Ends accepting; the connections there are finish what they are at. `None`: it has panicked.
+    /// Stops accepting; existing connections finish their work. `None`: it has panicked.
     async fn end(self) -> Option<Connections> {
         self.stop.send_replace(true);
         self.accepting.await.ok()

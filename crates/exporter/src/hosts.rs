@@ -1,8 +1,9 @@
-//! Names under which a server on loopback may be asked for: the guard against DNS rebinding.
+//! Accepted host names of a server on loopback: protects against DNS rebinding.
 //!
-//! A server that trusts loopback trusts every browser there, and so every page that such a browser shows. Pages of other origins
-//! cannot read its answers, unless their own host name is made to resolve to 127.0.0.1; but then the request's `Host` is that
-//! name. So a name has to be one that no stranger can own. Programs may send what they like and are not meant.
+//! A server that trusts loopback trusts every browser there, and so every page that such a browser shows. Pages of
+//! other origins cannot read its answers, unless their own host name is made to resolve to 127.0.0.1; but then the
+//! request's `Host` is that name. So only names are accepted that an attacker cannot own. Other programs can send any
+//! name and are not the target.
 
 use hyper::header::{HOST, HeaderMap};
 use hyper::http::uri::Authority;

@@ -1,10 +1,10 @@
 //! The HTTP side of the metrics: serves what a [`Collector`](stillgate_metrics::Collector) reads.
 //!
-//! Everything happens on one thread of low priority at a time, whatever the number of scrapers. A scrape is encoded when
-//! it is asked for, a piece at a time, and only as fast as its scraper takes it; scrapers share the pieces. What there is
-//! to expose, and in which form, is decided by `stillgate-metrics`.
+//! Everything happens on one thread of low priority at a time, whatever the number of scrapers. A scrape is encoded on
+//! request, a piece at a time, and only as fast as its scraper takes it; scrapers share the pieces. `stillgate-metrics`
+//! decides what is exposed, and in which form.
 //!
-//! How connections are accepted, and under which names a server on loopback is asked for, is the same for the admin API.
+//! The admin API uses the same code to accept connections, and to check host names on loopback.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]

@@ -31,7 +31,7 @@ const CONNECTION_END_TIMEOUT: Duration = Duration::from_secs(60);
 /// A connection that is to end gets so long for its first request.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A scraper that takes nothing for so long is gone.
+/// A scraper that reads nothing for so long is gone.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes waiting to be sent on a connection, besides one piece; also the longest head of a request.

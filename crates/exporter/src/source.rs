@@ -70,9 +70,12 @@ impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Unavailable::Collect(error) => error.fmt(f),
-            Unavailable::Busy => write!(f, "{SCRAPES_MAX} scrapes are being answered; come again in a second"),
+            Unavailable::Busy => write!(f, "{SCRAPES_MAX} scrapes are being answered; try again in a second"),
             Unavailable::Broken => {
-                write!(f, "the exporter met a bug and its numbers may be wrong; restart it, and report what it logged")
+                write!(
+                    f,
+                    "the exporter has failed and its numbers may be wrong; restart it, and report the error in its log"
+                )
             }
         }
     }

@@ -1,11 +1,11 @@
-//! Which thread runs the exporter: a niced one while there is nothing much to do, for work one that takes no core from
-//! anybody, and again the niced one where that starves.
+//! Chooses the thread that runs the exporter: a niced one while there is little to do, an idle-priority one for work,
+//! and again the niced one if that starves.
 //!
-//! A thread of the idle policy gives its core up at once when a worker wakes; a niced one keeps it until its time slice
+//! A thread of the idle policy yields its core at once when a worker wakes; a niced one keeps it until its time slice
 //! is over, milliseconds in which a request waits. But on a machine whose cores are all busy the idle one gets a few
-//! milliseconds in some seconds, and a scrape of a million series would outlast Prometheus' timeout of 10 s. So work is
-//! offered to the idle thread; if it is not there within some milliseconds, no core is free, and the niced one does it,
-//! with some 5 to 10% of a core. Requests queue for longer than a time slice on such a machine in any case.
+//! milliseconds in some seconds, and a scrape of a million series would exceed Prometheus' timeout of 10 s. So work is
+//! offered to the idle thread; if it does not take it within some milliseconds, no core is free, and the niced one does
+//! it, with some 5 to 10% of a core. Requests queue for longer than a time slice on such a machine in any case.
 //!
 //! ```text
 //!  niced   rests in epoll ── work ─▶ offers ─┬─ taken in time ─▶ waits ────────────▶ rests …
@@ -13,9 +13,9 @@
 //!  idle                                        takes ─▶ works for one stint ─▶ gives back
 //! ```
 //!
-//! There are two threads because one cannot change back: leaving the idle policy needs a privilege (sched(7)) that a
-//! gateway does not have. They never run at the same time. The niced one is who waits, since tasks can only be given away
-//! by a thread that has a core.
+//! Two threads are needed because one cannot change back: leaving the idle policy needs a privilege (sched(7)) that a
+//! gateway does not have. They never run at the same time. The niced one waits, since only a thread that has a core can
+//! give tasks away.
 
 use crate::source::ExpositionSource;
 use rustix::time::{ClockId, clock_gettime};

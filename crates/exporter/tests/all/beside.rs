@@ -1,4 +1,4 @@
-//! Scrapes on connections that another thread of the process gives.
+//! Scrapes over connections from another thread of the process.
 
 use crate::running::Running;
 use std::io::{ErrorKind, Read, Write};
@@ -6,10 +6,10 @@ use std::os::unix::net::UnixStream;
 use stillgate_exporter::SideDoor;
 use stillgate_testkit::{ACCEPT_TEXT, eventually, scrape};
 
-/// Scrapes at once that come by the side door.
+/// Most concurrent scrapes by the side door.
 const SCRAPES_MAX: usize = 16;
 
-/// A connection on which the exposition was asked for, with these lines in the head.
+/// A connection that requests the exposition, with these lines in the head.
 fn ask(door: &SideDoor, target: &str, lines: &str) -> UnixStream {
     let (mut ours, exporters) = UnixStream::pair().unwrap();
     write!(ours, "GET {target} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n").unwrap();

@@ -61,7 +61,7 @@ fn stopping_lets_scrapes_finish() {
     eventually("new connections to be refused", || TcpStream::connect(addr).is_err());
     let is_finished = stopping.is_finished();
     let scraped = thread::spawn(move || slow.finish()).join();
-    // Unless nobody came to do anything for so long that it was given up.
+    // Unless it did nothing for so long that it was given up.
     let is_late = began.elapsed() > STOP_TIMEOUT;
     assert!(is_late || !is_finished && scraped.is_ok_and(|scraped| scraped.body == whole.body));
     stopping.join().unwrap().unwrap();
@@ -87,7 +87,7 @@ fn one_socket_is_served_by_one_after_the_other() {
     let mut kept = kept.into_connection();
     let mut slow = SlowScrape::start(addr, "/metrics", ACCEPT_TEXT, false);
     assert!(slow.take_byte());
-    // Whichever of both accepts it.
+    // Either of the two may accept it.
     let mut silent = Client::connect(addr);
     let began = Instant::now();
     wait(running.exporter.stop_serving());

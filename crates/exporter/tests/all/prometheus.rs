@@ -1,4 +1,4 @@
-//! A real Prometheus server scrapes each format, and what it answers is what was counted.
+//! A real Prometheus server scrapes each format, and its answers equal the counts.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use stillgate_metrics::{
 };
 use stillgate_testkit::{Prometheus, PrometheusSetup, ScrapeFormat};
 
-/// Hostile, and what a query calls it by.
+/// A hostile label value, in the form that queries use.
 const ROUTE: &str = "a\"b\\c\nd {} # 🧀";
 const QUOTED_ROUTE: &str = "a\\\"b\\\\c\\nd {} # 🧀";
 
-/// Everything there is to count with, and an exporter for it.
+/// Metrics of all types, and an exporter for them.
 struct Counted {
     exporter: Exporter,
     writers: [Writer; 2],

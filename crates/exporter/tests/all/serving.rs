@@ -1,4 +1,4 @@
-//! Responses for all kinds of scrapers: obedient ones, slow ones, many, hostile ones.
+//! Responses for all kinds of scrapers: normal ones, slow ones, many, hostile ones.
 
 use crate::running::{Running, small};
 use std::net::TcpStream;
@@ -138,7 +138,7 @@ fn hostile_requests_harm_only_themselves() {
     let mut half = Connection::new(TcpStream::connect(running.addr()).unwrap());
     half.send("GET /metr");
     assert_eq!(scrape(running.addr(), "/metrics", ACCEPT_TEXT, false).status, 200);
-    // Nobody holds a connection without asking for anything.
+    // A client cannot hold a connection without sending a request.
     Connection::new(silent).expect_close();
     half.expect_close();
 }

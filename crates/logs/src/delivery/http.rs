@@ -83,7 +83,7 @@ impl Client {
         let request = request(to, &to.urls[url], Method::GET, &question.target, Vec::new(), Bytes::new())?;
         let answer = self.exchange(to, url, request).await?;
         if answer.status != 200 {
-            return Err(format!("asked for its version it answers with the status {}", answer.status));
+            return Err(format!("the request for its version got the status {}", answer.status));
         }
         let fields = (question.learn)(&answer.body)?;
         self.learned.lock().unwrap_or_else(PoisonError::into_inner).push((url, fields.clone()));

@@ -12,7 +12,7 @@ use tokio_rustls::client::TlsStream;
 /// Begins TLS on a connection.
 pub(crate) async fn begin(stream: TcpStream, name: &str, verifies: bool) -> Result<TlsStream<TcpStream>, String> {
     let connector = TlsConnector::from(config(verifies)?);
-    let name = ServerName::try_from(name.to_owned()).map_err(|_| format!("{name:?} is no server's name"))?;
+    let name = ServerName::try_from(name.to_owned()).map_err(|_| format!("{name:?} is not a server name"))?;
     let begun = connector.connect(name, stream).await;
     begun.map_err(|error| format!("TLS: {}", handshake_failure(&error, Peer::Service)))
 }

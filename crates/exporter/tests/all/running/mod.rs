@@ -1,4 +1,4 @@
-//! An exporter over a registry with some series, as a gateway has it.
+//! An exporter over a registry with some series, like that of a gateway.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 use std::net::{SocketAddr, TcpListener};
@@ -16,7 +16,7 @@ pub mod small {
     pub const LINES: usize = 3 + 2;
 }
 
-/// All of it.
+/// The exporter with its registry.
 pub struct Running {
     /// The exporter under test.
     pub exporter: Exporter,
@@ -27,22 +27,22 @@ pub struct Running {
 }
 
 impl Running {
-    /// With so many counters `requests_total{n="…"}`, each 1, and a histogram `sizes` with one observation.
+    /// Starts it with so many counters `requests_total{n="…"}`, each 1, and a histogram `sizes` with one observation.
     pub fn start(series: usize) -> Running {
         Running::of(registry(None), series, 0)
     }
 
-    /// With an exposition of 3 MB, which is more than any buffers on the way hold.
+    /// Starts it with an exposition of 3 MB, which is more than all buffers on the way hold.
     pub fn large() -> Running {
         Running::of(registry(None), 10_000, 280)
     }
 
-    /// As [`Running::start`], with a registry that is there already.
+    /// Like [`Running::start`], with an existing registry.
     pub fn of(registry: Arc<Registry>, series: usize, digits: usize) -> Running {
         Running::on(TcpListener::bind("127.0.0.1:0").unwrap(), registry, series, digits)
     }
 
-    /// As [`Running::of`], on this socket.
+    /// Like [`Running::of`], on this socket.
     pub fn on(listener: TcpListener, registry: Arc<Registry>, series: usize, digits: usize) -> Running {
         let requests = registry.declare(family("requests_total", &["n"], Kind::Counter)).unwrap();
         let buckets = Buckets { classic: vec![1.0, 10.0], native: None };
@@ -57,7 +57,7 @@ impl Running {
         running
     }
 
-    /// Where the exporter listens.
+    /// The exporter's address.
     pub fn addr(&self) -> SocketAddr {
         self.exporter.address().unwrap()
     }
@@ -80,7 +80,7 @@ pub fn registry(shared: Option<PathBuf>) -> Arc<Registry> {
     let options = Options {
         memory_bytes: 512 << 20,
         series_per_family: 1_000_000,
-        // Enough for all series of a test, which come quicker than any memory is made ready.
+        // Enough for all series of a test, which come faster than memory is prepared.
         ahead_bytes: 64 << 20,
         shared,
         ..Options::new(Process { pid: std::process::id(), start: 1 }, now_ms(), 7)
