@@ -3,13 +3,12 @@
 //! Settings are tiny and the planted differences huge, because the machine of the tests is busy: a late generator voids
 //! nothing here.
 
-use crate::processes::attempt;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
-use stillgate_testkit::with_longer_times;
+use stillgate_testkit::{attempt, with_longer_times};
 
 const LAB: &str = env!("CARGO_BIN_EXE_stillgate-lab");
 

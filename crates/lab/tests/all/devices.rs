@@ -1,13 +1,13 @@
 //! Mock devices against the gateway of this workspace: few and short, but with all guarantees checked.
 
-use crate::processes::{RUN_PATIENCE, attempt, lab, run};
+use crate::processes::{RUN_PATIENCE, lab, run};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
-use stillgate_testkit::{Gateway, Process, Redis, ReservedPort, Setup, eventually_within, scrape};
+use stillgate_testkit::{Gateway, Process, Redis, ReservedPort, Setup, attempt, eventually_within, scrape};
 use tempfile::TempDir;
 
 /// The gateway, built unless it is there: it is where test programs are.

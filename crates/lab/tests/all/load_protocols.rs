@@ -1,6 +1,6 @@
 //! `stillgate-lab load` over TLS and HTTP/2: against nginx, and against misbehaving targets.
 
-use crate::processes::{Ended, Loading, attempt, load, load_json, load_json_or_void, number, run};
+use crate::processes::{Ended, Loading, load, load_json, load_json_or_void, number, run};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::fs;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 use stillgate_testkit::http2::{END_STREAM, Frame, Http2, code, kind};
-use stillgate_testkit::{Nginx, ReservedPort};
+use stillgate_testkit::{Nginx, ReservedPort, attempt};
 use tempfile::TempDir;
 
 /// On a busy machine every run is late; the tests are not about the machine.

@@ -1,9 +1,10 @@
 //! Invalid uses of `stillgate-lab load`, and their messages.
 
 use crate::processes;
-use crate::processes::{Loading, Responder, attempt, load, number};
+use crate::processes::{Loading, Responder, load, number};
 use std::net::TcpListener;
 use std::process::Stdio;
+use stillgate_testkit::attempt;
 use tempfile::TempDir;
 
 /// Wrong usage, or an impossible run: exit code 2, nothing on standard output, one message with these words.

@@ -1,7 +1,7 @@
 //! Output of `stillgate-lab load`: table, JSON, log, exit codes.
 
-use crate::processes::{Loading, RUN_PATIENCE, Responder, attempt, load, load_json, load_json_or_void, number, run};
-use stillgate_testkit::eventually_within;
+use crate::processes::{Loading, RUN_PATIENCE, Responder, load, load_json, load_json_or_void, number, run};
+use stillgate_testkit::{attempt, eventually_within};
 use tempfile::TempDir;
 
 /// On a busy machine every run is late; the tests are not about the machine.

@@ -4,14 +4,14 @@
 //! The machine of a test is busy. Predictions are therefore computed from observations: how long the target actually
 //! stood still, and which delays the responder actually drew.
 
-use crate::processes::{Loading, Responder, attempt, keeps_time, load_json, number};
+use crate::processes::{Loading, Responder, load_json, number};
 use base64::Engine as _;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::time::{Duration, Instant};
-use stillgate_testkit::Process;
+use stillgate_testkit::{Process, attempt, keeps_time};
 
 /// How long a process is stopped.
 const STOP: Duration = Duration::from_millis(500);

@@ -1,10 +1,9 @@
 //! `stillgate-lab measure` as `bisect` and `nightly` run it.
 
-use crate::processes::{attempt, keeps_time};
 use std::fs;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
-use stillgate_testkit::require_tool;
+use stillgate_testkit::{attempt, keeps_time, require_tool};
 
 const LAB: &str = env!("CARGO_BIN_EXE_stillgate-lab");
 
@@ -26,7 +25,7 @@ fn number(words: &[&str]) -> f64 {
             return String::from_utf8_lossy(&output.stdout).trim().parse().unwrap();
         }
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        if stderr.contains("too long for a closed loop") {
+        if stderr.contains("too long for a closed loop") || stderr.contains("no request was answered") {
             time = if time == "200ms" { "1s" } else { "5s" };
             continue;
         }

@@ -69,7 +69,7 @@ fn cpu_time_is_sampled() {
     require_tool("perf", "linux-perf");
     let folder = tempfile::tempdir().expect("a folder");
     let (program, file) = (planted(folder.path()), folder.path().join("c.pb.gz"));
-    let done = lab(&["--hz", "1999", "-o", text(&file), text(&program), "1000000"]);
+    let done = lab(&["--hz", "1999", "-o", text(&file), text(&program), "3000000"]);
     assert!(done.status.success(), "{done:?}");
     let profile = read(&file);
     assert!(profile.total(0) > 500, "{} samples", profile.total(0));

@@ -1,17 +1,17 @@
 //! The tail experiment as its users run it: small, with a bare responder in place of the gateway.
 
-use crate::processes::{RUN_PATIENCE, attempt, lab, run};
+use crate::processes::{RUN_PATIENCE, lab, run};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
-use stillgate_testkit::{Process, eventually_within, require_tool, with_longer_times};
+use stillgate_testkit::{Process, attempt, eventually_within, require_tool, with_longer_times};
 use tempfile::TempDir;
 
 /// Small enough for a test; it allows no conclusions.
 const SMALL: [&str; 10] =
-    ["--rate", "200", "--connections", "4", "--block", "300ms", "--scrape-every", "300ms", "--seed", "11"];
+    ["--rate", "200", "--connections", "4", "--block", "1s", "--scrape-every", "300ms", "--seed", "11"];
 
 /// The arguments of a small experiment whose result goes to `json`.
 fn small(json: &Path, pairs: &str) -> Vec<String> {

@@ -165,31 +165,6 @@ impl Loading {
     }
 }
 
-/// How often a comparison of times may fail before it counts as wrong. A machine that stands still for a moment cannot
-/// be distinguished from the process that the test has stopped; a wrong measurement fails every time.
-const ATTEMPTS: usize = 3;
-
-/// Runs a comparison of times, again if the machine may have been in the way.
-pub(crate) fn attempt(check: impl Fn()) {
-    for _ in 1..ATTEMPTS {
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(&check)).is_ok() {
-            return;
-        }
-    }
-    check();
-}
-
-/// Whether the machine wakes a sleeper in time now. If not, it is too busy for these tests: they then check what such a
-/// machine cannot change, and not how fast it is.
-pub(crate) fn keeps_time() -> bool {
-    const NAP: Duration = Duration::from_millis(5);
-    (0..40).all(|_| {
-        let since = Instant::now();
-        std::thread::sleep(NAP);
-        since.elapsed() < 2 * NAP
-    })
-}
-
 /// A number of a result.
 pub(crate) fn number(result: &Value, path: &[&str]) -> f64 {
     let value = path.iter().fold(result, |value, key| &value[*key]);

@@ -1,7 +1,7 @@
 //! Compares latencies with the server's behaviour.
 
 use crate::engine::server::{ok, serve};
-use crate::engine::{MS, attempt, even, load, millis, outcome};
+use crate::engine::{MS, even, load, millis, outcome};
 use hdrhistogram::Histogram;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use stillgate_load::plan::DURATION_UNBOUNDED;
 use stillgate_load::{Load, Pace};
+use stillgate_testkit::attempt;
 
 #[test]
 fn a_stall_counts_for_all_that_had_to_wait() {

@@ -58,20 +58,6 @@ fn outcome(load: &Load) -> Outcome {
     run(load, &AtomicBool::new(false), &mut |_| {}).unwrap()
 }
 
-/// How often a comparison of times may fail before it counts as wrong. A machine that stops for a moment by itself
-/// cannot be distinguished from a stop by the test; wrong measurements fail every time.
-const ATTEMPTS: usize = 3;
-
-/// Runs a comparison of times, again if the machine may have interfered.
-fn attempt(check: impl Fn()) {
-    for _ in 1..ATTEMPTS {
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(&check)).is_ok() {
-            return;
-        }
-    }
-    check();
-}
-
 fn errors(outcome: &Outcome, kind: ErrorKind) -> u64 {
     outcome.errors.counts[kind as usize]
 }

@@ -1,12 +1,13 @@
 //! The number of requests, their rate and the number of connections are as planned.
 
 use crate::engine::server::{ok, serve};
-use crate::engine::{attempt, even, load, millis, outcome};
+use crate::engine::{even, load, millis, outcome};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 use stillgate_load::{Arrivals, Load, Pace, Schedule, Void, run};
+use stillgate_testkit::attempt;
 
 #[test]
 fn every_request_of_a_schedule_is_counted() {
