@@ -23,7 +23,7 @@ struct Rooms {
 const CRATES: &[Rooms] = &[
     Rooms {
         folder: "gateway",
-        order: &["commands", "control", "devices", "admin", "live", "health", "configuration", "upgrade", "metering"],
+        order: &["commands", "control", "devices", "admin", "configuration", "upgrade"],
         upward: &[],
     },
     Rooms {

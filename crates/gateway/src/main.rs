@@ -7,9 +7,6 @@ mod commands;
 mod configuration;
 mod control;
 mod devices;
-mod health;
-mod live;
-mod metering;
 mod upgrade;
 
 use commands::cli::{Cli, Command, LuaCommand, StoreCommand};

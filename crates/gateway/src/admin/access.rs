@@ -1,12 +1,12 @@
 //! Who may use the admin address, and the device API, as the `gateway:` section says it.
 
-use crate::metering::process_stats;
 use ipnet::IpNet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use stillgate_admin::{Access, AdminKey, Role, loopback};
 use stillgate_config::{Gateway, Role as Written, SHORT_KEY_NAME};
 use stillgate_exporter::Hosts;
+use stillgate_measures::process_stats;
 use stillgate_plugin::Secret;
 
 /// As the `gateway:` section has it.

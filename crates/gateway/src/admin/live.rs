@@ -3,7 +3,6 @@
 //! With `route=ID` each second has that route's own figures as `route`, too. A stream ends after some minutes and the browser
 //! opens another one, so that a key that was taken away does not watch for ever.
 
-use crate::live::Live;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
@@ -14,6 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use stillgate_live::Live;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 

@@ -3,11 +3,11 @@
 //! It is put together from three sides: the Plan says which endpoints there are, the checks what they have found, and
 //! each worker whom it has set aside and how busy its nodes are.
 
-use crate::health::{Outcome, Record};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use stillgate_health::{Outcome, Record};
 use stillgate_proxy::access_log::rfc3339;
 use stillgate_proxy::{Plan, UpstreamOverview};
 use stillgate_upstream::{Circuit, Endpoint, EndpointStatus};
@@ -185,9 +185,9 @@ impl ActiveChecks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::health::Last;
     use expect_test::expect;
     use std::time::Duration;
+    use stillgate_health::Last;
 
     fn overview(endpoint: &Endpoint, circuit: Circuit, active: u32) -> Option<Vec<UpstreamOverview>> {
         let failures = u32::from(circuit != Circuit::Closed);

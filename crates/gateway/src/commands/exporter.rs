@@ -5,8 +5,6 @@
 
 use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Exporter as Arguments};
 use crate::control::signals::Ending;
-use crate::metering::logging::{LevelError, Logging};
-use crate::metering::process_stats;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -14,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use stillgate_config::{Log, LogFormat};
 use stillgate_exporter::{Exporter, Hosts, Site};
+use stillgate_measures::logging::{LevelError, Logging};
+use stillgate_measures::process_stats;
 use stillgate_metrics::encode;
 use stillgate_metrics::reader::ReaderOptions;
 use stillgate_metrics::{Collector, CollectorOptions};

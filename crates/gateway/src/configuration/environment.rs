@@ -4,7 +4,6 @@
 //! `run` would end with it. What only this user may not do is a warning, since the service is often run by another.
 
 use super::kept;
-use crate::metering::metrics;
 use crate::upgrade::PidFile;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
@@ -15,6 +14,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use stillgate_config::{Config, LogDestination, Severity, SourceKind, Transport, listener_paths};
+use stillgate_measures::metrics;
 use stillgate_tls::Problem;
 
 /// Ports below this are the system's, unless `net.ipv4.ip_unprivileged_port_start` says otherwise.

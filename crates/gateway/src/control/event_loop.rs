@@ -18,17 +18,17 @@ use crate::configuration::reload::{Reloader, Step};
 use crate::configuration::secrets;
 use crate::configuration::watch::FileWatch;
 use crate::devices::DeviceThread;
-use crate::health::{Change, Checker};
-use crate::metering::access_log_writer::AccessLogWriter;
-use crate::metering::limits::LimitsReader;
-use crate::metering::own_metrics::{DirectoryFacts, Facts};
 use crate::upgrade::{self, PidFile, Predecessor};
 use datastore::Datastore;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_acme::Renewals;
+use stillgate_health::{Change, Checker};
 use stillgate_logs::Logs;
+use stillgate_measures::access_log_writer::AccessLogWriter;
+use stillgate_measures::limits::LimitsReader;
+use stillgate_measures::own_metrics::{DirectoryFacts, Facts};
 use stillgate_plugin::outbox::Counts;
 use stillgate_proxy::access_log::rfc3339;
 use stillgate_proxy::{Commander, Counters, Fleet, Inquiry, StartError, Tally};
@@ -145,7 +145,7 @@ impl Control {
         (access_log, logs): (Option<AccessLogWriter>, Logs),
         (predecessor, pid_file): (Predecessor, Option<PidFile>),
     ) -> Control {
-        let mut checker = Checker::new();
+        let mut checker = Checker::default();
         checker.follow(&reloader.served().plan);
         let mut certificates = Renewals::start(reloader.plans().clone());
         let served = reloader.candidate();

@@ -24,12 +24,6 @@ use crate::configuration::sources::{Given, Refused, Source};
 use crate::configuration::tls_material;
 use crate::configuration::watch::{FileWatch, Stamp};
 use crate::devices::{self, DeviceThread, Starting};
-use crate::live::Live;
-use crate::metering::access_log_writer::{AccessLogWriter, OpenError};
-use crate::metering::logging::{LevelError, Logging};
-use crate::metering::metrics::{Metering, MeteringError, Prepared, wanted};
-use crate::metering::own_metrics::{Facts, LimitFacts, ReloadTimes};
-use crate::metering::process_stats;
 use crate::upgrade::{
     AdminSocket, DeviceSocket, Following, Former, Launcher, PeerOffer, PidFile, Predecessor, Program, Takeover,
     tell_supervisor,
@@ -44,7 +38,13 @@ use stillgate_admin::{Access, Guard};
 use stillgate_cluster::registry::FormerDirectory;
 use stillgate_config::{Config, Errors, Gateway, Loaded, SourceKind, Transport};
 use stillgate_limits::Limits;
+use stillgate_live::Live;
 use stillgate_logs::Logs;
+use stillgate_measures::access_log_writer::{AccessLogWriter, OpenError};
+use stillgate_measures::logging::{LevelError, Logging};
+use stillgate_measures::metrics::{Metering, MeteringError, Prepared, wanted};
+use stillgate_measures::own_metrics::{Facts, LimitFacts, ReloadTimes};
+use stillgate_measures::process_stats;
 use stillgate_plugin::{Outbox, Process};
 use stillgate_profiler::heap;
 use stillgate_profiler::threads::Registration;

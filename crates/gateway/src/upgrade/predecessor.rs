@@ -2,7 +2,6 @@
 
 use super::launcher::{Launcher, Offer, Order, Progress, VERDICT_TIMEOUT};
 use super::messages::{Message, Part, VERSION, in_parts};
-use crate::metering::metrics::Metering;
 use std::collections::HashSet;
 use std::future::pending;
 use std::io;
@@ -14,6 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use stillgate_cluster::Watch;
 use stillgate_cluster::registry::FormerDirectory;
 use stillgate_config::ListenPlace;
+use stillgate_measures::metrics::Metering;
 use stillgate_proxy::handover::{OUTBOX, Parcel, Successor, digest};
 use stillgate_proxy::{Fleet, PlanCell};
 use tokio::sync::{mpsc, oneshot};

@@ -3,7 +3,6 @@
 use super::VARIABLE;
 use super::channel::{Channel, Datagram};
 use super::messages::{Message, Part, VERSION, in_parts};
-use crate::metering::metrics::Handover;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io;
@@ -14,6 +13,7 @@ use std::time::Duration;
 use stillgate_cluster::registry::FormerDirectory;
 use stillgate_config::ListenPlace;
 use stillgate_limits::Limits;
+use stillgate_measures::metrics::Handover;
 use stillgate_proxy::handover::{Inbox, Parcel, RouteDigest, digest};
 use stillgate_proxy::{Fleet, Inherited, Plan};
 use tokio::sync::{mpsc, oneshot};

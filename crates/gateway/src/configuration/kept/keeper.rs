@@ -6,13 +6,13 @@
 use super::addresses::{key_of, resource_of};
 use super::encryption::Encryption;
 use super::known::Known;
-use crate::metering::process_stats::now_unix_ms;
 use serde_json::Value as Json;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stillgate_config::{Change, Gateway, Kind, Origin, PluginSet, SourceKind, Store};
 use stillgate_datastore::{Batch, Document, Event, Key, Snapshot, Transaction, Write};
+use stillgate_measures::process_stats::now_unix_ms;
 use stillgate_plugin::OwnPlugins;
 use stillgate_schema::lenient_json;
 use stillgate_tls::Material;

@@ -1,10 +1,10 @@
 //! The datastore, as the control loop sees it: something that has news, and that a successor may need.
 
 use crate::configuration::kept::{Asked, Connection, Opened, Stored};
-use crate::metering::own_metrics::{EtcdFacts, SourceFacts};
-use crate::metering::process_stats::now_unix_ms;
 use std::time::Duration;
 use stillgate_config::SourceKind;
+use stillgate_measures::own_metrics::{EtcdFacts, SourceFacts};
+use stillgate_measures::process_stats::now_unix_ms;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;

@@ -10,7 +10,7 @@ use stillgate_limits::{Happened, Limits};
 const COUNTERS_PER_SECOND: usize = 1 << 19;
 
 /// Reads the table now and then.
-pub(crate) struct LimitsReader {
+pub struct LimitsReader {
     table: Arc<OnceLock<Arc<Limits>>>,
     /// What had happened before this process, which the one before has told.
     before: Option<Happened>,
@@ -21,13 +21,13 @@ pub(crate) struct LimitsReader {
 
 impl LimitsReader {
     /// Of a table that another process may have used before.
-    pub(crate) fn new(table: Arc<OnceLock<Arc<Limits>>>) -> LimitsReader {
+    pub fn new(table: Arc<OnceLock<Arc<Limits>>>) -> LimitsReader {
         let before = table.get().map(|table| table.happened());
         LimitsReader { table, before, counters: 0, due: Instant::now() }
     }
 
     /// What it says.
-    pub(crate) fn read(&mut self) -> LimitFacts {
+    pub fn read(&mut self) -> LimitFacts {
         let Some(table) = self.table.get() else { return LimitFacts::default() };
         let now = Instant::now();
         if now >= self.due {

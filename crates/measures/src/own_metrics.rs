@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stillgate_cluster::Watch;
 use stillgate_config::{Kind, Label, LabelSource, Measure, Metrics};
-use stillgate_metrics::{Declared, Registry, RegistryError, Writer};
+use stillgate_metrics::{DeclaredFamily, Registry, RegistryError, Writer};
 use stillgate_plugin::outbox::{Counted as Sent, DropReason};
 use stillgate_proxy::{Counters, MetricsPlan, Plan};
 use stillgate_tls::FailureReason;
@@ -17,49 +17,51 @@ use stillgate_upstream::Endpoint;
 
 /// What the control loop knows.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Facts {
+pub struct Facts {
     /// The configuration that is served.
-    pub(crate) generation: u64,
+    pub generation: u64,
     /// Whether the last one that was read is.
-    pub(crate) last_reload_successful: bool,
+    pub last_reload_successful: bool,
     /// Keys of it that wait for the next start.
-    pub(crate) pending_restart: usize,
+    pub pending_restart: usize,
     /// How many resources of each kind are not served as they were put.
-    pub(crate) rejected: [u32; Kind::COUNT],
-    pub(crate) reloads: ReloadTimes,
+    pub rejected: [u32; Kind::COUNT],
+    /// When reloads happened, and how long they took.
+    pub reloads: ReloadTimes,
     /// What the workers have counted so far.
-    pub(crate) workers: Counters,
+    pub workers: Counters,
     /// Tries to order a certificate that have failed so far.
-    pub(crate) acme_failures: u64,
+    pub acme_failures: u64,
     /// Access log lines lost so far; `None`: there is no access log.
-    pub(crate) dropped_lines: Option<u64>,
-    pub(crate) limits: LimitFacts,
+    pub dropped_lines: Option<u64>,
+    /// What the limits of plugins hold.
+    pub limits: LimitFacts,
     /// `None`: resources come from the file.
-    pub(crate) source: Option<SourceFacts>,
+    pub source: Option<SourceFacts>,
     /// `None`: this node of devices is the only one.
-    pub(crate) directory: Option<DirectoryFacts>,
+    pub directory: Option<DirectoryFacts>,
 }
 
 /// How the datastore is followed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct SourceFacts {
+pub struct SourceFacts {
     /// Whether it can be.
-    pub(crate) is_up: bool,
+    pub is_up: bool,
     /// The revision that was read; `None`: nothing was.
-    pub(crate) revision: Option<u64>,
+    pub revision: Option<u64>,
     /// When it was heard of last, in milliseconds since 1970; `None`: never.
-    pub(crate) heard_unix_ms: Option<u64>,
+    pub heard_unix_ms: Option<u64>,
     /// `None`: it is a store.
-    pub(crate) etcd: Option<EtcdFacts>,
+    pub etcd: Option<EtcdFacts>,
 }
 
 /// What is known of the revisions in etcd.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct EtcdFacts {
+pub struct EtcdFacts {
     /// The newest that it has named.
-    pub(crate) newest: u64,
+    pub newest: u64,
     /// The newest of the resources of each kind.
-    pub(crate) modified: [u64; Kind::COUNT],
+    pub modified: [u64; Kind::COUNT],
 }
 
 impl SourceFacts {
@@ -88,7 +90,7 @@ impl SourceFacts {
 
 /// What a node of devices knows of the directory that it shares with others.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct DirectoryFacts {
+pub struct DirectoryFacts {
     is_up: bool,
     commands: u64,
     pending: usize,
@@ -97,7 +99,8 @@ pub(crate) struct DirectoryFacts {
 }
 
 impl DirectoryFacts {
-    pub(crate) fn read(watch: &Watch) -> DirectoryFacts {
+    /// The state of the directory of devices now.
+    pub fn read(watch: &Watch) -> DirectoryFacts {
         DirectoryFacts {
             is_up: watch.is_up(),
             commands: watch.commands(),
@@ -110,27 +113,27 @@ impl DirectoryFacts {
 
 /// What the table of limits says of itself; nothing where there is none.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct LimitFacts {
+pub struct LimitFacts {
     /// Counters whose window has not ended.
-    pub(crate) counters: usize,
+    pub counters: usize,
     /// Counters that had to go before their window ended, so far.
-    pub(crate) evicted: u64,
+    pub evicted: u64,
     /// Requests that could not be counted, so far.
-    pub(crate) contended: u64,
+    pub contended: u64,
 }
 
 /// When configurations were read, in milliseconds since 1970.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ReloadTimes {
+pub struct ReloadTimes {
     /// One was put to use, or refused.
-    pub(crate) last_unix_ms: u64,
+    pub last_unix_ms: u64,
     /// One was put to use.
-    pub(crate) success_unix_ms: u64,
+    pub success_unix_ms: u64,
 }
 
 impl ReloadTimes {
     /// One is put to use.
-    pub(crate) fn now() -> ReloadTimes {
+    pub fn now() -> ReloadTimes {
         let now_ms = now_unix_ms();
         ReloadTimes { last_unix_ms: now_ms, success_unix_ms: now_ms }
     }
@@ -139,12 +142,12 @@ impl ReloadTimes {
 /// One of the families.
 struct Own {
     measure: Measure,
-    declared: Arc<Declared>,
+    declared: Arc<DeclaredFamily>,
     labels: Vec<Label>,
 }
 
 /// The control thread's end of the metrics.
-pub(crate) struct OwnMetrics {
+pub struct OwnMetrics {
     writer: Writer,
     families: Vec<Own>,
     hostname: String,
@@ -199,7 +202,7 @@ impl Counted {
 
 impl OwnMetrics {
     /// Declares the families that are wanted.
-    pub(crate) fn new(
+    pub fn new(
         writer: Writer,
         started_unix_s: f64,
         settings: &Metrics,
@@ -212,7 +215,7 @@ impl OwnMetrics {
     }
 
     /// Takes over what other settings want.
-    pub(crate) fn declare(&mut self, settings: &Metrics, registry: &Registry) -> Result<(), RegistryError> {
+    pub fn declare(&mut self, settings: &Metrics, registry: &Registry) -> Result<(), RegistryError> {
         let mut families = Vec::new();
         for spec in settings.families().filter(|spec| !spec.per_request && !spec.measure.is_of_workers()) {
             let Some(family) = spec.family(settings) else { continue };
@@ -233,30 +236,24 @@ impl OwnMetrics {
     }
 
     /// The family of a measure, where it is wanted.
-    pub(crate) fn declared(&self, measure: Measure) -> Option<&Arc<Declared>> {
+    pub fn declared(&self, measure: Measure) -> Option<&Arc<DeclaredFamily>> {
         self.families.iter().find(|own| own.measure == measure).map(|own| &own.declared)
     }
 
     /// Tells of all nodes of the first Plan; those of the next ones are told by `orders`.
-    pub(crate) fn tell_nodes(&mut self, metrics: &MetricsPlan, plan: &Plan) {
+    pub fn tell_nodes(&mut self, metrics: &MetricsPlan, plan: &Plan) {
         metrics.tell_new_nodes(plan, None, &mut self.writer);
     }
 
     /// Tells what active checks have found of a node, which is one of `endpoints`.
-    pub(crate) fn tell_checked(
-        &mut self,
-        metrics: &MetricsPlan,
-        upstream: &str,
-        node: &Endpoint,
-        endpoints: &[Endpoint],
-    ) {
+    pub fn tell_checked(&mut self, metrics: &MetricsPlan, upstream: &str, node: &Endpoint, endpoints: &[Endpoint]) {
         self.writer.tick(now_unix_ms());
         metrics.tell_checked(&mut self.writer, upstream, node, endpoints);
         self.writer.tick(now_unix_ms());
     }
 
     /// Tells when certificates end, in seconds since 1970, by the ids of their entries.
-    pub(crate) fn tell_certificates(&mut self, ends: &BTreeMap<String, i64>) {
+    pub fn tell_certificates(&mut self, ends: &BTreeMap<String, i64>) {
         let Some(declared) = self.declared(Measure::TlsCertificateExpiry).cloned() else { return };
         self.writer.tick(now_unix_ms());
         for (id, seconds) in ends {
@@ -268,7 +265,7 @@ impl OwnMetrics {
     }
 
     /// Tells which plugins are ignored, and in how many resources; 0 of those that are not any more.
-    pub(crate) fn tell_ignored(&mut self, ignored: &BTreeMap<&'static str, usize>) {
+    pub fn tell_ignored(&mut self, ignored: &BTreeMap<&'static str, usize>) {
         let Some(declared) = self.declared(Measure::ConfigIgnoredPlugins).cloned() else { return };
         let OwnMetrics { writer, counted, .. } = self;
         counted.ignored.extend(ignored.keys());
@@ -283,7 +280,7 @@ impl OwnMetrics {
     }
 
     /// Tells what became of the entries of plugins that log or trace, of those that had any.
-    pub(crate) fn tell_sent(&mut self, sent: impl Iterator<Item = (&'static str, Sent)>) {
+    pub fn tell_sent(&mut self, sent: impl Iterator<Item = (&'static str, Sent)>) {
         let of = |measure| self.declared(measure).cloned();
         let (entries, bytes, dropped, held) = (
             of(Measure::LoggerSent),
@@ -295,7 +292,7 @@ impl OwnMetrics {
         let OwnMetrics { writer, counted, .. } = self;
         writer.tick(now_unix_ms());
         // Refused only where there was no memory for the series, and that the writer has counted; so in all of these.
-        let mut add = |family: &Option<Arc<Declared>>, labels: &[&[u8]], amount: u64| {
+        let mut add = |family: &Option<Arc<DeclaredFamily>>, labels: &[&[u8]], amount: u64| {
             if let Some(family) = family {
                 let handle = writer.series_since(family, labels, since_ms);
                 let _ = writer.add(handle, amount);
@@ -323,7 +320,7 @@ impl OwnMetrics {
     }
 
     /// Tells everything; `lost`: what could not be recorded at all so far.
-    pub(crate) fn tell(&mut self, facts: &Facts, lost: u64) {
+    pub fn tell(&mut self, facts: &Facts, lost: u64) {
         let now_ms = now_unix_ms();
         let usage = process_stats::usage();
         let since_ms = self.since_ms();
@@ -394,7 +391,7 @@ impl OwnMetrics {
 }
 
 /// Gauges of a family with one label.
-fn tell_each(writer: &mut Writer, declared: &Arc<Declared>, values: impl Iterator<Item = (&'static str, f64)>) {
+fn tell_each(writer: &mut Writer, declared: &Arc<DeclaredFamily>, values: impl Iterator<Item = (&'static str, f64)>) {
     for (label, value) in values {
         let handle = writer.series(declared, &[label.as_bytes()]);
         // Refused only where there was no memory for the series, and that the writer has counted.
@@ -405,7 +402,7 @@ fn tell_each(writer: &mut Writer, declared: &Arc<Declared>, values: impl Iterato
 /// Of each reason, also of those that have not come about: an alert on a rate must see the first of them.
 fn tell_failed_handshakes(
     writer: &mut Writer,
-    declared: &Arc<Declared>,
+    declared: &Arc<DeclaredFamily>,
     counted: &mut Counted,
     workers: &Counters,
     since_ms: u64,
@@ -420,7 +417,13 @@ fn tell_failed_handshakes(
 }
 
 /// Also of kinds of which nothing was cut off.
-fn tell_cut(writer: &mut Writer, declared: &Arc<Declared>, counted: &mut Counted, workers: &Counters, since_ms: u64) {
+fn tell_cut(
+    writer: &mut Writer,
+    declared: &Arc<DeclaredFamily>,
+    counted: &mut Counted,
+    workers: &Counters,
+    since_ms: u64,
+) {
     let Counters { cut_requests, cut_tunnels, cut_streams, .. } = *workers;
     let kinds = [("request", cut_requests), ("tunnel", cut_tunnels), ("stream", cut_streams)];
     for ((kind, total), before) in kinds.into_iter().zip(&mut counted.cut) {

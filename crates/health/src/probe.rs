@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    /// A node that demands a PROXY header is told that we speak for ourselves; another port of it is not one of its listeners.
+    /// A node that demands a PROXY header gets one without addresses (LOCAL); another port of it is not one of its listeners.
     #[tokio::test]
     async fn a_header_comes_first_where_clients_have_one() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -9,7 +9,7 @@ use stillgate_config::ActiveCheck;
 
 /// How one check ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// With a connection, where that is all that was asked for.
     Connected,
     /// With a response.
@@ -26,35 +26,35 @@ pub(crate) enum Outcome {
 
 /// The checks of one endpoint so far.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Record {
+pub struct Record {
     /// How many were made.
-    pub(crate) checks: u64,
+    pub checks: u64,
     /// How many of them failed.
-    pub(crate) failures: u64,
+    pub failures: u64,
     /// The last one.
-    pub(crate) last: Option<Last>,
+    pub last: Option<Last>,
     /// When, in milliseconds since 1970, the endpoint's state last changed, and why.
-    pub(crate) changed: Option<(u64, String)>,
+    pub changed: Option<(u64, String)>,
 }
 
 /// One check that is over.
 #[derive(Debug, Clone)]
-pub(crate) struct Last {
+pub struct Last {
     /// When it ended.
-    pub(crate) at_unix_ms: u64,
+    pub at_unix_ms: u64,
     /// How.
-    pub(crate) outcome: Outcome,
+    pub outcome: Outcome,
     /// What it took.
-    pub(crate) latency: Duration,
+    pub latency: Duration,
 }
 
 /// A change of state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Decision {
     /// What it is now.
-    pub(crate) is_healthy: bool,
+    pub is_healthy: bool,
     /// For people.
-    pub(crate) reason: String,
+    pub reason: String,
 }
 
 /// The counts of one endpoint.
@@ -76,7 +76,7 @@ impl Outcome {
     }
 
     /// Whether it speaks against the endpoint.
-    pub(crate) fn is_failure(&self, rules: &ActiveCheck) -> bool {
+    pub fn is_failure(&self, rules: &ActiveCheck) -> bool {
         match self {
             Outcome::Connected | Outcome::NotMade(_) => false,
             Outcome::Status(status) => !self.is_success(rules) && rules.unhealthy.http_statuses.contains(status),
@@ -100,7 +100,7 @@ impl fmt::Display for Outcome {
 
 impl Record {
     /// A check has ended.
-    pub(crate) fn add(&mut self, outcome: Outcome, is_failure: bool, latency: Duration, at_unix_ms: u64) {
+    pub fn add(&mut self, outcome: Outcome, is_failure: bool, latency: Duration, at_unix_ms: u64) {
         self.checks += 1;
         self.failures += u64::from(is_failure);
         self.last = Some(Last { at_unix_ms, outcome, latency });

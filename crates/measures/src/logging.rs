@@ -16,7 +16,7 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 const LINES_WAITING_MAX: usize = 8192;
 
 /// The running log.
-pub(crate) struct Logging {
+pub struct Logging {
     /// Dropping it writes what waits, for a second at most.
     _writer: WorkerGuard,
     filter: reload::Handle<EnvFilter, Registry>,
@@ -24,7 +24,7 @@ pub(crate) struct Logging {
 
 /// Why a level was not taken over.
 #[derive(Debug)]
-pub(crate) struct LevelError {
+pub struct LevelError {
     level: String,
     reason: String,
 }
@@ -44,7 +44,7 @@ impl std::error::Error for LevelError {}
 
 impl Logging {
     /// Starts the log of this process; once.
-    pub(crate) fn start(log: &Log) -> Result<Logging, LevelError> {
+    pub fn start(log: &Log) -> Result<Logging, LevelError> {
         let human = match log.format {
             LogFormat::Auto => std::io::stderr().is_terminal(),
             LogFormat::Human => true,
@@ -68,7 +68,7 @@ impl Logging {
     }
 
     /// Changes what is shown.
-    pub(crate) fn set_level(&self, level: &str) -> Result<(), LevelError> {
+    pub fn set_level(&self, level: &str) -> Result<(), LevelError> {
         let filter = parse(level)?;
         self.filter.reload(filter).map_err(|error| LevelError { level: level.to_owned(), reason: error.to_string() })
     }

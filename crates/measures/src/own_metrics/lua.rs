@@ -10,7 +10,7 @@ pub(super) struct Counted(Option<Totals>);
 
 impl OwnMetrics {
     /// Tells it where a worker has run functions.
-    pub(crate) fn tell_lua(&mut self) {
+    pub fn tell_lua(&mut self) {
         let workers = health::of_all_threads();
         if workers.is_empty() && self.counted.lua.0.is_none() {
             return;

@@ -224,7 +224,7 @@ impl Since {
 mod tests {
     use super::*;
     use stillgate_config::Metrics;
-    use stillgate_metrics::{CollectorOptions, Declared, Family, Options, Process, Registry, Writer};
+    use stillgate_metrics::{CollectorOptions, DeclaredFamily, Family, Options, Process, Registry, Writer};
     use stillgate_proxy::declare_live;
     use stillgate_testkit::eventually;
 
@@ -232,9 +232,9 @@ mod tests {
     struct Bench {
         writer: Writer,
         collector: Collector,
-        counted: Arc<Declared>,
+        counted: Arc<DeclaredFamily>,
         /// Of classic buckets, and of fine ones.
-        timed: [Arc<Declared>; 2],
+        timed: [Arc<DeclaredFamily>; 2],
         sampler: Sampler,
         now_ms: u64,
     }

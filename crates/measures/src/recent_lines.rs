@@ -17,7 +17,7 @@ const LINES_MAX: usize = 1000;
 
 /// What is kept.
 #[derive(Debug, Default)]
-pub(crate) struct RecentLines(Mutex<VecDeque<Box<[u8]>>>);
+pub struct RecentLines(Mutex<VecDeque<Box<[u8]>>>);
 
 impl RecentLines {
     /// Keeps whole lines, each with its end, and forgets older ones.
@@ -31,7 +31,7 @@ impl RecentLines {
     }
 
     /// The last lines, each with its end; the oldest first.
-    pub(crate) fn copied(&self) -> Vec<u8> {
+    pub fn copied(&self) -> Vec<u8> {
         let chunks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<u8> = chunks.iter().flat_map(|chunk| chunk.iter().copied()).collect();
         drop(chunks);

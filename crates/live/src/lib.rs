@@ -44,7 +44,7 @@ const REST: u32 = 20;
 const EVERY_MAX: Duration = Duration::from_secs(60);
 
 /// What is known, and who wants to know it.
-pub(crate) struct Live {
+pub struct Live {
     /// Whether requests are measured.
     has_metrics: bool,
     /// Held for a few instructions, by the control side only.
@@ -52,7 +52,7 @@ pub(crate) struct Live {
     /// The last second.
     last: watch::Sender<Option<Arc<Tick>>>,
     /// The slowest requests.
-    pub(crate) slow: Arc<Slow>,
+    pub slow: Arc<Slow>,
 }
 
 #[derive(Default)]
@@ -71,14 +71,14 @@ struct Tick {
 }
 
 /// Figures of a route are sent as long as somebody holds this.
-pub(crate) struct Followed {
+pub struct Followed {
     live: Arc<Live>,
     route: Arc<str>,
 }
 
 impl Live {
     /// Begins; `None`: nothing is measured but what the workers count in any case. The task ends with the runtime.
-    pub(crate) fn start(looker: Option<Looker>, tally: Tally, plans: Arc<PlanCell>, give_back: fn()) -> Arc<Live> {
+    pub fn start(looker: Option<Looker>, tally: Tally, plans: Arc<PlanCell>, give_back: fn()) -> Arc<Live> {
         let live = Arc::new(Live {
             has_metrics: looker.is_some(),
             known: Mutex::default(),
@@ -146,7 +146,7 @@ impl Live {
     }
 
     /// Asks for a route's own figures from now on; `None`: as many as may be are asked for already.
-    pub(crate) fn follow(self: &Arc<Self>, route: &str) -> Option<Followed> {
+    pub fn follow(self: &Arc<Self>, route: &str) -> Option<Followed> {
         let mut known = self.lock();
         let is_known = known.followed.contains_key(route);
         if !is_known && (known.followed.len() >= FOLLOWED_MAX || route.len() > FOLLOWED_BYTES_MAX) {
@@ -158,14 +158,14 @@ impl Live {
     }
 
     /// Changes with every second that comes after it was asked for.
-    pub(crate) fn seconds(&self) -> LastSecond {
+    pub fn seconds(&self) -> LastSecond {
         let mut last = self.last.subscribe();
         last.mark_unchanged();
         LastSecond(last)
     }
 
     /// The first event of a stream: all that is kept, in pieces that streams share.
-    pub(crate) fn history(&self, followed: Option<&Followed>) -> Vec<Bytes> {
+    pub fn history(&self, followed: Option<&Followed>) -> Vec<Bytes> {
         let ring: Vec<Arc<Tick>> = self.lock().ring.iter().cloned().collect();
         let has_metrics = self.has_metrics;
         let mut pieces = vec![Bytes::from(format!("retry: 1000\ndata: {{\"metrics\":{has_metrics},\"history\":["))];
@@ -181,11 +181,11 @@ impl Live {
 }
 
 /// Where a stream waits for the next second.
-pub(crate) struct LastSecond(watch::Receiver<Option<Arc<Tick>>>);
+pub struct LastSecond(watch::Receiver<Option<Arc<Tick>>>);
 
 impl LastSecond {
     /// The next event, in pieces; one that comes too late for it leaves seconds out. `None`: there is no more.
-    pub(crate) async fn next(&mut self, followed: Option<&Followed>) -> Option<Vec<Bytes>> {
+    pub async fn next(&mut self, followed: Option<&Followed>) -> Option<Vec<Bytes>> {
         loop {
             self.0.changed().await.ok()?;
             let tick = self.0.borrow_and_update().clone();

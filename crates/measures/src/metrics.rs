@@ -16,7 +16,9 @@ use std::sync::Arc;
 use stillgate_config::{Config, Gateway, Label, Measure, Metrics};
 use stillgate_exporter::{Exporter, Hosts, Looker, SideDoor, Site};
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
-use stillgate_metrics::{Collector, CollectorOptions, Declared, Options, Process, Registry, RegistryError, Writer};
+use stillgate_metrics::{
+    Collector, CollectorOptions, DeclaredFamily, Options, Process, Registry, RegistryError, Writer,
+};
 use stillgate_plugin::outbox::Counts;
 use stillgate_proxy::{LIVE_SERIES_BYTES, MetricsPlan, Plan, StartError, Subject, declare_live, random, worker_count};
 use stillgate_tls::Problem;
@@ -35,7 +37,7 @@ const LIVE_PART: usize = 16;
 
 /// Why there are no metrics, although they are asked for.
 #[derive(Debug)]
-pub(crate) enum MeteringError {
+pub enum MeteringError {
     /// The address cannot be listened on.
     Listen(StartError),
     /// The memory, or the shared folder, cannot be had.
@@ -67,17 +69,17 @@ impl From<RegistryError> for MeteringError {
 
 /// What a process hands over to the one that carries its metrics on. Empty: there is none before this one.
 #[derive(Debug, Default)]
-pub(crate) struct Handover {
+pub struct Handover {
     /// The exporter's socket.
-    pub(crate) listener: Option<OwnedFd>,
+    pub listener: Option<OwnedFd>,
     /// The folder that is shared, as text.
-    pub(crate) shared: Option<String>,
+    pub shared: Option<String>,
     /// The memory that is counted in; of a shared folder it is in the folder.
-    pub(crate) segments: Vec<OwnedFd>,
+    pub segments: Vec<OwnedFd>,
 }
 
 /// What is there before the workers are.
-pub(crate) struct Prepared {
+pub struct Prepared {
     registry: Arc<Registry>,
     listener: Option<TcpListener>,
     /// Another process serves on the same socket still.
@@ -89,7 +91,7 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     /// Takes the address and the memory, and declares the families. What was counted before is counted on.
-    pub(crate) fn new(settings: &Metrics, inherited: Handover) -> Result<Prepared, MeteringError> {
+    pub fn new(settings: &Metrics, inherited: Handover) -> Result<Prepared, MeteringError> {
         let (listener, is_inherited) = match settings.address {
             Some(address) => listen(address, inherited.listener).map(|(listener, is)| (Some(listener), is))?,
             None => (None, false),
@@ -110,17 +112,17 @@ impl Prepared {
     }
 
     /// What requests add to.
-    pub(crate) fn plan(&self) -> Arc<MetricsPlan> {
+    pub fn plan(&self) -> Arc<MetricsPlan> {
         self.plan.clone()
     }
 
     /// A writer for each worker.
-    pub(crate) fn writers(&self, workers: usize) -> Result<Vec<Writer>, MeteringError> {
+    pub fn writers(&self, workers: usize) -> Result<Vec<Writer>, MeteringError> {
         (0..workers).map(|_| self.registry.writer().map_err(MeteringError::from)).collect()
     }
 
     /// Begins to expose, with what is known by now; on an inherited socket [`Metering::serve`] does.
-    pub(crate) fn start(self, plan: &Plan, facts: &Facts) -> Result<Metering, MeteringError> {
+    pub fn start(self, plan: &Plan, facts: &Facts) -> Result<Metering, MeteringError> {
         let Prepared { registry, listener, is_inherited, settings, plan: recorded, started_unix_s } = self;
         let writer = registry.writer()?;
         let mut own = OwnMetrics::new(writer, started_unix_s, &settings, &registry)?;
@@ -148,7 +150,7 @@ impl Prepared {
 }
 
 /// Owns what records and exposes.
-pub(crate) struct Metering {
+pub struct Metering {
     registry: Arc<Registry>,
     exporter: Exporter,
     /// To be handed over; `None`: there is none, or another process serves on it.
@@ -166,32 +168,32 @@ pub(crate) struct Metering {
 }
 
 /// What a configuration records, until it is published or given up.
-pub(crate) struct Next {
+pub struct Next {
     settings: Metrics,
     plan: Arc<MetricsPlan>,
 }
 
 impl Next {
     /// What requests add to.
-    pub(crate) fn plan(&self) -> Arc<MetricsPlan> {
+    pub fn plan(&self) -> Arc<MetricsPlan> {
         self.plan.clone()
     }
 }
 
 impl Metering {
     /// Where the exposition is.
-    pub(crate) fn address(&self) -> Option<SocketAddr> {
+    pub fn address(&self) -> Option<SocketAddr> {
         self.listener.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
     /// What the process that follows needs. Of gauges of which the last value counts, its values do from now on.
-    pub(crate) fn hand_over(&self) -> io::Result<Handover> {
+    pub fn hand_over(&self) -> io::Result<Handover> {
         let listener = self.listener.as_ref().map(TcpListener::try_clone).transpose()?.map(OwnedFd::from);
         Ok(Handover { listener, shared: as_text(&self.settings), segments: self.registry.hand_over()? })
     }
 
     /// No process follows: goes on as before [`Metering::hand_over`], and before [`Metering::stop_serving`].
-    pub(crate) fn keep(&mut self) {
+    pub fn keep(&mut self) {
         self.registry.keep();
         if self.listener.is_none()
             && let Some(listener) = &self.waiting
@@ -203,26 +205,26 @@ impl Metering {
     }
 
     /// Another process follows: there is no going back.
-    pub(crate) fn leave(&mut self) {
+    pub fn leave(&mut self) {
         self.waiting = None;
     }
 
     /// Answers no more scrapes, for the process that follows does: it may when the future has ended. This one goes on to
     /// count.
-    pub(crate) fn stop_serving(&mut self) -> impl Future<Output = ()> + Send + use<> {
+    pub fn stop_serving(&mut self) -> impl Future<Output = ()> + Send + use<> {
         self.waiting = self.listener.take();
         self.exporter.stop_serving()
     }
 
     /// Answers scrapes on the socket of the process before this one, which has stopped to; where there is none it does from the
     /// beginning.
-    pub(crate) fn serve(&mut self) -> impl Future<Output = ()> + Send + use<> {
+    pub fn serve(&mut self) -> impl Future<Output = ()> + Send + use<> {
         self.exporter.serve(self.waiting.take())
     }
 
     /// What is recorded under another configuration, or the same one. Where it has no metrics, and of what needs a restart, it
     /// stays as it is.
-    pub(crate) fn next(&self, config: &Config) -> Result<Next, RegistryError> {
+    pub fn next(&self, config: &Config) -> Result<Next, RegistryError> {
         // What was taken at the start stays.
         let Metrics { address, memory_bytes, series_per_family, shared, live_routes, .. } = self.settings.clone();
         let wanted = wanted(config).unwrap_or_else(|| self.settings.clone());
@@ -236,7 +238,7 @@ impl Metering {
 
     /// A Plan with these metrics has been published in the place of another, which was the `replaced_number`th. An error is
     /// about what the process tells of itself; everything else is done all the same.
-    pub(crate) fn published(
+    pub fn published(
         &mut self,
         next: Next,
         plan: &Arc<Plan>,
@@ -263,40 +265,40 @@ impl Metering {
     }
 
     /// Tells when [`Metering::send_orders`] may have something to do.
-    pub(crate) fn orders_ended(&self) -> Arc<Notify> {
+    pub fn orders_ended(&self) -> Arc<Notify> {
         self.orders.ended()
     }
 
     /// Tells the exporter what had to wait.
-    pub(crate) fn send_orders(&mut self) {
+    pub fn send_orders(&mut self) {
         self.orders.send(&self.exporter);
     }
 
     /// No worker serves from Plans before the `oldest`th any more, or from any but the present one: what only those had goes.
-    pub(crate) fn settle(&mut self, oldest: Option<u64>) {
+    pub fn settle(&mut self, oldest: Option<u64>) {
         self.orders.set_in_use(self.leaving.take(oldest), false);
         self.orders.send(&self.exporter);
     }
 
     /// Tells what the process knows of itself; some once a second.
-    pub(crate) fn tell(&mut self, facts: &Facts) {
+    pub fn tell(&mut self, facts: &Facts) {
         self.own.tell(facts, self.registry.lost());
         self.orders.tick(now_unix_ms());
     }
 
     /// Tells what became of the entries of plugins that log or trace.
-    pub(crate) fn tell_sent(&mut self, counts: &Counts) {
+    pub fn tell_sent(&mut self, counts: &Counts) {
         self.own.tell_sent(counts.iter());
         self.own.tell_lua();
     }
 
     /// Tells which plugins requests are served without, and how many resources have each.
-    pub(crate) fn tell_ignored(&mut self, ignored: &BTreeMap<&'static str, usize>) {
+    pub fn tell_ignored(&mut self, ignored: &BTreeMap<&'static str, usize>) {
         self.own.tell_ignored(ignored);
     }
 
     /// Tells when certificates end, by the ids of their entries; those that are no more are exposed no more.
-    pub(crate) fn tell_certificates(&mut self, ends: &Arc<BTreeMap<String, i64>>) {
+    pub fn tell_certificates(&mut self, ends: &Arc<BTreeMap<String, i64>>) {
         if !Arc::ptr_eq(ends, &self.certificates) {
             let only = |of: &BTreeMap<String, i64>, other: &BTreeMap<String, i64>| -> Vec<_> {
                 of.keys().filter(|id| !other.contains_key(*id)).map(|id| Subject::new(&[Label::Ssl], &[id])).collect()
@@ -309,37 +311,37 @@ impl Metering {
     }
 
     /// Tells what active checks have found of a node, which is one of `endpoints`.
-    pub(crate) fn tell_checked(&mut self, upstream: &str, node: &Endpoint, endpoints: &[Endpoint]) {
+    pub fn tell_checked(&mut self, upstream: &str, node: &Endpoint, endpoints: &[Endpoint]) {
         self.own.tell_checked(&self.plan, upstream, node, endpoints);
     }
 
     /// Asks how many series there are of what.
-    pub(crate) fn cardinality(&self) -> impl Future<Output = Option<Vec<FamilyCardinality>>> + Send + use<> {
+    pub fn cardinality(&self) -> impl Future<Output = Option<Vec<FamilyCardinality>>> + Send + use<> {
         self.exporter.cardinality()
     }
 
     /// Where those ask who read the values themselves.
-    pub(crate) fn looker(&self) -> Looker {
+    pub fn looker(&self) -> Looker {
         self.exporter.looker()
     }
 
     /// Where scrapes go that come by the gateway's own routes.
-    pub(crate) fn side_door(&self) -> SideDoor {
+    pub fn side_door(&self) -> SideDoor {
         self.exporter.side_door()
     }
 
     /// Where scrapes go that come by the admin address.
-    pub(crate) fn admin_door(&self) -> SideDoor {
+    pub fn admin_door(&self) -> SideDoor {
         self.exporter.admin_door()
     }
 
     /// Whether the exporter's thread has ended, which is a bug.
-    pub(crate) fn is_broken(&self) -> bool {
+    pub fn is_broken(&self) -> bool {
         self.exporter.has_ended()
     }
 
     /// Ends it and waits for scrapes in flight, some seconds at most.
-    pub(crate) fn end(self) {
+    pub fn end(self) {
         let Metering { registry, exporter, own, orders, .. } = self;
         drop((own, orders));
         // A panic of that thread has been reported by it.
@@ -349,7 +351,7 @@ impl Metering {
 }
 
 /// What a configuration has recorded; `None`: nothing.
-pub(crate) fn wanted(config: &Config) -> Option<Metrics> {
+pub fn wanted(config: &Config) -> Option<Metrics> {
     let emptied = stillgate_plugins::disabled_labels(&config.plugins.metadata);
     let metrics = config.gateway.metrics.as_ref()?;
     Some(Metrics { live_routes: live_routes(&config.gateway, metrics), ..metrics.with_emptied(emptied) })
@@ -366,7 +368,7 @@ fn live_routes(gateway: &Gateway, metrics: &Metrics) -> u32 {
 }
 
 /// Why the metrics that a configuration wants cannot be had. Nothing is listened on, and nothing is shared.
-pub(crate) fn problem(config: &Config) -> Option<Problem> {
+pub fn problem(config: &Config) -> Option<Problem> {
     let settings = Metrics { address: None, shared: None, ..wanted(config)? };
     let workers = worker_count(&config.gateway);
     let tried = Prepared::new(&settings, Handover::default()).and_then(|prepared| prepared.writers(workers).map(drop));
@@ -431,7 +433,7 @@ fn collector_options(settings: &Metrics, own: &OwnMetrics, registry: &Registry) 
         ..ReaderOptions::default()
     };
     reader.encode.created = settings.created;
-    let declared = |measure: Measure| -> Option<Arc<Declared>> { own.declared(measure).cloned() };
+    let declared = |measure: Measure| -> Option<Arc<DeclaredFamily>> { own.declared(measure).cloned() };
     // All of them have been declared before: this finds them.
     let exposed = settings.families().filter_map(|spec| registry.declare(spec.family(settings)?).ok());
     let in_use = exposed.chain(declare_live(settings, registry).ok().flatten());

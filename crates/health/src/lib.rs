@@ -2,7 +2,7 @@
 //! of workers.
 //!
 //! A task makes one check after the other, at the pace that the endpoint's state asks for, and alone decides what they
-//! come to (`judge`). Workers learn it through the endpoint's [`Verdict`]; the control loop is told of changes, for the
+//! come to (`judge`). Workers learn it through the endpoint's [`Verdict`]; the control loop receives changes, for the
 //! log and the metrics; the admin API reads the last record. A reload that leaves an endpoint and its checks as they were
 //! leaves its task alone.
 
@@ -10,8 +10,8 @@ mod judge;
 mod probe;
 
 #[cfg(test)]
-pub(crate) use judge::Last;
-pub(crate) use judge::{Outcome, Record};
+pub use judge::Last;
+pub use judge::{Outcome, Record};
 
 use judge::Judge;
 use probe::Probe;
@@ -33,12 +33,12 @@ const CHANGES_MAX: usize = 256;
 const JITTER: f64 = 0.1;
 
 /// Owns the checks.
-pub(crate) struct Checker {
+pub struct Checker {
     upstreams: HashMap<String, Checked>,
     /// The Plan that was followed last. Weak, since a Plan is freed when no worker holds it.
     plan: Weak<Plan>,
-    tell: mpsc::Sender<Change>,
-    told: mpsc::Receiver<Change>,
+    results: mpsc::Sender<Change>,
+    received: mpsc::Receiver<Change>,
 }
 
 /// One upstream with active checks.
@@ -79,26 +79,28 @@ impl Drop for Task {
 
 /// An endpoint has become healthy, or is no more.
 #[derive(Debug)]
-pub(crate) struct Change {
+pub struct Change {
     /// The upstream's key.
-    pub(crate) upstream: String,
+    pub upstream: String,
     /// Which one.
-    pub(crate) endpoint: Endpoint,
+    pub endpoint: Endpoint,
     /// What it is now.
-    pub(crate) is_healthy: bool,
+    pub is_healthy: bool,
     /// What the checks found.
-    pub(crate) reason: String,
+    pub reason: String,
+}
+
+impl Default for Checker {
+    /// Checks nothing until it follows a Plan.
+    fn default() -> Checker {
+        let (results, received) = mpsc::channel(CHANGES_MAX);
+        Checker { upstreams: HashMap::new(), plan: Weak::new(), results, received }
+    }
 }
 
 impl Checker {
-    /// Checks nothing yet.
-    pub(crate) fn new() -> Checker {
-        let (tell, told) = mpsc::channel(CHANGES_MAX);
-        Checker { upstreams: HashMap::new(), plan: Weak::new(), tell, told }
-    }
-
     /// Checks from now on what `plan` says. Needs a running runtime.
-    pub(crate) fn follow(&mut self, plan: &Arc<Plan>) {
+    pub fn follow(&mut self, plan: &Arc<Plan>) {
         let followed = Arc::downgrade(plan);
         if followed.ptr_eq(&self.plan) {
             return;
@@ -114,23 +116,23 @@ impl Checker {
         }
     }
 
-    /// Checks no more. What the workers were told of the endpoints stays.
-    pub(crate) fn stop(&mut self) {
+    /// Stops checking. The workers keep the last verdict on each endpoint.
+    pub fn stop(&mut self) {
         self.upstreams.clear();
     }
 
     /// Waits for the next change. May be cancelled without losing any.
-    pub(crate) async fn changed(&mut self) -> Change {
-        self.told.recv().await.expect("this holds a sender")
+    pub async fn changed(&mut self) -> Change {
+        self.received.recv().await.expect("this holds a sender")
     }
 
     /// The endpoints of an upstream; `None`: it has no active checks.
-    pub(crate) fn endpoints(&self, upstream: &str) -> Option<&[Endpoint]> {
+    pub fn endpoints(&self, upstream: &str) -> Option<&[Endpoint]> {
         self.upstreams.get(upstream).map(|checked| checked.endpoints.as_slice())
     }
 
     /// What is known of every endpoint, by its upstream's key, address and host.
-    pub(crate) fn records(&self) -> HashMap<(String, SocketAddr, Arc<str>), Record> {
+    pub fn records(&self) -> HashMap<(String, SocketAddr, Arc<str>), Record> {
         let of = |(key, checked): (&String, &Checked)| {
             let record = |((address, host), task): (&(SocketAddr, Arc<str>), &Task)| {
                 ((key.clone(), *address, host.clone()), task.record.borrow().clone())
@@ -194,7 +196,7 @@ impl Checker {
             verdict: verdict.clone(),
             places: places.clone(),
             records,
-            changes: self.tell.clone(),
+            changes: self.results.clone(),
         };
         Task { verdict: verdict.clone(), record, handle: tokio::spawn(checking.run()).abort_handle() }
     }

@@ -20,7 +20,7 @@ const REQUESTS_MAX: usize = 20;
 const MINUTE_MS: u64 = 60_000;
 
 /// What is kept.
-pub(crate) struct Slow {
+pub struct Slow {
     /// Held for a few instructions, by the control side only.
     minutes: Mutex<VecDeque<Minute>>,
     tally: Tally,
@@ -62,7 +62,7 @@ impl Slow {
     }
 
     /// Whether requests are to be kept from now on.
-    pub(crate) fn switch(&self, is_on: bool) {
+    pub fn switch(&self, is_on: bool) {
         self.turns.watch(is_on);
     }
 
@@ -82,7 +82,7 @@ impl Slow {
     }
 
     /// All of it, the last minute first.
-    pub(crate) fn show(&self) -> Json {
+    pub fn show(&self) -> Json {
         let minutes = self.lock();
         let minute = |minute: &Minute| {
             let requests: Vec<Json> = minute.requests.iter().map(|request| shown(request, &self.turns)).collect();

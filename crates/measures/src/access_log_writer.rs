@@ -30,7 +30,7 @@ const LOOK_UP_EVERY: Duration = Duration::from_millis(250);
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 /// The control thread's handle on the writer.
-pub(crate) struct AccessLogWriter {
+pub struct AccessLogWriter {
     recent: Option<Arc<RecentLines>>,
     reopen: Arc<AtomicBool>,
     dropped: Arc<AtomicU64>,
@@ -40,7 +40,7 @@ pub(crate) struct AccessLogWriter {
 
 /// Why the access log could not be started.
 #[derive(Debug)]
-pub(crate) enum OpenError {
+pub enum OpenError {
     /// The destination cannot be written to.
     Open {
         /// Where lines should have gone.
@@ -79,7 +79,7 @@ impl std::error::Error for OpenError {}
 
 impl AccessLogWriter {
     /// Opens the destination and starts the thread, which also gives its lines to `recent`.
-    pub(crate) fn start(
+    pub fn start(
         destination: LogDestination,
         drain: Drain,
         recent: Option<Arc<RecentLines>>,
@@ -110,22 +110,22 @@ impl AccessLogWriter {
     }
 
     /// The last lines, where they are kept.
-    pub(crate) fn recent(&self) -> Option<Arc<RecentLines>> {
+    pub fn recent(&self) -> Option<Arc<RecentLines>> {
         self.recent.clone()
     }
 
     /// Asks for the file to be opened anew; done within 250 ms.
-    pub(crate) fn reopen(&self) {
+    pub fn reopen(&self) {
         self.reopen.store(true, Ordering::Release);
     }
 
     /// Lines that were lost since the start.
-    pub(crate) fn dropped_lines(&self) -> u64 {
+    pub fn dropped_lines(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
     /// Waits until everything is written, at most this long; whether it is. To be called after the workers have ended.
-    pub(crate) fn finish(self, at_most: Duration) -> bool {
+    pub fn finish(self, at_most: Duration) -> bool {
         // A thread that hangs in a write to a dead pipe is left behind: the process is about to end.
         matches!(self.ended.recv_timeout(at_most), Err(RecvTimeoutError::Disconnected))
     }

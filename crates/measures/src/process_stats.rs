@@ -9,21 +9,26 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// When the process started.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Start {
+pub struct Start {
     /// In clock ticks since boot, which with the process id is unique.
-    pub(crate) ticks: u64,
+    pub ticks: u64,
     /// In seconds since 1970.
-    pub(crate) unix_s: f64,
+    pub unix_s: f64,
 }
 
-/// What it takes now; `None`: the system does not say.
+/// The resources that the process uses now; `None`: the system does not say.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Usage {
-    pub(crate) cpu_s: f64,
-    pub(crate) resident_bytes: Option<u64>,
-    pub(crate) virtual_bytes: Option<u64>,
-    pub(crate) open_fds: Option<u64>,
-    pub(crate) max_fds: Option<u64>,
+pub struct Usage {
+    /// CPU time since the start, in seconds.
+    pub cpu_s: f64,
+    /// Memory that is resident.
+    pub resident_bytes: Option<u64>,
+    /// Address space.
+    pub virtual_bytes: Option<u64>,
+    /// Descriptors that are open.
+    pub open_fds: Option<u64>,
+    /// The limit on descriptors.
+    pub max_fds: Option<u64>,
 }
 
 /// Positions among what follows the program's name in `/proc/PID/stat`, which begins with field 3 (proc_pid_stat(5)).
@@ -32,7 +37,7 @@ const VIRTUAL_BYTES: usize = 23 - 3;
 const RESIDENT_PAGES: usize = 24 - 3;
 
 /// When this process started.
-pub(crate) fn start() -> io::Result<Start> {
+pub fn start() -> io::Result<Start> {
     let missing = || io::Error::new(io::ErrorKind::InvalidData, "no start time");
     let ticks = field(&fs::read_to_string("/proc/self/stat")?, START_TIME).ok_or_else(missing)?;
     let boot = fs::read_to_string("/proc/stat")?;
@@ -42,7 +47,7 @@ pub(crate) fn start() -> io::Result<Start> {
 }
 
 /// What this process takes now.
-pub(crate) fn usage() -> Usage {
+pub fn usage() -> Usage {
     let cpu = clock_gettime(ClockId::ProcessCPUTime);
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     Usage {
@@ -55,12 +60,12 @@ pub(crate) fn usage() -> Usage {
 }
 
 /// The machine's name.
-pub(crate) fn hostname() -> String {
+pub fn hostname() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
 /// Milliseconds since 1970; a clock set before that shows 1970.
-pub(crate) fn now_unix_ms() -> u64 {
+pub fn now_unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 

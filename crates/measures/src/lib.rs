@@ -1,0 +1,13 @@
+//! What the process publishes about itself and its requests: metrics, the access log's file, its own log.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod access_log_writer;
+mod leaving;
+pub mod limits;
+pub mod logging;
+pub mod metrics;
+mod orders;
+pub mod own_metrics;
+pub mod process_stats;
+pub mod recent_lines;
