@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, Declared, Family, Handle, Kind, Options, Process, Registry, Writer,
+    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, Handle, Kind, Options, Process, Registry, Writer,
 };
 
 /// Series of the counter.
@@ -42,8 +42,8 @@ fn usage() -> ExitCode {
 }
 
 struct Metrics {
-    counter: Arc<Declared>,
-    seconds: Arc<Declared>,
+    counter: Arc<DeclaredFamily>,
+    seconds: Arc<DeclaredFamily>,
     writer: Writer,
     collector: Collector,
     routes: Vec<String>,

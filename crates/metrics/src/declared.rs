@@ -35,7 +35,7 @@ const EXPLODING_SHIFT: u32 = 3;
 const RESERVE_SHIFTS: (u32, u32) = (4, 1);
 
 /// A family of this process, shared by all its writers.
-pub struct Declared {
+pub struct DeclaredFamily {
     /// Unique in the registry, from 0.
     pub(crate) id: u32,
     family: Family,
@@ -60,16 +60,16 @@ pub struct Declared {
     since_ms: std::sync::atomic::AtomicU64,
 }
 
-impl fmt::Debug for Declared {
+impl fmt::Debug for DeclaredFamily {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Declared").field("id", &self.id).field("name", &self.family.name).finish_non_exhaustive()
+        f.debug_struct("DeclaredFamily").field("id", &self.id).field("name", &self.family.name).finish_non_exhaustive()
     }
 }
 
-impl Declared {
-    pub(crate) fn new(id: u32, family: Family, sets_max: u32) -> io::Result<Declared> {
+impl DeclaredFamily {
+    pub(crate) fn new(id: u32, family: Family, sets_max: u32) -> io::Result<DeclaredFamily> {
         let sketches = || family.labels.iter().map(|_| Sketch::default()).collect();
-        Ok(Declared {
+        Ok(DeclaredFamily {
             id,
             shape: Shape::of(&family),
             sets: Sets::new(sets_max)?,
@@ -241,10 +241,11 @@ mod tests {
     use super::*;
     use crate::family::Kind;
 
-    fn declared(sets_max: u32) -> Declared {
+    fn declared(sets_max: u32) -> DeclaredFamily {
         let labels = ["route", "node", "code", "tenant"].map(str::to_owned).to_vec();
         let (name, help, unit) = ("a_total".to_owned(), "h".to_owned(), String::new());
-        Declared::new(1, Family { name, help, unit, kind: Kind::Counter, labels, exemplars: false }, sets_max).unwrap()
+        DeclaredFamily::new(1, Family { name, help, unit, kind: Kind::Counter, labels, exemplars: false }, sets_max)
+            .unwrap()
     }
 
     /// A good hash of a label's value.
@@ -254,7 +255,7 @@ mod tests {
         x ^ (x >> 31)
     }
 
-    fn note(family: &Declared, values: [u64; 4]) {
+    fn note(family: &DeclaredFamily, values: [u64; 4]) {
         family.note((0..).zip(values).map(|(label, value)| hash(label << 32 | value)));
     }
 

@@ -25,7 +25,7 @@ const EMPTY_FINAL_BLOCK: [u8; 2] = [0x03, 0x00];
 
 /// A piece of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Deflated {
+pub struct GzipPiece {
     /// Deflate blocks, none of them final, that end on a byte boundary.
     pub bytes: Vec<u8>,
     /// CRC-32 of the uncompressed bytes.
@@ -48,7 +48,7 @@ impl Deflater {
     }
 
     /// Deflates one piece, of less than 4 GiB.
-    pub fn deflate(&mut self, bytes: &[u8]) -> Deflated {
+    pub fn deflate(&mut self, bytes: &[u8]) -> GzipPiece {
         self.state.reset();
         self.scratch.clear();
         // No level needs more than 9 bits a byte, and the flush a few bytes, so one call is enough.
@@ -57,7 +57,7 @@ impl Deflater {
             .compress_vec(bytes, &mut self.scratch, FlushCompress::Full)
             .expect("only a stream that was ended can be refused, and none ever is");
         assert!(self.state.total_in() == bytes.len() as u64 && self.scratch.len() < self.scratch.capacity());
-        Deflated {
+        GzipPiece {
             bytes: self.scratch.as_slice().to_vec(),
             crc: crc32fast::hash(bytes),
             len: u32::try_from(bytes.len()).expect("a piece is far smaller"),
@@ -84,7 +84,7 @@ impl Trailer {
         Trailer::default()
     }
 
-    /// Adds the next piece, by its [`Deflated::crc`] and [`Deflated::len`].
+    /// Adds the next piece, by its [`GzipPiece::crc`] and [`GzipPiece::len`].
     pub fn add(&mut self, crc: u32, len: u32) {
         self.crc.combine(&crc32fast::Hasher::new_with_initial_len(crc, u64::from(len)));
         self.len = self.len.wrapping_add(len);

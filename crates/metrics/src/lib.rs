@@ -67,7 +67,7 @@ mod sync;
 pub mod value;
 pub mod writer;
 
-pub use declared::{Declared, OTHER};
+pub use declared::{DeclaredFamily, OTHER};
 pub use family::{Buckets, Family, FamilyError, Kind, Merge, Native};
 pub use registry::{Options, Registry, RegistryError};
 pub use segment::cells::EXEMPLAR_BYTES_MAX;

@@ -74,7 +74,7 @@ pub(crate) fn write(sequence: &AtomicU64, change: impl FnOnce()) {
 
 /// The result of reading words that belong together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum ReadOutcome {
     /// All words as they were at one moment.
     Whole,
     /// The words are in the middle of one and the same change all the time: its writer was killed in it, or is
@@ -87,7 +87,7 @@ pub(crate) enum Seen {
 /// Reads words that belong together, with a limited number of tries. Unless the result is whole, the last values read
 /// are inconsistent.
 #[inline]
-pub(crate) fn read(sequence: &impl Word<Value = u64>, tries: usize, mut look: impl FnMut()) -> Seen {
+pub(crate) fn read(sequence: &impl Word<Value = u64>, tries: usize, mut look: impl FnMut()) -> ReadOutcome {
     let first = sequence.get();
     let mut is_same = true;
     for _ in 0..tries {
@@ -96,12 +96,12 @@ pub(crate) fn read(sequence: &impl Word<Value = u64>, tries: usize, mut look: im
         fence(Ordering::Acquire);
         let behind = sequence.get();
         if before.is_multiple_of(2) && behind == before {
-            return Seen::Whole;
+            return ReadOutcome::Whole;
         }
         is_same &= before == first && behind == first;
         relax();
     }
-    if is_same { Seen::Stuck } else { Seen::Changing }
+    if is_same { ReadOutcome::Stuck } else { ReadOutcome::Changing }
 }
 
 /// Requests one more errand of the writer; there is one requester, and the details were stored before.

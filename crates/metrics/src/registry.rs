@@ -5,7 +5,7 @@
 
 mod handover;
 
-use crate::declared::Declared;
+use crate::declared::DeclaredFamily;
 use crate::family::{Family, FamilyError, Kind};
 use crate::reader::{Mount, Mounts};
 use crate::segment::layout::WORD;
@@ -132,7 +132,7 @@ pub struct Registry {
 pub(crate) struct Inner {
     pub(crate) options: Options,
     hasher: SeedableRandomState,
-    families: Mutex<Vec<Arc<Declared>>>,
+    families: Mutex<Vec<Arc<DeclaredFamily>>>,
     writers: Mutex<Writers>,
     /// Bytes that are prepared or used, over all writers.
     taken: AtomicUsize,
@@ -224,13 +224,13 @@ impl Registry {
     }
 
     /// Declares a family, or finds an equal one that was declared before.
-    pub fn declare(&self, family: Family) -> Result<Arc<Declared>, RegistryError> {
+    pub fn declare(&self, family: Family) -> Result<Arc<DeclaredFamily>, RegistryError> {
         self.declare_bounded(family, u32::MAX)
     }
 
     /// Declares a family with its own bound on label sets, if that is less than [`Options::series_per_family`]. A
     /// family that was declared before keeps its bound.
-    pub fn declare_bounded(&self, family: Family, sets_max: u32) -> Result<Arc<Declared>, RegistryError> {
+    pub fn declare_bounded(&self, family: Family, sets_max: u32) -> Result<Arc<DeclaredFamily>, RegistryError> {
         self.inner.declare(family, sets_max)
     }
 
@@ -247,7 +247,7 @@ impl Registry {
     }
 
     /// All families, in the order of their declaration.
-    pub fn families(&self) -> Vec<Arc<Declared>> {
+    pub fn families(&self) -> Vec<Arc<DeclaredFamily>> {
         lock(&self.inner.families).clone()
     }
 
@@ -320,7 +320,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Inner {
-    fn declare(&self, family: Family, sets_max: u32) -> Result<Arc<Declared>, RegistryError> {
+    fn declare(&self, family: Family, sets_max: u32) -> Result<Arc<DeclaredFamily>, RegistryError> {
         family.check()?;
         let mut families = lock(&self.families);
         if let Some(known) = families.iter().find(|known| *known.family() == family) {
@@ -332,7 +332,7 @@ impl Inner {
         // More sets than memory could hold need not be counted.
         let sets_max = sets_max.min(self.options.series_per_family);
         let sets_max = sets_max.min((self.options.memory_bytes / SET_BYTES_MIN) as u32);
-        let declared = Declared::new(families.len() as u32, family, sets_max)
+        let declared = DeclaredFamily::new(families.len() as u32, family, sets_max)
             .map_err(|error| RegistryError::Io("a family's table of label sets", error))?;
         let declared = Arc::new(declared);
         families.push(declared.clone());
@@ -340,7 +340,7 @@ impl Inner {
     }
 
     /// The family of collapsed observations.
-    pub(crate) fn collapsed(&self) -> Arc<Declared> {
+    pub(crate) fn collapsed(&self) -> Arc<DeclaredFamily> {
         lock(&self.families)[0].clone()
     }
 

@@ -37,9 +37,9 @@ impl Word for AtomicU32 {
 
 /// A word of memory that this side may have mapped read-only: it has no stores.
 #[repr(transparent)]
-pub(crate) struct Shown<W>(W);
+pub(crate) struct ReadOnly<W>(W);
 
-impl<W: Word> Word for Shown<W> {
+impl<W: Word> Word for ReadOnly<W> {
     type Value = W::Value;
 
     #[inline]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use stillgate_exporter::{Exporter, Site};
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, Declared, Family, Kind, Merge, Native, Options, Process, Registry, Writer,
+    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, Kind, Merge, Native, Options, Process, Registry,
+    Writer,
 };
 use stillgate_testkit::{Prometheus, PrometheusSetup, ScrapeFormat};
 
@@ -17,10 +18,10 @@ const QUOTED_ROUTE: &str = "a\\\"b\\\\c\\nd {} # 🧀";
 struct Counted {
     exporter: Exporter,
     writers: [Writer; 2],
-    requests: Arc<Declared>,
-    seconds: Arc<Declared>,
-    sizes: Arc<Declared>,
-    level: Arc<Declared>,
+    requests: Arc<DeclaredFamily>,
+    seconds: Arc<DeclaredFamily>,
+    sizes: Arc<DeclaredFamily>,
+    level: Arc<DeclaredFamily>,
 }
 
 fn now_ms() -> u64 {

@@ -3,7 +3,7 @@
 //! Each insertion is timed on its own, by the thread's CPU time. That takes a system call, which is itself slow now and
 //! then: the slowest of as many empty measurements shows how much of the slowest insertion may be the clock.
 
-use crate::library::{Extent, Library, Owned};
+use crate::library::{Extent, LabelValues, Library};
 use crate::ours::Stillgate;
 use crate::peers::{Metrics, Prometheus, PrometheusClient};
 use crate::table::{self, cpu_ns};
@@ -87,7 +87,7 @@ fn inserted<L: Library>(series: usize) -> Times {
     let mut library = L::new(series);
     let mut times = Times::default();
     for n in 0..series {
-        let labels = Owned::numbered(n);
+        let labels = LabelValues::numbered(n);
         let values = labels.values();
         let start = cpu_ns();
         let counter = library.counter(&values);

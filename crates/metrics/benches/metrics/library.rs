@@ -58,12 +58,12 @@ pub trait Library {
 }
 
 /// Four values of ten bytes.
-pub struct Owned([String; 4]);
+pub struct LabelValues([String; 4]);
 
-impl Owned {
+impl LabelValues {
     /// The set with this number: all sets below five million are distinct.
-    pub fn numbered(n: usize) -> Owned {
-        Owned([
+    pub fn numbered(n: usize) -> LabelValues {
+        LabelValues([
             format!("rout{:06}", n % 1000),
             format!("serv{:06}", n / 1000 % 1000),
             format!("node{:06}", n / 1_000_000),

@@ -3,7 +3,7 @@
 //! Each library has a process of its own, so that no memory is reused. A series has four labels of ten bytes; no
 //! handles are kept.
 
-use crate::library::{Extent, Library, Owned};
+use crate::library::{Extent, LabelValues, Library};
 use crate::ours::Stillgate;
 use crate::peers::{Metrics, Prometheus, PrometheusClient};
 use crate::table;
@@ -15,16 +15,17 @@ const SERIES: usize = 1_000_000;
 const LIBRARIES: [&str; 4] = ["stillgate", "prometheus-client", "prometheus", "metrics"];
 
 /// What such a process reports, by row.
-type Said = Vec<(String, f64)>;
+type Report = Vec<(String, f64)>;
 
 pub fn run(extent: Extent) {
     let series = if extent.is_quick { SERIES / 10 } else { SERIES };
     let is_asked = |library: &str| !extent.is_alone || library == LIBRARIES[0];
-    let said = LIBRARIES.map(|library| if is_asked(library) { ask(library, series) } else { Said::new() });
+    let said = LIBRARIES.map(|library| if is_asked(library) { ask(library, series) } else { Report::new() });
     table::title(&format!("Memory, {series} series (bytes a series)"));
     let row = |what: &str, key: &str, target: Option<f64>| {
-        let of =
-            |said: &Said| said.iter().filter(|(name, _)| name == key).map(|(_, bytes)| bytes / series as f64).collect();
+        let of = |said: &Report| {
+            said.iter().filter(|(name, _)| name == key).map(|(_, bytes)| bytes / series as f64).collect()
+        };
         table::row(what, &said.each_ref().map(of), target);
     };
     row("log with epochs", "log", None);
@@ -39,7 +40,7 @@ pub fn run(extent: Extent) {
     row("growth of the process, scraped with gzip", "rss gzip", None);
 }
 
-fn ask(library: &str, series: usize) -> Said {
+fn ask(library: &str, series: usize) -> Report {
     let program = std::env::current_exe().unwrap();
     let output = Command::new(program).args([CHILD, library, &series.to_string()]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -65,13 +66,13 @@ fn say(key: &str, bytes: f64) {
 fn fill<L: Library>(series: usize) -> (L, f64) {
     // One-time initialization and the code are in memory before the measurement.
     let mut warm = L::new(1000);
-    (0..1000).for_each(|n| warm.count(&Owned::numbered(n).values()));
+    (0..1000).for_each(|n| warm.count(&LabelValues::numbered(n).values()));
     warm.scrape(false);
     warm.scrape(true);
     drop(warm);
     let before = resident();
     let mut library = L::new(series);
-    (0..series).for_each(|n| library.count(&Owned::numbered(n).values()));
+    (0..series).for_each(|n| library.count(&LabelValues::numbered(n).values()));
     say("rss written", resident() - before);
     (library, before)
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use stillgate_metrics::encode::{self, Format};
 use stillgate_metrics::reader::ReaderOptions;
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, Declared, Family, Handle, Kind, Merge, Options, Process, Registry, Writer,
+    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, Handle, Kind, Merge, Options, Process, Registry,
+    Writer,
 };
 
 /// Enough for any label set to fit into the budget.
@@ -15,10 +16,10 @@ const NOW_MS: u64 = 1_700_000_000_000;
 
 pub struct Stillgate {
     pub registry: Arc<Registry>,
-    counters: Arc<Declared>,
-    histograms: Arc<Declared>,
+    counters: Arc<DeclaredFamily>,
+    histograms: Arc<DeclaredFamily>,
     /// The gauge in which the collector reports its memory.
-    bytes: Arc<Declared>,
+    bytes: Arc<DeclaredFamily>,
     writer: Writer,
     collector: Collector,
     has_created: bool,
@@ -140,12 +141,12 @@ impl Library for Stillgate {
     }
 }
 
-fn collector(registry: &Arc<Registry>, bytes: &Arc<Declared>) -> Collector {
+fn collector(registry: &Arc<Registry>, bytes: &Arc<DeclaredFamily>) -> Collector {
     Collector::of_registry(registry.clone(), options(bytes, false)).unwrap()
 }
 
 /// `has_created` does not affect this format, but changing it drops the encoded text.
-fn options(bytes: &Arc<Declared>, has_created: bool) -> CollectorOptions {
+fn options(bytes: &Arc<DeclaredFamily>, has_created: bool) -> CollectorOptions {
     let encode = encode::Options { created: has_created };
     let reader = ReaderOptions { encode, ..ReaderOptions::default() };
     CollectorOptions { bytes: Some(bytes.clone()), reader, ..CollectorOptions::default() }

@@ -2,7 +2,7 @@
 //!
 //! Stillgate refreshes and takes all pieces of a cursor, as the exporter does; peers gather and encode into one buffer.
 
-use crate::library::{Extent, Library, Owned, Random};
+use crate::library::{Extent, LabelValues, Library, Random};
 use crate::ours::Stillgate;
 use crate::peers::{Metrics, Prometheus, PrometheusClient};
 use crate::table::{self, timed};
@@ -25,7 +25,7 @@ const SIZES: [Size; 3] = [
 #[derive(Clone, Copy, PartialEq)]
 enum Change {
     First,
-    Anew,
+    CacheDropped,
     All,
     Clustered,
     Spread,
@@ -34,7 +34,7 @@ enum Change {
 
 const ROWS: [(Change, &str, Option<f64>); 6] = [
     (Change::First, "first scrape of a new reader", None),
-    (Change::Anew, "nothing kept: everything is encoded again", None),
+    (Change::CacheDropped, "nothing kept: everything is encoded again", None),
     (Change::All, "every value changed", None),
     (Change::Clustered, "1% changed, neighbours", Some(2.0)),
     (Change::Spread, "1% changed, at random", Some(2.0)),
@@ -42,7 +42,7 @@ const ROWS: [(Change, &str, Option<f64>); 6] = [
 ];
 
 /// A library with its series.
-trait Scraped {
+trait ScrapeBench {
     fn forget(&mut self);
     fn forget_text(&mut self);
     fn change(&mut self, series: &[u32]);
@@ -55,9 +55,9 @@ struct Filled<L: Library> {
 }
 
 impl<L: Library + 'static> Filled<L> {
-    fn boxed(series: usize) -> Box<dyn Scraped> {
+    fn boxed(series: usize) -> Box<dyn ScrapeBench> {
         let mut library = L::new(series);
-        let counters = (0..series).map(|n| library.counter(&Owned::numbered(n).values()));
+        let counters = (0..series).map(|n| library.counter(&LabelValues::numbered(n).values()));
         let counters: Vec<L::Counter> = counters.collect();
         // Values of five digits, which mostly stay five digits long.
         for (n, counter) in counters.iter().enumerate() {
@@ -67,7 +67,7 @@ impl<L: Library + 'static> Filled<L> {
     }
 }
 
-impl<L: Library> Scraped for Filled<L> {
+impl<L: Library> ScrapeBench for Filled<L> {
     fn forget(&mut self) {
         self.library.forget();
     }
@@ -99,14 +99,14 @@ impl Choice {
     fn of(series: usize) -> Choice {
         let all: Vec<u32> = (0..series as u32).collect();
         let mut sorted = all.clone();
-        sorted.sort_by_cached_key(|n| Owned::numbered(*n as usize).values().join(" "));
+        sorted.sort_by_cached_key(|n| LabelValues::numbered(*n as usize).values().join(" "));
         Choice { all, sorted, random: Random::new(4711) }
     }
 
     fn next(&mut self, change: Change) -> Vec<u32> {
         let part = self.all.len() / 100;
         match change {
-            Change::First | Change::Anew | Change::Nothing => Vec::new(),
+            Change::First | Change::CacheDropped | Change::Nothing => Vec::new(),
             Change::All => self.all.clone(),
             Change::Clustered => {
                 let start = self.random.below(self.all.len() - part);
@@ -151,7 +151,7 @@ fn measure(size: &Size, rounds: usize, rounds_of_peers: usize) {
                 }
                 match change {
                     Change::First => library.forget(),
-                    Change::Anew => library.forget_text(),
+                    Change::CacheDropped => library.forget_text(),
                     _ => {}
                 }
                 library.change(&changed);
@@ -167,8 +167,8 @@ fn measure(size: &Size, rounds: usize, rounds_of_peers: usize) {
         for (_, row, samples) in samples.iter().filter(|each| each.0 == *gzip) {
             let (change, what, target) = ROWS[*row];
             let target = match (change, n) {
-                (Change::Anew | Change::All, 100_000) => Some(20.0),
-                (Change::Anew | Change::All, 1_000_000) => Some(25.0),
+                (Change::CacheDropped | Change::All, 100_000) => Some(20.0),
+                (Change::CacheDropped | Change::All, 1_000_000) => Some(25.0),
                 _ => target,
             };
             table::row(what, samples, target.filter(|_| !gzip));

@@ -1,6 +1,6 @@
 //! Cost of a request's metrics: an increment, an observation.
 
-use crate::library::{Extent, Library, Owned, Random, Values};
+use crate::library::{Extent, LabelValues, Library, Random, Values};
 use crate::ours::Stillgate;
 use crate::peers::{Metrics, Prometheus, PrometheusClient};
 use crate::table::{self, timed};
@@ -47,7 +47,7 @@ impl Pools {
 }
 
 /// A library that is ready to be written to.
-trait Written {
+trait WriteBench {
     fn by_handle(&mut self);
     fn by_set(&mut self);
     fn by_values(&mut self);
@@ -64,16 +64,16 @@ struct Ready<L: Library> {
 }
 
 impl<L: Library + 'static> Ready<L> {
-    fn boxed(series: usize) -> Box<dyn Written> {
+    fn boxed(series: usize) -> Box<dyn WriteBench> {
         let mut library = L::new(series);
-        let labels = Owned::numbered(5);
+        let labels = LabelValues::numbered(5);
         let (counter, set) = (library.counter(&labels.values()), library.set(&labels.values()));
         let histogram = library.histogram(&labels.values());
         Box::new(Ready { library, counter, set, histogram })
     }
 }
 
-impl<L: Library> Written for Ready<L> {
+impl<L: Library> WriteBench for Ready<L> {
     fn by_handle(&mut self) {
         for _ in 0..BATCH {
             self.library.add(black_box(&self.counter), 1);
@@ -87,7 +87,7 @@ impl<L: Library> Written for Ready<L> {
     }
 
     fn by_values(&mut self) {
-        let labels = Owned::numbered(5);
+        let labels = LabelValues::numbered(5);
         let values = labels.values();
         for _ in 0..BATCH {
             self.library.count(black_box(&values));
@@ -112,7 +112,7 @@ impl<L: Library> Written for Ready<L> {
     }
 }
 
-fn libraries(series: usize, is_alone: bool) -> Vec<Box<dyn Written>> {
+fn libraries(series: usize, is_alone: bool) -> Vec<Box<dyn WriteBench>> {
     let mut all = vec![Ready::<Stillgate>::boxed(series)];
     if !is_alone {
         all.push(Ready::<PrometheusClient>::boxed(series));
@@ -126,7 +126,7 @@ pub fn run(extent: Extent) {
     let rounds = if extent.is_quick { 5 } else { ROUNDS };
     table::title("Write (ns each)");
     let mut all = libraries(1000, extent.is_alone);
-    let mut row = |what: &str, target: Option<f64>, work: fn(&mut dyn Written)| {
+    let mut row = |what: &str, target: Option<f64>, work: fn(&mut dyn WriteBench)| {
         table::row(what, &in_turns(&mut all, rounds, |library| work(library)), target);
     };
     row("increment through a kept handle", Some(3.0), |library| library.by_handle());
@@ -154,7 +154,11 @@ pub fn run(extent: Extent) {
 }
 
 /// Times of a batch, by library; they take turns.
-fn in_turns(all: &mut [Box<dyn Written>], rounds: usize, mut work: impl FnMut(&mut dyn Written)) -> [Vec<f64>; 4] {
+fn in_turns(
+    all: &mut [Box<dyn WriteBench>],
+    rounds: usize,
+    mut work: impl FnMut(&mut dyn WriteBench),
+) -> [Vec<f64>; 4] {
     let mut samples: [Vec<f64>; 4] = Default::default();
     // The first round warms up.
     for round in 0..=rounds {

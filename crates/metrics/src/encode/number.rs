@@ -208,7 +208,7 @@ mod tests {
         }
 
         #[test]
-        fn patching_is_printing_anew(old in any::<u64>(), new in any::<u64>(), shift in 0_u32..64) {
+        fn patching_equals_printing(old in any::<u64>(), new in any::<u64>(), shift in 0_u32..64) {
             let mut bytes = Vec::new();
             push_u64(&mut bytes, old >> shift);
             let (before, fresh) = (bytes.clone(), (new >> shift).to_string().into_bytes());

@@ -5,8 +5,8 @@
 //! no list of segments, and is removed when no record of its series is folded any longer.
 
 use super::families::FamilyId;
-use super::mount::{Contribution, Declared, Mount, Mounted, NO_SERIES, RecordLocation};
-use super::store::{SeriesId, Slot, Store, Unlinked};
+use super::mount::{Contribution, FamilyDeclaration, Mount, MountedSegment, NO_SERIES, RecordLocation};
+use super::store::{SeriesId, Slot, Store, UnlinkResult};
 use crate::family::{Kind, Merge};
 use crate::segment::cells::{Shape, to_word};
 use crate::segment::layout::{HEAD_WORDS, Head, RecordKind, WORD, pair};
@@ -109,7 +109,7 @@ impl Store {
         }
         let known = mounted.families.iter().position(|known| known.as_ref().is_some_and(|each| each.family == family));
         let family_number = known.unwrap_or_else(|| {
-            mounted.families.push(Some(Declared::of_anchor(family, Shape::single())));
+            mounted.families.push(Some(FamilyDeclaration::of_anchor(family, Shape::single())));
             mounted.families.len() - 1
         });
         let family_number = u16::try_from(family_number).ok()?;
@@ -133,7 +133,7 @@ impl Store {
     fn mount_anchors(&mut self) -> Option<()> {
         let nobody = Process { pid: 0, start: 0 };
         let segment = Segment::create(None, ANCHORS_BYTES_MAX, nobody, u64::MAX, 0).ok()?;
-        let mounted = Some(Mounted::new(&Mount { segment: Arc::new(segment), is_alive: true }, 0));
+        let mounted = Some(MountedSegment::new(&Mount { segment: Arc::new(segment), is_alive: true }, 0));
         let free = self.mounts.iter().position(Option::is_none);
         let mount = free.unwrap_or(self.mounts.len());
         if mount >= super::mount::MOUNTS_MAX {
@@ -167,11 +167,11 @@ impl Store {
         &mut self,
         id: SeriesId,
         is_wanted: impl Fn(RecordLocation) -> bool,
-    ) -> (Vec<(RecordLocation, Contribution)>, Unlinked) {
+    ) -> (Vec<(RecordLocation, Contribution)>, UnlinkResult) {
         let first = self.slot(id).first();
         let (taken, left): (Vec<_>, Vec<_>) = self.places(self.slot(id)).partition(|(place, _)| is_wanted(*place));
         let unlinked =
-            Unlinked { series: id, is_last: left.is_empty(), chunk: self.exposed(id).map(|(chunk, _)| chunk) };
+            UnlinkResult { series: id, is_last: left.is_empty(), chunk: self.exposed(id).map(|(chunk, _)| chunk) };
         if left.is_empty() {
             self.bury(id);
         } else if !taken.is_empty() {
@@ -192,7 +192,7 @@ impl Store {
     }
 
     /// Removes a mount's records from all series; reports what became of each series.
-    pub(super) fn take_mount(&mut self, mount: u16, mut done: impl FnMut(Unlinked)) {
+    pub(super) fn take_mount(&mut self, mount: u16, mut done: impl FnMut(UnlinkResult)) {
         for number in 0..self.mounted(mount).contributions.len() {
             let series = self.mounted(mount).contributions[number].series;
             if series != NO_SERIES {

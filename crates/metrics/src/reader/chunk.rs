@@ -2,7 +2,7 @@
 //! same width; otherwise the chunk is assembled from its old bytes and the new ones.
 
 use super::families::{CHUNK_SERIES_MAX, FamilyId, MergedFamily};
-use super::gather::Gathered;
+use super::gather::ValueBatch;
 use super::store::{SeriesId, Slot, Store};
 use super::values::value_of;
 use crate::encode::{FamilyEncoder, Format};
@@ -23,7 +23,7 @@ pub(super) struct Chunk {
     /// No series of this chunk is below it, and every series of the chunk before is. The first chunk's value is
     /// ignored.
     pub(super) low: Arc<[u8]>,
-    pub(super) encoded: [Option<Box<Encoded>>; FORMATS],
+    pub(super) encoded: [Option<Box<EncodedChunk>>; FORMATS],
 }
 
 /// One bit for each series of a chunk.
@@ -69,30 +69,30 @@ const _: () = assert!(size_of::<Line>() == 8);
 
 /// Bytes that may be sent.
 #[derive(Debug, Clone)]
-pub(super) struct Encoded {
+pub(super) struct EncodedChunk {
     pub(super) bytes: Arc<Vec<u8>>,
     lines: Vec<Line>,
-    pub(super) deflated: Option<Packed>,
+    pub(super) deflated: Option<DeflatedChunk>,
 }
 
 /// The same bytes deflated.
 #[derive(Debug, Clone)]
-pub(super) struct Packed {
+pub(super) struct DeflatedChunk {
     pub(super) bytes: Arc<Vec<u8>>,
     pub(super) crc: u32,
     pub(super) len: u32,
 }
 
-impl Encoded {
-    pub(super) fn new(bytes: Vec<u8>, lines: Vec<Line>) -> Encoded {
-        Encoded { bytes: Arc::new(bytes), lines, deflated: None }
+impl EncodedChunk {
+    pub(super) fn new(bytes: Vec<u8>, lines: Vec<Line>) -> EncodedChunk {
+        EncodedChunk { bytes: Arc::new(bytes), lines, deflated: None }
     }
 
     /// The memory it takes.
     pub(super) fn bytes(&self) -> usize {
         let deflated = self.deflated.as_ref().map_or(0, |packed| packed.bytes.capacity() + size_of::<Vec<u8>>() + 16);
         let plain = self.bytes.capacity() + size_of::<Vec<u8>>() + 16;
-        size_of::<Encoded>() + plain + self.lines.capacity() * size_of::<Line>() + deflated
+        size_of::<EncodedChunk>() + plain + self.lines.capacity() * size_of::<Line>() + deflated
     }
 
     /// Next time the whole series is encoded, not its value only.
@@ -103,7 +103,7 @@ impl Encoded {
     }
 
     /// Deflates the bytes, unless that has been done.
-    pub(super) fn deflate(&mut self, deflater: &mut Deflater) -> &Packed {
+    pub(super) fn deflate(&mut self, deflater: &mut Deflater) -> &DeflatedChunk {
         let bytes = &self.bytes;
         self.deflated.get_or_insert_with(|| pack(deflater, bytes))
     }
@@ -113,9 +113,9 @@ impl Encoded {
     }
 }
 
-pub(super) fn pack(deflater: &mut Deflater, bytes: &[u8]) -> Packed {
+pub(super) fn pack(deflater: &mut Deflater, bytes: &[u8]) -> DeflatedChunk {
     let deflated = deflater.deflate(bytes);
-    Packed { bytes: Arc::new(deflated.bytes), crc: deflated.crc, len: deflated.len }
+    DeflatedChunk { bytes: Arc::new(deflated.bytes), crc: deflated.crc, len: deflated.len }
 }
 
 /// Buffers that are reused.
@@ -125,7 +125,7 @@ pub(super) struct Scratch {
     part: Distribution,
     exemplars: Vec<Exemplar>,
     slots: Vec<u16>,
-    gathered: Gathered,
+    gathered: ValueBatch,
     /// Slots whose value has another width, with the value.
     wide: Vec<(u16, u64)>,
     /// Histograms that could not be read consistently: they are read again next time.
@@ -143,7 +143,7 @@ pub(super) struct Encoding<'a> {
 
 impl Encoding<'_> {
     /// Encodes all series.
-    pub(super) fn encode(&mut self, series: &[Slot]) -> Encoded {
+    pub(super) fn encode(&mut self, series: &[Slot]) -> EncodedChunk {
         let kind = &self.family.family.kind;
         let is_single = !matches!(kind, Kind::Histogram(_));
         let mut gathered = std::mem::take(&mut self.scratch.gathered);
@@ -172,11 +172,11 @@ impl Encoding<'_> {
         if bytes.capacity() > bytes.len() + bytes.len() / 16 {
             bytes.shrink_to_fit();
         }
-        Encoded::new(bytes, lines)
+        EncodedChunk::new(bytes, lines)
     }
 
     /// Updates the encoded bytes of these series.
-    pub(super) fn update(&mut self, encoded: &mut Encoded, series: &[Slot], dirty: Bits) {
+    pub(super) fn update(&mut self, encoded: &mut EncodedChunk, series: &[Slot], dirty: Bits) {
         let mut slots = std::mem::take(&mut self.scratch.slots);
         slots.clear();
         dirty.list(&mut slots);
@@ -189,7 +189,7 @@ impl Encoding<'_> {
     }
 
     /// Writes values over the old ones.
-    fn patch(&mut self, encoded: &mut Encoded, series: &[Slot], slots: &[u16]) {
+    fn patch(&mut self, encoded: &mut EncodedChunk, series: &[Slot], slots: &[u16]) {
         let kind = &self.family.family.kind;
         let changed = slots.iter().map(|slot| series[*slot as usize]);
         self.scratch.gathered.read(self.store, kind, changed);
@@ -233,7 +233,7 @@ impl Encoding<'_> {
     }
 
     /// Encodes whole series again, between others that are unchanged.
-    fn renew(&mut self, encoded: &mut Encoded, series: &[Slot], slots: &[u16]) {
+    fn renew(&mut self, encoded: &mut EncodedChunk, series: &[Slot], slots: &[u16]) {
         let kind = &self.family.family.kind;
         let is_single = !matches!(kind, Kind::Histogram(_));
         rebuild(encoded, slots.iter().copied(), slots.len(), |index, old, line, out| {
@@ -298,7 +298,7 @@ impl Encoding<'_> {
 
 /// Assembles the bytes again: `write` makes the series of these slots, given their old bytes; the others are copied.
 fn rebuild(
-    encoded: &mut Encoded,
+    encoded: &mut EncodedChunk,
     slots: impl Iterator<Item = u16>,
     count: usize,
     mut write: impl FnMut(usize, &[u8], Line, &mut Vec<u8>) -> (u16, u16),

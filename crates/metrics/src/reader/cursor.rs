@@ -3,7 +3,7 @@
 //! A cursor holds neither a lock nor a copy: between two pieces series may come, go and change. It remembers its
 //! position in the order of families and labels, so that the pieces are in order and contain nothing twice.
 
-use super::chunk::{Encoded, Encoding, Packed, pack};
+use super::chunk::{DeflatedChunk, EncodedChunk, Encoding, pack};
 use super::{Piece, Reader};
 use crate::encode::Format;
 use crate::family::{Family, Kind};
@@ -27,13 +27,13 @@ pub struct Cursor {
     /// Index of the next exposed family.
     family: usize,
     /// The current family, or the last one that was finished.
-    at: Option<At>,
+    at: Option<FamilyPosition>,
     /// The order has changed since: the next chunk may begin with series that were already produced.
     is_moved: bool,
     /// While it is held, the reader knows that an exposition is in progress.
     handed_out: Option<Arc<()>>,
     /// Parts that come first: a whole family, if its length had to be known.
-    pinned: VecDeque<Plain>,
+    pinned: VecDeque<PlainPiece>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ enum State {
 
 /// A place in the order that survives changes of the order.
 #[derive(Debug)]
-struct At {
+struct FamilyPosition {
     name: Arc<str>,
     /// Distinguishes the family from a later one of the same name.
     born: u64,
@@ -57,9 +57,9 @@ struct At {
 
 /// A part of the exposition before it becomes a piece.
 #[derive(Debug, Clone)]
-struct Plain {
+struct PlainPiece {
     bytes: Arc<Vec<u8>>,
-    packed: Option<Packed>,
+    packed: Option<DeflatedChunk>,
 }
 
 impl Reader {
@@ -106,7 +106,7 @@ impl Reader {
                     cursor.state = State::Trailer;
                     let footer = cursor.format.footer();
                     if !footer.is_empty() {
-                        return Some(self.piece(cursor, Plain { bytes: Arc::new(footer.to_vec()), packed: None }));
+                        return Some(self.piece(cursor, PlainPiece { bytes: Arc::new(footer.to_vec()), packed: None }));
                     }
                 }
                 State::Trailer => {
@@ -123,7 +123,7 @@ impl Reader {
     }
 
     /// Makes a piece of it, deflated if the cursor is.
-    fn piece(&mut self, cursor: &mut Cursor, plain: Plain) -> Piece {
+    fn piece(&mut self, cursor: &mut Cursor, plain: PlainPiece) -> Piece {
         let Some(trailer) = &mut cursor.trailer else { return Piece { bytes: plain.bytes } };
         let packed = plain.packed.unwrap_or_else(|| pack(&mut self.deflater, &plain.bytes));
         trailer.add(packed.crc, packed.len);
@@ -131,12 +131,12 @@ impl Reader {
     }
 
     /// The next header or chunk. An empty one does not mean the end: more may follow.
-    fn next_of_families(&mut self, cursor: &mut Cursor) -> Option<Plain> {
+    fn next_of_families(&mut self, cursor: &mut Cursor) -> Option<PlainPiece> {
         if cursor.version != self.order.version {
             self.seek(cursor);
         }
         loop {
-            if let Some(At { next: Some((chunk, low)), .. }) = &cursor.at {
+            if let Some(FamilyPosition { next: Some((chunk, low)), .. }) = &cursor.at {
                 let (chunk, low) = (*chunk, low.clone());
                 return Some(self.next_chunk(cursor, chunk, &low));
             }
@@ -147,7 +147,7 @@ impl Reader {
                 continue;
             }
             let low = self.order.chunks[family.chunks[0] as usize].low.clone();
-            cursor.at = Some(At { name: family.name.clone(), born: family.born, next: Some((0, low)) });
+            cursor.at = Some(FamilyPosition { name: family.name.clone(), born: family.born, next: Some((0, low)) });
             return Some(match cursor.format {
                 Format::Text | Format::OpenMetrics => self.header(id, cursor),
                 Format::Protobuf => self.pin_family(id, cursor),
@@ -156,18 +156,18 @@ impl Reader {
     }
 
     /// The bytes that precede the first series of a family.
-    fn header(&mut self, family: u32, cursor: &Cursor) -> Plain {
+    fn header(&mut self, family: u32, cursor: &Cursor) -> PlainPiece {
         let head = self.order.families.get_mut(family).head(cursor.format, self.options.encode);
         if cursor.trailer.is_some() {
             head.header.deflate(&mut self.deflater);
         }
-        Plain { bytes: head.header.bytes.clone(), packed: head.header.deflated.clone() }
+        PlainPiece { bytes: head.header.bytes.clone(), packed: head.header.deflated.clone() }
     }
 
     /// Pins a whole family, and returns the bytes that precede it, which include its length.
-    fn pin_family(&mut self, family: u32, cursor: &mut Cursor) -> Plain {
+    fn pin_family(&mut self, family: u32, cursor: &mut Cursor) -> PlainPiece {
         let chunks = self.order.families.get(family).chunks.clone();
-        let pieces: VecDeque<Plain> = chunks.iter().map(|chunk| self.chunk(*chunk, cursor)).collect();
+        let pieces: VecDeque<PlainPiece> = chunks.iter().map(|chunk| self.chunk(*chunk, cursor)).collect();
         let bytes = pieces.iter().map(|piece| piece.bytes.len()).sum();
         cursor.pinned = pieces;
         cursor.end_family();
@@ -178,15 +178,15 @@ impl Reader {
             .head(cursor.format, self.options.encode)
             .encoder
             .family_head(bytes, &mut head);
-        Plain { bytes: Arc::new(head), packed: None }
+        PlainPiece { bytes: Arc::new(head), packed: None }
     }
 
     /// The chunk at this index of the current family, from the first series that is not below `low`.
-    fn next_chunk(&mut self, cursor: &mut Cursor, index: usize, low: &[u8]) -> Plain {
+    fn next_chunk(&mut self, cursor: &mut Cursor, index: usize, low: &[u8]) -> PlainPiece {
         let family = self.order.families.get(self.order.families.exposed[cursor.family]);
         let Some(chunk) = family.chunks.get(index).copied() else {
             cursor.end_family();
-            return Plain { bytes: Arc::default(), packed: None };
+            return PlainPiece { bytes: Arc::default(), packed: None };
         };
         let is_moved = std::mem::take(&mut cursor.is_moved);
         match family.chunks.get(index + 1) {
@@ -230,7 +230,7 @@ impl Reader {
     }
 
     /// A chunk's current bytes: the cached ones, if they are up to date.
-    fn chunk(&mut self, id: u32, cursor: &Cursor) -> Plain {
+    fn chunk(&mut self, id: u32, cursor: &Cursor) -> PlainPiece {
         let format = cursor.format as usize;
         let Reader { order, store, scratch, deflater, options, .. } = self;
         let chunk = &mut order.chunks[id as usize];
@@ -239,7 +239,7 @@ impl Reader {
             && dirty.is_empty()
             && (cursor.trailer.is_none() || encoded.deflated.is_some())
         {
-            return Plain { bytes: encoded.bytes.clone(), packed: encoded.deflated.clone() };
+            return PlainPiece { bytes: encoded.bytes.clone(), packed: encoded.deflated.clone() };
         }
         let (family, encoder) = order.families.get_mut(chunk.family).encoder(cursor.format, options.encode);
         let mut encoding = Encoding { store, family, format: cursor.format, encoder, scratch };
@@ -258,7 +258,7 @@ impl Reader {
         if cursor.trailer.is_some() {
             encoded.deflate(deflater);
         }
-        let plain = Plain { bytes: encoded.bytes.clone(), packed: encoded.deflated.clone() };
+        let plain = PlainPiece { bytes: encoded.bytes.clone(), packed: encoded.deflated.clone() };
         order.cached -= before;
         let now = encoded.bytes();
         if order.active[format] && order.cached + now <= options.cache_bytes_max {
@@ -269,13 +269,13 @@ impl Reader {
     }
 
     /// The rest of a chunk, part of which was produced already; it is not cached.
-    fn part_of_chunk(&mut self, id: u32, from: usize, cursor: &Cursor) -> Plain {
+    fn part_of_chunk(&mut self, id: u32, from: usize, cursor: &Cursor) -> PlainPiece {
         let Reader { order, store, scratch, options, .. } = self;
         let chunk = &order.chunks[id as usize];
         let (family, encoder) = order.families.get_mut(chunk.family).encoder(cursor.format, options.encode);
         let mut encoding = Encoding { store, family, format: cursor.format, encoder, scratch };
-        let Encoded { bytes, .. } = encoding.encode(&store.slots[id as usize][from..]);
-        Plain { bytes, packed: None }
+        let EncodedChunk { bytes, .. } = encoding.encode(&store.slots[id as usize][from..]);
+        PlainPiece { bytes, packed: None }
     }
 }
 

@@ -4,18 +4,18 @@
 //! read before still count, and the damage is reported once.
 
 use super::folding::Fold;
-use super::leaving::Ended;
-use super::mount::{Contribution, Declared, LOG_WORDS_MAX, NO_SERIES};
+use super::leaving::Tombstone;
+use super::mount::{Contribution, FamilyDeclaration, LOG_WORDS_MAX, NO_SERIES};
 use super::order::Order;
 use super::store::Store;
-use super::{Damaged, Reader, Refreshed};
+use super::{DamagedSegment, Reader, RefreshSummary};
 use crate::family::Family;
 use crate::labels::RawPairs;
 use crate::protocol;
 use crate::segment::cells::Shape;
 use crate::segment::layout::{FOLD_WORDS, HEAD_WORDS, Head, RecordKind, TOMBSTONE_WORDS, unpair};
 use crate::segment::{Process, Segment, family_record};
-use crate::sync::{AtomicU32, Shown, Word};
+use crate::sync::{AtomicU32, ReadOnly, Word};
 use memchr::memchr;
 
 /// Length of unread log from which it is worth counting its series before reading them.
@@ -26,11 +26,11 @@ const SCAN_STEP: usize = 16;
 const SCAN_BLOCK: usize = 4096;
 
 /// The memory does not hold what a writer of this version makes.
-struct NotOurs;
+struct InvalidRecord;
 
 impl Reader {
     /// Reads new records of a mount.
-    pub(super) fn discover(&mut self, mount: u16, refreshed: &mut Refreshed) {
+    pub(super) fn discover(&mut self, mount: u16, refreshed: &mut RefreshSummary) {
         let mounted = self.store.mounted_mut(mount);
         mounted.known = mounted.contributions.len();
         let segment = mounted.segment.clone();
@@ -46,14 +46,14 @@ impl Reader {
         while at < committed {
             let read = match segment.record(at, committed) {
                 Some(head) => self.read_record(mount, &segment, at, head, refreshed).map(|()| head.words as usize),
-                None => Err(NotOurs),
+                None => Err(InvalidRecord),
             };
             match read {
                 Ok(words) => at += words,
-                Err(NotOurs) => {
+                Err(InvalidRecord) => {
                     self.store.mounted_mut(mount).is_damaged = true;
                     let (process, serial) = (segment.process, segment.serial);
-                    refreshed.damaged.push(Damaged { process, serial, word: at });
+                    refreshed.damaged.push(DamagedSegment { process, serial, word: at });
                     return;
                 }
             }
@@ -79,12 +79,12 @@ impl Reader {
         segment: &Segment,
         at: usize,
         head: Head,
-        refreshed: &mut Refreshed,
-    ) -> Result<(), NotOurs> {
+        refreshed: &mut RefreshSummary,
+    ) -> Result<(), InvalidRecord> {
         match head.kind {
             RecordKind::Family => {
-                let (_, bytes) = segment.series(at, head).ok_or(NotOurs)?;
-                let family = family_record::decode(bytes).ok_or(NotOurs)?;
+                let (_, bytes) = segment.series(at, head).ok_or(InvalidRecord)?;
+                let family = family_record::decode(bytes).ok_or(InvalidRecord)?;
                 let created_ms = segment.log()[at + HEAD_WORDS - 1].get();
                 self.read_family(mount, head.family as usize, family, created_ms)
             }
@@ -92,43 +92,43 @@ impl Reader {
             RecordKind::Fold => self.read_fold(mount, segment, at, head),
             RecordKind::Tombstone => {
                 if head.words as usize != TOMBSTONE_WORDS {
-                    return Err(NotOurs);
+                    return Err(InvalidRecord);
                 }
                 let [serial, record, pid, start] = std::array::from_fn(|word| segment.log()[at + 1 + word].get());
-                let record = usize::try_from(record).map_err(|_| NotOurs)?;
-                let pid = u32::try_from(pid).map_err(|_| NotOurs)?;
-                self.ended.push(Ended { process: Process { pid, start }, serial, record });
+                let record = usize::try_from(record).map_err(|_| InvalidRecord)?;
+                let pid = u32::try_from(pid).map_err(|_| InvalidRecord)?;
+                self.ended.push(Tombstone { process: Process { pid, start }, serial, record });
                 Ok(())
             }
         }
     }
 
-    fn read_family(&mut self, mount: u16, number: usize, family: Family, created_ms: u64) -> Result<(), NotOurs> {
+    fn read_family(&mut self, mount: u16, number: usize, family: Family, created_ms: u64) -> Result<(), InvalidRecord> {
         let families = &mut self.store.mounted_mut(mount).families;
         if families.len() <= number {
             families.resize(number + 1, None);
         }
         if families[number].is_some() {
-            return Err(NotOurs);
+            return Err(InvalidRecord);
         }
         let (shape, labels) = (Shape::of(&family), family.labels.clone());
         let family = self.order.declare(family, created_ms);
         let mounted = self.store.mounted_mut(mount);
         let folds = self.folding.declare(mounted.segment.process, family, &labels);
-        mounted.families[number] = Some(Declared { family, shape, folds, generation: 0, folded_to: 0 });
+        mounted.families[number] = Some(FamilyDeclaration { family, shape, folds, generation: 0, folded_to: 0 });
         Ok(())
     }
 
-    fn read_fold(&mut self, mount: u16, segment: &Segment, at: usize, head: Head) -> Result<(), NotOurs> {
+    fn read_fold(&mut self, mount: u16, segment: &Segment, at: usize, head: Head) -> Result<(), InvalidRecord> {
         let mounted = self.store.mounted_mut(mount);
-        let declared = mounted.families.get_mut(head.family as usize).and_then(Option::as_mut).ok_or(NotOurs)?;
+        let declared = mounted.families.get_mut(head.family as usize).and_then(Option::as_mut).ok_or(InvalidRecord)?;
         let (generation, labels) = unpair(segment.log()[at + 1].get());
         let follows = generation > declared.generation;
         if head.words as usize != FOLD_WORDS
             || !follows
             || !self.folding.learn(declared.folds, Fold { generation, labels })
         {
-            return Err(NotOurs);
+            return Err(InvalidRecord);
         }
         declared.generation = generation;
         declared.folded_to = mounted.contributions.len() as u32;
@@ -141,17 +141,17 @@ impl Reader {
         segment: &Segment,
         at: usize,
         head: Head,
-        refreshed: &mut Refreshed,
-    ) -> Result<(), NotOurs> {
-        let (number, text) = segment.series(at, head).ok_or(NotOurs)?;
+        refreshed: &mut RefreshSummary,
+    ) -> Result<(), InvalidRecord> {
+        let (number, text) = segment.series(at, head).ok_or(InvalidRecord)?;
         let mounted = self.store.mounted_mut(mount);
-        let declared = mounted.families.get(head.family as usize).and_then(Option::as_ref).ok_or(NotOurs)?;
+        let declared = mounted.families.get(head.family as usize).and_then(Option::as_ref).ok_or(InvalidRecord)?;
         let fits = head.words as usize == declared.shape.record_words(text.len());
         // Numbers are assigned in order.
         let follows = number as usize <= mounted.contributions.len() && (number as usize) < segment.epochs().len();
         let is_free = mounted.contributions.get(number as usize).is_none_or(|known| known.series == NO_SERIES);
         if !fits || !follows || !is_free || !is_label_text(text) {
-            return Err(NotOurs);
+            return Err(InvalidRecord);
         }
         let (family, is_alive) = (declared.family, mounted.is_alive);
         let kind = &self.order.families.get(family).family.kind;
@@ -172,7 +172,7 @@ impl Reader {
         if is_new {
             refreshed.series_new += 1;
         } else {
-            self.order.mark_anew(&self.store, series);
+            self.order.mark_rebuilt(&self.store, series);
             self.end_former_life(series);
         }
         Ok(())
@@ -200,7 +200,7 @@ impl Order {
     fn scan(
         &mut self,
         store: &Store,
-        epochs: &[Shown<AtomicU32>],
+        epochs: &[ReadOnly<AtomicU32>],
         since: u32,
         contributions: &[Contribution],
     ) -> usize {

@@ -1,7 +1,7 @@
 //! The families of all segments: which declarations are the same family, and which of several with one name is exposed.
 
-use super::chunk::{Encoded, FORMATS};
-use super::mount::Declared;
+use super::chunk::{EncodedChunk, FORMATS};
+use super::mount::FamilyDeclaration;
 use crate::encode::{FamilyEncoder, Format, Options};
 use crate::family::{Family, Kind};
 use crate::segment::cells::Shape;
@@ -44,7 +44,7 @@ pub(super) struct MergedFamily {
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) encoder: FamilyEncoder,
-    pub(super) header: Encoded,
+    pub(super) header: EncodedChunk,
 }
 
 /// All families.
@@ -130,7 +130,7 @@ impl Families {
     }
 
     /// Handles the end of a segment that declared it, whose series have gone.
-    pub(super) fn undeclare(&mut self, declared: &Declared) {
+    pub(super) fn undeclare(&mut self, declared: &FamilyDeclaration) {
         let id = declared.family;
         let merged = self.get_mut(id);
         merged.segments -= 1;
@@ -237,7 +237,7 @@ impl MergedFamily {
             let encoder = FamilyEncoder::new(family, format, options);
             let mut header = Vec::new();
             encoder.header(&mut header);
-            Box::new(Head { encoder, header: Encoded::new(header, Vec::new()) })
+            Box::new(Head { encoder, header: EncodedChunk::new(header, Vec::new()) })
         })
     }
 

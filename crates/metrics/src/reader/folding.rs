@@ -15,9 +15,9 @@
 
 use super::cardinality::SAMPLES_MAX;
 use super::families::FamilyId;
-use super::mount::{Declared, RecordLocation};
+use super::mount::{FamilyDeclaration, RecordLocation};
 use super::store::SeriesId;
-use super::{Reader, Refreshed};
+use super::{Reader, RefreshSummary};
 use crate::declared::OTHER;
 use crate::labels::{Pairs, RawPairs};
 use crate::segment::Process;
@@ -142,7 +142,7 @@ impl Folding {
     }
 
     /// The text of the series that a record with this text counts for, if that is another one.
-    pub(super) fn target(&self, declared: &Declared, text: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn target(&self, declared: &FamilyDeclaration, text: &[u8]) -> Option<Vec<u8>> {
         let folds = self.get(declared.folds)?;
         let applies = declared.generation < folds.applied.generation;
         applies.then(|| fold_text(text, &folds.labels, folds.applied.labels)).flatten()
@@ -159,7 +159,7 @@ impl Reader {
     }
 
     /// Applies the folds that have been read, once no exposition from before is in progress.
-    pub(super) fn apply_folds(&mut self, refreshed: &mut Refreshed) {
+    pub(super) fn apply_folds(&mut self, refreshed: &mut RefreshSummary) {
         let entries = self.folding.entries.iter().enumerate();
         let is_new = |folds: &Folds| folds.known != folds.applied;
         let new: Vec<usize> =
@@ -178,7 +178,7 @@ impl Reader {
     }
 
     /// Moves all records that were made before a fold to the series that it names.
-    fn apply_fold(&mut self, number: usize, refreshed: &mut Refreshed) {
+    fn apply_fold(&mut self, number: usize, refreshed: &mut RefreshSummary) {
         let Some(folds) = self.folding.entries[number].as_mut() else { return };
         folds.applied = folds.known;
         let (fold, family, labels, process) = (folds.applied, folds.family, folds.labels.clone(), folds.process);
@@ -234,14 +234,14 @@ impl Reader {
         text: &[u8],
         place: RecordLocation,
         record: u32,
-        refreshed: &mut Refreshed,
+        refreshed: &mut RefreshSummary,
     ) {
         let kind = &self.order.families.get(family).family.kind;
         let linked = self.store.link_folded((family, kind), to, place, record);
         let (series, is_new) = linked.unwrap_or_else(|| self.store.link(family, text, place, record));
         match is_new {
             true => refreshed.series_new += 1,
-            false => self.order.mark_anew(&self.store, series),
+            false => self.order.mark_rebuilt(&self.store, series),
         }
     }
 
@@ -252,7 +252,7 @@ impl Reader {
         family: FamilyId,
         labels: Vec<u8>,
         to: Vec<u8>,
-        refreshed: &mut Refreshed,
+        refreshed: &mut RefreshSummary,
     ) {
         let family = self.order.families.get(family).name.clone();
         refreshed.folded.push(FoldedSet { process, family, labels, to });

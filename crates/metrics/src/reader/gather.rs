@@ -9,7 +9,7 @@ use super::mount::{Contribution, RecordLocation};
 use super::store::{Slot, Store};
 use crate::family::{Kind, Merge};
 use crate::segment::layout::{HEAD_WORDS, Head, WORD, unpair};
-use crate::sync::{AtomicU64, Shown, Word};
+use crate::sync::{AtomicU64, ReadOnly, Word};
 
 /// Position of a label text: its words in the log, its length in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +23,7 @@ const LINE_WORDS: usize = 8;
 
 /// Series that are read together, and their values.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(super) struct ValueBatch {
     /// A value for each series, as bits.
     pub(super) values: Vec<u64>,
     texts: Vec<Text>,
@@ -32,8 +32,8 @@ pub(super) struct Gathered {
     contributions: Vec<Contribution>,
 }
 
-impl Gathered {
-    /// Finds the label texts of series, for [`Gathered::labels`].
+impl ValueBatch {
+    /// Finds the label texts of series, for [`ValueBatch::labels`].
     pub(super) fn find_labels(&mut self, store: &Store, slots: &[Slot]) {
         let mut mounts = ByMount::new(store);
         self.texts.clear();
@@ -113,7 +113,7 @@ struct ByMount<'a> {
     store: &'a Store,
     mount: u16,
     contributions: &'a [Contribution],
-    log: &'a [Shown<AtomicU64>],
+    log: &'a [ReadOnly<AtomicU64>],
     read_to: usize,
 }
 

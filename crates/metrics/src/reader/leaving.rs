@@ -1,4 +1,4 @@
-//! Ended series: each is exposed once more, so that its last value is seen, and then removed.
+//! Tombstone series: each is exposed once more, so that its last value is seen, and then removed.
 //!
 //! A tombstone ends one record. While the series has other records that live, its value stays whole: the series is
 //! removed when all of them have ended. If it comes back before that, its new life starts at once from its own value:
@@ -6,8 +6,8 @@
 
 use super::cursor::covers;
 use super::mount::RecordLocation;
-use super::store::{SeriesId, Unlinked};
-use super::{Reader, Refreshed};
+use super::store::{SeriesId, UnlinkResult};
+use super::{Reader, RefreshSummary};
 use crate::segment::Process;
 use crate::segment::layout::RecordKind;
 
@@ -16,7 +16,7 @@ const LEAVING_MS_MAX: u64 = 15 * 60 * 1000;
 
 /// The content of a tombstone.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ended {
+pub(super) struct Tombstone {
     /// Process that writes the segment.
     pub(super) process: Process,
     pub(super) serial: u64,
@@ -26,7 +26,7 @@ pub(super) struct Ended {
 
 /// An ended record that still counts.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Leaving {
+pub(super) struct LeavingRecord {
     pub(super) place: RecordLocation,
     series: SeriesId,
     /// The refresh that found the tombstone; only expositions from then on matter.
@@ -37,7 +37,7 @@ pub(super) struct Leaving {
 
 impl Reader {
     /// Ends the records that new tombstones name.
-    pub(super) fn apply_ended(&mut self, refreshed: &mut Refreshed) {
+    pub(super) fn apply_ended(&mut self, refreshed: &mut RefreshSummary) {
         let mut touched = Vec::new();
         for ended in std::mem::take(&mut self.ended) {
             let mount = self.store.mounts.iter().position(|mounted| {
@@ -68,7 +68,7 @@ impl Reader {
             } else if !contribution.is_leaving() {
                 self.store.contribution_mut(place).leave();
                 let (refresh, since_ms) = (self.refreshes, self.now_ms);
-                self.leaving.push(Leaving { place, series, refresh, since_ms, is_exposed: false });
+                self.leaving.push(LeavingRecord { place, series, refresh, since_ms, is_exposed: false });
                 touched.push(series);
             }
         }
@@ -111,11 +111,11 @@ impl Reader {
         let has_ended = |series| self.store.places(self.store.slot(series)).any(|(_, each)| each.is_leaving());
         if !self.leaving.is_empty() && has_ended(series) && !self.is_kept_by_folds(series) {
             // This is not the last record: the new one lives.
-            self.drop_leaving_of(series, &mut Refreshed::default());
+            self.drop_leaving_of(series, &mut RefreshSummary::default());
         }
     }
 
-    fn drop_leaving_of(&mut self, series: SeriesId, refreshed: &mut Refreshed) {
+    fn drop_leaving_of(&mut self, series: SeriesId, refreshed: &mut RefreshSummary) {
         let ended: Vec<RecordLocation> = self
             .store
             .places(self.store.slot(series))
@@ -127,14 +127,14 @@ impl Reader {
     }
 
     /// Removes the records that have been exposed once more.
-    pub(super) fn drop_exposed(&mut self, refreshed: &mut Refreshed) {
+    pub(super) fn drop_exposed(&mut self, refreshed: &mut RefreshSummary) {
         let now_ms = self.now_ms;
         let mut leaving = std::mem::take(&mut self.leaving);
         leaving.retain(|leaving| {
             let contribution = self.store.contribution(leaving.place);
             contribution.is_leaving() && contribution.series == leaving.series
         });
-        let (due, waiting): (Vec<Leaving>, Vec<Leaving>) = leaving.into_iter().partition(|leaving| {
+        let (due, waiting): (Vec<LeavingRecord>, Vec<LeavingRecord>) = leaving.into_iter().partition(|leaving| {
             let is_over = leaving.is_exposed || now_ms.saturating_sub(leaving.since_ms) > LEAVING_MS_MAX;
             is_over && self.store.places(self.store.slot(leaving.series)).all(|(_, each)| each.is_leaving())
         });
@@ -153,19 +153,19 @@ impl Reader {
     }
 
     /// Removes a record from its series.
-    pub(super) fn drop_place(&mut self, place: RecordLocation, refreshed: &mut Refreshed) {
+    pub(super) fn drop_place(&mut self, place: RecordLocation, refreshed: &mut RefreshSummary) {
         if let Some(unlinked) = self.store.unlink(place) {
             self.note_taken(unlinked, refreshed);
         }
     }
 
     /// Accounts for a series that lost records, or all of them.
-    pub(super) fn note_taken(&mut self, unlinked: Unlinked, refreshed: &mut Refreshed) {
+    pub(super) fn note_taken(&mut self, unlinked: UnlinkResult, refreshed: &mut RefreshSummary) {
         if unlinked.is_last {
             refreshed.series_gone += 1;
             self.touched.extend(unlinked.chunk);
         } else {
-            self.order.mark_anew(&self.store, unlinked.series);
+            self.order.mark_rebuilt(&self.store, unlinked.series);
         }
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// Location of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Located {
+pub(crate) struct RecordAddress {
     pub(crate) process: Process,
     /// Serial number of the segment.
     pub(crate) serial: u64,
@@ -29,7 +29,7 @@ pub(crate) struct LocatedSeries {
     pub(crate) family: Arc<str>,
     /// The label text as in the segments: escaped and joined.
     pub(crate) labels: Vec<u8>,
-    pub(crate) records: Vec<Located>,
+    pub(crate) records: Vec<RecordAddress>,
 }
 
 impl Reader {
@@ -111,7 +111,7 @@ impl Reader {
         let records = self.store.places(series).filter(|(_, each)| !each.is_leaving());
         let located = records.map(|(place, contribution)| {
             let segment = &self.store.mounted(place.mount).segment;
-            Located { process: segment.process, serial: segment.serial, record: contribution.record() }
+            RecordAddress { process: segment.process, serial: segment.serial, record: contribution.record() }
         });
         LocatedSeries { family, labels: self.store.text(series).to_vec(), records: located.collect() }
     }

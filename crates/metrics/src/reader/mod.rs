@@ -42,8 +42,8 @@ use crate::protocol;
 use crate::segment::Process;
 use chunk::{FORMATS, Scratch};
 use folding::Folding;
-use leaving::{Ended, Leaving};
-use mount::{MOUNTS_MAX, Mounted, RecordLocation};
+use leaving::{LeavingRecord, Tombstone};
+use mount::{MOUNTS_MAX, MountedSegment, RecordLocation};
 use order::Order;
 use std::fmt;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ impl Default for ReaderOptions {
 
 /// The result of a refresh.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Refreshed {
+pub struct RefreshSummary {
     /// Number of new series.
     pub series_new: usize,
     /// Number of removed series.
@@ -78,7 +78,7 @@ pub struct Refreshed {
     /// Families that are not exposed, as a later declaration has their name and another type, unit or buckets.
     pub hidden_families: usize,
     /// Segments that could not be read further; each is named once.
-    pub damaged: Vec<Damaged>,
+    pub damaged: Vec<DamagedSegment>,
     /// Segments beyond the number that can be read.
     pub unread_segments: usize,
     /// Label sets that count as others from now on, as a label has collapsed.
@@ -87,7 +87,7 @@ pub struct Refreshed {
 
 /// A segment whose content is not what a writer makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Damaged {
+pub struct DamagedSegment {
     /// Process that writes it.
     pub process: Process,
     /// Serial number of the segment.
@@ -101,7 +101,7 @@ pub struct Damaged {
 pub struct ReaderBytes {
     /// Tables: the entries of series.
     pub reader: usize,
-    /// Encoded text, and its index.
+    /// EncodedChunk text, and its index.
     pub cache: usize,
 }
 
@@ -139,8 +139,8 @@ pub struct Reader {
     /// Chunks with dead series.
     touched: Vec<u32>,
     /// Tombstones that were not applied yet.
-    ended: Vec<Ended>,
-    leaving: Vec<Leaving>,
+    ended: Vec<Tombstone>,
+    leaving: Vec<LeavingRecord>,
     folding: Folding,
 }
 
@@ -172,8 +172,8 @@ impl Reader {
 
     /// Reads the changes: segments, series, values. Segments that replace others (a base in place of the dead ones
     /// whose totals it has) are taken in the same step, so that totals never step back.
-    pub(crate) fn refresh(&mut self, mounts: &Mounts, now_ms: u64) -> Refreshed {
-        let mut refreshed = Refreshed::default();
+    pub(crate) fn refresh(&mut self, mounts: &Mounts, now_ms: u64) -> RefreshSummary {
+        let mut refreshed = RefreshSummary::default();
         self.refreshes += 1;
         self.now_ms = now_ms;
         self.drop_exposed(&mut refreshed);
@@ -206,9 +206,9 @@ impl Reader {
     }
 
     /// Mounts new segments; returns those to remove, which still count until all others have been read.
-    fn mount(&mut self, mounts: &Mounts, refreshed: &mut Refreshed) -> Vec<u16> {
+    fn mount(&mut self, mounts: &Mounts, refreshed: &mut RefreshSummary) -> Vec<u16> {
         self.mounts_version = Some(mounts.version);
-        let is_listed = |mounted: &Mounted| mounts.segments.iter().any(|mount| mounted.is(mount));
+        let is_listed = |mounted: &MountedSegment| mounts.segments.iter().any(|mount| mounted.is(mount));
         let anchors = usize::from(self.store.anchors.mount);
         let slots = self.store.mounts.iter().enumerate().filter(|(slot, _)| *slot != anchors);
         let gone = slots.filter(|(_, slot)| slot.as_ref().is_some_and(|mounted| !is_listed(mounted)));
@@ -220,7 +220,7 @@ impl Reader {
                 self.note_death(known as u16, mount.is_alive, refreshed);
                 continue;
             }
-            let mounted = Some(Mounted::new(mount, self.now_ms));
+            let mounted = Some(MountedSegment::new(mount, self.now_ms));
             match self.store.mounts.iter().position(Option::is_none) {
                 Some(free) => self.store.mounts[free] = mounted,
                 None if self.store.mounts.len() < MOUNTS_MAX => self.store.mounts.push(mounted),
@@ -231,7 +231,7 @@ impl Reader {
     }
 
     /// Drops the gauges of a process that has died, as they are no longer true.
-    fn note_death(&mut self, mount: u16, is_alive: bool, refreshed: &mut Refreshed) {
+    fn note_death(&mut self, mount: u16, is_alive: bool, refreshed: &mut RefreshSummary) {
         let mounted = self.store.mounted_mut(mount);
         if !mounted.is_alive || is_alive {
             return;
@@ -248,7 +248,7 @@ impl Reader {
     }
 
     /// Removes a segment's records from all series.
-    fn drop_contributions(&mut self, mount: u16, refreshed: &mut Refreshed) {
+    fn drop_contributions(&mut self, mount: u16, refreshed: &mut RefreshSummary) {
         self.leaving.retain(|leaving| leaving.place.mount != mount);
         let mut taken = Vec::new();
         self.store.take_mount(mount, |unlinked| taken.push(unlinked));

@@ -100,7 +100,7 @@ pub(super) const LOG_WORDS_MAX: usize = FOLDED as usize;
 
 /// A family as a segment declares it.
 #[derive(Debug, Clone)]
-pub(super) struct Declared {
+pub(super) struct FamilyDeclaration {
     pub(super) family: FamilyId,
     /// Shape of the cells in this segment: exemplars may differ from those of another declaration that agrees
     /// otherwise.
@@ -113,16 +113,16 @@ pub(super) struct Declared {
     pub(super) folded_to: u32,
 }
 
-impl Declared {
+impl FamilyDeclaration {
     /// Declaration in the segment of anchors, which are never folded themselves.
-    pub(super) fn of_anchor(family: FamilyId, shape: Shape) -> Declared {
-        Declared { family, shape, folds: usize::MAX, generation: u32::MAX, folded_to: 0 }
+    pub(super) fn of_anchor(family: FamilyId, shape: Shape) -> FamilyDeclaration {
+        FamilyDeclaration { family, shape, folds: usize::MAX, generation: u32::MAX, folded_to: 0 }
     }
 }
 
 /// A segment that is being read.
 #[derive(Debug)]
-pub(super) struct Mounted {
+pub(super) struct MountedSegment {
     pub(super) segment: Arc<Segment>,
     pub(super) is_alive: bool,
     /// Words of the log that have been read.
@@ -132,7 +132,7 @@ pub(super) struct Mounted {
     /// Indexed by the series' number in the segment.
     pub(super) contributions: Vec<Contribution>,
     /// Indexed by the family's number in the segment.
-    pub(super) families: Vec<Option<Declared>>,
+    pub(super) families: Vec<Option<FamilyDeclaration>>,
     /// The words after `read_to` are not a valid record: the rest is not read.
     pub(super) is_damaged: bool,
     /// Number of contributions before this refresh.
@@ -141,9 +141,9 @@ pub(super) struct Mounted {
     pub(super) epochs: History,
 }
 
-impl Mounted {
-    pub(super) fn new(mount: &Mount, now_ms: u64) -> Mounted {
-        Mounted {
+impl MountedSegment {
+    pub(super) fn new(mount: &Mount, now_ms: u64) -> MountedSegment {
+        MountedSegment {
             segment: mount.segment.clone(),
             is_alive: mount.is_alive,
             read_to: 0,
@@ -177,7 +177,7 @@ impl Mounted {
 
     /// The family of the record there, as this segment declares it.
     #[inline]
-    pub(super) fn declared(&self, record: usize) -> Option<&Declared> {
+    pub(super) fn declared(&self, record: usize) -> Option<&FamilyDeclaration> {
         self.families.get(self.head(record)?.family as usize)?.as_ref()
     }
 

@@ -6,7 +6,7 @@
 
 use super::chunk::{Bits, Chunk, FORMATS};
 use super::families::{Families, FamilyId};
-use super::mount::Declared;
+use super::mount::FamilyDeclaration;
 use super::sort::sort_by_text;
 use super::store::{SeriesId, Slot, Store, grow};
 use crate::family::Family;
@@ -45,7 +45,7 @@ impl Order {
     }
 
     /// Marks a series that has other records than before: not only its value may have changed.
-    pub(super) fn mark_anew(&mut self, store: &Store, series: SeriesId) {
+    pub(super) fn mark_rebuilt(&mut self, store: &Store, series: SeriesId) {
         if let Some((chunk, slot)) = store.exposed(series)
             && let Some(chunk) = self.chunks.get_mut(chunk as usize)
         {
@@ -66,7 +66,7 @@ impl Order {
     }
 
     /// Handles the end of a segment that declared it.
-    pub(super) fn undeclare(&mut self, declared: &Declared) {
+    pub(super) fn undeclare(&mut self, declared: &FamilyDeclaration) {
         self.version += 1;
         self.families.undeclare(declared);
     }

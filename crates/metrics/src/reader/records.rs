@@ -1,11 +1,11 @@
 //! One segment's share of a reader's series: how many of its records still count, and the records one by one.
 
 use super::Reader;
-use super::mount::{Mounted, NO_SERIES};
+use super::mount::{MountedSegment, NO_SERIES};
 use crate::family::Family;
 use crate::segment::Process;
 use crate::segment::layout::HEAD_WORDS;
-use crate::sync::{AtomicU64, Shown};
+use crate::sync::{AtomicU64, ReadOnly};
 
 /// How much of a segment still counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,12 +28,12 @@ pub(crate) struct Record<'a> {
     pub(crate) created_ms: u64,
     /// A time after which it has not changed.
     pub(crate) changed_ms: u64,
-    pub(crate) cells: &'a [Shown<AtomicU64>],
+    pub(crate) cells: &'a [ReadOnly<AtomicU64>],
 }
 
 impl Reader {
-    fn mounted_as(&self, process: Process, serial: u64) -> Option<&Mounted> {
-        let is_it = |mounted: &&Mounted| mounted.segment.process == process && mounted.segment.serial == serial;
+    fn mounted_as(&self, process: Process, serial: u64) -> Option<&MountedSegment> {
+        let is_it = |mounted: &&MountedSegment| mounted.segment.process == process && mounted.segment.serial == serial;
         self.store.mounts.iter().flatten().find(is_it)
     }
 

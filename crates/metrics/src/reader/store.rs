@@ -5,7 +5,7 @@
 
 use super::anchors::Anchors;
 use super::families::{CHUNK_SERIES_MAX, FamilyId};
-use super::mount::{Contribution, Mounted, NO_SERIES, RecordLocation};
+use super::mount::{Contribution, MountedSegment, NO_SERIES, RecordLocation};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use std::hash::{BuildHasher, Hasher};
@@ -65,7 +65,7 @@ const _: () = assert!(CHUNK_SERIES_MAX <= 256);
 /// All series and all segments.
 #[derive(Debug, Default)]
 pub(super) struct Store {
-    pub(super) mounts: Vec<Option<Mounted>>,
+    pub(super) mounts: Vec<Option<MountedSegment>>,
     /// The slots of each chunk.
     pub(super) slots: Vec<Vec<Slot>>,
     /// Series that are in no chunk yet, with their families.
@@ -85,11 +85,11 @@ impl Store {
         self.index.len()
     }
 
-    pub(super) fn mounted(&self, mount: u16) -> &Mounted {
+    pub(super) fn mounted(&self, mount: u16) -> &MountedSegment {
         self.mounts[mount as usize].as_ref().expect("places are unlinked before their mount goes")
     }
 
-    pub(super) fn mounted_mut(&mut self, mount: u16) -> &mut Mounted {
+    pub(super) fn mounted_mut(&mut self, mount: u16) -> &mut MountedSegment {
         self.mounts[mount as usize].as_mut().expect("places are unlinked before their mount goes")
     }
 
@@ -263,7 +263,7 @@ impl Store {
 
     /// Removes a contribution. Returns its series, and whether it was the last one; the slot of a dead series stays in
     /// its chunk, `chunk`, until it is removed there.
-    pub(super) fn unlink(&mut self, place: RecordLocation) -> Option<Unlinked> {
+    pub(super) fn unlink(&mut self, place: RecordLocation) -> Option<UnlinkResult> {
         let gone = self.contribution(place);
         let id = gone.series;
         if id == NO_SERIES {
@@ -285,7 +285,7 @@ impl Store {
             }
         }
         *self.contribution_mut(place) = Contribution::ABSENT;
-        Some(Unlinked { series: id, is_last, chunk })
+        Some(UnlinkResult { series: id, is_last, chunk })
     }
 
     /// Removes a series from the index when its last record goes, while its labels can still be read.
@@ -320,10 +320,10 @@ impl Store {
     pub(super) fn bytes(&self) -> usize {
         let of_mounts = self.mounts.iter().flatten().map(|mounted| {
             mounted.contributions.capacity() * size_of::<Contribution>()
-                + mounted.families.capacity() * size_of::<Option<super::mount::Declared>>()
+                + mounted.families.capacity() * size_of::<Option<super::mount::FamilyDeclaration>>()
         });
         of_mounts.sum::<usize>()
-            + self.mounts.capacity() * size_of::<Option<Mounted>>()
+            + self.mounts.capacity() * size_of::<Option<MountedSegment>>()
             + self.slots.iter().map(|slots| slots.capacity() * size_of::<Slot>()).sum::<usize>()
             + self.slots.capacity() * size_of::<Vec<Slot>>()
             + self.pending.capacity() * size_of::<(FamilyId, Slot)>()
@@ -350,7 +350,7 @@ impl Store {
 
 /// The result of [`Store::unlink`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Unlinked {
+pub(super) struct UnlinkResult {
     pub(super) series: SeriesId,
     pub(super) is_last: bool,
     pub(super) chunk: Option<u32>,

@@ -6,7 +6,7 @@
 use super::gather::merge;
 use super::store::{Slot, Store};
 use crate::family::{Kind, Merge, NATIVE_SCHEMAS};
-use crate::protocol::Seen;
+use crate::protocol::ReadOutcome;
 use crate::segment::cells::{Form, Shape, read_histogram};
 use crate::segment::layout::HEAD_WORDS;
 use crate::sync::Word;
@@ -89,10 +89,10 @@ impl Store {
             let to = if index == 0 { &mut *out } else { &mut *part };
             let seen = read_histogram(cells, bounds, native.as_ref(), to);
             bound(to);
-            if seen == Seen::Stuck && !self.mounted(place.mount).is_alive {
+            if seen == ReadOutcome::Stuck && !self.mounted(place.mount).is_alive {
                 settle(to);
             } else {
-                is_whole &= seen == Seen::Whole;
+                is_whole &= seen == ReadOutcome::Whole;
             }
             if index > 0 {
                 out.merge(part);

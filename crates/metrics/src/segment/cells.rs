@@ -14,7 +14,7 @@
 use super::layout::{HEAD_WORDS, WORD};
 use super::native::{self, NativeShape};
 use crate::family::{Family, Kind, Merge};
-use crate::protocol::{self, Seen};
+use crate::protocol::{self, ReadOutcome};
 use crate::sync::{AtomicU64, Ordering::Relaxed, Word};
 use crate::value::{Distribution, Exemplar};
 
@@ -122,7 +122,7 @@ impl Shape {
                 exemplar.labels.truncate(bytes);
             });
             // A damaged file must not make a damaged exposition.
-            if seen == Seen::Whole && std::str::from_utf8(&exemplar.labels).is_ok() {
+            if seen == ReadOutcome::Whole && std::str::from_utf8(&exemplar.labels).is_ok() {
                 out.push(exemplar);
             }
         }
@@ -186,7 +186,7 @@ pub(crate) fn read_histogram(
     bounds: &[f64],
     native: Option<&NativeShape>,
     out: &mut Distribution,
-) -> Seen {
+) -> ReadOutcome {
     protocol::read(&cells[0], READ_TRIES, || {
         out.sum = f64::from_bits(cells[1].get());
         out.classic.clear();
@@ -256,7 +256,7 @@ mod tests {
             observe(&cells, bounds, native.as_ref(), value);
         }
         let mut read = Distribution::default();
-        assert_eq!(read_histogram(&cells, bounds, native.as_ref(), &mut read), Seen::Whole);
+        assert_eq!(read_histogram(&cells, bounds, native.as_ref(), &mut read), ReadOutcome::Whole);
         assert_eq!((read.sum, read.classic.as_slice(), read.count()), (102.0, &[2, 1, 1][..], 4));
     }
 
@@ -270,7 +270,7 @@ mod tests {
         cells[0].store(3, Relaxed);
         add(&cells[2], 1);
         let mut read = Distribution::default();
-        assert_eq!(read_histogram(&cells, bounds, None, &mut read), Seen::Stuck);
+        assert_eq!(read_histogram(&cells, bounds, None, &mut read), ReadOutcome::Stuck);
         assert_eq!((read.sum, read.count()), (0.5, 2));
     }
 

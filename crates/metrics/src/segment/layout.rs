@@ -14,7 +14,7 @@
 //! Any change here needs a new [`ABI`], and one of the shared folder's list: a reader refuses a number that it does not
 //! know.
 
-use crate::sync::{AtomicU32, AtomicU64, Shown};
+use crate::sync::{AtomicU32, AtomicU64, ReadOnly};
 use std::mem::{offset_of, size_of};
 
 /// "stillgat" as a little-endian number.
@@ -66,7 +66,7 @@ pub(crate) struct Header<W32 = AtomicU32, W64 = AtomicU64> {
 }
 
 /// The header as readers see it.
-pub(crate) type ShownHeader = Header<Shown<AtomicU32>, Shown<AtomicU64>>;
+pub(crate) type ReadOnlyHeader = Header<ReadOnly<AtomicU32>, ReadOnly<AtomicU64>>;
 
 const _: () = {
     assert!(offset_of!(Header, magic) == 0);

@@ -8,7 +8,7 @@
 //! All of it is accessed as atomics, so that two processes, or two threads, cannot cause a data race whatever they do;
 //! for reading, as atomics without stores. This is the only place that turns addresses into references.
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, Shown};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, ReadOnly};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
     memfd_create, open,
@@ -232,9 +232,9 @@ impl Mapping {
     /// The 64-bit words from byte `at`, for reading.
     #[inline]
     #[expect(unsafe_code, reason = "a view of mapped memory")]
-    pub(crate) fn shown_words(&self, at: usize, count: usize) -> &[Shown<AtomicU64>] {
+    pub(crate) fn shown_words(&self, at: usize, count: usize) -> &[ReadOnly<AtomicU64>] {
         assert!(at.is_multiple_of(8) && at <= self.bytes && count <= (self.bytes - at) / 8);
-        // SAFETY: as in `words`, but maybe not writable: `Shown` has no stores, and its loads are relaxed, which std promises
+        // SAFETY: as in `words`, but maybe not writable: `ReadOnly` has no stores, and its loads are relaxed, which std promises
         // to work in such memory.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at).cast(), count) }
     }
@@ -242,7 +242,7 @@ impl Mapping {
     /// The 32-bit words from byte `at`, for reading.
     #[inline]
     #[expect(unsafe_code, reason = "a view of mapped memory")]
-    pub(crate) fn shown_halves(&self, at: usize, count: usize) -> &[Shown<AtomicU32>] {
+    pub(crate) fn shown_halves(&self, at: usize, count: usize) -> &[ReadOnly<AtomicU32>] {
         assert!(at.is_multiple_of(4) && at <= self.bytes && count <= (self.bytes - at) / 4);
         // SAFETY: as in `shown_words`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at).cast(), count) }
@@ -269,10 +269,10 @@ impl Mapping {
     /// Like [`Mapping::header`], for reading.
     #[inline]
     #[expect(unsafe_code, reason = "a view of mapped memory")]
-    pub(crate) fn shown_header<T: Layout>(&self) -> &T::Shown {
-        assert!(size_of::<T::Shown>() <= self.bytes);
-        // SAFETY: as in `header`; `T::Shown` has no stores, by the contract of `Layout`.
-        unsafe { &*self.start.as_ptr().cast::<T::Shown>() }
+    pub(crate) fn shown_header<T: Layout>(&self) -> &T::ReadOnly {
+        assert!(size_of::<T::ReadOnly>() <= self.bytes);
+        // SAFETY: as in `header`; `T::ReadOnly` has no stores, by the contract of `Layout`.
+        unsafe { &*self.start.as_ptr().cast::<T::ReadOnly>() }
     }
 }
 
@@ -298,18 +298,18 @@ impl Drop for Mapping {
 ///
 /// # Safety
 ///
-/// It consists of atomics only, is `repr(C)`, and is aligned to at most a page. So is [`Layout::Shown`], whose words are
-/// [`Shown`].
+/// It consists of atomics only, is `repr(C)`, and is aligned to at most a page. So is [`Layout::ReadOnly`], whose words are
+/// [`ReadOnly`].
 #[expect(unsafe_code, reason = "the contract of `Mapping::header`")]
 pub(crate) unsafe trait Layout {
     /// The same layout without stores.
-    type Shown;
+    type ReadOnly;
 }
 
 // SAFETY: atomics only, `repr(C)`, aligned to 8.
 #[expect(unsafe_code, reason = "see above")]
 unsafe impl Layout for super::layout::Header {
-    type Shown = super::layout::ShownHeader;
+    type ReadOnly = super::layout::ReadOnlyHeader;
 }
 
 #[cfg(test)]

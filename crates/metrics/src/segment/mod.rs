@@ -7,8 +7,8 @@ pub(crate) mod memory;
 pub(crate) mod native;
 
 use crate::protocol;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, Shown, Word};
-use layout::{ABI, ABI_MIN, HEADER_BYTES, Head, Header, MAGIC, ShownHeader, WORD, unpair};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, ReadOnly, Word};
+use layout::{ABI, ABI_MIN, HEADER_BYTES, Head, Header, MAGIC, ReadOnlyHeader, WORD, unpair};
 use memory::{HUGE_PAGE, Mapping, PAGE};
 use std::fmt;
 use std::io;
@@ -138,7 +138,7 @@ impl Segment {
         if !(ABI_MIN..=ABI).contains(&abi) {
             return Err(SegmentError::Version(path.to_owned(), abi));
         }
-        let size = |word: &Shown<AtomicU64>| usize::try_from(word.get()).unwrap_or(usize::MAX);
+        let size = |word: &ReadOnly<AtomicU64>| usize::try_from(word.get()).unwrap_or(usize::MAX);
         let (series_max, log_at, log_words) = (size(&header.series_max), size(&header.log_at), size(&header.log_words));
         let epochs_end = series_max.checked_mul(4).and_then(|bytes| bytes.checked_add(HEADER_BYTES));
         let log_end = log_words.checked_mul(WORD).and_then(|bytes| bytes.checked_add(log_at));
@@ -157,18 +157,18 @@ impl Segment {
     }
 
     #[inline]
-    pub(crate) fn header(&self) -> &ShownHeader {
+    pub(crate) fn header(&self) -> &ReadOnlyHeader {
         self.mapping.shown_header::<Header>()
     }
 
     /// The epochs, one for each series.
     #[inline]
-    pub(crate) fn epochs(&self) -> &[Shown<AtomicU32>] {
+    pub(crate) fn epochs(&self) -> &[ReadOnly<AtomicU32>] {
         self.mapping.shown_halves(HEADER_BYTES, self.series_max)
     }
 
     #[inline]
-    pub(crate) fn log(&self) -> &[Shown<AtomicU64>] {
+    pub(crate) fn log(&self) -> &[ReadOnly<AtomicU64>] {
         self.mapping.shown_words(self.log_at, self.log_words)
     }
 

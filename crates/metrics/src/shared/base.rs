@@ -1,6 +1,6 @@
 //! A base: a segment without a writer that replaces others and holds what still counts of them.
 
-use crate::declared::Declared;
+use crate::declared::DeclaredFamily;
 use crate::family::Family;
 use crate::labels::Pairs;
 use crate::reader::{Fold, Reader, Record};
@@ -24,7 +24,7 @@ pub(super) struct Base {
     serial: u64,
     now_ms: u64,
     /// The family of the last record, in its source and as it is declared here.
-    last: Option<(Family, Arc<Declared>)>,
+    last: Option<(Family, Arc<DeclaredFamily>)>,
     series: usize,
     failed: Option<RegistryError>,
 }
@@ -63,7 +63,7 @@ impl Base {
     fn try_add(&mut self, record: &Record<'_>, reader: &Reader) -> Result<(), RegistryError> {
         let names = || Pairs::new(record.labels).map(|(name, _)| name);
         // Series of one family may differ in their labels: each set of label names is a declaration.
-        let is_same = |family: &Family, declared: &Declared| {
+        let is_same = |family: &Family, declared: &DeclaredFamily| {
             family == record.family && names().eq(declared.family().labels.iter().map(String::as_str))
         };
         let known = match self.last.take().filter(|(family, declared)| is_same(family, declared)) {
@@ -89,7 +89,7 @@ impl Base {
 
     /// Labels folded by this process are folded here already: readers must not fold again, or labels that have opened
     /// since would be lost.
-    fn note_fold(&mut self, declared: &Arc<Declared>, reader: &Reader) -> Result<(), RegistryError> {
+    fn note_fold(&mut self, declared: &Arc<DeclaredFamily>, reader: &Reader) -> Result<(), RegistryError> {
         let process = self.registry.process();
         let family = declared.family();
         let Fold { generation, labels } = reader.applied_fold(process, &family.name, &family.labels);

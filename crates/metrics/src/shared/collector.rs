@@ -9,10 +9,10 @@ use super::ending::{Endings, set_of};
 use super::fold::{fold, fold_inherited};
 use super::rotation::Rotation;
 use super::source::{Folder, SegmentSource};
-use crate::declared::Declared;
+use crate::declared::DeclaredFamily;
 use crate::encode::Format;
 use crate::family::Family;
-use crate::reader::{Cursor, Damaged, FamilyCardinality, FoldedSet, Piece, Reader, ReaderOptions};
+use crate::reader::{Cursor, DamagedSegment, FamilyCardinality, FoldedSet, Piece, Reader, ReaderOptions};
 use crate::registry::{Registry, RegistryError, SegmentStorage};
 use crate::segment::SegmentError;
 use crate::value::Value;
@@ -35,12 +35,12 @@ pub struct CollectorOptions {
     /// Counters and histograms that do not change for so long end; `None`: never.
     pub expire_ms: Option<u64>,
     /// The gauge of series by `family`, to be kept up to date.
-    pub series: Option<Arc<Declared>>,
+    pub series: Option<Arc<DeclaredFamily>>,
     /// The gauge of bytes by `part`, to be kept up to date.
-    pub bytes: Option<Arc<Declared>>,
+    pub bytes: Option<Arc<DeclaredFamily>>,
     /// The families in use; series of other families, declared earlier, are exposed once more and end. `None`: all are
     /// in use.
-    pub in_use: Option<Vec<Arc<Declared>>>,
+    pub in_use: Option<Vec<Arc<DeclaredFamily>>>,
 }
 
 /// The reason why there is nothing to expose.
@@ -120,7 +120,7 @@ pub struct Collector {
     now_ms: u64,
     /// Families whose number of series was in the last report.
     reported: HashSet<String>,
-    told: HashSet<Event>,
+    seen_events: HashSet<Event>,
     events: Vec<Event>,
 }
 
@@ -155,7 +155,7 @@ impl Collector {
             next_fold_ms: 0,
             now_ms: 0,
             reported: HashSet::new(),
-            told: HashSet::new(),
+            seen_events: HashSet::new(),
             events: Vec::new(),
         }
     }
@@ -165,18 +165,18 @@ impl Collector {
         self.now_ms = now_ms;
         let mut unreadable: Vec<SegmentError> = Vec::new();
         let mounts = self.source.mounts(now_ms, &mut unreadable);
-        unreadable.into_iter().for_each(|error| self.tell(Event::Damaged(error.to_string())));
+        unreadable.into_iter().for_each(|error| self.report_once(Event::Damaged(error.to_string())));
         let refreshed = self.reader.refresh(&mounts.map_err(CollectError::Directory)?, now_ms);
         if refreshed.series_new > 0 {
             self.endings.look_again(now_ms);
         }
         self.settle(&refreshed.folded);
-        for Damaged { process, serial, word } in refreshed.damaged {
+        for DamagedSegment { process, serial, word } in refreshed.damaged {
             let what = format!("segment {serial} of process {} holds no record at word {word}", process.pid);
-            self.tell(Event::Damaged(what));
+            self.report_once(Event::Damaged(what));
         }
         if refreshed.hidden_families > 0 {
-            self.tell(Event::Hidden(refreshed.hidden_families));
+            self.report_once(Event::Hidden(refreshed.hidden_families));
         }
         Ok(())
     }
@@ -232,7 +232,7 @@ impl Collector {
         if self.refresh(now_ms).is_err() {
             return false;
         }
-        self.tell_of_collapses(&registry);
+        self.report_collapses(&registry);
         let Some(writer) = &mut self.writer else { return false };
         let is_busy = self.endings.step(&self.reader, &registry, writer, now_ms);
         let rotated = match is_busy {
@@ -247,7 +247,7 @@ impl Collector {
         match rotated.and_then(|is_busy| compacted.map(|()| is_busy)) {
             Ok(is_busy) => is_busy,
             Err(error) => {
-                self.tell(Event::NotFolded(error.to_string()));
+                self.report_once(Event::NotFolded(error.to_string()));
                 false
             }
         }
@@ -323,7 +323,7 @@ impl Collector {
     fn beat(&mut self, registry: &Registry, now_ms: u64) {
         let SegmentStorage::Shared(directory) = &registry.inner.place else { return };
         if let Err(error) = directory.beat(registry.process(), now_ms) {
-            self.tell(Event::NotFolded(error.to_string()));
+            self.report_once(Event::NotFolded(error.to_string()));
         }
     }
 
@@ -343,25 +343,25 @@ impl Collector {
                 self.endings.look_again(now_ms);
                 if folded.damaged > 0 {
                     let what = format!("{} segments of ended processes were damaged; see *.damaged", folded.damaged);
-                    self.tell(Event::Damaged(what));
+                    self.report_once(Event::Damaged(what));
                 }
                 self.events.push(Event::Folded { segments: folded.segments, series: folded.series });
             }
             Ok(_) => {}
             Err(error) => {
-                self.tell(Event::NotFolded(error.to_string()));
+                self.report_once(Event::NotFolded(error.to_string()));
             }
         }
     }
 
-    fn tell_of_collapses(&mut self, registry: &Registry) {
+    fn report_collapses(&mut self, registry: &Registry) {
         for declared in registry.families() {
             let collapsed = declared.collapsed();
             let labels = declared.family().labels.iter().enumerate();
             for (index, label) in labels.filter(|(index, _)| collapsed & (1 << index) != 0) {
                 let (family, label) = (declared.family().name.clone(), label.clone());
                 let key = Event::Collapsed { family: family.clone(), label: label.clone(), distinct: 0 };
-                if self.told.insert(key) {
+                if self.seen_events.insert(key) {
                     self.events.push(Event::Collapsed { family, label, distinct: declared.distinct()[index] });
                 }
             }
@@ -371,7 +371,7 @@ impl Collector {
     /// Sets the collector's own gauges.
     fn report(&mut self, registry: &Registry) {
         let Some(writer) = &mut self.writer else { return };
-        let mut set = |family: &Arc<Declared>, value: &str, number: usize| {
+        let mut set = |family: &Arc<DeclaredFamily>, value: &str, number: usize| {
             let handle = writer.series(family, &[value.as_bytes()]);
             // Refused only if there was no memory for the series.
             let _ = writer.set(handle, number as f64);
@@ -397,8 +397,8 @@ impl Collector {
     }
 
     /// Reports an event, unless it was reported before.
-    fn tell(&mut self, event: Event) {
-        if self.told.len() < EVENTS_MAX && self.told.insert(event.clone()) {
+    fn report_once(&mut self, event: Event) {
+        if self.seen_events.len() < EVENTS_MAX && self.seen_events.insert(event.clone()) {
             self.events.push(event);
         }
     }

@@ -13,7 +13,7 @@
 use crate::protocol;
 use crate::segment::memory::{Layout, Mapping, PAGE};
 use crate::segment::{Process, Segment};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, Shown, Word};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, ReadOnly, Word};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use std::fmt;
 use std::io;
@@ -75,7 +75,7 @@ struct Row<W32 = AtomicU32, W64 = AtomicU64> {
 }
 
 /// The list as readers see it.
-type ShownFile = File<Shown<AtomicU32>, Shown<AtomicU64>>;
+type ReadOnlyFile = File<ReadOnly<AtomicU32>, ReadOnly<AtomicU64>>;
 
 const _: () = {
     assert!(offset_of!(File, abi) == 8);
@@ -91,7 +91,7 @@ const _: () = {
 // SAFETY: atomics only, `repr(C)`, aligned to 8.
 #[expect(unsafe_code, reason = "see above")]
 unsafe impl Layout for File {
-    type Shown = ShownFile;
+    type ReadOnly = ReadOnlyFile;
 }
 
 /// A segment, by its process and its serial there. A base belongs to no process: pid 0.
@@ -249,7 +249,7 @@ impl Directory {
         &self.folder
     }
 
-    fn file(&self) -> &ShownFile {
+    fn file(&self) -> &ReadOnlyFile {
         self.mapping.shown_header::<File>()
     }
 
@@ -267,7 +267,7 @@ impl Directory {
     pub(crate) fn entries(&self) -> (u64, Vec<Entry>) {
         let file = self.file();
         let mut entries = Vec::new();
-        let entry = |row: &Row<Shown<AtomicU32>, Shown<AtomicU64>>| Entry {
+        let entry = |row: &Row<ReadOnly<AtomicU32>, ReadOnly<AtomicU64>>| Entry {
             process: Process { pid: row.pid.get(), start: row.start.get() },
             serial: row.serial.get(),
         };
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn files_tell_whose_they_are() {
+    fn file_names_identify_their_process() {
         for entry in [entry(7, 3), Entry::base(12)] {
             let path = entry.path(Path::new("/metrics"));
             assert_eq!(Entry::of_file(path.file_name().unwrap().to_str().unwrap()), Some(entry));

@@ -6,7 +6,7 @@
 //! written, and readers expose them once more and drop them.
 
 use super::rotation::Tombstones;
-use crate::declared::Declared;
+use crate::declared::DeclaredFamily;
 use crate::labels::Pairs;
 use crate::reader::{LocatedSeries, Reader};
 use crate::registry::{COLLAPSED, Registry};
@@ -30,7 +30,7 @@ pub(crate) struct Endings {
     /// Idle series end after this time.
     pub(crate) expire_ms: Option<u64>,
     /// Removed values, by their labels.
-    gone: HashMap<Vec<String>, Gone>,
+    gone: HashMap<Vec<String>, RemovedValues>,
     /// The labels of the families in use, by name; `None`: all are in use.
     in_use: Option<HashMap<String, Vec<Vec<String>>>>,
     batch: Option<Batch>,
@@ -46,7 +46,7 @@ pub(crate) struct Endings {
 
 /// Values of a label, or of several together, that left the configuration.
 #[derive(Debug, Default)]
-struct Gone {
+struct RemovedValues {
     values: HashSet<Vec<String>>,
     in_turn: Vec<Vec<String>>,
 }
@@ -54,18 +54,18 @@ struct Gone {
 /// Series whose writers are being asked to forget them.
 #[derive(Debug)]
 struct Batch {
-    why: Why,
+    why: EndReason,
     series: Vec<LocatedSeries>,
     /// Records whose writers have not been asked yet, by segment: a folded series may have many.
     unasked: HashMap<u64, Vec<u32>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Why {
+enum EndReason {
     /// They have not changed for so long.
     Idle(u64),
     /// The object named by their values of these labels is gone.
-    Gone(Vec<String>),
+    Removed(Vec<String>),
     /// Their family is no longer in use.
     Unused,
 }
@@ -100,7 +100,7 @@ impl Endings {
     }
 
     /// Ends series of other families than these.
-    pub(crate) fn use_only(&mut self, families: Option<&[Arc<Declared>]>) {
+    pub(crate) fn use_only(&mut self, families: Option<&[Arc<DeclaredFamily>]>) {
         self.in_use = families.map(|families| {
             let mut in_use: HashMap<String, Vec<Vec<String>>> = HashMap::new();
             for family in families.iter().map(|declared| declared.family()) {
@@ -149,12 +149,12 @@ impl Endings {
             for (labels, gone) in &self.gone {
                 let found = reader.with_labels(registry.process(), labels, &gone.values, FORGET_MAX);
                 if !found.is_empty() {
-                    return Some(ask(found, Why::Gone(labels.clone()), registry));
+                    return Some(ask(found, EndReason::Removed(labels.clone()), registry));
                 }
             }
             let unused = self.in_use.as_ref().map(|in_use| reader.unused(in_use, registry.process(), FORGET_MAX));
             if let Some(found) = unused.filter(|found| !found.is_empty()) {
-                return Some(ask(found, Why::Unused, registry));
+                return Some(ask(found, EndReason::Unused, registry));
             }
             self.has_news = false;
         }
@@ -164,25 +164,25 @@ impl Endings {
             self.next_look_ms = now_ms + (ttl_ms / LOOKS_PER_TTL).max(LOOK_MS_MIN);
             return None;
         }
-        Some(ask(found, Why::Idle(ttl_ms), registry))
+        Some(ask(found, EndReason::Idle(ttl_ms), registry))
     }
 
     /// The writers have forgotten the series of the batch: ends those that still qualify. False: none did.
     fn finish(&mut self, batch: &Batch, reader: &Reader, registry: &Registry, writer: &mut Writer) -> bool {
         let ending: Vec<LocatedSeries> = match &batch.why {
-            Why::Idle(ttl_ms) => {
+            EndReason::Idle(ttl_ms) => {
                 let asked: HashMap<_, _> =
                     batch.series.iter().map(|each| ((&*each.family, &each.labels), each)).collect();
                 let idle = reader.idle(registry.process(), *ttl_ms, usize::MAX).into_iter();
                 idle.filter(|now| asked.get(&(&*now.family, &now.labels)).is_some_and(|then| *then == now)).collect()
             }
-            Why::Gone(labels) => {
+            EndReason::Removed(labels) => {
                 // Counts made meanwhile end with it; its writers will be asked in the next step.
                 self.has_news = true;
                 let Some(gone) = self.gone.get(labels) else { return false };
                 batch.still(reader.with_labels(registry.process(), labels, &gone.values, usize::MAX))
             }
-            Why::Unused => {
+            EndReason::Unused => {
                 self.has_news = true;
                 let Some(in_use) = &self.in_use else { return false };
                 batch.still(reader.unused(in_use, registry.process(), usize::MAX))
@@ -238,7 +238,7 @@ impl Batch {
 
 /// Asks all writers of this process that have a record of one of these: now for as many as a request may hold, for
 /// others in the next steps. Records of ended processes need no request.
-fn ask(mut series: Vec<LocatedSeries>, why: Why, registry: &Registry) -> Batch {
+fn ask(mut series: Vec<LocatedSeries>, why: EndReason, registry: &Registry) -> Batch {
     let mut places: HashMap<u64, Vec<u32>> = HashMap::new();
     let mut kept = 0;
     for each in &series {
@@ -259,13 +259,13 @@ fn ask(mut series: Vec<LocatedSeries>, why: Why, registry: &Registry) -> Batch {
 
 /// The family of a series, and the hash by which its label set is counted against the budget.
 pub(super) fn set_of<'a>(
-    families: &'a [Arc<Declared>],
+    families: &'a [Arc<DeclaredFamily>],
     registry: &Registry,
     family: &str,
     labels: &[u8],
-) -> Option<(&'a Arc<Declared>, u64)> {
+) -> Option<(&'a Arc<DeclaredFamily>, u64)> {
     let names = || Pairs::new(labels).map(|(name, _)| name);
-    let is_it = |each: &&Arc<Declared>| {
+    let is_it = |each: &&Arc<DeclaredFamily>| {
         each.family().name == family && names().eq(each.family().labels.iter().map(String::as_str))
     };
     let declared = families.iter().find(is_it)?;

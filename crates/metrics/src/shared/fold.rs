@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// The result of folding.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Folded {
+pub(crate) struct FoldSummary {
     /// Segments that were replaced.
     pub(crate) segments: usize,
     /// Records that were added to the new base.
@@ -46,19 +46,19 @@ impl fmt::Display for FoldError {
 }
 
 /// Folds the segments of all ended processes, if there are any. `options` are those of the folding process.
-pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Result<Folded, FoldError> {
+pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Result<FoldSummary, FoldError> {
     let own = options.process;
     let is_dead =
         |entry: &Entry| !entry.is_base() && entry.process != own && !directory.is_alive(entry.process, now_ms);
     if !directory.entries().1.iter().any(is_dead) {
-        return Ok(Folded::default());
+        return Ok(FoldSummary::default());
     }
     let lock = directory.lock().map_err(FoldError::Directory)?;
     let (generation, entries) = directory.entries();
     let (replaced, mut kept): (Vec<Entry>, Vec<Entry>) =
         entries.into_iter().partition(|entry| entry.is_base() || is_dead(entry));
     if !replaced.iter().any(is_dead) {
-        return Ok(Folded::default());
+        return Ok(FoldSummary::default());
     }
     // All are read, as tombstones of dead processes' series are in segments of the living; only the dead's records are
     // added.
@@ -98,16 +98,16 @@ pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Res
         done.map_err(FoldError::Remove)?;
     }
     sweep(directory, &kept, now_ms).map_err(FoldError::Remove)?;
-    Ok(Folded { segments: replaced.len(), series: totals.series, damaged: damaged.len() })
+    Ok(FoldSummary { segments: replaced.len(), series: totals.series, damaged: damaged.len() })
 }
 
 /// Folds inherited segments of ended processes, if there are any.
-pub(crate) fn fold_inherited(registry: &Registry, now_ms: u64) -> Result<Folded, FoldError> {
+pub(crate) fn fold_inherited(registry: &Registry, now_ms: u64) -> Result<FoldSummary, FoldError> {
     let mounts = registry.mounts();
     let ended = || mounts.segments.iter().filter(|mount| !mount.is_alive);
     // The result of earlier folding is in a segment of this process.
     if ended().all(|mount| mount.segment.process == registry.process()) {
-        return Ok(Folded::default());
+        return Ok(FoldSummary::default());
     }
     let base = Entry { process: registry.process(), serial: registry.inner.reserve_serial() };
     let options = &registry.inner.options;
@@ -115,7 +115,7 @@ pub(crate) fn fold_inherited(registry: &Registry, now_ms: u64) -> Result<Folded,
     let replaced: Vec<Arc<Segment>> = ended().map(|mount| mount.segment.clone()).collect();
     registry.inner.replace_inherited(&replaced, totals.memory.map(|memory| memory.segment.clone()));
     // The reader reports damage, as it has met it too; no file is left to inspect.
-    Ok(Folded { segments: replaced.len(), series: totals.series, damaged: 0 })
+    Ok(FoldSummary { segments: replaced.len(), series: totals.series, damaged: 0 })
 }
 
 /// Removes segments that are not in the list: their processes were killed while they made or removed them. The caller

@@ -137,13 +137,13 @@ fn write_base(
 /// The tombstones of segments that still exist: all that a new segment for them has to hold.
 #[derive(Debug, Default)]
 pub(super) struct Tombstones {
-    told: Vec<(crate::segment::Process, u64, usize)>,
+    tombstones: Vec<(crate::segment::Process, u64, usize)>,
     written: usize,
 }
 
 impl Tombstones {
     pub(super) fn note(&mut self, process: crate::segment::Process, serial: u64, record: usize) {
-        self.told.push((process, serial, record));
+        self.tombstones.push((process, serial, record));
         self.written += 1;
     }
 
@@ -157,20 +157,21 @@ impl Tombstones {
         if self.written < TOMBSTONES_MIN {
             return Ok(());
         }
-        self.told.retain(|(process, serial, _)| reader.has_segment(*process, *serial));
-        if self.told.len() * 2 > self.written {
+        self.tombstones.retain(|(process, serial, _)| reader.has_segment(*process, *serial));
+        if self.tombstones.len() * 2 > self.written {
             // As many again have to be written before another check pays.
-            self.written = self.told.len();
+            self.written = self.tombstones.len();
             return Ok(());
         }
         let old = writer.serial();
         let next = registry.inner.add_memory(true)?;
         writer.move_to(next);
-        let told = self.told.iter().all(|(process, serial, record)| writer.tombstone(*process, *serial, *record));
-        if told {
+        let are_written =
+            self.tombstones.iter().all(|(process, serial, record)| writer.tombstone(*process, *serial, *record));
+        if are_written {
             registry.inner.replace(&[old], None)?;
         }
-        self.written = self.told.len();
+        self.written = self.tombstones.len();
         Ok(())
     }
 }

@@ -33,7 +33,7 @@ fn scrape(collector: &mut Collector, now_ms: u64) -> BTreeMap<String, f64> {
         .collect()
 }
 
-fn count(writer: &mut Writer, family: &Arc<Declared>, values: &[&str], amount: u64) {
+fn count(writer: &mut Writer, family: &Arc<DeclaredFamily>, values: &[&str], amount: u64) {
     let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
     let handle = writer.series(family, &values);
     assert!(writer.add(handle, amount));
@@ -161,7 +161,7 @@ fn totals_of_ended_processes_are_carried_on() {
 }
 
 #[test]
-fn a_collapse_is_told_once() {
+fn a_collapse_is_reported_once() {
     let registry = Arc::new(Registry::start(Options { series_per_family: 100, ..options(1, None) }).unwrap());
     let requests = registry.declare(family("a_total", &["x", "code"], Kind::Counter)).unwrap();
     let mut writer = registry.writer().unwrap();
@@ -283,7 +283,7 @@ fn living() -> Process {
 }
 
 #[test]
-fn in_a_folder_the_next_process_needs_nothing_but_to_be_told_of() {
+fn in_a_folder_the_next_process_only_needs_its_path() {
     let folder = tempfile::tempdir().unwrap();
     let first = Options { process: living(), ..options(0, Some(folder.path())) };
     let registries =

@@ -13,8 +13,8 @@
 //! lasting decision.
 
 use super::index::Pages;
-use super::{Local, Writer};
-use crate::declared::{Declared, OTHER};
+use super::{LocalFamily, Writer};
+use crate::declared::{DeclaredFamily, OTHER};
 use crate::family::LABELS_MAX;
 use crate::labels;
 use crate::protocol::{self, Policy};
@@ -31,7 +31,7 @@ const COLLAPSED_RESERVE_WORDS: usize = 2048;
 
 /// The reason why a record could not be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Refused {
+enum WriteRefusal {
     /// More memory will come.
     Late,
     /// No more memory will come.
@@ -43,7 +43,7 @@ impl Writer {
     /// family's declaration; the observation is lost, and counted as lost.
     #[cold]
     #[inline(never)]
-    pub(super) fn first_seen(&mut self, family: &Arc<Declared>, given: &[&[u8]], hash: u64) -> Option<u32> {
+    pub(super) fn first_seen(&mut self, family: &Arc<DeclaredFamily>, given: &[&[u8]], hash: u64) -> Option<u32> {
         if !self.know(family) {
             self.memory.lost.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             return None;
@@ -63,7 +63,7 @@ impl Writer {
     }
 
     /// Finds or makes the series, with as few labels collapsed as the budget allows.
-    fn admit(&mut self, family: &Arc<Declared>, given: &[&[u8]], given_hash: u64) -> u32 {
+    fn admit(&mut self, family: &Arc<DeclaredFamily>, given: &[&[u8]], given_hash: u64) -> u32 {
         let mut policy = family.policy();
         // The labels collapsed for this observation only, besides those of the policy.
         let mut for_now = 0;
@@ -100,7 +100,7 @@ impl Writer {
                     self.count_collapsed(family, replaced);
                     return at;
                 }
-                Err(Refused::Exhausted) if policy.collapsed == 0 && family.all() != 0 => {
+                Err(WriteRefusal::Exhausted) if policy.collapsed == 0 && family.all() != 0 => {
                     policy = family.collapse(policy)
                 }
                 Err(_) => match family.widest(all) {
@@ -112,7 +112,7 @@ impl Writer {
     }
 
     /// Counts one observation for each replaced label value; not for internal families.
-    fn count_collapsed(&mut self, family: &Arc<Declared>, replaced: u32) {
+    fn count_collapsed(&mut self, family: &Arc<DeclaredFamily>, replaced: u32) {
         let is_counted = family.id != self.counts.id && !family.family().is_internal();
         if replaced == 0 || !is_counted || !self.inner.counts_collapses {
             return;
@@ -127,7 +127,7 @@ impl Writer {
     }
 
     /// The overflow series: made of memory that was reserved when the family became known.
-    fn overflow(&mut self, family: &Arc<Declared>, policy: Policy) -> u32 {
+    fn overflow(&mut self, family: &Arc<DeclaredFamily>, policy: Policy) -> u32 {
         self.count_collapsed(family, family.all());
         let known = self.locals[family.id as usize].as_ref().and_then(|local| local.overflow);
         if let Some(at) = known {
@@ -154,7 +154,7 @@ impl Writer {
     /// Forgets the family's overflow series like any other: the next one needs room again. If there is none, the old
     /// one stays in use; its counts are lost then, but they would be in any case.
     pub(super) fn forget_overflow(&mut self, place: u32) {
-        let is_it = |local: &&mut Local| local.overflow == Some(place);
+        let is_it = |local: &&mut LocalFamily| local.overflow == Some(place);
         let Some(local) = self.locals.iter_mut().flatten().find(is_it) else { return };
         let words = reserve_words(&local.declared);
         let has_room = self.log_used + self.reserve + words <= self.memory.log.ready()
@@ -167,7 +167,7 @@ impl Writer {
     }
 
     /// Declares the family in this segment, with memory reserved for its overflow series.
-    pub(super) fn know(&mut self, family: &Arc<Declared>) -> bool {
+    pub(super) fn know(&mut self, family: &Arc<DeclaredFamily>) -> bool {
         let id = family.id as usize;
         if self.locals.get(id).is_some_and(Option::is_some) {
             return true;
@@ -190,19 +190,19 @@ impl Writer {
         self.reserve += reserve;
         self.reserved_series += 1;
         self.numbers.push(family.id);
-        self.locals[id] = Some(Local { declared: family.clone(), number, overflow: None, generation: 0 });
+        self.locals[id] = Some(LocalFamily { declared: family.clone(), number, overflow: None, generation: 0 });
         true
     }
 
     /// Enters a new series into the index and writes its record.
     fn make(
         &mut self,
-        family: &Arc<Declared>,
+        family: &Arc<DeclaredFamily>,
         values: &[&[u8]],
         hash: u64,
         replaced: u32,
         policy: Policy,
-    ) -> Result<u32, Refused> {
+    ) -> Result<u32, WriteRefusal> {
         let text: usize =
             family.family().labels.iter().zip(values).map(|(name, value)| name.len() + value.len() + 4).sum();
         // Escaping may double the values.
@@ -228,7 +228,7 @@ impl Writer {
         if !entered {
             self.inner.call_provisioner(&memory);
             let is_final = memory.exhausted.load(std::sync::atomic::Ordering::Relaxed);
-            return Err(if is_final { Refused::Exhausted } else { Refused::Late });
+            return Err(if is_final { WriteRefusal::Exhausted } else { WriteRefusal::Late });
         }
         self.write_fold(family, policy);
         let at = self.log_used as u32;
@@ -238,14 +238,14 @@ impl Writer {
 
     /// Whether this segment records that what follows was written under this policy. A base does not follow policies:
     /// it records the one under which it was made.
-    fn has_said(&self, family: &Declared, policy: Policy) -> bool {
+    fn has_said(&self, family: &DeclaredFamily, policy: Policy) -> bool {
         let known = self.locals[family.id as usize].as_ref().map_or(0, |local| local.generation);
         known == policy.generation || !self.inner.counts_collapses
     }
 
     /// Records that what follows is written under this policy, unless that is recorded already; the caller has checked
     /// that there is room.
-    fn write_fold(&mut self, family: &Declared, policy: Policy) {
+    fn write_fold(&mut self, family: &DeclaredFamily, policy: Policy) {
         if self.has_said(family, policy) {
             return;
         }
@@ -257,7 +257,7 @@ impl Writer {
 
     /// Records in a base, before anything is added to it, the policy of the process under which a family's series are;
     /// false if there is no room.
-    pub(crate) fn made_under(&mut self, family: &Arc<Declared>, generation: u32, labels: u32) -> bool {
+    pub(crate) fn made_under(&mut self, family: &Arc<DeclaredFamily>, generation: u32, labels: u32) -> bool {
         if !self.know(family) || self.log_used + self.reserve + FOLD_WORDS > self.memory.log.ready() {
             return false;
         }
@@ -273,7 +273,7 @@ impl Writer {
     }
 
     /// Writes a series' record; the caller has checked that there is room.
-    fn write_series(&mut self, family: &Arc<Declared>, values: &[&[u8]], replaced: u32) {
+    fn write_series(&mut self, family: &Arc<DeclaredFamily>, values: &[&[u8]], replaced: u32) {
         let mut text = std::mem::take(&mut self.text);
         text.clear();
         labels::encode(&mut text, &family.family().labels, values);
@@ -309,7 +309,7 @@ impl Writer {
 }
 
 /// Words of the series in which every label is `__other__`, and of the fold before it.
-fn reserve_words(family: &Declared) -> usize {
+fn reserve_words(family: &DeclaredFamily) -> usize {
     FOLD_WORDS
         + family.shape.record_words(family.family().labels.iter().map(|label| label.len() + OTHER.len() + 4).sum())
 }

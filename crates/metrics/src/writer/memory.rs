@@ -90,7 +90,7 @@ impl std::fmt::Debug for Mapping {
 
 /// What a step of the provisioner has to prepare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Wanted {
+struct MemoryDemand {
     from: usize,
     to: usize,
     bytes: usize,
@@ -171,7 +171,7 @@ impl Memory {
         let pages_max = self.index.bytes() / PAGE;
         let mut taken = 0;
         let mut refused = false;
-        let mut step = |area: &Area, wanted: Option<Wanted>, prepare: &dyn Fn(usize, usize) -> io::Result<()>| {
+        let mut step = |area: &Area, wanted: Option<MemoryDemand>, prepare: &dyn Fn(usize, usize) -> io::Result<()>| {
             let Some(wanted) = wanted else { return io::Result::Ok(()) };
             if !grant(wanted.bytes) {
                 refused = true;
@@ -203,7 +203,7 @@ impl Memory {
 }
 
 /// The next part of an area; nothing while more than half of what should be prepared is.
-fn wanted(area: &Area, ahead: usize, unit: usize, max: usize, unit_bytes: usize) -> Option<Wanted> {
+fn wanted(area: &Area, ahead: usize, unit: usize, max: usize, unit_bytes: usize) -> Option<MemoryDemand> {
     let (used, from) = (area.used(), area.ready());
     if from.saturating_sub(used) > ahead / 2 || from >= max {
         return None;
@@ -211,5 +211,5 @@ fn wanted(area: &Area, ahead: usize, unit: usize, max: usize, unit_bytes: usize)
     // Huge pages are prepared whole: their memory is taken anyway.
     let unit = if (used + ahead) * unit_bytes > SMALL_BYTES { HUGE_PAGE / unit_bytes } else { unit };
     let to = (used + ahead).next_multiple_of(unit).max(from + unit).min(max);
-    Some(Wanted { from, to, bytes: (to - from) * unit_bytes })
+    Some(MemoryDemand { from, to, bytes: (to - from) * unit_bytes })
 }

@@ -9,7 +9,7 @@ pub(crate) mod memory;
 pub(crate) mod requests;
 mod restore;
 
-use crate::declared::Declared;
+use crate::declared::DeclaredFamily;
 use crate::labels;
 use crate::protocol;
 use crate::registry::Inner;
@@ -45,8 +45,8 @@ const HISTOGRAM: u32 = 3;
 const FORM_BITS: u32 = 2;
 
 /// This writer's entry of a family.
-pub(crate) struct Local {
-    declared: Arc<Declared>,
+pub(crate) struct LocalFamily {
+    declared: Arc<DeclaredFamily>,
     /// The family's number in this segment.
     number: u16,
     /// The series for observations that find no room anywhere else: all its labels are `__other__`.
@@ -62,7 +62,7 @@ pub struct Writer {
     segment: Arc<Segment>,
     index: Index,
     /// Indexed by the id of the declared family.
-    locals: Vec<Option<Local>>,
+    locals: Vec<Option<LocalFamily>>,
     /// The declared id, by number in this segment.
     numbers: Vec<u32>,
     epoch: u32,
@@ -76,7 +76,7 @@ pub struct Writer {
     series: usize,
     reserved_series: usize,
     /// The family of collapsed observations.
-    counts: Arc<Declared>,
+    counts: Arc<DeclaredFamily>,
     /// Buffers for label texts and canonical values, reused.
     text: Vec<u8>,
 }
@@ -134,7 +134,7 @@ impl Writer {
     ///
     /// If there are not as many values as labels.
     #[inline]
-    pub fn series(&mut self, family: &Arc<Declared>, values: &[&[u8]]) -> Handle {
+    pub fn series(&mut self, family: &Arc<DeclaredFamily>, values: &[&[u8]]) -> Handle {
         assert_eq!(values.len(), family.family().labels.len(), "one value for each label");
         let hash = self.inner.hash(family.id, values);
         match self.find(family, values, hash).or_else(|| self.first_seen(family, values, hash)) {
@@ -145,7 +145,7 @@ impl Writer {
 
     /// Like [`Writer::series`] for a series whose value has been counted elsewhere since `since_ms`, and is copied here
     /// from time to time: it begins then, and not with the first copy.
-    pub fn series_since(&mut self, family: &Arc<Declared>, values: &[&[u8]], since_ms: u64) -> Handle {
+    pub fn series_since(&mut self, family: &Arc<DeclaredFamily>, values: &[&[u8]], since_ms: u64) -> Handle {
         // The declaration is dated now: of two that contradict each other, the later one counts.
         self.know(family);
         let now_ms = self.now_ms;
@@ -266,14 +266,14 @@ impl Writer {
     }
 
     #[inline]
-    fn local_of(&self, first_word: u64) -> Option<&Local> {
+    fn local_of(&self, first_word: u64) -> Option<&LocalFamily> {
         let head = Head::unpack(first_word)?;
         let id = *self.numbers.get(head.family as usize)?;
         self.locals.get(id as usize)?.as_ref()
     }
 
     #[inline]
-    fn find(&self, family: &Declared, values: &[&[u8]], hash: u64) -> Option<u32> {
+    fn find(&self, family: &DeclaredFamily, values: &[&[u8]], hash: u64) -> Option<u32> {
         let local = self.locals.get(family.id as usize)?.as_ref()?;
         let log = self.segment.own_log();
         let names = &family.family().labels;

@@ -3,13 +3,13 @@
 //! Both are for the code that maintains series; serving requests uses neither.
 
 use super::Writer;
-use crate::declared::Declared;
+use crate::declared::DeclaredFamily;
 use crate::family::{Kind, Merge};
 use crate::protocol;
 use crate::segment::Process;
 use crate::segment::cells::{self, Form};
 use crate::segment::layout::{CLOSED, CLOSED_BASE, HEAD_WORDS, Head, RecordKind, TOMBSTONE_WORDS, unpair};
-use crate::sync::{AtomicU64, Ordering::Relaxed, Shown, Word};
+use crate::sync::{AtomicU64, Ordering::Relaxed, ReadOnly, Word};
 use crate::value::Distribution;
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ impl Writer {
     /// Adds all cells of another record of the same family; false if there is no room.
     pub(crate) fn restore_cells(
         &mut self,
-        family: &Arc<Declared>,
+        family: &Arc<DeclaredFamily>,
         values: &[&[u8]],
         created_ms: u64,
         changed_ms: u64,
-        from: &[Shown<AtomicU64>],
+        from: &[ReadOnly<AtomicU64>],
     ) -> bool {
         let handle = self.series(family, values);
         if handle == super::Handle::NONE || from.len() < family.shape.words {

@@ -27,7 +27,7 @@ pub(crate) fn family(name: &str, labels: &[&str], kind: Kind) -> Family {
 }
 
 /// The counters of one family in the writer's own segment, by label text.
-fn counters(writer: &Writer, family: &Declared) -> BTreeMap<String, u64> {
+fn counters(writer: &Writer, family: &DeclaredFamily) -> BTreeMap<String, u64> {
     let segment = &writer.segment;
     let committed = segment.committed();
     let (mut at, mut found) = (0, BTreeMap::new());
@@ -44,7 +44,7 @@ fn counters(writer: &Writer, family: &Declared) -> BTreeMap<String, u64> {
     found
 }
 
-fn count(writer: &mut Writer, family: &Arc<Declared>, values: &[&[u8]]) {
+fn count(writer: &mut Writer, family: &Arc<DeclaredFamily>, values: &[&[u8]]) {
     let handle = writer.series(family, values);
     assert!(writer.add(handle, 1));
 }
@@ -126,8 +126,9 @@ fn the_exploding_label_collapses_and_the_others_stay_exact() {
         assert_eq!(sum, 4_000);
     }
     let collapsed: u64 = all.iter().filter(|(k, _)| k.contains(OTHER)).map(|(_, v)| v).sum();
-    let told: u64 = writers.iter().flat_map(|writer| counters(writer, &registry.families()[0])).map(|(_, v)| v).sum();
-    assert_eq!(collapsed, told);
+    let collapsed_total: u64 =
+        writers.iter().flat_map(|writer| counters(writer, &registry.families()[0])).map(|(_, v)| v).sum();
+    assert_eq!(collapsed, collapsed_total);
     let distinct = requests.distinct();
     assert!((14_000..26_000).contains(&distinct[1]), "{distinct:?}");
 }

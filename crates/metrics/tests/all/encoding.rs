@@ -62,7 +62,7 @@ fn some_buckets() -> impl Strategy<Value = Vec<(i32, u64)>> {
 
 proptest! {
     #[test]
-    fn patched_is_encoded_anew(
+    fn patching_equals_encoding(
         values in prop::collection::vec(".{0,40}", 2),
         old in any::<u64>(), new in any::<u64>(), shift in 0_u32..64, whole in any::<bool>(), before in 0_usize..3,
     ) {

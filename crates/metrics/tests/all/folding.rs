@@ -9,7 +9,7 @@ use std::sync::Arc;
 use stillgate_metrics::encode::{self, Format};
 use stillgate_metrics::reader::ReaderOptions;
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, Declared, Event, Family, Handle, Kind, OTHER, Options, Registry, Writer,
+    Buckets, Collector, CollectorOptions, DeclaredFamily, Event, Family, Handle, Kind, OTHER, Options, Registry, Writer,
 };
 
 const NOW_MS: u64 = 1_700_000_000_000;
@@ -22,7 +22,7 @@ const OPENING_MS: u64 = 11 * 60 * 1000;
 /// A gateway's metrics, and the expected counts.
 struct Fleet {
     registry: Arc<Registry>,
-    requests: Arc<Declared>,
+    requests: Arc<DeclaredFamily>,
     writers: Vec<Writer>,
     collector: Collector,
     now_ms: u64,
@@ -139,9 +139,9 @@ fn an_exploding_label_costs_the_others_nothing() {
         shown.created.iter().filter(|((name, labels), _)| name == "requests" && label(labels, "route") == "r0");
     let first = created.map(|(_, created)| *created).fold(f64::INFINITY, f64::min);
     assert_eq!(first, NOW_MS as f64 / 1e3, "it has begun with the first of its series");
-    let told = fleet.collector.events();
-    let collapses = told.iter().filter(|event| matches!(event, Event::Collapsed { .. }));
-    assert_eq!(collapses.count(), 1, "{told:?}");
+    let events = fleet.collector.events();
+    let collapses = events.iter().filter(|event| matches!(event, Event::Collapsed { .. }));
+    assert_eq!(collapses.count(), 1, "{events:?}");
     let cardinality = fleet.collector.cardinality();
     let of_tenant = &cardinality.iter().find(|family| family.name == NAME).unwrap().labels[3];
     assert!(of_tenant.collapsed && of_tenant.samples.iter().any(|sample| sample != OTHER), "{of_tenant:?}");

@@ -19,7 +19,7 @@ use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open};
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, Declared, Event, Family, Kind, Merge, Options, Process, Registry,
+    Buckets, Collector, CollectorOptions, DeclaredFamily, Event, Family, Kind, Merge, Options, Process, Registry,
     RegistryError, Writer,
 };
 
@@ -50,11 +50,11 @@ struct Generation {
     registry: Arc<Registry>,
     writer: Writer,
     collector: Collector,
-    requests: Arc<Declared>,
-    sizes: Arc<Declared>,
-    level: Arc<Declared>,
-    grown: Arc<Declared>,
-    latest: Arc<Declared>,
+    requests: Arc<DeclaredFamily>,
+    sizes: Arc<DeclaredFamily>,
+    level: Arc<DeclaredFamily>,
+    grown: Arc<DeclaredFamily>,
+    latest: Arc<DeclaredFamily>,
     /// Dropped last.
     _life: Life,
 }
@@ -89,7 +89,7 @@ impl Generation {
         assert!(self.writer.observe(handle, 0.5));
     }
 
-    fn set(&mut self, which: impl Fn(&Generation) -> &Arc<Declared>, value: f64) {
+    fn set(&mut self, which: impl Fn(&Generation) -> &Arc<DeclaredFamily>, value: f64) {
         let family = which(self).clone();
         let handle = self.writer.series(&family, &[b"all"]);
         assert!(self.writer.set(handle, value));
@@ -366,8 +366,8 @@ fn check(file: impl Into<OwnedFd>, expected: &Expect) {
     let refused = own.registry.inherit(vec![file.into()]);
     let said: Vec<String> = refused.iter().map(ToString::to_string).collect();
     let shown = own.shown(NOW_MS + 1);
-    let told: Vec<String> = own.collector.events().iter().map(ToString::to_string).collect();
-    expected.assert_eq(&format!("{}; {}", shown.sum("requests_total"), [said, told].concat().join("; ")));
+    let events: Vec<String> = own.collector.events().iter().map(ToString::to_string).collect();
+    expected.assert_eq(&format!("{}; {}", shown.sum("requests_total"), [said, events].concat().join("; ")));
     own.tend(NOW_MS + STEP_MS);
     assert_eq!(own.shown(NOW_MS + STEP_MS).sum("requests_total"), shown.sum("requests_total"));
 }
@@ -411,7 +411,7 @@ fn what_is_no_segment_is_refused() {
 }
 
 #[test]
-fn a_forged_segment_is_told_and_never_harms() {
+fn a_forged_segment_is_reported_and_harmless() {
     let shrink = SealFlags::SHRINK;
     check(forged(None, 0, b"", shrink), &expect!["11; "]);
     check(forged(None, 0, b"", shrink | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL), &expect!["11; "]);

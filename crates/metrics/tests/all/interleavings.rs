@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use stillgate_metrics::encode::{self, Format};
 use stillgate_metrics::reader::ReaderOptions;
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, Declared, Family, Kind, OTHER, Options, Process, Registry, Writer,
+    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, Kind, OTHER, Options, Process, Registry, Writer,
 };
 
 /// Idle series end after this time, in runs with expiry.
@@ -96,12 +96,12 @@ fn setting() -> impl Strategy<Value = Setting> {
 }
 
 /// Observations with some labels: their times, and the totals since then.
-type Past = BTreeMap<Labels, Vec<(u64, u64)>>;
+type ObservationLog = BTreeMap<Labels, Vec<(u64, u64)>>;
 
 /// The counts of one family.
 #[derive(Default)]
 struct Ledger {
-    past: Past,
+    past: ObservationLog,
     /// All counts at the last exposition, by labels.
     then: BTreeMap<Labels, u64>,
     /// The counts that it exposed.
@@ -116,8 +116,8 @@ struct World {
     registry: Arc<Registry>,
     writers: Vec<Writer>,
     collector: Collector,
-    requests: Arc<Declared>,
-    sizes: Arc<Declared>,
+    requests: Arc<DeclaredFamily>,
+    sizes: Arc<DeclaredFamily>,
     counted: Ledger,
     observed: Ledger,
     now_ms: u64,
@@ -309,7 +309,7 @@ fn check_was_idle(past: &[(u64, u64)], ended: u64, now_ms: u64, labels: &Labels)
 
 /// A value of the same width is written over the old one; the start time of the series has to change too.
 #[test]
-fn a_new_life_of_the_same_width_begins_anew() {
+fn a_new_life_of_the_same_width_has_a_new_start_time() {
     let setting = Setting { writers: 1, series_per_family: 100, expires: false, removes: true, is_shared: false };
     let mut world = World::new(setting);
     let count = Step::Count { writer: 0, route: 1, uri: 0 };

@@ -105,7 +105,7 @@ fn on_a_full_tmpfs() {
     }
     let collapsed =
         collector.events().iter().any(|event| matches!(event, Event::Collapsed { label, .. } if label == "uri"));
-    assert!(collapsed, "the operator is told");
+    assert!(collapsed, "the operator gets an event");
     let mut outside = Collector::open(&folder, CollectorOptions::default());
     outside.refresh(NOW_MS + 1_000).unwrap();
     assert_eq!(Exposition::of(&mut outside, Format::Text), shown, "others see the same");
@@ -203,15 +203,15 @@ fn damaged(at: u64, bytes: &[u8], expected: &Expect) {
     let mut outside = Collector::open(folder.path(), CollectorOptions::default());
     outside.refresh(NOW_MS).unwrap();
     let shown = Exposition::of(&mut outside, Format::Text).sum("requests_total");
-    let told: Vec<String> = outside.events().iter().map(ToString::to_string).collect();
-    let told = told.join("\n").replace(&folder.path().display().to_string(), "DIR");
-    expected.assert_eq(&format!("{} of 10; {}", shown.abs(), told.replace(&std::process::id().to_string(), "PID")));
+    let events: Vec<String> = outside.events().iter().map(ToString::to_string).collect();
+    let events = events.join("\n").replace(&folder.path().display().to_string(), "DIR");
+    expected.assert_eq(&format!("{} of 10; {}", shown.abs(), events.replace(&std::process::id().to_string(), "PID")));
     outside.refresh(NOW_MS + 1).unwrap();
-    assert_eq!(outside.events(), [], "it is told once");
+    assert_eq!(outside.events(), [], "it is reported once");
 }
 
 #[test]
-fn a_damaged_segment_is_told_and_never_harms() {
+fn a_damaged_segment_is_reported_and_harmless() {
     let segment = |log_words: u64| {
         let folder = tempfile::tempdir().unwrap();
         drop(start(folder.path()).unwrap());

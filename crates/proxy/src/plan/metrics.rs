@@ -7,7 +7,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 use stillgate_config::{FamilySpec, Label, LabelSource, Measure, Metrics};
-use stillgate_metrics::{Buckets, Declared, Family, Kind, Registry, RegistryError};
+use stillgate_metrics::{Buckets, DeclaredFamily, Family, Kind, Registry, RegistryError};
 use stillgate_upstream::Endpoint;
 
 /// The internal family by which the dashboard has percentiles: seconds that requests took, by route, whatever the dialect and its
@@ -87,7 +87,7 @@ impl Aspect {
 /// A declared family.
 #[derive(Debug, Clone)]
 pub(crate) struct PlanFamily {
-    pub(crate) declared: Arc<Declared>,
+    pub(crate) declared: Arc<DeclaredFamily>,
     /// Where the value of each of its labels comes from.
     pub(crate) sources: Arc<[LabelSource]>,
 }
@@ -234,7 +234,7 @@ fn plan_family(spec: &FamilySpec, metrics: &Metrics, registry: &Registry) -> Res
 }
 
 /// The internal family of the dashboard, where it is wanted. With more routes than it has room for, it does not tell them apart.
-pub fn declare_live(metrics: &Metrics, registry: &Registry) -> Result<Option<Arc<Declared>>, RegistryError> {
+pub fn declare_live(metrics: &Metrics, registry: &Registry) -> Result<Option<Arc<DeclaredFamily>>, RegistryError> {
     let octaves = LIVE_OCTAVES.start * LIVE_BUCKETS_PER_OCTAVE..=LIVE_OCTAVES.end * LIVE_BUCKETS_PER_OCTAVE;
     let bound = |step| (f64::from(step) / f64::from(LIVE_BUCKETS_PER_OCTAVE)).exp2();
     let family = Family {

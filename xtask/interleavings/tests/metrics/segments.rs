@@ -185,11 +185,11 @@ fn words_that_belong_together_are_never_of_two_minds() {
         let look = |seen: &mut [u64; 2]| {
             read(&both.sequence, 2, || *seen = [0, 1].map(|word| both.words[word].load(Ordering::Relaxed)))
         };
-        if look(&mut seen) == Seen::Whole {
+        if look(&mut seen) == ReadOutcome::Whole {
             assert_eq!(seen[0], seen[1]);
         }
         writer.join().unwrap();
-        assert_eq!(look(&mut seen), Seen::Whole, "nobody changes it any more");
+        assert_eq!(look(&mut seen), ReadOutcome::Whole, "nobody changes it any more");
         assert_eq!(seen, [2; 2]);
     });
 }

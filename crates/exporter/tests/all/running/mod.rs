@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use stillgate_exporter::{Exporter, Site};
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, Declared, Family, Kind, Options, Process, Registry, Writer,
+    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, Kind, Options, Process, Registry, Writer,
 };
 
 /// The smaller family, a histogram.
@@ -21,7 +21,7 @@ pub struct Running {
     /// The exporter under test.
     pub exporter: Exporter,
     writer: Writer,
-    requests: Arc<Declared>,
+    requests: Arc<DeclaredFamily>,
     /// Digits of the numbers, with leading zeros.
     digits: usize,
 }

@@ -6,7 +6,7 @@ mod model;
 mod pieces;
 
 use super::values::value_of;
-use super::{Cursor, Mount, Mounts, Reader, ReaderOptions, Refreshed};
+use super::{Cursor, Mount, Mounts, Reader, ReaderOptions, RefreshSummary};
 use crate::encode::Format;
 use crate::family::{Buckets, Family, Kind, Merge};
 use crate::protocol;
@@ -173,7 +173,7 @@ impl Desk {
         self.mounts = Mounts { version: self.mounts.version + 1, segments: mounts.to_vec() };
     }
 
-    pub(super) fn refresh(&mut self) -> Refreshed {
+    pub(super) fn refresh(&mut self) -> RefreshSummary {
         self.now_ms += 1000;
         self.reader.refresh(&self.mounts, self.now_ms)
     }

@@ -27,20 +27,20 @@ fn many(count: usize) -> (Pen, Vec<Ink>, Vec<Ink>) {
 }
 
 /// The exposition of a reader without a cache.
-fn anew(desk: &Desk, format: Format) -> Vec<u8> {
+fn fresh_exposition(desk: &Desk, format: Format) -> Vec<u8> {
     let mut fresh = Desk::new(&desk.mounts.segments);
     fresh.refresh();
     fresh.bytes(format)
 }
 
 #[test]
-fn what_is_kept_equals_what_is_encoded_anew() {
+fn cached_text_equals_fresh_text() {
     let (mut pen, inks, slow) = many(2000);
     let mut desk = Desk::new(&[pen.mount()]);
     for round in 0..6usize {
         desk.refresh();
         for format in ALL {
-            assert!(desk.bytes(format) == anew(&desk, format), "{format:?} in round {round}");
+            assert!(desk.bytes(format) == fresh_exposition(&desk, format), "{format:?} in round {round}");
         }
         pen.tick(1000 * round as u64);
         for ink in inks.iter().skip(round).step_by(1 + round * 13) {
@@ -188,7 +188,7 @@ fn the_cache_is_bounded_and_forgotten_when_idle() {
     let (pen, _, _) = many(5000);
     let mut desk = Desk::new(&[pen.mount()]);
     desk.reader.options.cache_bytes_max = 100_000;
-    let expected = anew(&desk, Format::Text);
+    let expected = fresh_exposition(&desk, Format::Text);
     for _ in 0..2 {
         desk.refresh();
         assert!(desk.bytes(Format::Text) == expected);

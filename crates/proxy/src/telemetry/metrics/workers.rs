@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::rc::Rc;
 use std::sync::Arc;
 use stillgate_config::Measure;
-use stillgate_metrics::{Declared, Handle};
+use stillgate_metrics::{DeclaredFamily, Handle};
 
 /// The families of the events of connections.
 const EVENT_MEASURES: [(ConnectionEvent, Measure); CONNECTION_EVENTS] = [
@@ -29,7 +29,7 @@ pub(super) struct Itself {
     /// Connections.
     open: u64,
     /// The series of its turns, and the family that it is of.
-    turns: Option<(Arc<Declared>, Handle)>,
+    turns: Option<(Arc<DeclaredFamily>, Handle)>,
 }
 
 impl Itself {
