@@ -1,5 +1,5 @@
-//! What a function costs its request, in nanoseconds: an empty one, and one that reads a header and a variable and sets two
-//! headers. The host is as thin as can be, so that what is measured is the way there and back.
+//! Cost of a function for its request, in nanoseconds: an empty one, and one that reads a header and a variable and
+//! sets two headers. The host is as thin as possible, so that the bridge is measured.
 //!
 //! `cargo bench -p stillgate-lua`; the median of a hundred runs of ten thousand calls.
 
@@ -15,7 +15,7 @@ const USUAL: &str = "return function(conf, ctx)
     core.request.set_header(ctx, 'X-Agent', agent)
     core.response.set_header('X-Client', ctx.var.remote_addr)
 end";
-/// The same as functions of nginx are written.
+/// The same function in nginx style.
 const NGX: &str = "return function()
     ngx.req.set_header('X-Agent', ngx.var.http_user_agent)
     ngx.header['X-Client'] = ngx.var.remote_addr

@@ -1,8 +1,9 @@
-//! Runs a function of a file so many times after LuaJIT has done what it does, and prints the time of a run:
+//! Runs a function of a file a given number of times after warm-up, and prints the time of a run:
 //! `target/release/examples/warm_runs FILE 200000`.
 //!
-//! With a third word, `steps`, it prints instructions instead: another process of the same does the runs, step by step. That is
-//! done forty times, since where LuaJIT's tables lie and which traces it tries differ, and the mean is printed.
+//! With a third word, `steps`, it prints instructions instead: another process does the runs, in single steps. That is
+//! repeated forty times, since the addresses of LuaJIT's tables and the traces that it tries differ, and the mean is
+//! printed.
 
 #![allow(clippy::unwrap_used, reason = "an example may stop at the first error")]
 
@@ -11,13 +12,13 @@ use std::time::Instant;
 use stillgate_lua::health::steps;
 use stillgate_lua::{Change, Context, Host, Kind, Level, Outcome, Program, Side, run};
 
-/// LuaJIT has given up by then what it does not compile.
+/// Until then LuaJIT has given up the code that it does not compile.
 const WARM_UP_RUNS: usize = 200_000;
 
-/// Processes whose steps are counted.
+/// Number of processes whose steps are counted.
 const COUNTS: usize = 40;
 
-/// A request that costs next to nothing.
+/// A request whose host costs next to nothing.
 struct Thin;
 
 impl Host for Thin {
@@ -69,7 +70,7 @@ fn main() {
     match more.first().map(String::as_str) {
         Some("steps") => {
             let counted = || steps::count(Command::new(own).args([file, runs, "traced"])).unwrap();
-            // Not the median: counts come in lumps, and it jumps from one to the next.
+            // The mean rather than the median: counts come in lumps, and a median would jump between them.
             let all: u64 = (0..COUNTS).map(|_| counted()).sum();
             println!("{:.0} instructions a run", all as f64 / (COUNTS * count) as f64);
         }
@@ -85,7 +86,7 @@ fn main() {
     }
 }
 
-/// Runs the function until LuaJIT is done with it, and then as often as wanted.
+/// Runs the function until LuaJIT is done with it, and then `runs` times.
 fn warm(file: &str, runs: usize, is_warm: impl FnOnce()) {
     let source = std::fs::read_to_string(file).unwrap();
     let program = Program::new(file.to_owned(), vec![source], serde_json::json!({}), Kind::Plugin);

@@ -1,8 +1,8 @@
-//! The one way from Lua to the gateway: a C function that the prelude calls by `ffi`.
+//! The only bridge from Lua to the gateway: a C function that the prelude calls by `ffi`.
 //!
-//! LuaJIT compiles calls of `ffi` into its traces, where callbacks of `mlua` end them. What goes through is numbers and
-//! bytes; the function never calls Lua, so what it borrows stays where it is. User code cannot reach it: the prelude keeps
-//! it in locals, and there is no `debug`.
+//! LuaJIT compiles calls of `ffi` into its traces, where callbacks of `mlua` end them. Arguments and results are
+//! numbers and bytes; the function never calls Lua, so the memory that it borrows does not move. User code cannot reach
+//! it: the prelude keeps it in locals, and `debug` is not available.
 
 use crate::host::{Host, Level, Side};
 use crate::operations::{self, Operation};
@@ -15,20 +15,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::slice;
 
-/// A buffer that has become larger than this is given back after a run.
+/// A buffer that has become larger than this is freed after a run.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
 
-/// C's view of a reply; the prelude declares the same.
+/// The layout of a reply in C; the prelude declares the same.
 #[repr(C)]
 pub(crate) struct Reply {
     at: *const u8,
     length: usize,
     number: f64,
-    /// What a value of a shared dictionary is kept with; zero: nothing.
+    /// User flags of a value in a shared dictionary; zero: none.
     flags: u32,
 }
 
-/// What an operation gives back. Texts and spans are in the bridge's buffers.
+/// The result of an operation. Texts and spans are in the bridge's buffers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Given {
     Nil,
@@ -36,26 +36,26 @@ pub(crate) enum Given {
     Number(f64),
     True,
     False,
-    /// Positions in the text that was searched, as pairs of numbers.
+    /// Pairs of positions in the searched text.
     Spans,
-    /// The error's text is in the buffer.
+    /// An error, whose text is in the buffer.
     Error,
 }
 
-/// What the bridge of one VM keeps.
+/// The state of one VM's bridge.
 #[derive(Default)]
 pub(crate) struct Bridge {
     host: Cell<Option<NonNull<dyn Host>>>,
     buffers: RefCell<Buffers>,
 }
 
-/// Memory for replies, and what is compiled.
+/// Buffers for replies, and compiled patterns.
 #[derive(Default)]
 pub(crate) struct Buffers {
     pub(crate) out: Vec<u8>,
     /// See [`Reply::flags`].
     pub(crate) flags: u32,
-    /// Pairs of positions; -1: none.
+    /// Pairs of positions; -1: no match.
     pub(crate) positions: Vec<i32>,
     pub(crate) spans: Vec<pattern::Span>,
     pub(crate) groups: Vec<Option<pattern::Span>>,
@@ -63,7 +63,7 @@ pub(crate) struct Buffers {
     pub(crate) keys: PublicKeys,
 }
 
-/// Takes the host away when a run is over.
+/// Removes the host when a run is over.
 struct Lent<'a>(&'a Bridge);
 
 impl Drop for Lent<'_> {
@@ -73,11 +73,11 @@ impl Drop for Lent<'_> {
 }
 
 impl Bridge {
-    /// Runs `run` with a host that Lua can ask.
+    /// Runs `run` with a host that Lua can call.
     #[inline]
     pub(crate) fn with<R>(&self, host: &mut dyn Host, run: impl FnOnce() -> R) -> R {
-        // SAFETY: only the lifetime is forgotten. The pointer is used by `serve` while `run` runs, which borrows `host` for
-        // itself all the while, and `Lent` takes it away before this function is left.
+        // SAFETY: only the lifetime is erased. The pointer is used by `serve` while `run` runs, which borrows `host`
+        // for itself all the while, and `Lent` removes it before this function returns.
         let host: NonNull<dyn Host> =
             unsafe { std::mem::transmute::<NonNull<dyn Host + '_>, NonNull<dyn Host + 'static>>(NonNull::from(host)) };
         self.host.set(Some(host));
@@ -85,7 +85,7 @@ impl Bridge {
         run()
     }
 
-    /// Gives large buffers back.
+    /// Frees large buffers.
     #[inline]
     pub(crate) fn trim(&self) {
         let mut buffers = self.buffers.borrow_mut();
@@ -94,7 +94,7 @@ impl Bridge {
         }
     }
 
-    /// Asks the host of the run, or one that has nothing where there is none.
+    /// Calls the host of the run, or a placeholder without a request if there is none.
     pub(crate) fn ask<R>(&self, then: impl FnOnce(&mut dyn Host) -> R) -> R {
         // Taken while it is used, so that there is never a second reference.
         let taken = self.host.take();
@@ -135,7 +135,7 @@ impl Bridge {
 pub(crate) const DECLARATIONS: &str = "typedef struct { const char *at; size_t length; double number; uint32_t flags; } stillgate_reply;
 typedef int (*stillgate_call)(const void *, int, const char *, size_t, const char *, size_t, double, stillgate_reply *);";
 
-/// What Lua calls; returns what kind of reply it is.
+/// The function that Lua calls; returns the type of the reply.
 pub(crate) extern "C" fn call(
     bridge: *const Bridge,
     operation: i32,
@@ -146,11 +146,11 @@ pub(crate) extern "C" fn call(
     number: f64,
     reply: *mut Reply,
 ) -> i32 {
-    // SAFETY: only the prelude calls, with the address of its VM's bridge, with Lua's strings (never null, alive during the
-    // call) and their lengths, and with a reply of its own.
+    // SAFETY: only the prelude calls, with the address of its VM's bridge, with Lua's strings (never null, alive during
+    // the call) and their lengths, and with a reply of its own.
     let (bridge, a, b, reply) =
         unsafe { (&*bridge, slice::from_raw_parts(a, a_length), slice::from_raw_parts(b, b_length), &mut *reply) };
-    // A panic must not go through LuaJIT's frames.
+    // A panic must not unwind through LuaJIT's frames.
     let given = catch_unwind(AssertUnwindSafe(|| bridge.serve(operation, a, b, number, reply)));
     match given.unwrap_or_else(|_| failed(reply)) {
         Given::Nil => 0,
@@ -170,13 +170,13 @@ fn failed(reply: &mut Reply) -> Given {
     Given::Error
 }
 
-/// Checks a value after a JSON Schema, and gives it back with the defaults of the schema.
+/// Validates a value against a JSON Schema, and returns it with the defaults of the schema.
 pub type CheckSchema = fn(&Json, Json) -> Result<Json, String>;
 
-/// While a text is loaded there is no request, and on a thread of `ngx.run_worker_thread`.
+/// The host while a text is loaded, and on a thread of `ngx.run_worker_thread`: there is no request.
 pub(crate) struct NoRequest {
     pub(crate) check_schema: Option<CheckSchema>,
-    /// Why there is none, and what to do.
+    /// The reason, and what to do instead.
     pub(crate) why: &'static str,
 }
 

@@ -1,4 +1,5 @@
-//! What functions ask of another server (`resty.http`, `resty.redis`) or thread (`ngx.run_worker_thread`), and what comes back.
+//! Calls that functions make to other servers (`resty.http`, `resty.redis`) or threads (`ngx.run_worker_thread`), and
+//! their replies.
 
 use std::time::Duration;
 
@@ -7,46 +8,46 @@ use std::time::Duration;
 pub struct HttpCall {
     /// Its method.
     pub method: Vec<u8>,
-    /// Where to, as the function has it.
+    /// The URL as the function wrote it.
     pub url: String,
     /// Whether the certificate is verified.
     pub verifies: bool,
-    /// How long a connection is kept afterwards, and how many of them; `None`: it is closed.
+    /// How long a connection is kept afterwards, and how many connections are; `None`: it is closed.
     pub keep: Option<(Duration, usize)>,
-    /// Names and values.
+    /// Names and values of the header fields.
     pub headers: Vec<(Vec<u8>, Vec<u8>)>,
     /// Its body.
     pub body: Vec<u8>,
-    /// How long each of connecting, sending and waiting may take.
+    /// Timeout of connecting, of sending and of waiting, each.
     pub timeout: Duration,
 }
 
-/// What a server has answered.
+/// The response of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HttpReply {
     /// Its status.
     pub status: u16,
-    /// Names and values, one after the other, each with a zero byte behind it.
+    /// Names and values, one after the other, each followed by a zero byte.
     pub headers: Vec<u8>,
     /// The whole body.
     pub body: Vec<u8>,
 }
 
-/// A call of a function on a thread that serves no request.
+/// A call of a function on a thread that does not serve requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkCall {
-    /// The file that the function is in, without its ending.
+    /// The file that contains the function, without its extension.
     pub module: String,
     /// The function's name in the table that the file returns.
     pub function: String,
-    /// Its arguments, as the prelude writes them.
+    /// Its arguments, in the prelude's encoding.
     pub(crate) arguments: Vec<u8>,
 }
 
-/// What `resty.redis` does with a connection. Connections are named by numbers, which the gateway gives.
+/// Operations of `resty.redis` on a connection. Connections are identified by numbers, which the gateway assigns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkCall {
-    /// Connects. The answer is [`Connected::text`].
+    /// Connects. The reply is [`Connected::text`].
     Connect {
         /// A name or an address.
         host: String,
@@ -54,69 +55,69 @@ pub enum LinkCall {
         port: u16,
         /// Over TLS, whether the certificate is verified; `None`: without TLS.
         verifies: Option<bool>,
-        /// Idle connections of one pool stand for each other.
+        /// Name of the pool: idle connections of one pool are interchangeable.
         pool: String,
-        /// How long it may take.
+        /// The timeout.
         timeout: Duration,
     },
-    /// Sends commands, and waits for their replies, which are the answer.
+    /// Sends commands, and waits for their replies, which are the result.
     Exchange {
-        /// Which connection.
+        /// The connection.
         link: u64,
-        /// How many replies.
+        /// The number of replies.
         replies: usize,
-        /// How long sending may take.
+        /// Timeout of sending.
         send_timeout: Duration,
-        /// How long the replies may take.
+        /// Timeout of the replies.
         read_timeout: Duration,
         /// The commands.
         message: Vec<u8>,
     },
-    /// Gives the connection back to its pool.
+    /// Returns the connection to its pool.
     Keep {
-        /// Which connection.
+        /// The connection.
         link: u64,
         /// How long it may be idle.
         idle: Duration,
-        /// Idle connections of the pool.
+        /// Most idle connections of the pool.
         connections: usize,
     },
     /// Closes the connection.
     Close {
-        /// Which connection.
+        /// The connection.
         link: u64,
     },
 }
 
-/// A connection that was made.
+/// An established connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connected {
     /// Its number.
     pub link: u64,
-    /// How often it was used before.
+    /// How often it has been used before.
     pub reused: u32,
 }
 
 impl Connected {
-    /// As the prelude takes it.
+    /// The form that the prelude reads.
     pub fn text(self) -> Vec<u8> {
         format!("{} {}", self.link, self.reused).into_bytes()
     }
 }
 
-/// What came back.
+/// The reply to a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answered {
-    /// Of a connection of `resty.redis`.
+    /// Reply from a connection of `resty.redis`.
     Link(Vec<u8>),
-    /// Of another server.
+    /// Response of another server.
     Http(HttpReply),
-    /// Of another thread: what [`crate::Module::work`] has given.
+    /// Result from another thread, of [`crate::Module::work`].
     Work(Vec<u8>),
 }
 
 impl WorkCall {
-    /// Of the prelude's message: module, function and arguments with zero bytes between them.
+    /// Parses the prelude's message: module, function and arguments with zero bytes between them.
     pub(crate) fn read(message: &[u8]) -> Option<WorkCall> {
         let (module, rest) = split(message)?;
         let (function, arguments) = split(rest)?;
@@ -126,8 +127,8 @@ impl WorkCall {
 }
 
 impl LinkCall {
-    /// Of the prelude's message: parts with zero bytes between them, and what is sent. `None`: it is none, which the prelude never
-    /// sends.
+    /// Parses the prelude's message: parts with zero bytes between them, and the data to send. `None`: it is malformed,
+    /// which the prelude never sends.
     pub(crate) fn read(message: &[u8]) -> Option<LinkCall> {
         let (kind, rest) = split(message)?;
         let mut parts = rest.splitn(5, |byte| *byte == 0);
@@ -170,8 +171,8 @@ impl HttpReply {
 }
 
 impl HttpCall {
-    /// Of the prelude's message: parts with zero bytes between them, and the body. `None`: it is none, which the prelude never
-    /// sends.
+    /// Parses the prelude's message: parts with zero bytes between them, and the body. `None`: it is malformed, which
+    /// the prelude never sends.
     pub(crate) fn read(message: &[u8], timeout_ms: f64) -> Option<HttpCall> {
         let mut parts = message.splitn(8, |byte| *byte == 0);
         let mut next = || parts.next();

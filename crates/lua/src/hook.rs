@@ -1,18 +1,18 @@
-//! Takes LuaJIT's hook away so that its compiler goes on.
+//! Removes LuaJIT's hook so that its compiler can continue.
 //!
-//! A call of a hook breaks off what the compiler is recording. The compiler tidies up at the next instruction, but only if there
-//! still is a hook. Where the first call takes the hook away, nothing tidies up: LuaJIT compiles nothing more, and an exit of
-//! machine code that has become hot starts on a recording that is half done, which can end the process. So a function without
-//! content is run before the hook goes. It is never compiled, so it starts no recording either.
+//! A call of a hook aborts the compiler's recording. The compiler tidies up at the next instruction, but only if a hook
+//! is still set. If the first call removes the hook, nothing tidies up: LuaJIT compiles nothing more, and an exit of
+//! machine code that has become hot starts on a half-finished recording, which can end the process. So an empty
+//! function is run before the hook is removed. It is never compiled, so it starts no recording either.
 
 use mlua::ffi;
 use mlua::{Function, Lua, Table};
 use std::ffi::CStr;
 
-/// Where the function is.
+/// Registry key of the function.
 const IDLE: &CStr = c"stillgate.idle";
 
-/// Gives a new VM the function.
+/// Registers the function in a new VM.
 pub(crate) fn prepare(lua: &Lua) -> mlua::Result<()> {
     let jit: Table = lua.globals().get("jit")?;
     let text = "local jit = ...  local function idle() end  jit.off(idle)  return idle";
@@ -20,13 +20,13 @@ pub(crate) fn prepare(lua: &Lua) -> mlua::Result<()> {
     lua.set_named_registry_value(&IDLE.to_string_lossy(), idle)
 }
 
-/// Takes the hook away.
+/// Removes the hook.
 ///
 /// # Safety
 ///
-/// The state is of a VM that was prepared and that runs on this thread, in a hook or outside of all functions.
+/// The state belongs to a VM that was prepared and that runs on this thread, in a hook or outside of all functions.
 pub(crate) unsafe fn take_away(state: *mut ffi::lua_State) {
-    // SAFETY: the caller's; there is room for two values, and the stack is left as it was.
+    // SAFETY: by the caller's contract; there is room for two values, and the stack is left unchanged.
     unsafe {
         if ffi::lua_checkstack(state, 2) != 0 {
             ffi::lua_sethook(state, Some(nothing), ffi::LUA_MASKCOUNT, 1);

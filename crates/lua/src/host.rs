@@ -1,43 +1,43 @@
-//! What a function sees of the request it runs for. The gateway implements it; the crate knows no request of its own.
+//! A function's view of its request. The gateway implements it; the crate has no request of its own.
 //!
-//! What cannot be done in a phase is an error with a message for the one who wrote the function. The defaults are those of a
-//! phase in which nothing of that kind exists.
+//! An operation that is not possible in a phase fails with a message for the author of the function. The defaults are
+//! those of a phase in which nothing of that kind exists.
 
 use serde_json::Value as Json;
 use std::time::Duration;
 
-/// The head that is read or changed.
+/// The message whose head is read or changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Of the request.
+    /// The request.
     Request,
-    /// Of the response.
+    /// The response.
     Response,
 }
 
 /// A change of a header field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// Takes the place of all lines of the name.
+    /// Replace all lines of the name.
     Set(&'a [u8]),
-    /// One more line.
+    /// Add a line.
     Add(&'a [u8]),
-    /// No line of the name.
+    /// Remove all lines of the name.
     Remove,
 }
 
-/// What is known of a request as JSON: a resource as it is written, or claims.
+/// Documents of a request as JSON: a resource as it is written, or claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Document {
-    /// The route that was found.
+    /// The matched route.
     Route,
     /// Its service.
     Service,
-    /// The claims of the token that the request was let in by.
+    /// The claims of the token that admitted the request.
     Claims,
 }
 
-/// nginx's levels of messages.
+/// nginx's log levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// `ngx.ERR` and above.
@@ -57,7 +57,7 @@ pub trait Host {
     /// APISIX's name of the phase.
     fn phase(&self) -> &'static str;
 
-    /// Why there is no request here, and what to do; `None`: there is one.
+    /// The reason why there is no request here, and what to do; `None`: there is one.
     fn absent(&self) -> Option<&'static str> {
         None
     }
@@ -65,7 +65,7 @@ pub trait Host {
     /// Appends the value of a variable; `false`: it has none.
     fn variable(&self, name: &str, out: &mut Vec<u8>) -> Result<bool, String>;
 
-    /// Sets a variable that changes the request; `false`: it is none of those, and holds for functions only.
+    /// Sets a variable that changes the request; `false`: it does not, and its value is for functions only.
     fn set_variable(&mut self, name: &str, value: &[u8]) -> Result<bool, String>;
 
     /// Calls `visit` with the value of each line of a header field.
@@ -77,18 +77,18 @@ pub trait Host {
         });
     }
 
-    /// Calls `visit` with name and value of each line of a header.
+    /// Calls `visit` with name and value of each header line.
     fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8]));
 
     /// Changes a header.
     fn change_field(&mut self, side: Side, name: &[u8], change: Change<'_>) -> Result<(), String>;
 
-    /// The status of the response; `None`: there is none yet.
+    /// The status of the response; `None`: there is no response yet.
     fn status(&self) -> Option<u16> {
         None
     }
 
-    /// Sets the status of a response that is there.
+    /// Sets the status of an existing response.
     fn set_status(&mut self, _status: u16) -> Result<(), String> {
         Err(format!("the status cannot be changed in the phase {}", self.phase()))
     }
@@ -98,10 +98,10 @@ pub trait Host {
         Err(format!("the request cannot be changed in the phase {}", self.phase()))
     }
 
-    /// Path and query that the node will get.
+    /// Path and query as the upstream will receive them.
     fn target(&self) -> &[u8];
 
-    /// Appends the path that the node will get, without the query, where it was rewritten; `false`: it is as it came.
+    /// Appends the path that the upstream will receive, without the query, if it was rewritten; `false`: it was not.
     fn rewritten_path(&self, _out: &mut Vec<u8>) -> bool {
         false
     }
@@ -111,12 +111,12 @@ pub trait Host {
         Err(format!("the request cannot be changed in the phase {}", self.phase()))
     }
 
-    /// The whole body of the request; `None`: it is not here yet, and can be waited for.
+    /// The whole body of the request; `None`: it has not arrived yet, and can be waited for.
     fn body(&self) -> Result<Option<&[u8]>, String> {
         Err(format!("the body cannot be read in the phase {}", self.phase()))
     }
 
-    /// Puts another body in place of the request's.
+    /// Replaces the body of the request.
     fn set_body(&mut self, _body: &[u8]) -> Result<(), String> {
         Err(format!("the request cannot be changed in the phase {}", self.phase()))
     }
@@ -126,17 +126,18 @@ pub trait Host {
         None
     }
 
-    /// In `body_filter`, what goes on in place of the piece.
+    /// In `body_filter`, replaces the piece.
     fn set_piece(&mut self, _piece: &[u8]) -> Result<(), String> {
-        Err("ngx.arg is there in the phase body_filter only".to_owned())
+        Err("ngx.arg exists in the phase body_filter only".to_owned())
     }
 
-    /// In `body_filter`, makes the piece the last: what comes behind it is dropped.
+    /// In `body_filter`, makes the piece the last one: later ones are dropped.
     fn end_body(&mut self) -> Result<(), String> {
-        Err("ngx.arg is there in the phase body_filter only".to_owned())
+        Err("ngx.arg exists in the phase body_filter only".to_owned())
     }
 
-    /// Has a function run later, outside of the request: the number that [`crate::run_timer`] takes; `None`: too many wait already.
+    /// Schedules a function to run later, outside of the request; returns the number for [`crate::run_timer`]; `None`:
+    /// too many are waiting already.
     fn start_timer(&mut self, _delay: Duration) -> Result<Option<u64>, String> {
         Err("ngx.timer is not built; docs/lua.md lists what is".to_owned())
     }
@@ -151,10 +152,10 @@ pub trait Host {
         false
     }
 
-    /// Whether messages of a level are written anywhere.
+    /// Whether messages of a level are logged.
     fn is_logged(&self, level: Level) -> bool;
 
-    /// Writes a message.
+    /// Logs a message.
     fn log(&self, level: Level, text: &str);
 
     /// Milliseconds since 1970.
@@ -163,30 +164,30 @@ pub trait Host {
         since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// The pattern of the path that has matched.
+    /// The path pattern that has matched.
     fn matched_path(&mut self) -> Option<&str> {
         None
     }
 
-    /// Who asks, as a plugin has found out.
+    /// The consumer that a plugin has authenticated.
     fn consumer(&self) -> Option<Json> {
         None
     }
 
-    /// What is known of the request.
+    /// A document of the request.
     fn document(&self, _of: Document) -> Option<&Json> {
         None
     }
 
-    /// The metadata of a plugin, and a whole number that tells it from what was there before; `None`: it has none.
+    /// The metadata of a plugin, and a version number that changes with it; `None`: it has none.
     fn metadata(&self, _plugin: &str) -> Result<Option<(u64, &Json)>, String> {
         Err(match self.absent() {
             Some(why) => why.to_owned(),
-            None => format!("apisix.plugin.plugin_metadata is not there in the phase {}", self.phase()),
+            None => format!("apisix.plugin.plugin_metadata does not exist in the phase {}", self.phase()),
         })
     }
 
-    /// Checks a value after a JSON Schema, and gives it back with the defaults of the schema.
+    /// Validates a value against a JSON Schema, and returns it with the defaults of the schema.
     fn check_schema(&self, _schema: &Json, _value: Json) -> Result<Json, String> {
         Err("core.schema.check is not built here".to_owned())
     }

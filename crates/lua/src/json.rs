@@ -1,9 +1,10 @@
-//! JSON as `cjson` reads and writes it: between Lua's values and text.
+//! JSON as `cjson` reads and writes it: converts between Lua's values and text.
 //!
-//! An empty table is an object, unless it has `array_mt`; a table with the keys 1 to n is an array; `null` is `ngx.null`.
+//! An empty table is an object, unless it has `array_mt`; a table with the keys 1 to n is an array; `null` is
+//! `ngx.null`.
 //!
-//! A text becomes tables of the VM at once: a tree of our own between them would be many times as large as the text, and in no
-//! bound. LuaJIT's hook stops nothing in here, so both directions look at the time themselves.
+//! A text becomes tables of the VM directly: an intermediate tree would be many times as large as the text, and not
+//! limited by the VM. LuaJIT's hook cannot interrupt this code, so both directions check the time themselves.
 
 use crate::watchdog::is_doomed;
 use mlua::{Error, Lua, Result, Table, Value};
@@ -12,16 +13,16 @@ use serde_json::Value as Json;
 use std::cell::Cell;
 use std::fmt;
 
-/// Tables within one another; cjson's bound is 1000.
+/// Most levels of nested tables; cjson's limit is 1000.
 pub(crate) const DEPTH_MAX: usize = 200;
-/// The longest text that is written.
+/// Longest text that is written.
 const TEXT_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Significant digits of a number that cjson can be told.
+/// Most significant digits of a number that cjson supports.
 pub(crate) const DIGITS_MAX: usize = 16;
 
 const POWERS_OF_TEN: [f64; 16] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
 
-/// Makes Lua's values of JSON.
+/// Converts JSON to Lua's values.
 pub(crate) fn to_lua(lua: &Lua, json: &Json, array_mt: &Table) -> Result<Value> {
     Ok(match json {
         Json::Null => Value::NULL,
@@ -46,8 +47,8 @@ pub(crate) fn to_lua(lua: &Lua, json: &Json, array_mt: &Table) -> Result<Value> 
     })
 }
 
-/// Makes Lua's values of a text, without anything between: what is made is in the VM's memory, which has its bound. `None`: it took
-/// too long, and the function is being stopped.
+/// Converts a text to Lua's values directly: they are in the VM's memory, which is limited. `None`: it took too long,
+/// and the function is being stopped.
 pub(crate) fn read(lua: &Lua, text: &[u8], array_mt: &Table) -> std::result::Result<Option<Value>, serde_json::Error> {
     let reader = Reader { lua, array_mt, values: &Cell::new(0) };
     let mut json = serde_json::Deserializer::from_slice(text);
@@ -63,25 +64,25 @@ pub(crate) fn read(lua: &Lua, text: &[u8], array_mt: &Table) -> std::result::Res
 struct Reader<'a> {
     lua: &'a Lua,
     array_mt: &'a Table,
-    /// How many have been read.
+    /// Number of values read so far.
     values: &'a Cell<u32>,
 }
 
-/// What stands between an error of the VM, such as one for want of memory, and serde's.
+/// Passes an error of the VM, such as one for want of memory, through serde.
 fn told<E: de::Error>(error: &Error) -> E {
     E::custom(format_args!("{VM_ERROR}{error}"))
 }
 
-/// What errors of the VM begin with, in those of [`read`].
+/// Prefix of errors of the VM in those of [`read`].
 pub(crate) const VM_ERROR: &str = "VM: ";
 
-/// Whether a function that has used its time is to stop, which is looked at now and then: LuaJIT's hook stops nothing in here.
+/// Whether a function has used up its time, which is checked now and then: LuaJIT's hook cannot interrupt this code.
 fn is_late(values: &Cell<u32>) -> bool {
     values.set(values.get().wrapping_add(1));
     values.get().is_multiple_of(VALUES_A_LOOK) && is_doomed()
 }
 
-/// How many values are read or written between two looks at the time.
+/// Number of values between two checks of the time.
 const VALUES_A_LOOK: u32 = 256;
 
 impl<'de> DeserializeSeed<'de> for Reader<'_> {
@@ -147,30 +148,30 @@ impl<'de> Visitor<'de> for Reader<'_> {
     }
 }
 
-/// How a value is written: what cjson's settings say, and `core.json`'s.
+/// How a value is written: the settings of cjson and `core.json`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Style {
-    /// What has no form in JSON becomes `null` or a text, as with `core.json.encode(…, true)`.
+    /// Values that JSON cannot represent become `null` or a text, as with `core.json.encode(…, true)`.
     pub(crate) forced: bool,
-    /// Keys are in order.
+    /// Sort the keys.
     pub(crate) sorted: bool,
-    /// An empty table is an array.
+    /// Write an empty table as an array.
     pub(crate) empty_is_array: bool,
-    /// An array with too many holes is written as an object, where it would be an error.
+    /// Write an array with too many holes as an object, rather than fail.
     pub(crate) sparse_is_object: bool,
-    /// So many times as many places as values are too many; zero: there is no bound.
+    /// An array is too sparse with more than this many places per value; zero: no limit.
     pub(crate) sparse_ratio: i64,
     /// Up to this length an array may have any number of holes.
     pub(crate) sparse_safe: i64,
-    /// Tables within one another.
+    /// Most levels of nested tables.
     pub(crate) depth_max: usize,
     /// Significant digits of numbers.
     pub(crate) digits: usize,
-    /// `/` is written as `\/`.
+    /// Write `/` as `\/`.
     pub(crate) escapes_slash: bool,
-    /// What becomes of infinite numbers and of what is none.
+    /// How to write infinite numbers and NaN.
     pub(crate) invalid: Invalid,
-    /// Bytes of the text.
+    /// Longest text in bytes.
     pub(crate) bytes_max: usize,
 }
 
@@ -178,7 +179,7 @@ pub(crate) struct Style {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Invalid {
     Refused,
-    /// They are written as `NaN`, `Infinity` and `-Infinity`, which is no JSON.
+    /// Write `NaN`, `Infinity` and `-Infinity`, which is not JSON.
     Written,
     Null,
 }
@@ -216,7 +217,7 @@ struct Writer<'a> {
     values: Cell<u32>,
 }
 
-/// What a table is written as.
+/// The JSON form of a table.
 enum Form {
     Array(i64),
     Object,
@@ -249,7 +250,7 @@ impl Writer<'_> {
         self.has_room(0)
     }
 
-    /// Whether so many bytes more are within the bound.
+    /// Whether so many more bytes are within the limit.
     fn has_room(&self, bytes: usize) -> Result<()> {
         match self.out.len() + bytes <= self.style.bytes_max {
             true => Ok(()),
@@ -324,7 +325,7 @@ impl Writer<'_> {
             for pair in table.pairs::<Value, Value>() {
                 let (key, value) = pair?;
                 let Some(key) = self.key(&key)? else { continue };
-                // What is kept for sorting counts as the text does.
+                // Data kept for sorting counts like the text.
                 bytes += key.len() + size_of::<(Vec<u8>, Value)>();
                 self.has_room(bytes)?;
                 entries.push((key, value));
@@ -343,7 +344,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// `None`: it is left out.
+    /// `None`: the entry is left out.
     fn key(&self, key: &Value) -> Result<Option<Vec<u8>>> {
         Ok(match key {
             Value::String(text) => Some(text.as_bytes().to_vec()),

@@ -7,15 +7,15 @@
 //!                                  Host: the request
 //! ```
 //!
-//! Functions are written by the operator, and are trusted with what they compute; they are not trusted to end. A run has
-//! [`RUN_TIME_MAX`] of CPU time, whatever it does ([`watchdog`]), and all functions of a worker have [`MEMORY_BYTES_MAX`].
-//! They have no files, no processes, no `ffi` and no bytecode. The crate knows neither proxy nor plugins: a [`Host`] is what
-//! it asks.
+//! Functions are written by the operator, and are trusted with what they compute; they are not trusted to end. A run
+//! has [`RUN_TIME_MAX`] of CPU time, whatever it does ([`watchdog`]), and all functions of a worker share
+//! [`MEMORY_BYTES_MAX`]. They have no access to files, processes, `ffi` or bytecode. The crate depends on neither proxy
+//! nor plugins: it calls a [`Host`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
-// LuaJIT is C: a VM with a bound on time is not to be had without it. It is kept to few files: `bridge.rs` (what compiled code
-// calls), `watchdog.rs`, `sampler.rs` and `hook.rs` (signal and hook), `health/steps.rs` (another process) and the creation of the VM
-// in `vm.rs`.
+// LuaJIT is C: a VM with a time limit is not possible without it. It is limited to a few files: `bridge.rs` (called by
+// compiled code), `watchdog.rs`, `sampler.rs` and `hook.rs` (signal and hook), `health/steps.rs` (another process) and
+// the creation of the VM in `vm.rs`.
 #![allow(unsafe_code)]
 
 mod bridge;

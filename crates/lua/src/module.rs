@@ -1,7 +1,8 @@
-//! Plugins of files, as APISIX's own are written: a chunk that returns a table with a name, a priority, a schema and functions.
+//! Plugins in files, written like APISIX's own: a chunk that returns a table with a name, a priority, a schema and
+//! functions.
 //!
-//! What a file says is found out once, off the workers; each worker loads it when it first runs it. A file that changed is
-//! another [`Module`], which shares nothing with the one before: requests that began with that go on with it.
+//! A file's description is read once, off the workers; each worker loads the file when it first runs it. A changed file
+//! is another [`Module`], which shares nothing with the previous one: requests that began with that finish with it.
 
 use crate::bridge::{CheckSchema, ON_A_THREAD, WHILE_LOADING};
 use crate::call::WorkCall;
@@ -13,49 +14,50 @@ use serde_json::Value as Json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The phases that a plugin may have functions for, in the order that parts of its programs are counted in.
+/// The phases for which a plugin may have functions, in the order of the parts of its programs.
 pub const PHASES: [&str; 6] = ["rewrite", "access", "before_proxy", "header_filter", "body_filter", "log"];
 
 /// One version of a file.
 #[derive(Debug)]
 pub struct Module {
-    /// Tells it from every other in this process.
+    /// Unique in this process.
     pub(crate) id: u64,
-    /// What stands before a line's number in messages.
+    /// The name that precedes line numbers in messages.
     pub(crate) file: String,
     source: String,
-    /// What `require` gives by names, before the modules that are built in.
+    /// Modules for `require` by name, which take precedence over the built-in ones.
     requires: Vec<(String, Arc<Module>)>,
-    /// What `plugin_attr` of `apisix.plugin` gives by names of plugins.
+    /// Attributes for `plugin_attr` of `apisix.plugin`, by names of plugins.
     attributes: Arc<Json>,
 }
 
-/// What a file says of its plugin.
+/// The description of a plugin in its file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Description {
     /// Its name.
     pub name: String,
-    /// Its place among others: higher first.
+    /// Its priority: higher runs first.
     pub priority: i32,
     /// JSON Schema of its configuration.
     pub schema: Json,
     /// Whether it has a `check_schema` of its own.
     pub checks: bool,
-    /// The phases it has functions for, as places in [`PHASES`].
+    /// The phases for which it has functions, as indices into [`PHASES`].
     pub phases: Vec<usize>,
-    /// What of it has no effect here.
+    /// Parts of it that have no effect here.
     pub unused: Vec<String>,
     /// JSON Schema of its metadata; `None`: it has none.
     pub metadata_schema: Option<Json>,
 }
 
 impl Module {
-    /// Of the text of a file that requires no other.
+    /// Creates a module from the text of a file that requires no other.
     pub fn new(file: String, source: String) -> Arc<Module> {
         Module::with(file, source, Vec::new(), Arc::new(Json::Object(serde_json::Map::new())))
     }
 
-    /// Of the text of a file, with what `require` and `plugin_attr` give it by names.
+    /// Creates a module from the text of a file, with the modules for `require` and the attributes for `plugin_attr` by
+    /// name.
     pub fn with(
         file: String,
         source: String,
@@ -66,7 +68,7 @@ impl Module {
         Arc::new(Module { id: NEXT.fetch_add(1, Ordering::Relaxed), file, source, requires, attributes })
     }
 
-    /// Itself and all that it requires, at any distance: each once, and behind those that it requires.
+    /// This module and all that it requires, directly or not: each once, and after those that it requires.
     fn all(&self) -> Vec<&Module> {
         fn add<'m>(module: &'m Module, all: &mut Vec<&'m Module>) {
             if all.iter().any(|known| known.id == module.id) {
@@ -80,7 +82,7 @@ impl Module {
         all
     }
 
-    /// As the prelude takes it: a list of modules, of which it is the last.
+    /// The form that the prelude reads: a list of modules, of which this is the last.
     pub(crate) fn to_lua(&self, vm: &Vm) -> mlua::Result<Table> {
         let list = vm.lua.create_table()?;
         for module in self.all() {
@@ -99,7 +101,7 @@ impl Module {
         Ok(list)
     }
 
-    /// Itself, or one that it requires at any distance, by the name of its file without folders and ending.
+    /// This module, or one that it requires, directly or not, by the name of its file without folders and extension.
     pub fn find(self: &Arc<Module>, name: &str) -> Option<Arc<Module>> {
         if self.name() == name {
             return Some(self.clone());
@@ -107,7 +109,7 @@ impl Module {
         self.requires.iter().find_map(|(_, other)| other.find(name))
     }
 
-    /// Whether the file has what could be a plugin. It is run for that, as for [`Module::describe`].
+    /// Whether the file looks like a plugin. It is run for that, as for [`Module::describe`].
     pub fn has_plugin(&self, check: CheckSchema) -> Result<bool, String> {
         with_checker(Some(check), WHILE_LOADING, |vm| {
             let module = self.to_lua(vm)?;
@@ -115,8 +117,8 @@ impl Module {
         })
     }
 
-    /// What the file says of its plugin; the error says what is wrong with it, and in which line. It is run for that, within the
-    /// bounds of memory and time that hold for functions.
+    /// The description of the file's plugin; the error says what is wrong with it, and in which line. The file is run
+    /// for that, with the memory and time limits of functions.
     pub fn describe(&self, check: CheckSchema) -> Result<Description, String> {
         with_checker(Some(check), WHILE_LOADING, |vm| {
             let module = self.to_lua(vm)?;
@@ -126,12 +128,12 @@ impl Module {
         .and_then(|described| described)
     }
 
-    /// Has the plugin's own `check_schema` look at a configuration, and returns what it has made of it.
+    /// Calls the plugin's own `check_schema` for a configuration, and returns what it made of it.
     pub fn check_conf(&self, conf: &Json, check: CheckSchema) -> Result<Json, String> {
         self.checked(conf, None, check)
     }
 
-    /// The same of the plugin's metadata.
+    /// Calls the plugin's own `check_schema` for its metadata.
     pub fn check_metadata(&self, metadata: &Json, check: CheckSchema) -> Result<Json, String> {
         /// `core.schema.TYPE_METADATA`
         const METADATA: u8 = 2;
@@ -152,13 +154,13 @@ impl Module {
         .and_then(|checked| checked)
     }
 
-    /// The file's name without its folders and its ending.
+    /// The file's name without folders and extension.
     pub fn name(&self) -> &str {
         let name = self.file.rsplit_once('/').map_or(&*self.file, |(_, name)| name);
         name.rsplit_once('.').map_or(name, |(name, _)| name)
     }
 
-    /// Runs a function of the file on this thread, which serves no request: for [`crate::WORK_TIME_MAX`] at most.
+    /// Runs a function of the file on this thread, which does not serve requests: for [`crate::WORK_TIME_MAX`] at most.
     pub fn work(&self, call: &WorkCall) -> Result<Vec<u8>, String> {
         with_checker(None, ON_A_THREAD, |vm| {
             let WorkCall { function, arguments, .. } = call;
@@ -177,7 +179,7 @@ impl Module {
         let Some(name) = is::<String>(described, "name", vm)? else { return wrong("name is missing") };
         let Some(priority) = is::<f64>(described, "priority", vm)? else { return wrong("priority is missing") };
         if priority.fract() != 0.0 || priority.abs() > f64::from(i32::MAX) {
-            return wrong("priority is no whole number of 32 bits");
+            return wrong("priority is not a 32-bit integer");
         }
         if is::<f64>(described, "version", vm)?.is_none() {
             return wrong("version is missing");
@@ -202,7 +204,7 @@ impl Module {
     }
 }
 
-/// A value of a type; `None`: there is none.
+/// A value of a type; `None`: it is absent.
 fn is<T: FromLua>(table: &Table, key: &str, vm: &Vm) -> mlua::Result<Option<T>> {
     match table.get::<Value>(key)? {
         Value::String(text) if key != "name" => Err(mlua::Error::runtime(format!("{key} is not a number: {text:?}"))),

@@ -1,4 +1,4 @@
-//! What functions can ask of the gateway, each a few lines between bytes and [`Host`].
+//! Operations that functions call in the gateway, each a few lines between bytes and [`Host`].
 
 use crate::bridge::{Buffers, Given};
 use crate::host::{Change, Host, Level, Side};
@@ -14,12 +14,12 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STAN
 use md5::{Digest, Md5};
 use std::time::Duration;
 
-/// Bytes of a message in the log; nginx's bound.
+/// Longest log message; nginx's limit.
 const MESSAGE_BYTES_MAX: usize = 2048;
-/// Lines of a header that are given at once.
+/// Most header lines that are returned at once.
 const LINES_MAX: usize = 1000;
 
-/// The operations, by the names that the prelude knows them by.
+/// The operations, with their names in the prelude.
 macro_rules! operations {
     ($($variant:ident $name:literal,)*) => {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,13 +98,13 @@ operations! {
     SharedClear "shared_clear",
 }
 
-/// Bytes without padding, which may be there, and may be left out.
+/// Base64 whose padding is optional.
 const LENIENT: GeneralPurposeConfig =
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
 const ANY_STANDARD: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, LENIENT);
 const ANY_URL: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIENT.with_encode_padding(false));
 
-/// Performs one; texts are left in the buffers.
+/// Performs an operation; texts are left in the buffers.
 #[expect(clippy::too_many_lines, reason = "a table")]
 pub(crate) fn perform(
     operation: Operation,
@@ -143,7 +143,7 @@ pub(crate) fn perform(
         },
         O::SetStatus => match (200..=599).contains(&(number as i64)) {
             true => done(host.set_status(number as u16), out),
-            false => error(out, "a status is from 200 to 599"),
+            false => error(out, "a status must be from 200 to 599"),
         },
         O::SetMethod => done(host.set_method(a), out),
         O::Target => match host.absent() {
@@ -160,7 +160,7 @@ pub(crate) fn perform(
         O::SetBody => done(host.set_body(a), out),
         O::Piece => match host.piece() {
             Some((piece, _)) => text(out, piece),
-            None => error(out, "ngx.arg is there in the phase body_filter only"),
+            None => error(out, "ngx.arg exists in the phase body_filter only"),
         },
         O::IsLastPiece => truth(host.piece().is_some_and(|(_, is_last)| is_last)),
         O::SetPiece => done(host.set_piece(a), out),
@@ -226,7 +226,7 @@ pub(crate) fn perform(
     }
 }
 
-/// What was appended, where something was.
+/// The appended text, if the value exists.
 fn given(is_there: bool) -> Given {
     if is_there { Given::Text } else { Given::Nil }
 }
@@ -254,7 +254,7 @@ fn truth(holds: bool) -> Given {
     if holds { Given::True } else { Given::Nil }
 }
 
-/// By nginx's numbers.
+/// The level with nginx's number.
 fn level(number: f64) -> Level {
     match number as i64 {
         ..=4 => Level::Error,
@@ -265,7 +265,7 @@ fn level(number: f64) -> Level {
     }
 }
 
-/// The values of a field, each with a zero byte behind it, which no value has.
+/// The values of a field, each followed by a zero byte, which no value contains.
 fn field(host: &dyn Host, side: Side, name: &[u8], out: &mut Vec<u8>) -> Given {
     if let Some(why) = host.absent() {
         return error(out, why);
@@ -277,7 +277,7 @@ fn field(host: &dyn Host, side: Side, name: &[u8], out: &mut Vec<u8>) -> Given {
     if out.is_empty() { Given::Nil } else { Given::Text }
 }
 
-/// Names and values, each with a zero byte behind it.
+/// Names and values, each followed by a zero byte.
 fn fields(host: &dyn Host, side: Side, out: &mut Vec<u8>) -> Given {
     if let Some(why) = host.absent() {
         return error(out, why);
@@ -315,8 +315,8 @@ fn hex(digit: u8) -> u8 {
     char::from_digit(digit.into(), 16).map_or(b'0', |digit| digit as u8)
 }
 
-/// `ngx.escape_uri`, as nginx has it: of a component all but unreserved characters and `!'()*`; with `whole` false, of a path
-/// all but blanks, control characters, `#`, `%`, `?` and what is not ASCII.
+/// `ngx.escape_uri`, as in nginx: of a component, everything but unreserved characters and `!'()*`; with `whole` false,
+/// of a path, blanks, control characters, `#`, `%`, `?` and non-ASCII bytes.
 fn escape(text: &[u8], whole: bool, out: &mut Vec<u8>) {
     for byte in text {
         let stays = match whole {
@@ -333,7 +333,7 @@ fn escape(text: &[u8], whole: bool, out: &mut Vec<u8>) {
     }
 }
 
-/// `ngx.unescape_uri`: `+` is a blank, and what is no valid escape stays.
+/// `ngx.unescape_uri`: `+` is a blank, and invalid escapes are kept.
 fn unescape(text: &[u8], out: &mut Vec<u8>) {
     let digit = |byte: &u8| char::from(*byte).to_digit(16);
     let mut rest = text;
@@ -353,7 +353,7 @@ fn unescape(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// `number`: twice the place to begin at, and one where the pattern is a plain text.
+/// `number`: twice the start position, plus one if the pattern is a plain text.
 fn find(subject: &[u8], pattern: &[u8], number: f64, buffers: &mut Buffers) -> Given {
     let packed = number as usize;
     let (from, is_plain) = (packed / 2, packed % 2 == 1);
@@ -377,7 +377,7 @@ fn find(subject: &[u8], pattern: &[u8], number: f64, buffers: &mut Buffers) -> G
     Given::Spans
 }
 
-/// `number`: 64 times the place to begin at, and the options.
+/// `number`: 64 times the start position, plus the options.
 fn regex(subject: &[u8], pattern: &[u8], (number, wanted): (f64, Wanted), buffers: &mut Buffers) -> Given {
     let packed = number as usize;
     let Buffers { out, positions, groups, regexes, .. } = buffers;
@@ -392,7 +392,7 @@ fn regex(subject: &[u8], pattern: &[u8], (number, wanted): (f64, Wanted), buffer
     }
 }
 
-/// As Lua counts: the first byte and the last; a position has -2 as its end, and what has not matched is -1.
+/// In Lua's counting: the first byte and the last; a position has -2 as its end, and a group without a match is -1.
 fn pair(span: Option<pattern::Span>) -> [i32; 2] {
     let place = |at: usize| i32::try_from(at).unwrap_or(i32::MAX);
     match span {
@@ -402,7 +402,7 @@ fn pair(span: Option<pattern::Span>) -> [i32; 2] {
     }
 }
 
-/// `a` is the dictionary's name, a zero byte and the key; `b` a value behind a letter that says its type; `number` seconds, or
+/// `a` is the dictionary's name, a zero byte and the key; `b` a value after a letter for its type; `number` seconds, or
 /// zero.
 fn dictionary(
     operation: Operation,

@@ -1,4 +1,4 @@
-//! What becomes of a run of functions: done, an answer, a wait or a failure.
+//! Outcomes of a run of functions: done, an answer, a wait or a failure.
 
 use crate::call::{HttpCall, LinkCall, WorkCall};
 use crate::program::Program;
@@ -6,22 +6,22 @@ use mlua::{Error, Thread};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Memory of one VM.
+/// Memory limit of one VM.
 pub const MEMORY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// What becomes of a run.
+/// Outcome of a run.
 #[derive(Debug)]
 pub enum Outcome {
     /// The functions have run; for a condition, whether it holds.
     Done(bool),
-    /// They answer.
+    /// The functions answer the request.
     Answer {
         /// From 200 to 599.
         status: u16,
-        /// `None`: nothing was said.
+        /// `None`: nothing was written.
         body: Option<Vec<u8>>,
     },
-    /// They wait.
+    /// The functions wait.
     Wait(Wait, Paused),
     /// They failed.
     Failed(Failure),
@@ -34,15 +34,15 @@ pub enum Wait {
     Sleep(Duration),
     /// The whole body of the request.
     Body,
-    /// What another server answers; it goes on with [`resume_with`].
+    /// The response of another server; the run continues with [`resume_with`].
     Call(Box<HttpCall>),
-    /// What a connection of `resty.redis` gives; it goes on with [`resume_with`].
+    /// The result of an operation on a connection of `resty.redis`; the run continues with [`resume_with`].
     Link(Box<LinkCall>),
-    /// What a function on another thread gives; it goes on with [`resume_with`].
+    /// The result of a function on another thread; the run continues with [`resume_with`].
     Work(Box<WorkCall>),
 }
 
-/// A run that waits; it goes on with [`resume`]. Dropped, it never does.
+/// A waiting run; it continues with [`resume`]. If it is dropped, it never continues.
 #[derive(Debug)]
 pub struct Paused {
     pub(crate) thread: Thread,
@@ -51,30 +51,30 @@ pub struct Paused {
     pub(crate) spent: Spent,
 }
 
-/// What a run has taken so far: its bounds are for all of it, however often it waits.
+/// What a run has used so far: its limits are for all of it, however often it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Spent {
     /// CPU time of the function itself.
     pub(crate) time: Duration,
-    /// How often it has waited. What that takes of the worker is not the function's CPU time.
+    /// Number of waits. Their cost for the worker is not part of the function's CPU time.
     pub(crate) waits: u32,
 }
 
-/// How often one run may wait.
+/// Most waits of one run.
 pub const WAITS_MAX: u32 = 2_500;
 
-/// Why a run failed.
+/// The reason why a run failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// What kind of failure, for a counter.
+    /// The type of failure, for a counter.
     pub kind: FailureKind,
     /// `NAME:LINE: MESSAGE`
     pub text: String,
 }
 
 impl Failure {
-    /// Some errors have no place: want of memory, those of a tail call, and what is raised without one. These are named by the
-    /// program that ran.
+    /// Some errors have no place: those for want of memory, those of a tail call, and errors raised without one. These
+    /// are named after the program that ran.
     pub(crate) fn of(mut self, program: &Program) -> Failure {
         let file = program.module.as_ref().map(|module| module.file.as_str());
         let mut names = [Some(program.name.as_str()), file].into_iter().flatten();
@@ -85,7 +85,7 @@ impl Failure {
     }
 }
 
-/// Kinds of failures.
+/// Types of failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureKind {
     /// An error of the function.
@@ -97,7 +97,7 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
-    /// As metrics have it.
+    /// Name in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             FailureKind::Error => "error",
@@ -112,7 +112,7 @@ pub(crate) fn failed(kind: FailureKind, text: String) -> Outcome {
     Outcome::Failed(Failure { kind, text })
 }
 
-/// The first line of an error, without the stack behind it.
+/// The first line of an error, without the stack trace.
 pub(crate) fn describe(error: &Error) -> (FailureKind, String) {
     match error {
         Error::MemoryError(_) => {

@@ -1,36 +1,36 @@
 //! Lua's patterns, matched in a bounded number of steps.
 //!
-//! LuaJIT's own matcher is C code that no hook interrupts, and a pattern such as `a-a-a-b` takes it minutes over a short
-//! text. So `string.find`, `match`, `gmatch` and `gsub` come here.
+//! LuaJIT's own matcher is C code that a hook cannot interrupt, and a pattern such as `a-a-a-b` takes it minutes on a
+//! short text. So `string.find`, `match`, `gmatch` and `gsub` use this one.
 
-/// Captures of one pattern, as in Lua.
+/// Most captures of one pattern, as in Lua.
 pub(crate) const CAPTURES_MAX: usize = 32;
-/// Steps of one search: about 10 ms.
+/// Most steps of one search: about 10 ms.
 const STEPS_MAX: u32 = 1_000_000;
-/// Items within one another that are tried, which bounds the stack.
+/// Most nested items that are tried, which bounds the stack.
 const DEPTH_MAX: u32 = 200;
 
-/// Why a pattern could not be matched.
+/// The reason why a pattern could not be matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fault(pub(crate) &'static str);
 
 const TOO_COMPLEX: Fault = Fault("pattern too complex: it takes more steps than a function may use");
 
-/// What a capture holds.
+/// Extent of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Length {
-    /// It has not ended.
+    /// It has not ended yet.
     Open,
-    /// `()`: where it is.
+    /// `()`: its position.
     Position,
-    /// So many bytes.
+    /// Its length in bytes.
     Bytes(usize),
 }
 
-/// Where a capture begins and ends; without an end it is the position itself.
+/// Start and end of a capture; without an end it is the position itself.
 pub(crate) type Span = (usize, Option<usize>);
 
-/// Finds a pattern from a place on; the first span is the whole match, and captures follow.
+/// Finds a pattern from a position on; the first span is the whole match, and captures follow.
 pub(crate) fn find(text: &[u8], pattern: &[u8], from: usize, spans: &mut Vec<Span>) -> Result<bool, Fault> {
     spans.clear();
     let (pattern, is_anchored) = match pattern.split_first() {
@@ -143,7 +143,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Where the single item that begins at `p` ends.
+    /// The end of the single item that begins at `p`.
     fn class_end(&self, p: usize) -> Result<usize, Fault> {
         match self.pattern[p] {
             b'%' if p + 1 >= self.pattern.len() => Err(Fault("malformed pattern (ends with '%')")),
@@ -153,7 +153,7 @@ impl Run<'_> {
                 if self.pattern.get(at) == Some(&b'^') {
                     at += 1;
                 }
-                // The first `]` stands for itself.
+                // A first `]` is literal.
                 loop {
                     match self.pattern.get(at) {
                         None => return Err(Fault("malformed pattern (missing ']')")),
@@ -179,7 +179,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether a byte is in the set that stands at `p..end`, its brackets included.
+    /// Whether a byte is in the set at `p..end`, whose brackets are included.
     fn in_set(&self, byte: u8, p: usize, end: usize) -> bool {
         let (mut at, last) = (p + 1, end - 1);
         let is_negated = self.pattern[at] == b'^';
@@ -285,7 +285,7 @@ impl Run<'_> {
         Ok(None)
     }
 
-    /// `%1`: what a capture holds, once more.
+    /// `%1`: matches the text of a capture again.
     fn repeated(&mut self, s: usize, digit: u8) -> Matched {
         let at = usize::from(digit).wrapping_sub(usize::from(b'1'));
         match self.captures[..self.count].get(at) {
@@ -298,7 +298,7 @@ impl Run<'_> {
     }
 }
 
-/// Whether a byte is of a class such as `%a`, as C's locale has it; any other letter stands for itself.
+/// Whether a byte is in a class such as `%a`, as in the C locale; any other letter is literal.
 fn in_class(byte: u8, class: u8) -> bool {
     let is_in = match class.to_ascii_lowercase() {
         b'a' => byte.is_ascii_alphabetic(),

@@ -1,4 +1,5 @@
-//! Runs the prelude in a new VM: the part of the sandbox and of the functions' API that is written in Lua, with what it needs of Rust.
+//! Runs the prelude in a new VM: the part of the sandbox and of the functions' API that is written in Lua, with the
+//! Rust functions that it needs.
 //!
 //! The prelude takes the dangerous libraries into locals and closes them, before any code of a configuration is loaded.
 
@@ -10,13 +11,13 @@ use mlua::{Error, Function, LightUserData, Lua, LuaString, Table, Value};
 use std::ffi::c_void;
 use std::rc::Rc;
 
-/// The longest text that `string.rep` makes.
+/// Longest text that `string.rep` makes.
 const STRING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// The longest value, as JSON, that `core.schema.check` takes: a tree of our own is made of it.
+/// Longest value, as JSON, that `core.schema.check` takes, which converts it to a tree outside of the VM.
 const SCHEMA_BYTES_MAX: usize = 1024 * 1024;
 
-/// The parts of the prelude, in the order they are run.
+/// The parts of the prelude, in the order in which they run.
 const PRELUDE: [(&str, &str); 17] = [
     ("health.lua", include_str!("prelude/health.lua")),
     ("base.lua", include_str!("prelude/base.lua")),
@@ -37,7 +38,7 @@ const PRELUDE: [(&str, &str); 17] = [
     ("threads.lua", include_str!("prelude/threads.lua")),
 ];
 
-/// The functions of the prelude that we call.
+/// The functions of the prelude that Rust calls.
 pub(crate) struct Entries {
     pub(crate) runner: Function,
     pub(crate) load: Function,
@@ -54,7 +55,7 @@ pub(crate) struct Entries {
     pub(crate) work: Function,
 }
 
-/// Runs the prelude: makes the sandbox and all that functions can call.
+/// Runs the prelude: creates the sandbox and everything that functions can call.
 pub(crate) fn run(lua: &Lua, shared: &Table, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Entries> {
     let globals = lua.globals();
     let require: Function = globals.get("require")?;
@@ -118,7 +119,7 @@ fn json_decode(lua: &Lua, array_mt: &Table) -> mlua::Result<Function> {
     lua.create_function(move |lua, text: LuaString| {
         Ok(match json::read(lua, &text.as_bytes(), &array_mt) {
             Ok(Some(value)) => (true, value, None),
-            // Its hook stops the function as soon as it goes on.
+            // Its hook stops the function as soon as it continues.
             Ok(None) => return Err(Error::runtime("it was stopped while it read JSON")),
             Err(error) => match error.to_string() {
                 why if why.starts_with(json::VM_ERROR) => return Err(Error::MemoryError(why)),
@@ -128,7 +129,7 @@ fn json_decode(lua: &Lua, array_mt: &Table) -> mlua::Result<Function> {
     })
 }
 
-/// `settings`: those of an instance of cjson, where they are not the usual ones.
+/// `settings`: those of an instance of cjson, if they are not the defaults.
 fn json_encode(lua: &Lua, array_mt: &Table) -> mlua::Result<Function> {
     let array_mt = array_mt.clone();
     lua.create_function(move |lua, (value, forced, sorted, settings): (Value, bool, bool, Option<Table>)| {
@@ -141,7 +142,7 @@ fn json_encode(lua: &Lua, array_mt: &Table) -> mlua::Result<Function> {
     })
 }
 
-/// What the prelude has checked.
+/// The settings, which the prelude has checked.
 fn style_of(settings: &Table) -> mlua::Result<Style> {
     Ok(Style {
         empty_is_array: settings.get("empty_is_array")?,

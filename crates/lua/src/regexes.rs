@@ -1,13 +1,14 @@
-//! `ngx.re` on the engines of `regex-automata`: linear in time whatever the pattern. Of PCRE it has no look-around, no references
-//! back to a group and no atomic groups; a pattern that needs one is an error that says so.
+//! `ngx.re` on the engines of `regex-automata`: linear in time whatever the pattern. Compared with PCRE it lacks
+//! look-around, back-references and atomic groups; a pattern that needs one fails with an error that says so.
 //!
 //! ```text
 //!  where is it?  lazy DFA ── its states outgrow their memory ──▶ NFA, if the steps are few enough ──▶ an error
 //!  its groups?   one-pass DFA, or backtracking where that is small ──▶ NFA, if the steps are few enough ──▶ an error
 //! ```
 //!
-//! Nothing stops a search, and linear is not short: megabytes times thousands of states take minutes. So each engine gets only
-//! what it does in some milliseconds. The crate `regex` chooses among the same engines, and goes on with the slowest for ever.
+//! A search cannot be interrupted, and linear is not fast: megabytes times thousands of states take minutes. So each
+//! engine is limited to what it does in some milliseconds. The crate `regex` chooses among the same engines, and
+//! continues with the slowest without a limit.
 
 use crate::pattern::Span;
 use regex_automata::hybrid::{dfa as lazy_dfa, regex as lazy};
@@ -20,17 +21,17 @@ use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input, MatchKind, PatternID, dfa::onepass};
 use std::collections::HashMap;
 
-/// Compiled patterns that a worker keeps; when there are more, all are dropped.
+/// Most compiled patterns that a worker keeps; when there are more, all are dropped.
 const KEPT_MAX: usize = 512;
-/// Memory of one pattern's program, and of the states that are made of it.
+/// Memory limit of one pattern's program, and of its lazily built states.
 const PROGRAM_BYTES_MAX: usize = 1 << 20;
 const STATES_BYTES_MAX: usize = 1 << 20;
-/// The longest text that is searched: about 10 ms.
+/// Longest text that is searched: about 10 ms.
 const TEXT_BYTES_MAX: usize = 8 << 20;
-/// States of a program times bytes of a text that the NFA goes through: about 20 ms.
+/// Most program states times text bytes that the NFA processes: about 20 ms.
 const STEPS_MAX: usize = 4_000_000;
 
-/// The options of `ngx.re` that change what a pattern means, as bits.
+/// The options of `ngx.re` that change the meaning of a pattern, as bits.
 pub(crate) const CASELESS: u32 = 1;
 pub(crate) const MULTILINE: u32 = 2;
 pub(crate) const DOTALL: u32 = 4;
@@ -45,31 +46,31 @@ pub(crate) struct Regexes {
     count: usize,
 }
 
-/// A pattern's engines, each with its memory.
+/// A pattern's engines, each with its cache.
 struct Kept {
     nfa: NFA,
     lazy: (lazy::Regex, lazy::Cache),
-    /// Whether the memory of that is empty, so that a second try is none.
+    /// Whether the cache of the lazy DFA is empty, so that a retry would be pointless.
     is_fresh: bool,
     one_pass: Option<(onepass::DFA, onepass::Cache)>,
     backtracker: (BoundedBacktracker, backtrack::Cache),
     pike: (PikeVM, pikevm::Cache),
-    /// Where groups begin and end.
+    /// Start and end of each group.
     slots: Vec<Option<NonMaxUsize>>,
 }
 
-/// What is wanted of a match.
+/// The requested details of a match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// Its groups, too.
+    /// The groups, too.
     Groups,
-    /// Where it is.
+    /// Only its position.
     Whole,
 }
 
 impl Regexes {
-    /// Finds a pattern from a place on; the first span is the whole match, and groups follow. One that has not matched is
-    /// `None`.
+    /// Finds a pattern from a position on; the first span is the whole match, and groups follow. A group without a
+    /// match is `None`.
     pub(crate) fn find(
         &mut self,
         text: &[u8],
@@ -125,12 +126,12 @@ impl Regexes {
 }
 
 impl Kept {
-    /// Leaves what is wanted in the slots.
+    /// Leaves the requested spans in the slots.
     fn find(&mut self, input: &Input<'_>, wanted: Wanted) -> Result<bool, String> {
         let (lazy, cache) = &mut self.lazy;
         let mut found = lazy.try_search(cache, input);
         if found.is_err() && !std::mem::replace(&mut self.is_fresh, false) {
-            // The memory may be full of what other texts have left.
+            // The cache may be full of states for other texts.
             cache.reset(lazy);
             found = lazy.try_search(cache, input);
         }
@@ -177,7 +178,7 @@ impl Kept {
     }
 }
 
-/// What patterns of PCRE may have that these engines cannot do. `ngx.re` raises an error for it: "no match" would switch a guard off.
+/// Features of PCRE that these engines lack. `ngx.re` raises an error for them: "no match" would switch a guard off.
 const UNBUILT: [&str; 16] =
     ["(?=", "(?!", "(?<=", "(?<!", "(?>", "\\1", "\\2", "\\3", "\\4", "\\5", "\\6", "\\7", "\\8", "\\9", "\\k", "\\g"];
 
@@ -213,7 +214,7 @@ fn compile(pattern: &[u8], options: u32) -> Result<Kept, String> {
         })
     };
     let (forward, backward) = (nfa(false)?, nfa(true)?);
-    // It gives up where it would have to begin anew with its states: that, and no longer search, is what takes its time.
+    // It gives up when its states no longer fit: building them, not the search, is what takes its time.
     let config = lazy_dfa::Config::new()
         .unicode_word_boundary(true)
         .cache_capacity(STATES_BYTES_MAX)
@@ -239,7 +240,7 @@ fn compile(pattern: &[u8], options: u32) -> Result<Kept, String> {
         slots: vec![None; forward.group_info().slot_len()],
         lazy: (lazy, of_lazy),
         is_fresh: true,
-        // Most patterns are none of these.
+        // Most patterns are not one-pass.
         one_pass: one_pass.ok().map(|dfa| {
             let cache = dfa.create_cache();
             (dfa, cache)

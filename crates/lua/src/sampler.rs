@@ -1,18 +1,19 @@
-//! Where functions in Lua spend CPU time, by their own stacks.
+//! Samples the CPU time of functions in Lua, by their own stacks.
 //!
 //! ```text
 //!  timer of the worker's CPU time ── signal ──▶ where is the thread? set LuaJIT's hook ──▶ the next instruction: the Lua stack
 //! ```
 //!
-//! A signal may come anywhere, so the stack is looked at when LuaJIT is about to interpret an instruction. Compiled code looks at
-//! hooks at the beginning of each piece of it (`LUAJIT_ENABLE_CHECKHOOK`, which the watchdog needs): a sample that is taken there
-//! shows the piece that follows, which in a loop is the same.
+//! A signal may come anywhere, so the stack is read when LuaJIT is about to interpret an instruction. Compiled code
+//! checks hooks at the beginning of each trace (`LUAJIT_ENABLE_CHECKHOOK`, which the watchdog needs): a sample taken
+//! there shows the trace that follows, which in a loop is the same.
 //!
-//! A count of interpreted instructions by a hook that stays would show nothing: as long as it is set, LuaJIT leaves all compiled
-//! code. So instructions are counted by time: a sample in the interpreter itself (`address`, whose function the reader finds)
-//! stands for the instructions that it interprets in a period; one in compiled code, in C or in the garbage collector for none.
+//! A hook that stays and counts interpreted instructions would show nothing: as long as it is set, LuaJIT leaves all
+//! compiled code. So instructions are counted by time: a sample in the interpreter itself (`address`, whose function
+//! the reader finds) represents the instructions that it interprets in a period; one in compiled code, in C or in the
+//! garbage collector represents none.
 //!
-//! Nothing is armed while no profile is taken.
+//! No timer is armed while no profile is running.
 
 use crate::hook;
 use crate::watchdog::{self, Slot};
@@ -26,41 +27,41 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use stillgate_profiler::timer::{CpuTimer, periods_of};
 
-/// Frames of a stack.
+/// Most frames of a stack.
 const FRAMES_MAX: c_int = 64;
-/// Different stacks, with the address that the thread was at, of one VM.
+/// Most distinct stacks, with the address of the thread, of one VM.
 const STACKS_MAX: usize = 32_768;
 
-/// A function that ran.
+/// A function on the stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Frame {
-    /// The text; `[C]` for functions of LuaJIT and of the gateway.
+    /// Name of its text; `[C]` for functions of LuaJIT and of the gateway.
     pub source: String,
-    /// The line that the function begins in; zero: of a whole text, or of C.
+    /// The first line of the function; zero: of a whole text, or of C.
     pub first_line: u32,
-    /// The line that ran; zero: of C.
+    /// The current line; zero: of C.
     pub line: u32,
-    /// What the caller calls it; empty: it does not say.
+    /// The caller's name for it; empty: unknown.
     pub name: String,
 }
 
-/// A stack that was seen.
+/// A sampled stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sampled {
     /// The thread's name.
     pub thread: String,
-    /// The innermost function first.
+    /// The stack, innermost function first.
     pub stack: Vec<Frame>,
-    /// Where the thread was.
+    /// The program counter of the thread.
     pub address: u64,
-    /// Periods of CPU time.
+    /// Number of periods of CPU time.
     pub periods: u64,
 }
 
-/// What one VM's samples are kept in.
+/// The samples of one VM.
 #[derive(Default)]
 pub(crate) struct Kept {
-    /// Periods of a sample whose stack is not looked at yet, and where and in which call it was.
+    /// Periods of a sample whose stack was not read yet, with its address and call.
     pending: AtomicU64,
     address: AtomicU64,
     call: AtomicU64,
@@ -68,17 +69,17 @@ pub(crate) struct Kept {
     lost: AtomicU64,
 }
 
-/// Whether a profile is taken. A signal may come after it has ended.
+/// Whether a profile is running. A signal may come after it has ended.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// A profile that is being taken; one at a time.
+/// A running profile; one at a time.
 pub struct Sampling {
     period: Duration,
     armed: Vec<(Arc<Slot>, CpuTimer)>,
 }
 
 impl Sampling {
-    /// Begins one.
+    /// Starts a profile.
     pub fn begin(hz: u32) -> io::Result<Sampling> {
         install()?;
         IS_ON.store(true, Ordering::SeqCst);
@@ -87,13 +88,13 @@ impl Sampling {
         Ok(sampling)
     }
 
-    /// Has a look at VMs that are new since.
+    /// Arms timers for VMs that were created since.
     pub fn arm_new(&mut self) -> io::Result<()> {
         for slot in watchdog::live() {
             if self.armed.iter().any(|(armed, _)| Arc::ptr_eq(armed, &slot)) {
                 continue;
             }
-            // What was left of an earlier profile.
+            // Drops the rest of an earlier profile.
             drop(slot.kept.take());
             slot.kept.lost.store(0, Ordering::Relaxed);
             match CpuTimer::arm(slot.thread, signal_number(), self.period) {
@@ -106,7 +107,7 @@ impl Sampling {
         Ok(())
     }
 
-    /// Ends it: what was seen, and how many periods of CPU time are lost.
+    /// Ends the profile: returns the samples, and how many periods of CPU time were lost.
     pub fn end(mut self) -> (Vec<Sampled>, u64) {
         let (mut all, mut lost) = (Vec::new(), 0);
         for (slot, timer) in std::mem::take(&mut self.armed) {
@@ -146,7 +147,7 @@ pub(crate) fn signal_number() -> c_int {
     libc::SIGRTMIN() + 6
 }
 
-/// Installs the handler, once in the process. It stays: a late signal must not end the process.
+/// Installs the handler, once in the process. It stays installed: a late signal must not end the process.
 fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
@@ -156,7 +157,7 @@ fn install() -> io::Result<()> {
             action.sa_sigaction =
                 sample as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as libc::sighandler_t;
             action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK | libc::SA_SIGINFO;
-            // One at a time: frames of several do not fit on a small alternate stack.
+            // One signal at a time: frames of several do not fit on a small alternate stack.
             libc::sigfillset(&raw mut action.sa_mask);
             libc::sigaction(signal_number(), &raw const action, null_mut()) != 0
         };
@@ -178,12 +179,12 @@ extern "C" fn sample(_: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
         if call == 0 || call == slot.doomed.load(Ordering::SeqCst) {
             return;
         }
-        // One that somebody sent stands for no time of its own.
+        // A signal that a process sent represents no time.
         let periods = if (*info).si_code == libc::SI_TIMER { periods_of(info) } else { 1 };
         slot.kept.address.store(address_of(context), Ordering::Relaxed);
         slot.kept.call.store(call, Ordering::Relaxed);
         slot.kept.pending.fetch_add(periods, Ordering::Relaxed);
-        // See the watchdog: from a signal handler of the thread that runs the state.
+        // See the watchdog: allowed from a signal handler of the thread that runs the state.
         ffi::lua_sethook(slot.state.load(Ordering::Relaxed), Some(look), ffi::LUA_MASKCOUNT, 1);
     }
 }
@@ -191,7 +192,7 @@ extern "C" fn sample(_: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
 /// Where the thread was interrupted.
 #[cfg(target_arch = "x86_64")]
 unsafe fn address_of(context: *mut c_void) -> u64 {
-    // SAFETY: the caller's: of a handler with `SA_SIGINFO`.
+    // SAFETY: by the caller's contract, from a handler with `SA_SIGINFO`.
     let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     registers[libc::REG_RIP as usize] as u64
 }
@@ -201,14 +202,14 @@ unsafe fn address_of(_: *mut c_void) -> u64 {
     0
 }
 
-/// LuaJIT's hook: it is about to interpret an instruction. Here memory may be allocated.
+/// LuaJIT's hook: it is about to interpret an instruction. Memory may be allocated here.
 unsafe extern "C-unwind" fn look(state: *mut ffi::lua_State, _: *mut ffi::lua_Debug) {
     // SAFETY: LuaJIT calls it on the thread of the state, between two instructions.
     unsafe {
         hook::take_away(state);
         let Some(slot) = watchdog::running().as_ref() else { return };
         let periods = slot.kept.pending.swap(0, Ordering::Relaxed);
-        // Where the call has ended since, the stack is another's.
+        // If the call has ended since, the stack belongs to another one.
         if periods == 0 || slot.kept.call.load(Ordering::Relaxed) != slot.call.load(Ordering::SeqCst) {
             slot.kept.lost.fetch_add(periods, Ordering::Relaxed);
             return;
@@ -223,15 +224,15 @@ unsafe extern "C-unwind" fn look(state: *mut ffi::lua_State, _: *mut ffi::lua_De
     }
 }
 
-/// The functions that run, the innermost first.
+/// The running functions, innermost first.
 unsafe fn stack_of(state: *mut ffi::lua_State) -> Vec<Frame> {
     let text = |at: *const c_char| match at.is_null() {
         true => String::new(),
-        // SAFETY: LuaJIT's texts end with zero, and live as long as the function that they are of.
+        // SAFETY: LuaJIT's texts end with zero, and live as long as their function.
         false => unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned(),
     };
     let mut frames = Vec::new();
-    // SAFETY: what is written of `place` is read only where `lua_getinfo` has filled it; neither call raises errors.
+    // SAFETY: fields of `place` are read only if `lua_getinfo` has filled them; neither call raises errors.
     unsafe {
         let mut place: ffi::lua_Debug = std::mem::zeroed();
         for level in 0..FRAMES_MAX {

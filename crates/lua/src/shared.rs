@@ -1,17 +1,17 @@
-//! `ngx.shared`: dictionaries that the functions of all workers share.
+//! `ngx.shared`: dictionaries shared by the functions of all workers.
 //!
-//! The one thing of this crate that workers share, and the one lock: it is held for one look-up or one write of a short
-//! value, and touched only by requests whose functions use a dictionary. What does not fit is refused (`no memory`); nothing
-//! that is valid is evicted. A dictionary is lost at an upgrade.
+//! This is the only state of the crate that workers share, and its only lock: it is held for one look-up or one write
+//! of a short value, and touched only by requests whose functions use a dictionary. Values that do not fit are refused
+//! (`no memory`); valid entries are never evicted. A dictionary is lost at an upgrade.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Bytes of keys and values of one dictionary.
+/// Most bytes of keys and values of one dictionary.
 const DICTIONARY_BYTES_MAX: usize = 1 << 20;
-/// Dictionaries there can be.
+/// Most dictionaries.
 const DICTIONARIES_MAX: usize = 64;
-/// What an entry takes besides its key and value.
+/// Overhead of an entry, besides its key and value.
 const ENTRY_BYTES: usize = 64;
 
 /// A value.
@@ -22,7 +22,7 @@ pub(crate) enum Shared {
     Bool(bool),
 }
 
-/// When a value is written.
+/// Condition for writing a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Write {
     Always,
@@ -40,9 +40,9 @@ struct Dictionary {
 
 struct Entry {
     value: Shared,
-    /// A number of the function's own.
+    /// User flags of the function.
     flags: u32,
-    /// Milliseconds since 1970; `None`: it does not end.
+    /// Expiry in milliseconds since 1970; `None`: it never expires.
     ends_ms: Option<u64>,
 }
 
@@ -65,20 +65,20 @@ type Dictionaries = HashMap<Box<[u8]>, Dictionary>;
 
 fn dictionaries() -> MutexGuard<'static, Dictionaries> {
     static ALL: OnceLock<Mutex<Dictionaries>> = OnceLock::new();
-    // What a panic may have left is a whole entry or none.
+    // A panic leaves an entry either whole or absent.
     ALL.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a key has.
+/// The entry of a key.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Found {
     pub(crate) value: Shared,
     pub(crate) flags: u32,
-    /// Milliseconds until it ends; zero: it does not.
+    /// Milliseconds until it expires; zero: never.
     pub(crate) left_ms: u64,
 }
 
-/// What a key has, if it is there.
+/// The entry of a key, if it exists.
 pub(crate) fn get(name: &[u8], key: &[u8], now_ms: u64) -> Option<Found> {
     let all = dictionaries();
     let entry = all.get(name)?.entries.get(key).filter(|entry| !entry.is_over(now_ms))?;
@@ -106,7 +106,7 @@ pub(crate) fn set(
     dictionary.put(key, Entry { value, flags, ends_ms }, now_ms)
 }
 
-/// Adds to a number; `start`: what a key begins with that is not there, and when it ends.
+/// Adds to a number; `start`: the initial value of a missing key, and its expiry.
 pub(crate) fn increase(
     name: &[u8],
     key: &[u8],
@@ -126,7 +126,7 @@ pub(crate) fn increase(
     Ok(from + by)
 }
 
-/// Sets when a key ends; `false`: it is not there.
+/// Sets the expiry of a key; `false`: it does not exist.
 pub(crate) fn expire(name: &[u8], key: &[u8], ends_ms: Option<u64>, now_ms: u64) -> bool {
     let mut all = dictionaries();
     let entry = all.get_mut(name).and_then(|dictionary| dictionary.entries.get_mut(key));
@@ -135,14 +135,14 @@ pub(crate) fn expire(name: &[u8], key: &[u8], ends_ms: Option<u64>, now_ms: u64)
     true
 }
 
-/// Takes a key out.
+/// Removes a key.
 pub(crate) fn delete(name: &[u8], key: &[u8]) {
     if let Some(dictionary) = dictionaries().get_mut(name) {
         dictionary.take(key);
     }
 }
 
-/// Takes all keys out.
+/// Removes all keys.
 pub(crate) fn clear(name: &[u8]) {
     if let Some(dictionary) = dictionaries().get_mut(name) {
         *dictionary = Dictionary::default();
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(set(name, b"a", text(1), None, Write::IfAbsent, 2_000), Err("exists"));
         assert_eq!(set(name, b"b", text(DICTIONARY_BYTES_MAX), None, Write::Always, 2_000), Err("no memory"));
         assert_eq!(set(name, b"b", text(DICTIONARY_BYTES_MAX / 2), Some(3_000), Write::Always, 2_000), Ok(()));
-        // What is over makes room.
+        // Expired entries make room.
         assert_eq!(set(name, b"c", text(DICTIONARY_BYTES_MAX / 2), None, Write::Always, 2_500), Err("no memory"));
         assert_eq!(set(name, b"c", text(DICTIONARY_BYTES_MAX / 2), None, Write::Always, 3_000), Ok(()));
         assert_eq!(increase(name, b"a", 1.0, None, 3_000), Err("not a number"));

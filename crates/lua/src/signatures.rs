@@ -1,23 +1,24 @@
-//! Signatures of `resty.jwt`. Keys that functions verify with are few, and reading one takes as long as verifying with it, so the last
-//! ones are kept as they were read.
+//! Signatures of `resty.jwt`. Functions verify with few keys, and parsing a key takes as long as verifying with it, so
+//! the last parsed ones are cached.
 
 use aws_lc_rs::hmac;
 use aws_lc_rs::signature::ParsedPublicKey;
 use stillgate_jws::{ALGORITHMS, Algorithm, public_key};
 
-/// Public keys that a worker keeps.
+/// Most public keys that a worker caches.
 const KEYS_MAX: usize = 16;
 
-/// How the prelude says which algorithm, and how long the signature is: the place in [`ALGORITHMS`], and this times the length.
+/// Encoding of the algorithm and the signature's length in the prelude: the index into [`ALGORITHMS`], plus this times
+/// the length.
 const PACKED: usize = 64;
 
 const _: () = assert!(ALGORITHMS.len() <= PACKED);
 
-/// Public keys, the last one that was used first.
+/// Public keys, most recently used first.
 #[derive(Default)]
 pub(crate) struct PublicKeys(Vec<(Algorithm, Box<[u8]>, ParsedPublicKey)>);
 
-/// Signs a message; an error says why not.
+/// Signs a message; an error gives the reason.
 pub(crate) fn sign(number: f64, key: &[u8], message: &[u8]) -> Result<Vec<u8>, &'static str> {
     let (_, algorithm) = ALGORITHMS.get(number as usize).ok_or(UNKNOWN)?;
     stillgate_jws::sign(*algorithm, key, message)
@@ -26,7 +27,8 @@ pub(crate) fn sign(number: f64, key: &[u8], message: &[u8]) -> Result<Vec<u8>, &
 const UNKNOWN: &str = "no such algorithm";
 
 impl PublicKeys {
-    /// Whether a signature is that of a message. `signed`: the signature, and the key behind it. Secrets are compared in constant time.
+    /// Whether a signature is that of a message. `signed`: the signature, followed by the key. Secrets are compared in
+    /// constant time.
     pub(crate) fn verify(&mut self, number: f64, signed: &[u8], message: &[u8]) -> Result<bool, &'static str> {
         let packed = number as usize;
         let (_, algorithm) = *ALGORITHMS.get(packed % PACKED).ok_or(UNKNOWN)?;

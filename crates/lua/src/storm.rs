@@ -1,9 +1,10 @@
-//! A storm of the signals of both samplers and of the watchdog, while functions run compiled and interpreted, wait, fail, use up their
-//! memory and are stopped, and VMs come and go: all of them go on, and compute what they should.
+//! Stress test: a storm of the signals of both samplers and of the watchdog, while functions run compiled and
+//! interpreted, wait, fail, use up their memory and are stopped, and VMs come and go: all of them continue, and compute
+//! correct results.
 //!
-//! `STILLGATE_STORM_SIGNALS` makes it longer: ten million take ten minutes. Use `--profile bench` for that: in debug builds LuaJIT
-//! checks itself, and one signal in some millions meets an error of its recorder where it counts a value on its stack twice, which
-//! does no harm.
+//! `STILLGATE_STORM_SIGNALS` makes it longer: ten million take ten minutes. Use `--profile bench` for that: in debug
+//! builds LuaJIT checks itself, and one signal in some millions meets a harmless error of its recorder, which counts a
+//! value on its stack twice.
 
 use crate::bridge::{NoRequest, WHILE_LOADING};
 use crate::sampler::{self, Sampling};
@@ -14,18 +15,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 use stillgate_profiler::threads::{Interrupter, Registration};
 
-/// Signals that are sent at least, unless the environment says how many.
+/// Fewest signals that are sent, unless the environment says how many.
 const SIGNALS: u64 = 5_000;
-/// Between two signals: a thread is to get somewhere, or it would do nothing but handle them.
+/// Pause between two signals: a thread has to make progress, rather than do nothing but handle them.
 const PAUSE: Duration = Duration::from_micros(15);
-/// For each signal far more than it takes, and some for the beginning.
+/// Time limit: for each signal far more than it takes, and some for the start.
 const BOUND: Duration = Duration::from_secs(1200);
 const BOUND_A_SIGNAL: Duration = Duration::from_millis(1);
 /// Runs of a VM before its thread ends with it.
 const RUNS_OF_A_VM: usize = 20;
-/// After so many, VMs are looked for that are new.
+/// Number of signals between two searches for new VMs.
 const SIGNALS_A_LOOK: u64 = 1_000;
-/// Samples are collected after so many signals, as a profile's end does.
+/// Samples are collected after so many signals, as at a profile's end.
 const SIGNALS_A_PROFILE: u64 = 100_000;
 
 const COMPILED: &str = "return function()
@@ -74,7 +75,7 @@ fn program(source: &str) -> Arc<Program> {
     Program::new("storm".to_owned(), vec![source.to_owned()], serde_json::json!({}), Kind::Plugin)
 }
 
-/// Runs functions to their end; `None`: they were stopped, which handlers may have taken the time for.
+/// Runs functions to their end; `None`: they were stopped, perhaps because of the time that handlers took.
 fn ended(program: &Arc<Program>) -> Option<Outcome> {
     let mut host = Waiting(NoRequest { check_schema: None, why: WHILE_LOADING });
     let context = &mut Context::default();
@@ -100,7 +101,7 @@ fn fails(program: &Arc<Program>) {
     assert!(matches!(ended(program), None | Some(Outcome::Failed(_))));
 }
 
-/// One that can wait and answer.
+/// A host that can wait and answer.
 struct Waiting(NoRequest);
 
 impl crate::Host for Waiting {
@@ -153,7 +154,7 @@ impl crate::Host for Waiting {
     }
 }
 
-/// Tells all threads to end.
+/// Makes all threads end when it is dropped.
 struct Ending<'a>(&'a AtomicBool);
 
 impl Drop for Ending<'_> {
@@ -162,7 +163,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Where a thread is, its turns, and what it does. A thread may be another one after some turns.
+/// A thread with its turns and its work. The thread is replaced after some turns.
 struct Worker {
     now: Mutex<Option<Interrupter>>,
     turns: AtomicU64,
@@ -203,7 +204,7 @@ fn sampling() -> Sampling {
     Sampling::begin(250).unwrap()
 }
 
-/// How many stacks a profile has seen.
+/// Number of stacks in a profile.
 fn collected(profile: Sampling) -> u64 {
     profile.end().0.len() as u64
 }
@@ -219,7 +220,7 @@ fn a_storm_of_signals_harms_no_function() {
     let workers: [Worker; 5] = [const { Worker::new() }; 5];
     let (mut sent, mut samples) = (0_u64, 0_u64);
     thread::scope(|scope| {
-        // Also where the test fails: a scope waits for its threads.
+        // Also if the test fails: a scope waits for its threads.
         let ending = Ending(&is_over);
         let over = &is_over;
         let [compiled, interpreted, waiting, failing, passing] = &workers;

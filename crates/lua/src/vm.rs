@@ -1,4 +1,4 @@
-//! One worker's LuaJIT: its sandbox, what is loaded into it, and the coroutines that run.
+//! One worker's LuaJIT: its sandbox, the loaded programs, and the running coroutines.
 //!
 //! ```text
 //!  run(program, host) ──▶ idle coroutine ──▶ functions … ──▶ the end: the coroutine is idle again
@@ -6,7 +6,7 @@
 //!                                              └─ waits: the coroutine goes with the request ── resume ──▶ …
 //! ```
 //!
-//! A run costs no new coroutine and no closure. What a request has in `ctx` is a record in the VM that its [`Context`] names.
+//! A run costs no new coroutine and no closure. A request's `ctx` is a record in the VM that its [`Context`] names.
 
 use crate::bridge::{Bridge, CheckSchema, NoRequest, WHILE_LOADING};
 use crate::call::{Answered, HttpCall, HttpReply, LinkCall, WorkCall};
@@ -27,20 +27,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A run that leaves more than this in use is followed by a garbage collection. If the run ran out of memory, and still more than
-/// this is in use then, the VM is replaced.
+/// A run that leaves more than this in use is followed by a garbage collection. If the run ran out of memory, and still
+/// more than this is in use then, the VM is replaced.
 const SPENT_BYTES: usize = MEMORY_BYTES_MAX / 4 * 3;
 
-/// What functions keep for one request between its phases: `ctx` and `ngx.ctx`. Nothing until a function sets something.
+/// Data that functions keep for one request between its phases: `ctx` and `ngx.ctx`. Empty until a function sets
+/// something.
 #[derive(Debug, Default)]
 pub struct Context {
     generation: u64,
-    /// Zero: nothing.
+    /// Number of the record; zero: none.
     id: u32,
 }
 
 impl Context {
-    /// Whether functions keep nothing for the request.
+    /// Whether functions keep no data for the request.
     pub fn is_empty(&self) -> bool {
         self.id == 0
     }
@@ -49,7 +50,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if self.id != 0 {
-            // At a thread's end there is nothing to give back to.
+            // When a thread ends, its VM is gone already.
             let _ = RELEASED.try_with(|released| released.borrow_mut().push((self.generation, self.id)));
         }
     }
@@ -57,7 +58,7 @@ impl Drop for Context {
 
 thread_local! {
     static VM: RefCell<Option<Vm>> = const { RefCell::new(None) };
-    /// For texts of a configuration, which is read on threads that serve no requests.
+    /// The VM for texts of a configuration, which is read on threads that do not serve requests.
     static CHECKER: RefCell<Option<Vm>> = const { RefCell::new(None) };
     /// Records of requests that have ended.
     static RELEASED: RefCell<Vec<(u64, u32)>> = const { RefCell::new(Vec::new()) };
@@ -69,29 +70,29 @@ pub fn run(program: &Arc<Program>, host: &mut dyn Host, context: &mut Context) -
     run_part(program, 0, host, context)
 }
 
-/// Runs one part of a program: the plugin's function for a phase of [`crate::PHASES`], which it must have.
+/// Runs one part of a program: the plugin's function for a phase of [`crate::PHASES`], which must exist.
 pub fn run_part(program: &Arc<Program>, part: usize, host: &mut dyn Host, context: &mut Context) -> Outcome {
     with_vm(|vm| vm.run(program, part, host, context))
 }
 
-/// A number for [`Host::start_timer`], which no other timer and no program of this process has.
+/// A number for [`Host::start_timer`], distinct from those of all other timers and programs of this process.
 pub fn timer_number() -> u64 {
-    /// Above the numbers of programs, and whole as a number of Lua.
+    /// Above the numbers of programs, and exact as a number of Lua.
     const FIRST: u64 = 1 << 48;
     static NEXT: AtomicU64 = AtomicU64::new(FIRST);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Runs the function of a timer that a function of the program has started, by the number that its host gave it.
+/// Runs the function of a timer that a function of the program has started, by the number that its host assigned.
 pub fn run_timer(program: &Arc<Program>, timer: u64, host: &mut dyn Host, context: &mut Context) -> Outcome {
     with_vm(|vm| match vm.loaded.contains_key(&program.id) {
         true => vm.start(timer, program, host, context),
-        // The VM is another, or had no memory for the program.
+        // The VM was replaced, or had no memory for the program.
         false => lost(),
     })
 }
 
-/// Goes on with a run that has waited, for the same request.
+/// Continues a run that has waited, for the same request.
 pub fn resume(paused: Paused, host: &mut dyn Host, context: &mut Context) -> Outcome {
     with_vm(|vm| match paused.generation == vm.generation {
         true => vm.go_on(paused.thread, (0, 0, false), &paused.program, Some(paused.spent), host, context),
@@ -99,7 +100,8 @@ pub fn resume(paused: Paused, host: &mut dyn Host, context: &mut Context) -> Out
     })
 }
 
-/// What functions have set in `ctx` of a request, as JSON with sorted keys. `None`: nothing, or what has no form in JSON.
+/// The fields that functions have set in `ctx` of a request, as JSON with sorted keys. `None`: none, or they cannot be
+/// represented in JSON.
 pub fn kept(context: &Context, name: &str) -> Option<serde_json::Value> {
     VM.with_borrow(|slot| {
         let vm = slot.as_ref().filter(|vm| vm.generation == context.generation && !context.is_empty())?;
@@ -109,7 +111,7 @@ pub fn kept(context: &Context, name: &str) -> Option<serde_json::Value> {
     })
 }
 
-/// What this thread knows of its compiler; `None`: no function has run.
+/// Calls `then` with this thread's state of the compiler; `None`: no function has run.
 pub(crate) fn with_watch<R>(then: impl FnOnce(&Watch) -> R) -> Option<R> {
     VM.with_borrow(|slot| slot.as_ref().map(|vm| then(&vm.watch)))
 }
@@ -121,7 +123,7 @@ pub(crate) fn check(source: &str) -> Result<(), String> {
     said.map_err(|error| format!("pcall error: {error}"))?.map_or(Ok(()), Err)
 }
 
-/// Does something in the VM that looks at texts of a configuration. One in which something went wrong is not used again.
+/// Runs a closure in the VM that checks texts of a configuration. A VM in which it failed is not used again.
 pub(crate) fn with_checker<R>(
     check_schema: Option<CheckSchema>,
     why: &'static str,
@@ -139,7 +141,7 @@ pub(crate) fn with_checker<R>(
     })
 }
 
-/// Goes on with a run that has waited for another server or thread; an error says why there is no answer.
+/// Continues a run that has waited for another server or thread; an error is the reason why there is no reply.
 pub fn resume_with(
     paused: Paused,
     reply: Result<Answered, String>,
@@ -180,9 +182,9 @@ pub(crate) struct Vm {
     watch: Watch,
     pub(crate) entries: Entries,
     idle: Option<Thread>,
-    /// And whether they are of a plugin's file.
+    /// The flag says whether it is a plugin's file.
     loaded: HashMap<u64, (Weak<Program>, bool)>,
-    /// How many programs were no more when it last forgot them.
+    /// The number of dropped programs when it last forgot them.
     gone: u64,
     generation: u64,
     is_spent: bool,
@@ -193,7 +195,7 @@ pub(crate) struct Vm {
     pub(crate) lua: Lua,
 }
 
-/// What a coroutine yields: the kind, the record, a number, a text.
+/// The values that a coroutine yields: the type, the record, a number, a text.
 type Yielded = (u32, u32, Option<f64>, Option<LuaString>);
 
 impl Vm {
@@ -207,8 +209,8 @@ impl Vm {
             | StdLib::JIT
             | StdLib::FFI
             | StdLib::DEBUG;
-        // SAFETY: `ffi` and `debug` are what makes this unsafe. The prelude, which is ours, takes what it needs of them into
-        // locals and closes both before any other code is loaded.
+        // SAFETY: `ffi` and `debug` are what makes this unsafe. The prelude, which is ours, takes what it needs of them
+        // into locals and closes both before any other code is loaded.
         let lua = unsafe { Lua::unsafe_new_with(libraries, LuaOptions::default()) };
         let watched = Watched::new(&lua)?;
         let bridge = Rc::new(Bridge::default());
@@ -248,7 +250,7 @@ impl Vm {
         self.start(program.id + part as u64, program, host, context)
     }
 
-    /// Runs what is loaded under a number.
+    /// Runs the function that is loaded under a number.
     fn start(&mut self, id: u64, program: &Arc<Program>, host: &mut dyn Host, context: &mut Context) -> Outcome {
         if context.generation != self.generation {
             *context = Context { generation: self.generation, id: 0 };
@@ -263,7 +265,7 @@ impl Vm {
         self.go_on(thread, (id, context.id, context.id != 0), program, None, host, context)
     }
 
-    /// Gives a reply to the function that waits for it.
+    /// Passes a reply to the function that waits for it.
     fn answer(
         &mut self,
         Paused { thread, spent, program, .. }: Paused,
@@ -292,7 +294,7 @@ impl Vm {
         }
     }
 
-    /// `spent`: `None` where the run begins. Most never wait, and none of these pays for the clock.
+    /// `spent`: `None` at the start of the run. Most runs never wait, and none of these pays for the clock.
     fn go_on(
         &mut self,
         thread: Thread,
@@ -324,7 +326,7 @@ impl Vm {
             }
         };
         context.id = id;
-        // The first of this run that is too many.
+        // The first wait of this run beyond the limit.
         if matches!(kind, 2 | 3 | 5..=7) && waits >= WAITS_MAX {
             let text = format!("it waited more than {WAITS_MAX} times and was stopped");
             return Outcome::Failed(Failure { kind: FailureKind::Time, text }.of(program));
@@ -340,7 +342,7 @@ impl Vm {
                 if !(200.0..600.0).contains(&status) {
                     return failed(
                         FailureKind::Error,
-                        format!("{status} is no status of an answer; it is from 200 to 599"),
+                        format!("{status} is not a valid status; use 200 to 599"),
                     );
                 }
                 Outcome::Answer { status: status as u16, body: text.map(|text| text.as_bytes().to_vec()) }
@@ -371,7 +373,7 @@ impl Vm {
         Paused { thread, program: Arc::clone(program), generation: self.generation, spent }
     }
 
-    /// Forgets programs that are no more.
+    /// Forgets programs that were dropped.
     #[cold]
     fn forget(&mut self) {
         self.gone = program::gone();
@@ -384,7 +386,8 @@ impl Vm {
     #[cold]
     fn forget_program(&self, id: u64, is_plugin: bool) {
         let forget = if is_plugin { &self.entries.forget_plugin } else { &self.entries.forget };
-        // They set fields of a table to nil, and tell what is gone, for which there is memory again at the latest then.
+        // This sets fields of a table to nil and reports removed texts, for which there is memory again at the latest
+        // then.
         let _ = forget.call::<()>(id);
     }
 
@@ -410,7 +413,7 @@ impl Vm {
         Ok(())
     }
 
-    /// Gives the records back of requests that have ended.
+    /// Frees the records of requests that have ended.
     #[inline]
     fn release(&self) {
         RELEASED.with_borrow_mut(|released| {
@@ -423,8 +426,9 @@ impl Vm {
         });
     }
 
-    /// Frees memory for the next run: LuaJIT does not collect garbage before it refuses an allocation. The next collection is due
-    /// when three quarters of what is then free have been used, so live objects are not traversed for little.
+    /// Frees memory for the next run: LuaJIT does not collect garbage before it refuses an allocation. The next
+    /// collection is due when three quarters of the memory that is free then have been used, so live objects are not
+    /// traversed too often.
     #[inline]
     fn make_room(&mut self) {
         if self.lua.used_memory() > self.collects_above && !self.is_spent {
@@ -439,7 +443,7 @@ impl Vm {
         self.collects_above = used + MEMORY_BYTES_MAX.saturating_sub(used) / 4 * 3;
     }
 
-    /// What a failure was; one for want of memory makes room.
+    /// Converts an error to a failure; if memory has run out, makes room.
     #[cold]
     fn failure(&mut self, error: &Error, is_stopped: bool) -> Failure {
         let (kind, text) = describe(error);

@@ -7,12 +7,13 @@
 //!             the hook raises an error at every instruction, so that no `pcall` keeps it
 //! ```
 //!
-//! A hook cannot be set from another thread, whose writes would race with the interpreter's dispatch table; so the worker's own
-//! thread sets it, in a signal handler, as LuaJIT's own program does. Compiled code looks at hooks since LuaJIT is built with
-//! `LUAJIT_ENABLE_CHECKHOOK`. The signal may come in the middle of an update of that table, which would undo it: it is sent
-//! again until the call has ended. Time is the thread's CPU time: a machine that is busy stops nobody.
+//! A hook cannot be set from another thread, whose writes would race with the interpreter's dispatch table; so the
+//! worker's own thread sets it, in a signal handler, as LuaJIT's own program does. Compiled code checks hooks since
+//! LuaJIT is built with `LUAJIT_ENABLE_CHECKHOOK`. The signal may come in the middle of an update of that table, which
+//! would undo it: it is sent again until the call has ended. Time is the thread's CPU time: a busy machine does not
+//! cause stops.
 //!
-//! The watchdog sleeps for good while no function runs.
+//! The watchdog sleeps as long as no function runs.
 
 use crate::hook;
 use crate::sampler::Kept;
@@ -28,26 +29,26 @@ use stillgate_profiler::timer::cpu_time_of;
 
 /// CPU time that one run of a function may take.
 pub const RUN_TIME_MAX: Duration = Duration::from_millis(50);
-/// The same on a thread that serves no request.
+/// CPU time limit on a thread that does not serve requests.
 pub const WORK_TIME_MAX: Duration = Duration::from_secs(5);
-/// How often the watchdog looks; a function may take this much longer.
+/// The watchdog's interval; a function may run this much longer.
 const TICK: Duration = Duration::from_millis(5);
-/// After so many ticks without a call the watchdog sleeps until there is one.
+/// After so many ticks without a call the watchdog sleeps until the next one.
 const IDLE_TICKS_MAX: u32 = 200;
 
-/// What a stopped function ends with.
+/// The error of a stopped function.
 const STOPPED: &CStr = c"it ran for more than 50 ms of CPU time and was stopped";
 const STOPPED_WORK: &CStr = c"it ran for more than 5 s of CPU time and was stopped";
 
 /// One VM, as the watchdog sees it.
 pub(crate) struct Slot {
-    /// The call that runs; zero: none.
+    /// The running call; zero: none.
     pub(crate) call: AtomicU64,
-    /// The call that is to be stopped.
+    /// The call that must be stopped.
     pub(crate) doomed: AtomicU64,
-    /// What the call may take, in nanoseconds.
+    /// CPU time limit of the call, in nanoseconds.
     limit_ns: AtomicU64,
-    /// The call that the watchdog has seen, and the thread's CPU time then, in nanoseconds.
+    /// The call that the watchdog last saw, and the thread's CPU time then, in nanoseconds.
     seen: AtomicU64,
     began_ns: AtomicU64,
     pub(crate) state: AtomicPtr<ffi::lua_State>,
@@ -67,7 +68,7 @@ thread_local! {
     static RUNNING: Cell<*const Slot> = const { Cell::new(ptr::null()) };
 }
 
-/// A call, until it is over, by whatever it ends.
+/// A running call, until it ends in any way.
 struct Running<'a> {
     slot: &'a Slot,
     before: *const Slot,
@@ -91,7 +92,7 @@ impl Watched {
         install();
         hook::prepare(lua)?;
         let state = lua.exec_raw_lua(|raw| raw.state());
-        // SAFETY: it only asks for the calling thread's number.
+        // SAFETY: it only returns the calling thread's number.
         let thread = unsafe { libc::gettid() };
         let (call, doomed, seen, began_ns) = Default::default();
         let (limit_ns, state, kept) = (AtomicU64::new(nanos(RUN_TIME_MAX)), AtomicPtr::new(state), Kept::default());
@@ -100,7 +101,7 @@ impl Watched {
         Ok(Watched { slot, last: Cell::new(0) })
     }
 
-    /// As [`Watched::run`], with another limit.
+    /// Like [`Watched::run`], with another limit.
     pub(crate) fn run_for<R>(&self, limit: Duration, call: impl FnOnce() -> R) -> (R, bool) {
         self.slot.limit_ns.store(nanos(limit), Ordering::SeqCst);
         let ran = self.run(call);
@@ -108,7 +109,8 @@ impl Watched {
         ran
     }
 
-    /// As [`Watched::run`], for a call that goes on and has `used` some of its time already. Also says what it has used then.
+    /// Like [`Watched::run`], for a call that continues and has `used` some of its time already. Also returns its
+    /// total.
     pub(crate) fn go_on<R>(&self, used: Duration, call: impl FnOnce() -> R) -> (R, bool, Duration) {
         let left = RUN_TIME_MAX.saturating_sub(used);
         let before = self.slot.cpu_time();
@@ -126,8 +128,8 @@ impl Watched {
         (result, is_stopped, used + self.slot.cpu_time().saturating_sub(before))
     }
 
-    /// What the last call has used, as far as the watchdog has seen it: up to a tick less than it was. A call costs no more for
-    /// that.
+    /// CPU time of the last call, as far as the watchdog has seen it: up to a tick too little. This makes calls no more
+    /// expensive.
     pub(crate) fn used_by_last(&self) -> Duration {
         match self.slot.seen.load(Ordering::SeqCst) == self.last.get() {
             true => self.slot.used(),
@@ -135,7 +137,7 @@ impl Watched {
         }
     }
 
-    /// Runs `call`, and says whether it had to be stopped.
+    /// Runs `call`, and returns whether it had to be stopped.
     #[inline]
     pub(crate) fn run<R>(&self, call: impl FnOnce() -> R) -> (R, bool) {
         let number = self.last.get() + 1;
@@ -167,24 +169,24 @@ const fn nanos(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// The slot of the VM that runs on this thread; null: none does. For signal handlers, too.
+/// The slot of the VM that runs on this thread; null: none does. Also for signal handlers.
 pub(crate) fn running() -> *const Slot {
     RUNNING.get()
 }
 
-/// Whether the call that runs on this thread is to be stopped. LuaJIT's hook stops nothing that is not Lua: what may take long
-/// there asks now and then.
+/// Whether the call that runs on this thread must be stopped. LuaJIT's hook cannot interrupt native code: long
+/// operations check this now and then.
 pub(crate) fn is_doomed() -> bool {
     let slot = RUNNING.get();
     if slot.is_null() {
         return false;
     }
-    // SAFETY: `Running` takes it away before its VM, which owns the slot, can go.
+    // SAFETY: `Running` removes it before its VM, which owns the slot, can go.
     let slot = unsafe { &*slot };
     slot.call.load(Ordering::SeqCst) == slot.doomed.load(Ordering::SeqCst)
 }
 
-/// Those of all VMs.
+/// The slots of all VMs.
 pub(crate) fn live() -> Vec<Arc<Slot>> {
     slots().clone()
 }
@@ -213,7 +215,7 @@ fn install() {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = stop as extern "C" fn(c_int) as libc::sighandler_t;
             action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
-            // One at a time: frames of several do not fit on a small alternate stack.
+            // One signal at a time: frames of several do not fit on a small alternate stack.
             libc::sigfillset(&raw mut action.sa_mask);
             libc::sigaction(signal_number(), &raw const action, ptr::null_mut())
         };
@@ -243,7 +245,7 @@ fn watch() {
     }
 }
 
-/// Looks at each VM once; `false`: no function has run since the last time.
+/// Checks each VM once; `false`: no function has run since the last time.
 fn look() -> bool {
     let mut is_busy = false;
     for slot in slots().iter() {
@@ -269,7 +271,7 @@ impl Slot {
         Duration::from_nanos(self.limit_ns.load(Ordering::SeqCst))
     }
 
-    /// CPU time since the watchdog has seen the call.
+    /// CPU time since the watchdog saw the call.
     fn used(&self) -> Duration {
         self.cpu_time().saturating_sub(Duration::from_nanos(self.began_ns.load(Ordering::SeqCst)))
     }
@@ -290,20 +292,20 @@ extern "C" fn stop(_: c_int) {
     let slot = unsafe { &*slot };
     let call = slot.call.load(Ordering::SeqCst);
     if call != 0 && call == slot.doomed.load(Ordering::SeqCst) {
-        // SAFETY: as LuaJIT's manual has it, from a signal handler of the thread that runs the state.
+        // SAFETY: allowed by LuaJIT's manual, from a signal handler of the thread that runs the state.
         unsafe { ffi::lua_sethook(slot.state.load(Ordering::Relaxed), Some(raise), ffi::LUA_MASKCOUNT, 1) };
     }
 }
 
 unsafe extern "C-unwind" fn raise(state: *mut ffi::lua_State, _: *mut ffi::lua_Debug) {
-    /// Calls that are looked through for one of the user's.
+    /// Most calls that are searched for one of the user's.
     const LEVELS_MAX: c_int = 30;
     let slot = RUNNING.get();
     // SAFETY: as in `stop`: the hook runs within the call.
     let is_work = !slot.is_null() && unsafe { (*slot).limit() } > RUN_TIME_MAX;
     let stopped = if is_work { STOPPED_WORK } else { STOPPED };
-    // SAFETY: LuaJIT calls the hook with the state that runs, and with room on its stack. What is written of `place` is read
-    // only where `lua_getinfo` has filled it. `lua_error` does not return, and nothing here needs to be dropped.
+    // SAFETY: LuaJIT calls the hook with the running state, and with room on its stack. Fields of `place` are read only
+    // if `lua_getinfo` has filled them. `lua_error` does not return, and nothing here needs to be dropped.
     unsafe {
         let mut place: ffi::lua_Debug = std::mem::zeroed();
         for level in 0..LEVELS_MAX {

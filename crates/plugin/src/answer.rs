@@ -1,71 +1,72 @@
-//! An answer that the gateway gives itself: what plugins end a request with, and every other answer of our own.
+//! A local reply: the answer with which a plugin ends a request, and every other answer of the gateway's own.
 
 use crate::device::Device;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// A status and a body. Header fields of the answer are set with [`crate::Request::response`], which holds for the response
-/// from wherever it comes.
+/// A status and a body. Header fields of the answer are set with [`crate::Request::response`], which applies to the
+/// response whatever its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// From 200 to 599; 101 of a device.
+    /// From 200 to 599; 101 for a device.
     pub status: u16,
-    /// `Content-Type`; `None`: the line is left out.
+    /// `Content-Type`; `None`: the header is omitted.
     pub content_type: Option<Cow<'static, str>>,
-    /// What follows the head.
+    /// The body.
     pub body: Body,
 }
 
-/// The body of an answer. What a configuration holds is shared, so that giving it takes no memory.
+/// The body of an answer. A body from the configuration is shared, so that sending it takes no memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
-    /// Nothing, with `Content-Length: 0`.
+    /// No body, with `Content-Length: 0`.
     Empty,
-    /// What stands in the program.
+    /// A constant of the program.
     Static(&'static [u8]),
-    /// What a configuration holds.
+    /// A body from the configuration.
     Shared(Arc<[u8]>),
-    /// What was written for this request.
+    /// A body written for this request.
     Owned(Vec<u8>),
-    /// The metrics of the process, which bring status and type along; 404 where there are none. They come in pieces from the
-    /// thread that makes them.
+    /// The metrics of the process, which bring their status and type; 404 if they are switched off. They come in pieces
+    /// from the thread that makes them.
     Metrics,
-    /// None: the request becomes the connection of this device, where there is room for it.
+    /// No body: the request becomes the connection of this device, if there is room for it.
     Device(Arc<Device>),
 }
 
-/// What APISIX gives its JSON answers as. (OpenResty's default type is `text/plain`; APISIX answers with it where a plugin
-/// exits with a table and no type was set.)
+/// Content type of APISIX's JSON answers. (OpenResty's default type is `text/plain`; APISIX answers with it when a
+/// plugin exits with a table and no type was set.)
 const TEXT: &str = "text/plain; charset=utf-8";
 
 impl Answer {
-    /// With no body.
+    /// An answer without a body.
     pub const fn empty(status: u16) -> Answer {
         Answer { status, content_type: None, body: Body::Empty }
     }
 
-    /// With a text that stands in the program.
+    /// An answer with a constant text.
     pub const fn text(status: u16, text: &'static str) -> Answer {
         Answer { status, content_type: Some(Cow::Borrowed(TEXT)), body: Body::Static(text.as_bytes()) }
     }
 
-    /// With JSON that stands in the program. A line end is put behind it, as APISIX does.
+    /// An answer with constant JSON. A line end is appended, as in APISIX.
     pub fn json(status: u16, json: &str) -> Answer {
         Answer::owned(status, format!("{json}\n").into_bytes())
     }
 
-    /// With a JSON object of one text, `{"KEY":"TEXT"}`, and a line end.
+    /// An answer with a JSON object of one text, `{"KEY":"TEXT"}`, and a line end.
     pub fn object(status: u16, key: &str, text: &str) -> Answer {
         let body = format!("{}\n", serde_json::json!({ key: text }));
         Answer::shared(status, body.into_bytes().into())
     }
 
-    /// With `{"error_msg":"TEXT"}`, or without a text the page of the status: APISIX's `rejected_code` and `rejected_msg`.
+    /// An answer with `{"error_msg":"TEXT"}`, or without a text the page of the status: APISIX's `rejected_code` and
+    /// `rejected_msg`.
     pub fn rejection(status: u16, text: Option<&str>) -> Answer {
         text.map_or_else(|| Answer::page(status), |text| Answer::object(status, "error_msg", text))
     }
 
-    /// The page of a status, as nginx writes it; nothing where nginx has no page.
+    /// The error page of a status, as in nginx; without a body if nginx has no page.
     pub fn page(status: u16) -> Answer {
         let Some(title) = page_title(status) else { return Answer::empty(status) };
         let title = format!("{status} {title}");
@@ -77,28 +78,28 @@ impl Answer {
         Answer { status, content_type, body: Body::Shared(page.into_bytes().into()) }
     }
 
-    /// The metrics, whatever there is of them.
+    /// The metrics, or 404 without them.
     pub const fn metrics() -> Answer {
         Answer { status: 200, content_type: None, body: Body::Metrics }
     }
 
-    /// The request, a handshake of WebSocket, becomes the connection of a device.
+    /// Turns the request, a WebSocket handshake, into the connection of a device.
     pub fn device(device: Device) -> Answer {
         Answer { status: 101, content_type: None, body: Body::Device(Arc::new(device)) }
     }
 
-    /// With a body that a configuration holds.
+    /// An answer with a body from the configuration.
     pub fn shared(status: u16, body: Arc<[u8]>) -> Answer {
         Answer { status, content_type: Some(Cow::Borrowed(TEXT)), body: Body::Shared(body) }
     }
 
-    /// With a body that was written for this request.
+    /// An answer with a body written for this request.
     pub fn owned(status: u16, body: Vec<u8>) -> Answer {
         Answer { status, content_type: Some(Cow::Borrowed(TEXT)), body: Body::Owned(body) }
     }
 }
 
-/// What nginx calls a status on its pages; `None`: it has no page of that status.
+/// nginx's name of a status on its pages; `None`: it has no page for that status.
 fn page_title(status: u16) -> Option<&'static str> {
     Some(match status {
         302 => "Found",
@@ -118,7 +119,7 @@ fn page_title(status: u16) -> Option<&'static str> {
 }
 
 impl Body {
-    /// Its bytes, as far as they are here.
+    /// Its bytes, if they are known already.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Body::Empty | Body::Metrics | Body::Device(_) => &[],

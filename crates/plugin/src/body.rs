@@ -1,9 +1,9 @@
-//! Changes of a body on its way: filters that see it piece by piece, and bodies put in place of it.
+//! Changes of a body in transit: filters that see it piece by piece, and replacements.
 
 use crate::flow::{Output, Work};
 use std::fmt;
 
-/// Which way a body goes.
+/// Direction of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// To the node.
@@ -12,64 +12,64 @@ pub enum Direction {
     Response,
 }
 
-/// What a filter may hold of one body, where its plugin has no key of its own for it.
+/// Most bytes that a filter may hold of one body, unless its plugin has a key for it.
 pub const FILTER_BYTES_MAX: usize = 1024 * 1024;
 
-/// Content codings that filters of responses undo, as `Accept-Encoding` has them. Nodes are asked for no others where a filter
-/// needs the body as it is.
+/// Content codings that response filters decode, as in `Accept-Encoding`. If a filter needs the decoded body, nodes are
+/// asked for no others.
 pub const UNDONE_CODINGS: [&str; 4] = ["gzip", "x-gzip", "deflate", "br"];
 
-/// Sees a body piece by piece, in whatever pieces it comes, and says what goes on in its place.
+/// Sees a body piece by piece, in pieces of any size, and returns their replacement.
 ///
-/// A filter owns what it holds back, and has a bound for it.
+/// A filter owns the bytes that it holds back, and limits them.
 pub trait BodyFilter {
-    /// Takes the next piece; what of the body can go on is appended to `out`.
+    /// Takes the next piece; appends the bytes that can be forwarded to `out`.
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError>;
 
-    /// Nothing more of the body is here for now. What is held back only to be put together better is appended to `out`, so
-    /// that the other side need not wait for what may come much later.
+    /// No more of the body is available for now. Bytes that are held back only to form larger pieces are appended to
+    /// `out`, so that the other side need not wait for bytes that may come much later.
     fn pause(&mut self, _out: &mut Vec<u8>) -> Result<(), BodyError> {
         Ok(())
     }
 
-    /// The body has ended; the rest is appended to `out`.
+    /// The body has ended; appends the rest to `out`.
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError>;
 
-    /// How long what goes on is in all, of a body that is this long; `None`: that shows only as it comes. Asked before it comes.
+    /// Length of the output for a body of this length; `None`: it is not known in advance. Called before the body.
     fn length_of(&self, _length: u64) -> Option<u64> {
         None
     }
 
-    /// Bytes it holds back, as counted against the worker's bound.
+    /// Bytes held back, which are counted against the worker's limit.
     fn held_bytes(&self) -> usize;
 
-    /// Most of a body that it takes at once without holding the worker up, which serves others in between.
+    /// Largest piece that it processes without blocking the worker for too long.
     fn piece_bytes_max(&self) -> usize {
         usize::MAX
     }
 
-    /// What it has to have done on a thread that serves no requests, asked after each of the calls above and after
-    /// [`BodyFilter::worked`]. Until then it is given nothing more. Work that may take long is done in parts, between which that
-    /// of other requests has its turn.
+    /// Work for a thread that does not serve requests; polled after each of the calls above and after
+    /// [`BodyFilter::worked`]. Until it is done, the filter gets nothing more. Long work is done in parts, so that the
+    /// work of other requests gets its turn.
     fn work(&mut self) -> Option<Work> {
         None
     }
 
-    /// The work is done, with this result. What can go on is appended to `out`.
+    /// The work is done, with this result. Appends bytes that can be forwarded to `out`.
     fn worked(&mut self, _result: Output, _out: &mut Vec<u8>) -> Result<(), BodyError> {
         Ok(())
     }
 }
 
-/// Why a body cannot go on. A request is answered with the status; a response that has begun is cut, one that has not becomes
-/// a 502.
+/// The reason why a body cannot be forwarded. A request is answered with the status; a response that has begun is
+/// truncated, and one that has not becomes a 502.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyError {
-    /// It is larger than the filter holds: 413 for a request.
+    /// It is larger than the filter can hold: 413 for a request.
     TooLarge,
-    /// It is not what it says it is, such as broken gzip: 400 for a request.
+    /// Its content does not match its head, such as broken gzip: 400 for a request.
     Malformed,
-    /// What the configuration has run for it has failed.
+    /// A function of the configuration has failed.
     Failed,
 }
 
@@ -83,86 +83,86 @@ impl fmt::Display for BodyError {
     }
 }
 
-/// One change of a body.
+/// A change of a body.
 pub enum Change {
-    /// This in place of it. What comes is read to its end and dropped.
+    /// Replaces the body. The original is read to its end and dropped.
     Replace(Vec<u8>),
-    /// What the filter makes of it.
+    /// Passes the body through a filter.
     Filter(Box<dyn BodyFilter>),
 }
 
-/// The changes of one body, in the order that its bytes meet them. Of most bodies there are none.
+/// The changes of one body, in the order in which they apply. Most bodies have none.
 #[derive(Default)]
 pub struct BodyChanges {
     list: Vec<(&'static str, Change)>,
-    /// The plugin that is called now: what it changes is told under its name.
+    /// The plugin that is being called: its changes are reported under its name.
     pub plugin: &'static str,
-    /// Memory for the next [`Change::Replace`].
+    /// A spare buffer for the next [`Change::Replace`].
     spare: Vec<u8>,
-    /// What is kept of the body as it goes on.
+    /// The captured beginning of the forwarded body.
     capture: Capture,
 }
 
-/// The beginning of a body as it goes on, kept for the phase `log`. It changes nothing.
+/// The beginning of a forwarded body, captured for the phase `log`. It changes nothing.
 #[derive(Default)]
 pub struct Capture {
     bytes: Vec<u8>,
-    /// Zero: nothing is kept.
+    /// Zero: nothing is captured.
     bytes_max: usize,
-    /// There was more than is kept.
+    /// The body was longer than the limit.
     is_cut: bool,
     is_ended: bool,
 }
 
 impl Capture {
-    /// Whether something is kept.
+    /// Whether the body is captured.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.bytes_max > 0
     }
 
-    /// A piece of the body goes on.
+    /// Records a forwarded piece of the body.
     pub fn piece(&mut self, piece: &[u8]) {
         let room = self.bytes_max.saturating_sub(self.bytes.len());
         self.bytes.extend_from_slice(&piece[..piece.len().min(room)]);
         self.is_cut |= piece.len() > room;
     }
 
-    /// The body has gone on to its end.
+    /// Records that the body was forwarded to its end.
     pub fn end(&mut self) {
         self.is_ended = true;
     }
 
-    /// The body is sent again from its beginning.
+    /// Starts again, as the body is sent again from its beginning.
     pub fn rewind(&mut self) {
         self.bytes.clear();
         (self.is_cut, self.is_ended) = (false, false);
     }
 
-    /// There is no memory for it.
+    /// Drops the capture, as there is no memory for it.
     pub fn give_up(&mut self) {
         *self = Capture::default();
     }
 
-    /// What is kept; `None`: nothing is.
+    /// The captured bytes; `None`: nothing is captured.
     pub fn bytes(&self) -> Option<&[u8]> {
         self.is_on().then_some(&self.bytes)
     }
 
-    /// Whether that is the body from its beginning to its end.
+    /// Whether the capture is the whole body.
     pub fn is_whole(&self) -> bool {
         self.is_on() && self.is_ended && !self.is_cut
     }
 }
 
 impl BodyChanges {
-    /// Whether the body goes on as it is.
+    /// Whether the body is unchanged.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Puts `body` in place of what there is, with all changes made to that.
+    /// Replaces the body, with all changes made to it, by `body`.
     pub fn replace(&mut self, body: &[u8]) {
         self.clear();
         let mut bytes = std::mem::take(&mut self.spare);
@@ -170,13 +170,13 @@ impl BodyChanges {
         self.list.push((self.plugin, Change::Replace(bytes)));
     }
 
-    /// [`BodyChanges::replace`] with memory of the caller's.
+    /// Like [`BodyChanges::replace`], with the caller's memory.
     pub fn replace_with(&mut self, body: Vec<u8>) {
         self.clear();
         self.list.push((self.plugin, Change::Replace(body)));
     }
 
-    /// What was put in place of the body, where nothing changes that.
+    /// The replacement, if no filter changes it.
     pub fn replaced(&self) -> Option<&[u8]> {
         match &self.list[..] {
             [(_, Change::Replace(body))] => Some(body),
@@ -184,7 +184,7 @@ impl BodyChanges {
         }
     }
 
-    /// Takes what was put in place of the body out, where nothing changes that; [`BodyChanges::give_back`] undoes it.
+    /// Takes the replacement, if no filter changes it; [`BodyChanges::give_back`] undoes this.
     pub(crate) fn take_replaced(&mut self) -> Option<Vec<u8>> {
         match &mut self.list[..] {
             [(_, Change::Replace(body))] => Some(std::mem::take(body)),
@@ -192,14 +192,14 @@ impl BodyChanges {
         }
     }
 
-    /// Puts back what was taken.
+    /// Puts a taken replacement back.
     pub(crate) fn give_back(&mut self, body: Vec<u8>) {
         if let [(_, Change::Replace(place))] = &mut self.list[..] {
             *place = body;
         }
     }
 
-    /// What a body takes that was put in place of another.
+    /// Bytes of memory of the replacement.
     pub fn replaced_bytes(&self) -> usize {
         match self.list.first() {
             Some((_, Change::Replace(body))) => body.capacity(),
@@ -207,17 +207,17 @@ impl BodyChanges {
         }
     }
 
-    /// Adds a filter behind those that are there.
+    /// Appends a filter.
     pub fn filter(&mut self, filter: Box<dyn BodyFilter>) {
         self.list.push((self.plugin, Change::Filter(filter)));
     }
 
-    /// How many changes there are.
+    /// Number of changes.
     pub fn count(&self) -> usize {
         self.list.len()
     }
 
-    /// The plugin of the last change, where that is a filter.
+    /// The plugin of the last change, if that is a filter.
     pub fn last_filter(&self) -> Option<&'static str> {
         match self.list.last() {
             Some((plugin, Change::Filter(_))) => Some(plugin),
@@ -225,32 +225,32 @@ impl BodyChanges {
         }
     }
 
-    /// Takes the last change back.
+    /// Removes the last change.
     pub fn withdraw_last(&mut self) {
         self.list.pop();
     }
 
-    /// Keeps the first bytes of the body as it goes on, so many and no fewer than was said before.
+    /// Captures the first bytes of the forwarded body, at least as many as requested before.
     pub fn capture(&mut self, bytes_max: usize) {
         self.capture.bytes_max = self.capture.bytes_max.max(bytes_max);
     }
 
-    /// What is kept of the body.
+    /// The captured part of the body.
     pub fn captured(&self) -> &Capture {
         &self.capture
     }
 
-    /// The same, to be filled.
+    /// The capture, for recording.
     pub fn captured_mut(&mut self) -> &mut Capture {
         &mut self.capture
     }
 
-    /// The length of the body to come, where that is known whatever comes, and no filter changes it.
+    /// The length of the resulting body, if it is known in advance and no filter changes it.
     pub fn length(&self) -> Option<u64> {
         self.replaced().map(|body| body.len() as u64)
     }
 
-    /// The same, of a body that comes with this length, or without one.
+    /// The length of the resulting body, for an incoming body with this length, or without one.
     pub fn length_of(&self, length: Option<u64>) -> Option<u64> {
         self.list.iter().fold(length, |length, (_, change)| match change {
             Change::Replace(body) => Some(body.len() as u64),
@@ -258,12 +258,12 @@ impl BodyChanges {
         })
     }
 
-    /// Whether what comes is dropped, since something else takes its place.
+    /// Whether the incoming body is dropped because it is replaced.
     pub fn drops_what_comes(&self) -> bool {
         matches!(self.list.first(), Some((_, Change::Replace(_))))
     }
 
-    /// Most that the filters take at once without holding the worker up.
+    /// Largest piece that the filters process without blocking the worker for too long.
     pub fn piece_bytes_max(&self) -> usize {
         let of_filter = |(_, change): &(&str, Change)| match change {
             Change::Filter(filter) => filter.piece_bytes_max(),
@@ -285,9 +285,9 @@ impl BodyChanges {
         })
     }
 
-    /// No changes, keeping some memory.
+    /// Removes all changes, and keeps some memory.
     pub fn clear(&mut self) {
-        /// More than this is given back.
+        /// Larger buffers are freed.
         const KEPT_BYTES_MAX: usize = 64 * 1024;
         for (_, change) in self.list.drain(..) {
             if let Change::Replace(mut bytes) = change

@@ -1,7 +1,7 @@
-//! HTTP calls of plugins to servers that are no nodes: what is asked, what comes back, why nothing does.
+//! HTTP calls of plugins to servers other than nodes: the request, the response, and the errors.
 //!
-//! A URL is parsed when a configuration is compiled; a call is put together for a request, and made by [`crate::Io::call`]. Header
-//! fields are typed, so no value can split the message.
+//! A URL is parsed when a configuration is compiled; a call is built for a request, and made by [`crate::Io::call`].
+//! Header fields are typed, so no value can split the message.
 
 use std::fmt;
 use std::mem;
@@ -10,19 +10,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_wire::{FieldName, FieldValue, HeadLimits, Method, ResponseHead, split_authority};
 
-/// The largest body of a response that a call takes, where its plugin has no bound of its own.
+/// Largest response body of a call, unless its plugin has a limit.
 pub const REPLY_BYTES_MAX: usize = 1024 * 1024;
-/// Limits of the head of a response.
+/// Limits of a response's head.
 pub const REPLY_HEAD: HeadLimits = HeadLimits { head_bytes_max: 32 * 1024, target_bytes_max: 0, headers_max: 100 };
 /// `User-Agent` of calls.
 const USER_AGENT: &str = concat!("stillgate/", env!("CARGO_PKG_VERSION"));
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
 
-/// A server: connections and the circuit breaker are kept by it.
+/// A server: the key of connections and the circuit breaker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// Whether it speaks TLS.
+    /// Whether it uses TLS.
     pub is_https: bool,
     /// Whether its certificate is verified.
     pub verifies: bool,
@@ -30,13 +30,13 @@ pub struct Origin {
     pub host: Box<str>,
     /// Its port.
     pub port: u16,
-    /// Whether it is spoken to in HTTP/2, as servers of gRPC are.
+    /// Whether it is called over HTTP/2, as gRPC servers are.
     pub is_grpc: bool,
     /// The value of `Host`.
     authority: Box<str>,
 }
 
-/// A URL that a configuration names.
+/// A URL from a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
     /// The server.
@@ -50,16 +50,16 @@ impl Url {
     ///
     /// # Errors
     ///
-    /// Why it is not a URL, for the author of the configuration.
+    /// If it is not a URL, with a hint for the author of the configuration.
     pub fn parse(text: &str, verifies: bool) -> Result<Url, String> {
         let (is_https, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
             (Some(rest), _) => (false, rest),
             (_, Some(rest)) => (true, rest),
-            _ => return Err(format!("{text:?} is no URL; write `http://HOST/PATH` or `https://HOST/PATH`")),
+            _ => return Err(format!("{text:?} is not a URL; write `http://HOST/PATH` or `https://HOST/PATH`")),
         };
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, target) = rest.split_at(end);
-        let wrong = || format!("{text:?} names no host");
+        let wrong = || format!("{text:?} has no host");
         let parsed =
             split_authority(authority.as_bytes()).filter(|parsed| !parsed.host.is_empty()).ok_or_else(wrong)?;
         let host = std::str::from_utf8(parsed.host).map_err(|_| wrong())?;
@@ -77,23 +77,23 @@ impl Url {
         Ok(Url { origin: Arc::new(origin), target: target.into() })
     }
 
-    /// The same of a server of gRPC.
+    /// The URL of a gRPC server.
     pub fn of_grpc(self) -> Url {
         Url { origin: Arc::new(Origin { is_grpc: true, ..(*self.origin).clone() }), ..self }
     }
 }
 
-/// Whether a request line can hold it.
+/// Whether it is a valid request target.
 fn is_target(target: &[u8]) -> bool {
     target.first() == Some(&b'/') && target.iter().all(|byte| byte.is_ascii_graphic())
 }
 
-/// How long a connection is kept after a call, and how many of them.
+/// How long a connection is kept after a call, and how many are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
-    /// How long it may be idle.
+    /// Longest idle time.
     pub idle: Duration,
-    /// Idle connections of a worker to the same server.
+    /// Most idle connections of a worker to the same server.
     pub connections_max: usize,
 }
 
@@ -104,19 +104,19 @@ impl Default for Keep {
     }
 }
 
-/// What a message has besides head, host and body, at most.
+/// Upper bound of a message's size, without head, host and body.
 const FURTHER_BYTES: usize = 128;
 
 /// One call.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// Whom.
+    /// The server.
     pub origin: Arc<Origin>,
-    /// For how long connecting, sending, and waiting for the whole response may take, each.
+    /// Timeout of connecting, of sending, and of waiting for the whole response, each.
     pub timeout: Duration,
     /// `None`: the connection is closed after it.
     pub keep: Option<Keep>,
-    /// The largest body of the response.
+    /// Largest body of the response.
     pub reply_bytes_max: usize,
     method: Method,
     host: Box<[u8]>,
@@ -126,8 +126,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// With a method and a target that a request or a configuration has. One that would split the message is replaced by `GET` or
-    /// `/`.
+    /// Creates a call with a method and a target from a request or a configuration. Values that would split the message
+    /// are replaced by `GET` or `/`.
     pub fn new(origin: &Arc<Origin>, method: &[u8], target: &[u8]) -> Call {
         let target = if is_target(target) { target } else { b"/" };
         let is_method = !method.is_empty() && method.iter().all(u8::is_ascii_graphic);
@@ -150,12 +150,12 @@ impl Call {
         }
     }
 
-    /// Asks for another host than that of the URL.
+    /// Sets another host than that of the URL.
     pub fn set_host(&mut self, host: FieldValue<'_>) {
         self.host = host.bytes().into();
     }
 
-    /// Adds a header line. Those that say where the message ends are the client's own business.
+    /// Adds a header line. Lines that frame the message are ignored, as the client sets them.
     pub fn header(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
         self.has_user_agent |= name.bytes().eq_ignore_ascii_case(b"user-agent");
         for part in [name.bytes(), b": ", value.bytes(), b"\r\n"] {
@@ -173,12 +173,12 @@ impl Call {
         self.method
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of its memory.
     pub fn bytes(&self) -> usize {
         self.head.len() + self.body.len()
     }
 
-    /// As it is sent. Head and body are taken out: while a server stalls, nothing is held twice.
+    /// The message to send. Head and body are taken: while a server stalls, nothing is held twice.
     pub fn take_message(&mut self) -> Vec<u8> {
         let (mut message, body) = (mem::take(&mut self.head), mem::take(&mut self.body));
         message.reserve_exact(self.host.len() + body.len() + FURTHER_BYTES);
@@ -200,12 +200,12 @@ impl Call {
     }
 }
 
-/// What comes back of a call.
+/// The response to a call.
 #[derive(Debug, Default)]
 pub struct Reply {
     /// The bytes of the head.
     pub head: Vec<u8>,
-    /// Where in them what stands.
+    /// The positions of its parts.
     pub parsed: ResponseHead,
     /// The whole body.
     pub body: Vec<u8>,
@@ -225,11 +225,11 @@ impl Reply {
             .map(|field| field.value.of(&self.head))
     }
 
-    /// One of a text, for tests.
+    /// Parses a reply from a text, for tests.
     ///
     /// # Panics
     ///
-    /// If it is no response.
+    /// If it is not a response.
     pub fn of_text(text: &str) -> Reply {
         let (head, body) = text.split_once("\n\n").unwrap_or((text.trim_end(), ""));
         let head = format!("{}\r\n\r\n", head.replace('\n', "\r\n")).into_bytes();
@@ -239,26 +239,26 @@ impl Reply {
     }
 }
 
-/// Why there is no reply.
+/// The reason why there is no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallError {
     /// The name has no address.
     Resolve,
-    /// There is no connection to the server.
+    /// The connection failed.
     Connect,
-    /// It has not shown a certificate that is good for its name.
+    /// Its certificate is not valid for its name.
     Tls,
     /// It took too long.
     Timeout,
     /// It closed the connection.
     Closed,
-    /// What came is no response.
+    /// The response is malformed.
     BadReply,
-    /// The response is larger than it may be.
+    /// The response is larger than allowed.
     TooLarge,
-    /// The server has failed several times in a row: it is left alone for a while.
+    /// The server has failed several times in a row: calls to it are paused.
     Resting,
-    /// As many calls are under way as may.
+    /// The limit on concurrent calls is reached.
     Busy,
 }
 
@@ -272,8 +272,8 @@ impl fmt::Display for CallError {
             CallError::Closed => "it closed the connection",
             CallError::BadReply => "its response is invalid",
             CallError::TooLarge => "its response is too large",
-            CallError::Resting => "it failed several times in a row and is not asked for a while",
-            CallError::Busy => "too many calls to it are under way",
+            CallError::Resting => "it failed several times in a row and is not called for a while",
+            CallError::Busy => "too many calls to it are in progress",
         })
     }
 }
@@ -301,11 +301,11 @@ mod tests {
         check("https://A.test:8443/b?c=d", Ok((true, "a.test", 8443, "/b?c=d")));
         check("http://127.0.0.1:81?x", Ok((false, "127.0.0.1", 81, "/?x")));
         check("https://[::1]/", Ok((true, "::1", 443, "/")));
-        check("a.test", Err("is no URL"));
-        check("ftp://a.test", Err("is no URL"));
-        check("http:///a", Err("names no host"));
-        check("http://u:p@a.test", Err("names no host"));
-        check("http://[zz]/", Err("names no host"));
+        check("a.test", Err("is not a URL"));
+        check("ftp://a.test", Err("is not a URL"));
+        check("http:///a", Err("has no host"));
+        check("http://u:p@a.test", Err("has no host"));
+        check("http://[zz]/", Err("has no host"));
         check("http://a.test/a b", Err("characters"));
         check("http://a.test/a\r\nX: y", Err("characters"));
         check("http://a.test/#f", Err("characters"));

@@ -1,4 +1,4 @@
-//! The plugins of a request, in the order they run.
+//! The plugins of a request, in the order in which they run.
 
 use crate::Plugin;
 use crate::arguments::Arguments;
@@ -13,20 +13,20 @@ use std::sync::Arc;
 use stillgate_route::Variable;
 use stillgate_schema::Position;
 
-/// Most plugins of one chain, since the set of those that are skipped is a number of as many bits.
+/// Most plugins of one chain: the skipped ones are a bit set in one integer.
 pub const CHAIN_ENTRIES_MAX: usize = 64;
 
-/// Where a plugin's configuration is written.
+/// The resource that contains a plugin's configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// What kind of resource it belongs to.
+    /// The type of the resource.
     pub level: Level,
     /// The resource's id.
     pub id: Box<str>,
 }
 
-/// The kinds of resources that have plugins. The later takes the place of the earlier, plugin by plugin; global rules stand
-/// apart.
+/// The types of resources that have plugins. Later ones override earlier ones, plugin by plugin; global rules are
+/// separate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// `global_rules`
@@ -46,7 +46,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// As it is called in messages.
+    /// Its name in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Level::GlobalRule => "global rule",
@@ -66,91 +66,91 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One plugin with one configuration, compiled where it is defined and shared by every chain it is in.
+/// One plugin with one configuration, compiled where it is defined and shared by every chain that contains it.
 pub struct Entry {
     /// The plugin's name.
     pub name: &'static str,
     /// `_meta.priority`, or the plugin's own.
     pub priority: i32,
-    /// The phases that are called.
+    /// The phases in which it is called.
     pub phases: Phases,
-    /// Whether it finds out who asks.
+    /// Whether it authenticates clients.
     pub authenticates: bool,
-    /// What holds for every plugin.
+    /// The keys that every plugin has.
     pub meta: Meta,
-    /// What is waited for before it is called.
+    /// The arguments to wait for before it is called.
     pub awaited: Awaited,
-    /// The resource that it is written in.
+    /// The resource that contains it.
     pub origin: Origin,
-    /// Where in the file.
+    /// Position in the file.
     pub at: Position,
-    /// Of all that is configured, `_meta` and what secrets stand for included.
+    /// Digest of its whole configuration, including `_meta` and resolved secrets.
     pub identity: Identity,
     /// The plugin.
     pub plugin: Box<dyn Plugin>,
 }
 
-/// Arguments of the body that somebody asks for.
+/// Arguments of the body that an entry needs.
 #[derive(Debug, Default)]
 pub struct Awaited {
-    /// The filter.
+    /// For its filter.
     pub by_filter: Option<Arguments>,
-    /// The plugin.
+    /// For its plugin.
     pub by_plugin: Option<Arguments>,
 }
 
 impl Entry {
-    /// What is to be waited for before its filter is asked; `None`: nothing.
+    /// What to wait for before its filter is evaluated; `None`: nothing.
     #[inline]
     pub fn before_filter(&self, request: &mut Request<'_>) -> Option<Flow> {
         request.await_arguments(self.awaited.by_filter.as_ref()?)
     }
 
-    /// The same before its plugin is called.
+    /// What to wait for before its plugin is called; `None`: nothing.
     #[inline]
     pub fn before_call(&self, request: &mut Request<'_>) -> Option<Flow> {
         request.await_arguments(self.awaited.by_plugin.as_ref()?)
     }
 }
 
-/// Without the configuration, which may hold secrets.
+/// Omits the configuration, which may hold secrets.
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {}", self.name, self.origin)
     }
 }
 
-/// The same configuration in the same resource, compiled once or twice.
+/// Compares the identity: equal for the same configuration in the same resource, compiled once or twice.
 impl PartialEq for Entry {
     fn eq(&self, other: &Entry) -> bool {
         self.identity == other.identity
     }
 }
 
-/// Plugins in the order they run in each phase.
+/// Plugins in the order in which they run in each phase.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Chain {
     entries: Box<[Arc<Entry>]>,
-    /// For whoever explains; no request comes across them.
+    /// Disabled entries, for `explain`; requests never see them.
     left_out: Box<[Arc<Entry>]>,
     phases: Phases,
-    /// The places of those that are called in each phase, as bits.
+    /// Indices of the entries that are called in each phase, as bits.
     of_phase: [u64; Phase::ALL.len()],
-    /// Whether one has [`crate::Plugin::codes_content`].
+    /// Whether an entry has [`crate::Plugin::codes_content`].
     codes_content: bool,
-    /// The places of those with [`crate::Plugin::filters_responses`].
+    /// Indices of the entries with [`crate::Plugin::filters_responses`].
     filtering: u64,
-    /// Of these, those whose `_meta.filter` may depend on what is known with the response only.
+    /// Those of them whose `_meta.filter` may depend on values that are known only with the response.
     filtered_late: u64,
 }
 
 impl Chain {
-    /// Of lists of which the later take the place of the earlier, plugin by plugin: those of service, plugin_config and route, or of
-    /// a route's chain and a consumer. Entries with `_meta.disable` take the place of others and are left out.
+    /// Merges lists of which later ones override earlier ones, plugin by plugin: those of service, plugin_config and
+    /// route, or of a route's chain and a consumer. Entries with `_meta.disable` override others and are left out.
     ///
     /// # Errors
     ///
-    /// With more than [`CHAIN_ENTRIES_MAX`] entries.
+    /// If there are more than [`CHAIN_ENTRIES_MAX`] entries.
     pub fn merge<'a>(lists: impl IntoIterator<Item = &'a [Arc<Entry>]>) -> Result<Chain, TooLong> {
         let mut entries: Vec<Arc<Entry>> = Vec::new();
         for entry in lists.into_iter().flatten() {
@@ -164,7 +164,7 @@ impl Chain {
         if entries.len() > CHAIN_ENTRIES_MAX {
             return Err(TooLong(entries.len()));
         }
-        // By name where priorities are the same, so that the order never depends on how a map was written.
+        // Equal priorities are ordered by name, so that the order never depends on how a map was written.
         entries.sort_by(|a, b| b.priority.cmp(&a.priority).then(a.name.cmp(b.name)));
         let phases = entries.iter().fold(Phases::NONE, |phases, entry| phases.or(entry.phases));
         let mut of_phase = [0; Phase::ALL.len()];
@@ -181,7 +181,7 @@ impl Chain {
         Ok(Chain { entries, left_out, phases, of_phase, codes_content, filtering, filtered_late })
     }
 
-    /// Whether there is no plugin.
+    /// Whether the chain is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -205,8 +205,8 @@ impl Chain {
         self.codes_content
     }
 
-    /// Whether some plugin may read or change the body of a node's response. `holds` says whether a plugin's `_meta.filter` does,
-    /// where that is known before the node is asked.
+    /// Whether some plugin may read or change the body of a node's response. `holds` says whether a plugin's
+    /// `_meta.filter` does, if that is known before the request is forwarded.
     #[inline]
     pub fn filters_responses(&self, holds: impl FnMut(&Entry) -> bool) -> bool {
         self.filtering != 0 && self.may_filter(holds)
@@ -218,36 +218,36 @@ impl Chain {
         filtering.any(|(at, entry)| self.filtered_late >> at & 1 == 1 || holds(entry))
     }
 
-    /// All of them, in order.
+    /// All entries, in order.
     pub fn entries(&self) -> &[Arc<Entry>] {
         &self.entries
     }
 
-    /// [`crate::Plugin::wants_documents`] of one of them.
+    /// [`crate::Plugin::wants_documents`] of any entry.
     pub fn wants_documents(&self) -> bool {
         self.entries.iter().any(|entry| entry.plugin.wants_documents())
     }
 
-    /// [`crate::Plugin::prefers_names`] of one of them.
+    /// [`crate::Plugin::prefers_names`] of any entry.
     pub fn prefers_names(&self) -> bool {
         self.entries.iter().any(|entry| entry.plugin.prefers_names())
     }
 
-    /// Those that `_meta.disable` leaves out.
+    /// Entries disabled by `_meta.disable`.
     pub fn left_out(&self) -> &[Arc<Entry>] {
         &self.left_out
     }
 
-    /// Those of a phase, each with its place in the chain.
+    /// The entries of a phase, each with its index in the chain.
     #[inline]
     pub fn of(&self, phase: Phase) -> impl Iterator<Item = (usize, &Entry)> {
         self.of_from(phase, 0)
     }
 
-    /// The same from a place on.
+    /// The entries of a phase from an index on.
     #[inline]
     pub fn of_from(&self, phase: Phase, place: usize) -> impl Iterator<Item = (usize, &Entry)> {
-        // A chain may have as many places as there are bits: the last of them has none behind it.
+        // A chain may have as many entries as there are bits: the last of them has none behind it.
         let mut left = self.of_phase[phase as usize] & u64::MAX.checked_shl(place as u32).unwrap_or(0);
         std::iter::from_fn(move || {
             let at = left.trailing_zeros() as usize;
@@ -257,19 +257,19 @@ impl Chain {
     }
 }
 
-/// Whether a filter asks for a variable that may not be known before the node is asked.
+/// Whether a filter uses a variable that may not be known before the request is forwarded.
 fn is_late(filter: &Filter) -> bool {
     let mut is_late = false;
     filter.each_variable(&mut |variable| is_late |= Variable::parse(&variable.to_string()).as_ref() != Ok(variable));
     is_late
 }
 
-/// A chain has more than [`CHAIN_ENTRIES_MAX`] entries: this many.
+/// A chain has too many entries: this many, more than [`CHAIN_ENTRIES_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLong(pub usize);
 
 impl fmt::Display for TooLong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} plugins come together here; at most {CHAIN_ENTRIES_MAX} can", self.0)
+        write!(f, "{} plugins would run here; the limit is {CHAIN_ENTRIES_MAX}", self.0)
     }
 }

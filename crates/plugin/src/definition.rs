@@ -1,4 +1,4 @@
-//! What a plugin says of itself: its name, its place, its keys, and how its configuration is compiled.
+//! A plugin's definition: its name, its priority, its keys, and how its configuration is compiled.
 
 use crate::Plugin;
 use crate::chain::Origin;
@@ -17,65 +17,65 @@ use stillgate_schema::{Definitions, Kind, Node, Object, Path, Position, Sink, ma
 pub trait Define: Plugin + Sized {
     /// Its configuration. JSON Schema and documentation come from the same table.
     type Keys: Object;
-    /// APISIX's name.
+    /// APISIX's name of the plugin.
     const NAME: &'static str;
-    /// Its place in a chain: higher first. APISIX's.
+    /// Its priority in a chain, APISIX's: higher runs first.
     const PRIORITY: i32;
-    /// The phases that are called.
+    /// The phases in which it is called.
     const PHASES: Phases;
 
-    /// Makes it from its keys: parses, builds indexes. Off the workers, once for each configuration. Problems go to
-    /// `cx.sink`; `None` where it cannot be made.
+    /// Compiles the plugin from its keys: parses, builds indexes. Runs off the workers, once for each configuration.
+    /// Problems are reported to `cx.sink`; `None` if it cannot be compiled.
     fn compile(keys: Self::Keys, cx: &mut Compile<'_>) -> Option<Self>;
 }
 
-/// A plugin that finds out who asks, by credentials of consumers.
+/// A plugin that authenticates clients by credentials of consumers.
 pub trait Authenticate: Define {
-    /// What a consumer, or one of its credentials, has under the plugin's name.
+    /// The keys under the plugin's name in a consumer, or in one of its credentials.
     type Credential: Object;
 
-    /// What requests are checked against once the credential is found, such as a key for signatures. `()`: finding it is
-    /// enough, and nothing is kept.
+    /// What requests are verified against once the credential is found, such as a key for signatures. `()`: finding it
+    /// is enough, and nothing is kept.
     type Proof: Send + Sync + 'static;
 
-    /// What requests are looked up by, such as the key of key-auth. Two consumers cannot have the same.
+    /// The look-up key of requests, such as the key of key-auth. It must be unique among consumers.
     fn lookup(credential: &Self::Credential) -> &[u8];
 
-    /// Makes the proof: parses keys, decodes secrets. Off the workers, once for each credential. Problems go to `cx.sink`;
-    /// `None` where it cannot be made.
+    /// Compiles the proof: parses keys, decodes secrets. Runs off the workers, once for each credential. Problems are
+    /// reported to `cx.sink`; `None` if it cannot be compiled.
     fn proof(credential: Self::Credential, cx: &mut CompileCredential<'_>) -> Option<Self::Proof>;
 }
 
-/// What a credential is compiled with.
+/// Context for compiling a credential.
 pub struct CompileCredential<'a> {
-    /// Where problems go. It hides every text of the credential.
+    /// Collects problems. It hides every text of the credential.
     pub sink: &'a mut Sink,
-    /// The way to the credential in its document.
+    /// Path of the credential in its document.
     pub path: &'a Path<'a>,
-    /// Where it stands.
+    /// Its position.
     pub at: Position,
 }
 
-/// What `plugin_metadata` has under the plugin's name.
+/// A plugin with keys in `plugin_metadata`.
 pub trait Metadata: Define {
     /// Its keys.
     type Metadata: Object + Send + Sync + 'static;
 }
 
-/// What a configuration is compiled with.
+/// Context for compiling a configuration.
 pub struct Compile<'a> {
-    /// Where problems go.
+    /// Collects problems.
     pub sink: &'a mut Sink,
-    /// The way to the configuration in its document.
+    /// Path of the configuration in its document.
     pub path: &'a Path<'a>,
-    /// Where it stands.
+    /// Its position.
     pub at: Position,
-    /// The resource that it belongs to.
+    /// The resource that contains it.
     pub origin: &'a Origin,
-    /// What tells this configuration, in this resource, from all others, in this process and in the one that takes over: state
-    /// that is to outlive a reload is kept under it. Another configuration has another identity.
+    /// Identifies this configuration in this resource, in this process and in its successor: state that outlives a
+    /// reload is stored under it. Another configuration has another identity.
     pub identity: Identity,
-    /// The upstreams that it may lead to.
+    /// The upstreams that it may refer to.
     pub upstreams: &'a dyn Upstreams,
 }
 
@@ -84,7 +84,7 @@ pub struct Compile<'a> {
 pub struct Identity(pub u128);
 
 impl Identity {
-    /// Of parts, each with its length before it, so that no two lists of parts are one.
+    /// Digest of parts, each with its length before it, so that different lists of parts differ.
     pub fn of(parts: &[&[u8]]) -> Identity {
         let mut digest = Sha256::new();
         for part in parts {
@@ -102,7 +102,7 @@ type CredentialFn = fn(&Node, &Path<'_>, &mut Sink) -> Option<(Box<[u8]>, Option
 type MetadataFn = fn(&Node, &Path<'_>, &mut Sink) -> Option<Arc<dyn Any + Send + Sync>>;
 type SchemaFn = fn(&mut Definitions) -> Json;
 
-/// One line of the table of plugins: a [`Define`] without its type.
+/// One row of the table of plugins: a [`Define`] without its type.
 #[derive(Clone, Copy)]
 pub struct Descriptor {
     /// [`Define::NAME`]
@@ -113,11 +113,11 @@ pub struct Descriptor {
     pub phases: Phases,
     /// Schema of its keys.
     pub schema: SchemaFn,
-    /// Whether it finds out who asks: by credentials of its own, or by other plugins.
+    /// Whether it authenticates clients: by credentials of its own, or through other plugins.
     pub authenticates: bool,
-    /// The keys of a consumer's credential; `None`: there is none of this plugin.
+    /// Schema of a consumer's credential; `None`: the plugin has none.
     pub credential: Option<CredentialPart>,
-    /// The keys of its metadata; `None`: it has none.
+    /// Schema of its metadata; `None`: it has none.
     pub metadata: Option<MetadataPart>,
     compile: CompileFn,
 }
@@ -127,7 +127,7 @@ pub struct Descriptor {
 pub struct CredentialPart {
     /// Schema of the keys.
     pub schema: SchemaFn,
-    /// Reads them, and gives what requests are looked up by, and what they are checked against.
+    /// Parses them, and returns the look-up key and the proof.
     pub read: CredentialFn,
 }
 
@@ -136,12 +136,12 @@ pub struct CredentialPart {
 pub struct MetadataPart {
     /// Schema of the keys.
     pub schema: SchemaFn,
-    /// Reads them.
+    /// Parses them.
     pub read: MetadataFn,
 }
 
 impl Descriptor {
-    /// Of a plugin.
+    /// The row of a plugin.
     pub const fn of<P: Define>() -> Descriptor {
         Descriptor {
             name: P::NAME,
@@ -158,7 +158,7 @@ impl Descriptor {
         }
     }
 
-    /// Of a plugin that authenticates.
+    /// Adds the part of a plugin that authenticates.
     pub const fn authenticates<P: Authenticate>(self) -> Descriptor {
         let part = CredentialPart {
             schema: |definitions| map::<P::Credential>().schema(definitions),
@@ -166,7 +166,7 @@ impl Descriptor {
                 let credential = read(&map::<P::Credential>(), node, path, sink)?;
                 let lookup = P::lookup(&credential).into();
                 let value = P::proof(credential, &mut CompileCredential { sink, path, at: node.at })?;
-                // A hundred thousand keys of key-auth need nothing here.
+                // Saves memory for a hundred thousand keys of key-auth.
                 let is_nothing = TypeId::of::<P::Proof>() == TypeId::of::<()>();
                 let proof = || Arc::new(Proof::new(of_node(&[P::NAME.as_bytes()], node, path, sink), value));
                 Some((lookup, (!is_nothing).then(proof)))
@@ -175,12 +175,12 @@ impl Descriptor {
         Descriptor { authenticates: true, credential: Some(part), ..self }
     }
 
-    /// Of a plugin that authenticates by others: [`Plugin::asks_for`].
+    /// Marks a plugin that authenticates through others: [`Plugin::asks_for`].
     pub const fn authenticates_by_others(self) -> Descriptor {
         Descriptor { authenticates: true, ..self }
     }
 
-    /// Of a plugin with metadata.
+    /// Adds the part of a plugin with metadata.
     pub const fn with_metadata<P: Metadata>(self) -> Descriptor {
         let part = MetadataPart {
             schema: |definitions| map::<P::Metadata>().schema(definitions),
@@ -192,7 +192,7 @@ impl Descriptor {
         Descriptor { metadata: Some(part), ..self }
     }
 
-    /// Compiles one configuration. `node` is without `_meta`, its secrets put in.
+    /// Compiles one configuration. `node` is without `_meta`, its secrets resolved.
     pub fn compile(&self, node: &Node, cx: &mut Compile<'_>) -> Option<Box<dyn Plugin>> {
         (self.compile)(node, cx)
     }
@@ -204,51 +204,51 @@ impl fmt::Debug for Descriptor {
     }
 }
 
-/// What `plugin_metadata` says, by plugin.
+/// The content of `plugin_metadata`, by plugin.
 ///
-/// A list, as it is looked into by requests, and few plugins have any.
+/// A list, as requests look into it, and few plugins have any.
 #[derive(Default, Clone)]
 pub struct MetadataTable(Vec<MetadataItem>);
 
-/// What it says of one plugin.
+/// The metadata of one plugin.
 #[derive(Clone)]
 pub struct MetadataItem {
     /// The plugin's name.
     pub plugin: &'static str,
-    /// Tells it from what was written before.
+    /// Changes with its text.
     pub identity: Identity,
-    /// What the plugin has made of it.
+    /// The compiled metadata.
     pub value: Arc<dyn Any + Send + Sync>,
-    /// As it was written, its secrets put in, without the id.
+    /// Its text with resolved secrets, without the id.
     pub written: Arc<Json>,
 }
 
 impl MetadataTable {
-    /// Takes that of a plugin away.
+    /// Removes the metadata of a plugin.
     pub fn remove(&mut self, plugin: &str) {
         self.0.retain(|item| item.plugin != plugin);
     }
 
-    /// Sets that of a plugin.
+    /// Sets the metadata of a plugin.
     pub fn insert(&mut self, item: MetadataItem) {
         self.remove(item.plugin);
         self.0.push(item);
     }
 
-    /// That of a plugin, as the plugin has it.
+    /// The compiled metadata of a plugin.
     #[inline]
     pub fn get<T: 'static>(&self, plugin: &str) -> Option<&T> {
         self.item(plugin)?.value.downcast_ref()
     }
 
-    /// All of a plugin.
+    /// The whole entry of a plugin.
     #[inline]
     pub fn item(&self, plugin: &str) -> Option<&MetadataItem> {
         self.0.iter().find(|item| item.plugin == plugin)
     }
 }
 
-/// The same configuration, read once or twice.
+/// Compares identities: equal for the same configuration, read once or twice.
 impl PartialEq for MetadataTable {
     fn eq(&self, other: &MetadataTable) -> bool {
         let is_there = |item: &MetadataItem| other.item(item.plugin).is_some_and(|of| of.identity == item.identity);

@@ -1,7 +1,7 @@
-//! What is known of a request: made once, read by routes, plugins, logs and metrics, and never changed.
+//! Facts of a request: computed once, read by routes, plugins, logs and metrics, and never changed.
 //!
-//! The variables are answered from the bytes of the head as they came. What plugins change is beside it, in
-//! [`crate::Request`], which answers for both.
+//! Variables are read from the original bytes of the head. Changes by plugins are kept separately, in
+//! [`crate::Request`], which reads both.
 
 use crate::query::{decoded, first};
 use base64::Engine;
@@ -14,12 +14,12 @@ use stillgate_route::path::target_path;
 use stillgate_route::{HeaderName, Lookup, Match, Matcher, NormalPath, Request as Asked, SslVariable, Variable};
 use stillgate_wire::{Field, Method, Name, RequestHead};
 
-/// What the TLS of a connection has agreed on.
+/// Values of a connection's TLS session.
 pub trait TlsVariables {
-    /// The name that the client asked for, in lower case.
+    /// The server name (SNI) that the client requested, in lower case.
     fn server_name(&self) -> Option<&str>;
 
-    /// The value of a variable, where there is one.
+    /// The value of a variable, if it has one.
     fn value(&self, variable: SslVariable) -> Option<&str>;
 }
 
@@ -28,46 +28,46 @@ pub trait TlsVariables {
 pub struct Facts<'a> {
     /// The bytes of the head.
     pub head: &'a [u8],
-    /// Where in them what stands. A request of HTTP/2 has the same form.
+    /// Positions in these bytes. A request of HTTP/2 has the same form.
     pub request: &'a RequestHead,
     /// Canonical: in lower case, without port.
     pub host: &'a [u8],
-    /// Normalised; `None` where the path has no normal form: such a request is logged and never routed.
+    /// The normalised path; `None` if the path has no normal form: such a request is logged and never routed.
     pub path: Option<NormalPath<'a>>,
-    /// Who asks: the peer, or the one it speaks for where it is a trusted proxy.
+    /// Address of the client: the peer, or its client if the peer is a trusted proxy.
     pub client: IpAddr,
-    /// The port of that, as far as it is known: of the peer, where it is not.
+    /// The client's port, if it is known; otherwise the peer's.
     pub client_port: u16,
-    /// The other end of the connection.
+    /// Remote address of the connection.
     pub peer: SocketAddr,
-    /// Our end of it.
+    /// Local address of the connection.
     pub local: SocketAddr,
-    /// The version of HTTP that the client speaks: `HTTP/1.1`.
+    /// The client's version of HTTP: `HTTP/1.1`.
     pub protocol: &'static str,
     /// `http` or `https`.
     pub scheme: &'static str,
-    /// The proxies that are believed what they say of their clients.
+    /// The proxies whose forwarding headers are trusted.
     pub trusted_proxies: &'a [IpNet],
-    /// Where we take HTTPS: the port of the first listener with TLS.
+    /// The port for HTTPS: that of the first listener with TLS.
     pub https_port: Option<u16>,
-    /// `None`: the connection has none with us.
+    /// `None`: the connection does not use TLS with us.
     pub tls: Option<&'a dyn TlsVariables>,
-    /// The route that was found; `None`: none yet, or none at all.
+    /// The matched route; `None`: not matched yet, or no match.
     pub route: Option<RouteFacts<'a>>,
 }
 
-/// What is known with the route.
+/// Facts of the matched route.
 #[derive(Clone, Copy)]
 pub struct RouteFacts<'a> {
-    /// For what its path captured.
+    /// The matcher, for the captures of the path.
     pub matcher: &'a Matcher,
-    /// The route's place in it.
+    /// The match in it.
     pub found: Match,
     /// `route_id`
     pub id: &'a str,
     /// `service_id`
     pub service: Option<&'a str>,
-    /// Where the route's chain has a plugin that wants them, or its service's or plugin config's.
+    /// Present if the chain of the route, its service or its plugin config has a plugin that wants them.
     pub documents: Option<&'a Arc<Documents>>,
     /// `route_name`
     pub name: &'a Option<String>,
@@ -95,7 +95,7 @@ impl<'a> Facts<'a> {
         self.request.path_and_query.of(self.head)
     }
 
-    /// What follows `?`.
+    /// The query, without `?`.
     pub fn query(&self) -> Option<&'a [u8]> {
         target_path(self.path_and_query()).1
     }
@@ -109,21 +109,21 @@ impl<'a> Facts<'a> {
         join(fields.filter(|field| name.matches(field.name.of(self.head))).map(|field| self.value_of(field)), buffer)
     }
 
-    /// Of `Host` it is the host that is asked for: beside a target with a host of its own, the line counts for nothing (RFC 9112
-    /// section 3.2.2), and the node gets the other.
+    /// The value of a field. For `Host` it is the requested host: if the target has a host of its own, the line is
+    /// ignored (RFC 9112 section 3.2.2), and the node gets the host of the target.
     fn value_of(&self, field: &Field) -> &'a [u8] {
         let value = if field.id == Name::Host { self.request.authority } else { field.value };
         value.of(self.head)
     }
 
-    /// The first cookie of a name.
+    /// The first cookie with a name.
     pub fn cookie(&self, name: &str) -> Option<&'a [u8]> {
         let fields = self.request.fields.iter();
         let lines = fields.filter(|field| field.name.of(self.head).eq_ignore_ascii_case(b"cookie"));
         cookie_of(lines.map(|field| field.value.of(self.head)), name)
     }
 
-    /// The first argument of a name; see [`argument_of`].
+    /// The first argument with a name; see [`argument_of`].
     pub fn argument<'b>(&self, name: &str, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]>
     where
         'a: 'b,
@@ -131,13 +131,13 @@ impl<'a> Facts<'a> {
         argument_of(self.query()?, name, buffer)
     }
 
-    /// As the matcher sees the request; `None` where its path has no normal form.
+    /// The request in the matcher's form; `None` if its path has no normal form.
     pub fn as_asked<'b>(&'b self, vars: &'b dyn Lookup) -> Option<Asked<'b>> {
         let (method, host, client): (Method, _, _) = (self.request.method, self.host, self.client);
         Some(Asked { method, host, path: self.path?, client, vars })
     }
 
-    /// `http` or `https`: what the client uses, which a trusted proxy says in `X-Forwarded-Proto`.
+    /// `http` or `https`: the scheme that the client uses, which a trusted proxy gives in `X-Forwarded-Proto`.
     pub fn scheme_of_client(&self) -> &'a [u8] {
         let peer = self.peer.ip().to_canonical();
         let is_trusted = self.trusted_proxies.iter().any(|range| range.contains(&peer));
@@ -145,7 +145,7 @@ impl<'a> Facts<'a> {
         is_trusted.then(named).flatten().unwrap_or(self.scheme.as_bytes())
     }
 
-    /// What stands before the colon in the credentials of basic authentication.
+    /// The user name in the credentials of basic authentication.
     fn remote_user<'b>(&self, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
         const SCHEME: &[u8] = b"basic ";
         let is_it = |field: &&Field| field.name.of(self.head).eq_ignore_ascii_case(b"authorization");
@@ -179,14 +179,15 @@ pub(crate) fn join<'b>(mut values: impl Iterator<Item = &'b [u8]>, buffer: &'b m
     Some(buffer)
 }
 
-/// The first cookie of a name in the lines of `Cookie`; one without `=` has none.
+/// The first cookie with a name in the lines of `Cookie`; a pair without `=` does not count.
 #[inline]
 pub fn cookie_of<'a>(lines: impl IntoIterator<Item = &'a [u8]>, name: &str) -> Option<&'a [u8]> {
     let mut pairs = lines.into_iter().flat_map(|line| line.split(|b| *b == b';'));
     pairs.find_map(|pair| value_of(pair.trim_ascii(), name.as_bytes()))
 }
 
-/// The first argument of a name in a query as APISIX reads it: both are decoded, and one without `=` is `true`.
+/// The first argument with a name in a query, read as in APISIX: both are decoded, and an argument without `=` has the
+/// value `true`.
 pub fn argument_of<'a>(query: &'a [u8], name: &str, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     let Some(value) = first(query, name.as_bytes())? else { return Some(b"true") };
     if !value.iter().any(|byte| matches!(byte, b'%' | b'+')) {
@@ -229,7 +230,7 @@ impl Lookup for Facts<'_> {
             Variable::RouteName => self.route?.name.as_deref().map(str::as_bytes),
             Variable::ServiceName => self.route?.service_name.as_deref().map(str::as_bytes),
             Variable::RemoteUser => self.remote_user(buffer),
-            // Known to `Request` and `Response` only.
+            // Known only to `Request` and `Response`.
             Variable::ConsumerName
             | Variable::ConsumerGroupId
             | Variable::Status
@@ -248,22 +249,22 @@ impl Lookup for Facts<'_> {
     }
 }
 
-/// A value that does not stand anywhere.
+/// Formats a value that is not stored as text.
 pub fn written(buffer: &mut Vec<u8>, value: impl std::fmt::Display) -> &[u8] {
     buffer.clear();
     write!(buffer, "{value}").expect("writing to a vector does not fail");
     buffer
 }
 
-/// The same of an address.
+/// Formats an address.
 fn address(buffer: &mut Vec<u8>, address: IpAddr) -> &[u8] {
     buffer.clear();
     append_address(buffer, address);
     buffer
 }
 
-/// Writes an address behind what is there: the usual ones without `Display`, which takes some hundred instructions more of
-/// each request with a limit or behind a proxy.
+/// Appends an address: IPv4 without `Display`, which takes some hundred instructions more for each request with a limit
+/// or behind a proxy.
 pub fn append_address(out: &mut Vec<u8>, address: IpAddr) {
     match address {
         IpAddr::V4(address) => out.extend_from_slice(AddressText::new(address).bytes()),
@@ -273,7 +274,7 @@ pub fn append_address(out: &mut Vec<u8>, address: IpAddr) {
 
 /// The text of an address.
 pub struct AddressText {
-    /// With a point behind it.
+    /// The text, with a trailing point.
     text: [u8; 4 * OCTET_BYTES],
     len: usize,
 }
@@ -281,7 +282,7 @@ pub struct AddressText {
 /// An octet and a point.
 const OCTET_BYTES: usize = 4;
 
-/// Each octet with a point behind it, and how long that is.
+/// Each octet with a trailing point, and its length.
 static OCTETS: [([u8; OCTET_BYTES], u8); 256] = {
     let mut octets = [([0; OCTET_BYTES], 0); 256];
     let mut octet = 0;
@@ -299,7 +300,7 @@ static OCTETS: [([u8; OCTET_BYTES], u8); 256] = {
 };
 
 impl AddressText {
-    /// As the standard library writes it.
+    /// Formats it as the standard library does.
     #[inline]
     pub fn new(address: Ipv4Addr) -> AddressText {
         let (mut text, mut len) = ([0; 4 * OCTET_BYTES], 0);

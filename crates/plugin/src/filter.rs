@@ -1,4 +1,4 @@
-//! Conditions in the language of `vars`, on a request that has its route: `_meta.filter`, and `vars` of plugins.
+//! Conditions in the language of `vars`, on a request with its matched route: `_meta.filter`, and `vars` of plugins.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,8 +12,8 @@ use stillgate_route::{
 
 use crate::facts::Facts;
 
-/// A condition, compiled. It is a matcher of one route that takes every path, so that a condition means the same wherever it
-/// stands.
+/// A compiled condition. It is a matcher of one route that matches every path, so that a condition means the same
+/// everywhere.
 pub struct Filter(Matcher);
 
 thread_local! {
@@ -38,13 +38,14 @@ impl Filter {
         Matcher::compile(vec![Arc::new(spec)]).map(Filter).map_err(|mut errors| errors.swap_remove(0))
     }
 
-    /// Whether it holds. `vars` answers for the request of `facts`. Where it cannot be evaluated (a query with too many
-    /// arguments) it counts as holding, as in APISIX: a plugin that guards is not skipped by a broken request.
+    /// Whether the condition holds. `vars` resolves variables for the request of `facts`. If it cannot be evaluated (a
+    /// query with too many arguments) it counts as holding, as in APISIX: a plugin that guards is not skipped by a
+    /// broken request.
     pub fn holds(&self, facts: &Facts<'_>, vars: &dyn Lookup) -> bool {
         self.evaluate(facts, vars).unwrap_or(true)
     }
 
-    /// Whether it can be evaluated and holds: for rules that choose what is done, as in APISIX.
+    /// Whether it can be evaluated and holds: for rules that select an action, as in APISIX.
     pub fn is_true(&self, facts: &Facts<'_>, vars: &dyn Lookup) -> bool {
         self.evaluate(facts, vars).unwrap_or(false)
     }
@@ -56,7 +57,7 @@ impl Filter {
         SCRATCH.with_borrow_mut(|scratch| self.0.find(&request, scratch).ok().map(|found| found.is_some()))
     }
 
-    /// Calls `visit` with the variables that it asks for.
+    /// Calls `visit` with the variables that it uses.
     pub fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
         for spec in self.0.specs().iter() {
             let RouteMatch::Uri(UriRoute { vars: Some(condition), .. }) = &spec.takes else { continue };
@@ -68,12 +69,12 @@ impl Filter {
         }
     }
 
-    /// What it comes to for a request that somebody made up, of which parts may not be known.
+    /// Evaluates it for a hypothetical request, some parts of which may be unknown.
     pub fn explain(&self, request: &Request<'_>) -> VarsVerdict {
         self.0.explain_vars(0, request)
     }
 
-    /// Whether it is certain that no request satisfies it.
+    /// Whether no request can satisfy it.
     pub fn never_holds(&self) -> bool {
         let specs: Vec<Arc<RouteSpec>> = self.0.specs().iter().cloned().collect();
         lint(&specs).findings.iter().any(|finding| matches!(finding.kind, FindingKind::NeverMatches { .. }))

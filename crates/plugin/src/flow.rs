@@ -1,4 +1,5 @@
-//! How a request goes on after a plugin's phase: at once, with an answer, or when something that it waits for is here.
+//! How a request continues after a plugin's phase: at once, with an answer, or when something that it waits for is
+//! available.
 //!
 //! ```text
 //!  rewrite, access ──▶ Continue              the next plugin
@@ -8,9 +9,9 @@
 //!                  ──▶ Body(bytes_max)       the whole body of the request       ┘
 //! ```
 //!
-//! While a request waits, its worker serves others, and its client is watched: if it goes away, the future is dropped. What was
-//! borrowed from the request is gone by then, so a continuation is given the request again, and brings along what it needs of
-//! the plugin (an `Arc`). It may wait once more. Waiting is possible in `rewrite` and `access`.
+//! While a request waits, its worker serves others, and its client is watched: if it disconnects, the future is
+//! dropped. Borrows of the request end before that, so a continuation gets the request again, and owns what it needs of
+//! the plugin (an `Arc`). It may wait again. Waiting is possible in `rewrite` and `access`.
 
 use crate::answer::Answer;
 use crate::request::Request;
@@ -20,57 +21,57 @@ use std::pin::Pin;
 
 /// A future of one worker.
 pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
-/// What a plugin does with its request when it has waited.
+/// Continuation of a request that has waited.
 pub type Resume = Box<dyn FnOnce(&mut Request<'_>) -> Flow>;
-/// What comes of work that was offloaded.
+/// The result of offloaded work.
 pub type Output = Box<dyn Any + Send>;
-/// The same with what came of it, or without where it was never begun.
+/// Continuation with the result, or with an error if the work was never started.
 pub type ResumeWith = Box<dyn FnOnce(Result<Output, QueueFull>, &mut Request<'_>) -> Flow>;
 
-/// How a request goes on after a plugin's phase.
+/// How a request continues after a plugin's phase.
 #[must_use]
 pub enum Flow {
-    /// The next plugin, then the next phase.
+    /// Continues with the next plugin, then the next phase.
     Continue,
-    /// The request is answered here. `header_filter`, `body_filter` and `log` of the chain still run.
+    /// Answers the request here. `header_filter`, `body_filter` and `log` of the chain still run.
     Answer(Answer),
-    /// The request waits for IO; made by [`Flow::wait`].
+    /// Waits for IO; made by [`Flow::wait`].
     Wait(LocalFuture<Resume>),
-    /// The request waits for work that would hold the worker up; made by [`Flow::offload`].
+    /// Waits for work that would block the worker; made by [`Flow::offload`].
     Offload(Offload),
-    /// The request waits for its body; made by [`Flow::body`].
+    /// Waits for the body of the request; made by [`Flow::body`].
     Body(WholeBody),
 }
 
-/// Work for a thread that serves no requests.
+/// Work for a thread that does not serve requests.
 pub type Work = Box<dyn FnOnce() -> Output + Send>;
 
-/// Work for a thread that serves no requests, and what is done with its result.
+/// Work for a thread that does not serve requests, and the continuation.
 pub struct Offload {
     /// The work.
     pub work: Work,
-    /// What is done then.
+    /// The continuation.
     pub then: ResumeWith,
 }
 
-/// As much work waits already as may.
+/// The queue of offloaded work is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueFull;
 
-/// A body that is waited for as a whole.
+/// A wait for a whole body.
 pub struct WholeBody {
-    /// A larger one is refused.
+    /// Larger bodies are refused.
     pub bytes_max: usize,
-    /// What it is answered with.
+    /// The answer for a larger body.
     pub too_large: Answer,
-    /// What is done when it is here. [`Request::whole_body`] has it then.
+    /// The continuation. The body is then in [`Request::whole_body`].
     pub then: Resume,
 }
 
 impl Flow {
-    /// Waits for a future of this worker, and goes on with what it gives.
+    /// Waits for a future of this worker, and continues with its result.
     ///
-    /// The future must have a bound in time of its own. It is dropped where the client goes away.
+    /// The future must have a time limit of its own. It is dropped if the client disconnects.
     pub fn wait<T: 'static>(
         future: impl Future<Output = T> + 'static,
         then: impl FnOnce(T, &mut Request<'_>) -> Flow + 'static,
@@ -81,8 +82,9 @@ impl Flow {
         }))
     }
 
-    /// Has work done that may take more than 100 µs, by a small pool of threads of low priority. Its queue is bounded: where
-    /// it is full, `then` is told (`full.into()` answers 503). Work whose request has gone meanwhile is not begun.
+    /// Offloads work that may take more than 100 µs to a small pool of threads of low priority. Its queue is bounded:
+    /// if it is full, `then` gets an error (`full.into()` answers 503). Work of a request that has gone meanwhile is
+    /// not started.
     pub fn offload<T: Send + 'static>(
         work: impl FnOnce() -> T + Send + 'static,
         then: impl FnOnce(Result<T, QueueFull>, &mut Request<'_>) -> Flow + 'static,
@@ -96,14 +98,14 @@ impl Flow {
         })
     }
 
-    /// Waits for the whole body of the request before anything else is done with it; [`Request::whole_body`] has it in `then`. Where
-    /// it is larger than `bytes_max` the request is answered with the page of 413. What was kept is what the node gets, also at a
-    /// retry.
+    /// Waits for the whole body of the request before anything else is done with it; it is in [`Request::whole_body`]
+    /// in `then`. If it is larger than `bytes_max`, the request is answered with the page of 413. The node gets the
+    /// same bytes, also at a retry.
     pub fn body(bytes_max: usize, then: impl FnOnce(&mut Request<'_>) -> Flow + 'static) -> Flow {
         Flow::body_or(bytes_max, Answer::page(413), then)
     }
 
-    /// The same with another answer where the body is larger.
+    /// Like [`Flow::body`], with another answer for a larger body.
     pub fn body_or(bytes_max: usize, too_large: Answer, then: impl FnOnce(&mut Request<'_>) -> Flow + 'static) -> Flow {
         Flow::Body(WholeBody { bytes_max, too_large, then: Box::new(then) })
     }

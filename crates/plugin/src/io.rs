@@ -1,63 +1,65 @@
-//! What plugins have of their worker's event loop. The crate does no IO: the proxy implements this, tests have their own.
+//! The plugins' interface to their worker's event loop. The crate does no IO: the proxy implements this, tests have
+//! their own.
 
 use crate::calls::{Call, CallError, Reply};
 use crate::flow::LocalFuture;
 use crate::link::{Link, LinkTo};
 use std::time::Duration;
 
-/// How much a message of a plugin's own matters.
+/// Severity of a plugin's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     /// Something does not work.
     Error,
-    /// Something may not work soon.
+    /// Something may stop working soon.
     Warn,
-    /// Worth to be known.
+    /// Information.
     Info,
-    /// For whoever looks for a fault.
+    /// Details for debugging.
     Debug,
 }
 
 /// IO on the worker's event loop, for futures of [`crate::Flow::wait`].
 pub trait Io {
-    /// Ready after this time, to within a millisecond or two.
+    /// Completes after this time, to within a millisecond or two.
     fn sleep(&self, time: Duration) -> LocalFuture<()>;
 
-    /// Asks another server. Connections are kept by worker and server, and a server that failed five times in a row is left
-    /// alone for a while. It takes three times [`Call::timeout`] at most.
+    /// Calls another server. Connections are kept by worker and server, and calls to a server that failed five times in
+    /// a row are paused. It takes three times [`Call::timeout`] at most.
     fn call(&self, call: Call) -> LocalFuture<Result<Reply, CallError>>;
 
-    /// Connects to a server that speaks no HTTP, or gives a connection that was kept. One that failed five times in a row is left
-    /// alone for a while.
+    /// Connects to a server that does not use HTTP, or returns a kept connection. Calls to a server that failed five
+    /// times in a row are paused.
     fn link(&self, _to: LinkTo) -> LocalFuture<Result<Box<dyn Link>, CallError>> {
         Box::pin(std::future::ready(Err(CallError::Connect)))
     }
 
-    /// As [`Io::call`] without waiting for anything: what comes back is dropped, and so is the call where too many are under way, which
-    /// is counted for `plugin`.
+    /// Like [`Io::call`] without waiting: the response is dropped, and so is the call if too many are in progress,
+    /// which is counted for `plugin`.
     fn send(&self, plugin: &'static str, call: Call);
 
-    /// Does work that outlives the request which began it: only what many requests share, with a bound in time and number of its
-    /// own.
+    /// Runs a task that outlives its request: only for work that many requests share, with its own limits of time and
+    /// number.
     fn spawn(&self, task: LocalFuture<()>);
 
-    /// Tells the log that something of `plugin` does not work. Not once for each request: callers see to that.
+    /// Logs a warning that something in `plugin` does not work. Callers make sure that it is not logged for each
+    /// request.
     fn warn(&self, plugin: &'static str, what: &str);
 
-    /// Whether messages of a level are written anywhere.
+    /// Whether messages of a level are logged.
     fn is_logged(&self, level: LogLevel) -> bool;
 
-    /// Writes a message that the configuration of `plugin` asks for, once for each request if that says so.
+    /// Logs a message that the configuration of `plugin` requests, possibly for each request.
     fn log(&self, plugin: &'static str, level: LogLevel, text: &str);
 
-    /// What the configuration of `plugin` has run for a request has failed: it is counted, and the log says why.
+    /// Records that a function in the configuration of `plugin` has failed: it is counted, and the reason logged.
     fn fail(&self, plugin: &'static str, why: &str);
 
     /// Counts a call of [`Io::send`] that its plugin could not make, such as one with too large a body.
     fn drop_send(&self, plugin: &'static str);
 }
 
-/// There is no event loop: time passes at once, and nobody answers.
+/// No event loop: time passes at once, and servers do not answer.
 pub(crate) struct NoIo;
 
 impl Io for NoIo {

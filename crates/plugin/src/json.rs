@@ -1,71 +1,71 @@
-//! What bodies say, as values of JSON, made within a budget: a short text can become much memory.
+//! Parses bodies into JSON values within a memory budget: a short text can become much memory.
 //!
 //! ```text
 //!  [1,1,1,…]      2 bytes a value, which takes 72        [{"":1},{"":1},…]   7 bytes an object, which takes 450
 //! ```
 //!
-//! The budget counts what the values take, about, while they are made. Whatever reads a body has one.
+//! The budget counts the approximate memory of the values while they are built. Every parser of a body uses one.
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use std::fmt;
 
-/// What the values of one body may take in any case.
+/// Smallest budget of one body.
 const BYTES_MIN: usize = 64 * 1024 * 1024;
-/// What they may take of a longer body, for each byte that its plugin lets it have.
+/// Budget of a longer body, for each byte of the plugin's limit.
 const BYTES_PER_BYTE: usize = 16;
 
-/// Memory for values.
+/// A memory budget for values.
 #[derive(Debug)]
 pub struct Budget {
     left: usize,
 }
 
-/// The values take more than the budget has.
+/// The budget is exhausted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exhausted;
 
 impl fmt::Display for Exhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("what the body says takes more memory than it may")
+        f.write_str("the content of the body needs more memory than allowed")
     }
 }
 
 impl Budget {
-    /// For a body that may have so many bytes.
+    /// The budget for a body of at most so many bytes.
     pub fn of_body(bytes_max: usize) -> Budget {
         Budget { left: bytes_max.saturating_mul(BYTES_PER_BYTE).max(BYTES_MIN) }
     }
 
-    /// So many bytes of memory.
+    /// A budget of so many bytes of memory.
     pub fn of_memory(bytes: usize) -> Budget {
         Budget { left: bytes }
     }
 
-    /// Takes so much of it.
+    /// Takes so many bytes.
     ///
     /// # Errors
     ///
-    /// If there is not so much left.
+    /// If there is not enough left.
     pub fn take(&mut self, bytes: usize) -> Result<(), Exhausted> {
         self.left = self.left.checked_sub(bytes).ok_or(Exhausted)?;
         Ok(())
     }
 
-    /// Takes what a value takes besides its text and its items. A list has room for more than it has.
+    /// Takes the memory of a value without its text and its items. A list has spare capacity.
     ///
     /// # Errors
     ///
-    /// If there is not so much left.
+    /// If there is not enough left.
     pub fn take_value(&mut self) -> Result<(), Exhausted> {
         self.take(2 * size_of::<Value>())
     }
 
-    /// Takes what a copy of a value takes.
+    /// Takes the memory of a copy of a value.
     ///
     /// # Errors
     ///
-    /// If there is not so much left.
+    /// If there is not enough left.
     pub fn take_copy(&mut self, value: &Value) -> Result<(), Exhausted> {
         self.take_value()?;
         match value {
@@ -83,33 +83,34 @@ impl Budget {
         }
     }
 
-    /// Takes what an object with entries takes besides them: with the first one it has room for three, and for their places.
+    /// Takes the memory of an object with entries, without these: the first entry allocates room for three, and for
+    /// their index.
     ///
     /// # Errors
     ///
-    /// If there is not so much left.
+    /// If there is not enough left.
     pub fn take_table(&mut self) -> Result<(), Exhausted> {
         const TABLE_BYTES: usize = 256;
         self.take(TABLE_BYTES)
     }
 
-    /// Takes what an entry of an object takes, its name included, besides its value.
+    /// Takes the memory of an object's entry with its name, without its value.
     ///
     /// # Errors
     ///
-    /// If there is not so much left.
+    /// If there is not enough left.
     pub fn take_entry(&mut self, name: &str) -> Result<(), Exhausted> {
-        /// Hash, place and the name's own memory.
+        /// Hash, index and the name's own memory.
         const ENTRY_BYTES: usize = 2 * (size_of::<String>() + 2 * size_of::<usize>()) + 32;
         self.take(ENTRY_BYTES + name.len())
     }
 }
 
-/// Reads a text of JSON.
+/// Parses JSON.
 ///
 /// # Errors
 ///
-/// If it is none, or takes more than the budget has: [`is_exhausted`] tells.
+/// If it is invalid, or exceeds the budget: [`is_exhausted`] distinguishes these.
 pub fn read(text: &[u8], budget: &mut Budget) -> Result<Value, serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let value = Reader(budget).deserialize(&mut deserializer)?;
@@ -117,7 +118,7 @@ pub fn read(text: &[u8], budget: &mut Budget) -> Result<Value, serde_json::Error
     Ok(value)
 }
 
-/// Whether a text was not read since the budget had not enough, whatever the text is.
+/// Whether parsing failed because of the budget, whatever the text is.
 pub fn is_exhausted(error: &serde_json::Error) -> bool {
     error.is_data()
 }
@@ -244,7 +245,7 @@ mod tests {
         assert_eq!(read(b"[1,2]", &mut Budget::of_memory(1024)).unwrap(), json!([1, 2]));
     }
 
-    /// The budget counts no less than what a value takes: lists and objects of one level, and of several.
+    /// The budget counts no less than the memory of a value: lists and objects of one level, and of several.
     #[test]
     fn what_is_counted_is_what_is_taken() {
         fn taken(value: &Value) -> usize {
@@ -253,7 +254,7 @@ mod tests {
                     (items.capacity() - items.len()) * size_of::<Value>()
                         + items.iter().map(|item| size_of::<Value>() + taken(item)).sum::<usize>()
                 }
-                // With a hash for each entry, and room for as many as the table of places has: 3, 7, 14, 28, …
+                // With a hash for each entry, and the capacity of the index: 3, 7, 14, 28, …
                 Value::Object(entries) if entries.is_empty() => 0,
                 Value::Object(entries) => {
                     let places = (entries.len() * 8).div_ceil(7).next_power_of_two().max(4);
@@ -278,14 +279,14 @@ mod tests {
             let value = read(text.as_bytes(), &mut budget).unwrap();
             let (counted, taken) = (before - budget.left, taken(&value));
             assert!(counted >= taken && counted < 4 * taken, "{counted} for {taken}");
-            // A copy has no more room than it needs, and is counted alike.
+            // A copy has no spare capacity, and is counted alike.
             let mut copied = Budget::of_body(0);
             copied.take_copy(&value).unwrap();
             assert_eq!(before - copied.left, counted, "{text}");
         }
     }
 
-    /// What the process really takes, whose memory nothing else changes: each test is a process.
+    /// Measures the real memory of the process, which nothing else changes: each test is a process.
     #[test]
     fn small_objects_take_no_more_than_is_counted() {
         const COUNT: usize = 200_000;
@@ -304,7 +305,7 @@ mod tests {
             let (taken, counted) = (resident().saturating_sub(before) / COUNT, (usize::MAX - budget.left) / COUNT);
             assert!(counted >= taken, "{item}: {counted} bytes are counted, {taken} taken");
             println!("{item}: {counted} bytes are counted, {taken} taken");
-            // Memory that was freed is used again, and would not be seen.
+            // Memory that was freed is reused, and would not be seen.
             std::mem::forget(value);
         }
     }

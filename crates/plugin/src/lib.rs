@@ -1,4 +1,5 @@
-//! What a plugin is: its phases, what it sees of a request and a response, what it may change, and how it answers.
+//! The interface of plugins: their phases, their view of a request and a response, the changes that they can make, and
+//! their answers.
 //!
 //! ```text
 //!  configuration ── Descriptor::compile ──▶ Entry (one configured plugin, compiled once where it is defined)
@@ -6,8 +7,8 @@
 //!  a request ── rewrite → access → before_proxy ──▶ node ── header_filter → body_filter → log
 //! ```
 //!
-//! The phases and their order are APISIX's. The crate knows no plugin: each is a file in `stillgate-plugins` with a line in
-//! its table. It does no IO; time and randomness are arguments.
+//! The phases and their order are APISIX's. The crate contains no plugin: each is a file in `stillgate-plugins` with a
+//! line in its table. It does no IO; time and randomness are arguments.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -77,32 +78,32 @@ pub use worker::{Counts, Worker};
 use std::sync::Arc;
 use stillgate_route::Variable;
 
-/// One configured plugin, as workers run it. It is shared by all of them, so what it changes is elsewhere: in a request, in
-/// [`Worker`], or in a [`PerWorker`] that it has.
+/// One configured plugin, which workers run. It is shared by all of them, so its mutable state is elsewhere: in a
+/// request, in [`Worker`], or in a [`PerWorker`].
 ///
-/// A phase that the plugin does not name in [`Define::PHASES`] is never called.
+/// A phase that is not in [`Define::PHASES`] is never called.
 pub trait Plugin: Send + Sync + 'static {
     /// Before the consumer is known; authentication happens here.
     fn rewrite(&self, _request: &mut Request<'_>) -> Flow {
         Flow::Continue
     }
 
-    /// Whether the request may go on.
+    /// Decides whether the request may continue.
     fn access(&self, _request: &mut Request<'_>) -> Flow {
         Flow::Continue
     }
 
-    /// The node is about to be asked.
+    /// Just before the request is forwarded.
     fn before_proxy(&self, _request: &mut Request<'_>) -> Flow {
         Flow::Continue
     }
 
-    /// The head of the response is here, of a node or of our own. Filters of its body are set here
+    /// The head of the response is available, from a node or of the gateway's own. Filters of its body are set here
     /// ([`Response::body`]): framing is chosen after them.
     fn header_filter(&self, _response: &mut Response<'_>) {}
 
-    /// All plugins have seen the head of the response and set their filters: what codes content for the client does so here,
-    /// behind them, whatever its priority. Called where [`Plugin::codes_content`] says so.
+    /// All plugins have seen the head of the response and set their filters: plugins that code content for the client
+    /// set theirs here, behind them, whatever their priority. Called if [`Plugin::codes_content`] returns true.
     fn code_content(&self, _response: &mut Response<'_>) {}
 
     /// Whether it codes content for the client, as gzip does.
@@ -110,30 +111,30 @@ pub trait Plugin: Send + Sync + 'static {
         false
     }
 
-    /// Whether it may read or change the bodies of nodes' responses. Then a node is asked for whole bodies only, in no coding that
-    /// a filter cannot undo.
+    /// Whether it may read or change the bodies of nodes' responses. Then nodes get requests for whole bodies only, in
+    /// codings that a filter can decode.
     fn filters_responses(&self) -> bool {
         false
     }
 
-    /// The response is out.
+    /// The response has been sent.
     fn log(&self, _response: &mut Response<'_>) {}
 
-    /// Of the phases that the plugin names, those that this configuration needs.
+    /// The subset of the plugin's phases that this configuration needs.
     fn phases(&self) -> Phases {
         Phases::of(&Phase::ALL)
     }
 
-    /// Calls `visit` with the variables that it asks for. Those in the body are waited for before it is called first, in `rewrite` or
-    /// `access`, and known from then on. A plugin that does not name them here does not get them.
+    /// Calls `visit` with the variables that it uses. Those in the body are read before its first call, in `rewrite` or
+    /// `access`, and known from then on. Variables that it does not name here are not available to it.
     fn each_variable(&self, _visit: &mut dyn FnMut(&Variable)) {}
 
-    /// How large a body may be for that; a larger one is answered with 413.
+    /// Largest body for that; a larger one is answered with 413.
     fn arguments_bytes_max(&self) -> usize {
         body::FILTER_BYTES_MAX
     }
 
-    /// Whether what it does depends on who asks, so that it makes little sense where nothing finds that out.
+    /// Whether its effect depends on the consumer, so that it makes little sense without authentication.
     fn reads_consumer(&self) -> bool {
         false
     }
@@ -143,42 +144,44 @@ pub trait Plugin: Send + Sync + 'static {
         false
     }
 
-    /// What is missing of the plugin's configuration, where neither it nor the metadata has it.
+    /// The part of the plugin's configuration that is missing from both the configuration and the metadata.
     fn lacks(&self, _metadata: &MetadataTable) -> Option<&'static str> {
         None
     }
 
-    /// Whether metrics call routes and services by their names in place of their ids.
+    /// Whether metrics label routes and services by their names instead of their ids.
     fn prefers_names(&self) -> bool {
         false
     }
 
-    /// The plugins whose credentials it asks for, where it authenticates by others. Empty: by itself, or not at all.
+    /// The plugins whose credentials it uses, if it authenticates through others. Empty: it authenticates by itself, or
+    /// not at all.
     fn asks_for(&self) -> &[&'static str] {
         &[]
     }
 
-    /// A name under which this configuration shares its state with others, and what must be the same in all of them.
+    /// A name under which this configuration shares its state with others, and the part that must be equal in all of
+    /// them.
     fn shared(&self) -> Option<(&str, Identity)> {
         None
     }
 
-    /// The consumer that it names, which stands for clients that say nothing of themselves.
+    /// The consumer that it names for clients without credentials.
     fn named_consumer(&self) -> Option<&str> {
         None
     }
 
-    /// The upstreams that are written in its configuration, as [`Upstreams::written`] has given them.
+    /// The upstreams that are written in its configuration, as returned by [`Upstreams::written`].
     fn own_upstreams(&self) -> &[OwnUpstream] {
         &[]
     }
 
-    /// How devices are served whose connections its requests become; `None`: they become none.
+    /// The settings for devices whose connections its requests become; `None`: they do not.
     fn devices(&self) -> Option<&Arc<DeviceSettings>> {
         None
     }
 
-    /// Whether it counts in [`Worker::limits`], which takes memory and is made only for those that do.
+    /// Whether it counts in [`Worker::limits`], whose memory is allocated only if some plugin does.
     fn needs_limits(&self) -> bool {
         false
     }

@@ -1,51 +1,53 @@
-//! Connections of plugins to servers that speak no HTTP: bytes go there, and bytes come back until a reader says that they are whole.
+//! Connections of plugins to servers that do not use HTTP: bytes are sent, and bytes received until a reader finds the
+//! reply complete.
 //!
-//! What the bytes mean is the plugin's business; connecting, TLS, times and idle connections are those of [`crate::Io`].
+//! The plugin interprets the bytes; connecting, TLS, timeouts and idle connections are handled by [`crate::Io`].
 
 use crate::calls::{CallError, Keep, Origin};
 use crate::flow::LocalFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where a connection leads.
+/// Destination of a connection.
 #[derive(Debug, Clone)]
 pub struct LinkTo {
     /// The server.
     pub origin: Arc<Origin>,
-    /// Idle connections are found again by server and pool: those of one pool stand for each other.
+    /// Name of the pool: idle connections are reused by server and pool.
     pub pool: Box<str>,
-    /// How long connecting may take, TLS included.
+    /// Timeout of connecting, TLS included.
     pub timeout: Duration,
 }
 
-/// How many bytes the reply has; `None`: it is not whole yet. It is given all that has come so far.
+/// Length of the reply; `None`: it is not complete yet. Gets all bytes received so far.
 pub type Whole = Box<dyn FnMut(&[u8]) -> Result<Option<usize>, CallError>>;
 
 /// A message, and how its reply is read.
 pub struct Exchange {
-    /// What is sent.
+    /// The message to send.
     pub message: Vec<u8>,
-    /// How long sending may take.
+    /// Timeout of sending.
     pub send_timeout: Duration,
-    /// How long the whole reply may take.
+    /// Timeout of the whole reply.
     pub read_timeout: Duration,
-    /// The longest reply.
+    /// Largest reply.
     pub reply_bytes_max: usize,
-    /// Knows where it ends.
+    /// Finds the end of the reply.
     pub whole: Whole,
 }
 
 /// The reply, and the connection for the next message.
 pub type Exchanged = Result<(Vec<u8>, Box<dyn Link>), CallError>;
 
-/// A connection. Dropped, it is closed.
+/// A connection, which is closed when it is dropped.
 pub trait Link {
-    /// How often it was kept and taken again.
+    /// How often it has been reused.
     fn reused(&self) -> u32;
 
-    /// Sends a message and waits for its reply. After an error the connection is closed: what would come next belongs to nobody.
+    /// Sends a message and waits for its reply. After an error the connection is closed: later bytes could not be
+    /// assigned to a request.
     fn exchange(self: Box<Self>, exchange: Exchange) -> LocalFuture<Exchanged>;
 
-    /// Keeps the connection for whoever connects to the same server and pool.
+    /// Keeps the connection for the next caller that connects to the same server and pool.
     fn keep(self: Box<Self>, keep: Keep);
 }

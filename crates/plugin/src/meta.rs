@@ -7,25 +7,25 @@ use stillgate_schema::{
     At, BodyVars, Definitions, Fault, Flag, Json, Kind, Located, Node, Path, Sink, TEXT, expected, int, json_of, object,
 };
 
-/// What `_meta` means.
+/// The parsed `_meta`.
 #[derive(Debug, Default)]
 pub struct Meta {
-    /// The plugin is left out, and so is what it takes the place of.
+    /// The plugin is left out, and so is the configuration that it overrides.
     pub disable: bool,
-    /// The same, and the operator says so: nothing of it was read.
+    /// The plugin is left out because the operator ignores it: its configuration was not read.
     pub is_ignored: bool,
-    /// The body in place of the plugin's own, where it answers with a status of 400 or more.
+    /// Replaces the plugin's body when it answers with a status of 400 or more.
     pub error_response: Option<Arc<[u8]>>,
-    /// The place in a chain, in place of the plugin's own.
+    /// The priority in a chain, instead of the plugin's own.
     pub priority: Option<i32>,
-    /// The plugin runs where this holds, and where it cannot be evaluated.
+    /// The plugin runs if this holds, or cannot be evaluated.
     pub filter: Option<Filter>,
     /// A text in Lua whose function runs before each phase.
     pub pre_function: Option<At<String>>,
 }
 
 object! {
-    /// What every plugin can have under `_meta`.
+    /// The keys of `_meta`, for every plugin.
     pub struct MetaKeys {
         /// The plugin does not run, nor does one of the same name whose place it takes.
         disable: bool = Flag => default(false);
@@ -50,7 +50,7 @@ impl Kind for ErrorResponse {
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<[u8]>> {
         match json_of(node, path, sink) {
             Some(Json::String(text)) => Some(text.into_bytes().into()),
-            // As APISIX ends the JSON of its answers.
+            // APISIX ends its JSON answers like this.
             Some(object @ Json::Object(_)) => Some(format!("{object}\n").into_bytes().into()),
             _ => {
                 expected("a text or an object", node, path, sink);
@@ -65,7 +65,7 @@ impl Kind for ErrorResponse {
 }
 
 impl MetaKeys {
-    /// What the keys mean.
+    /// Parses the values of the keys.
     pub fn into_meta(self, path: &Path<'_>, sink: &mut Sink) -> Option<Meta> {
         let filter = match self.filter {
             None => None,

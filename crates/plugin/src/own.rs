@@ -1,6 +1,7 @@
-//! Plugins that operators write: each is a file, read with the configuration that uses it.
+//! Custom plugins of operators: each is a file, which is read with the configuration that uses it.
 //!
-//! The crate reads no file and knows no Lua: texts are given to it, and [`crate::Scripts::plugins`] makes plugins of them.
+//! The crate reads no files and does not depend on Lua: it gets texts, and [`crate::Scripts::plugins`] makes plugins of
+//! them.
 
 use crate::definition::{Compile, Identity};
 use crate::phase::Phases;
@@ -13,46 +14,47 @@ use stillgate_schema::{Json, Node};
 /// A file with the text of a plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnFile {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// What stands before a line's number in messages: the end of the path that no other file has.
+    /// The name that precedes line numbers in messages: the shortest end of the path that is unique.
     pub name: String,
-    /// What is in it.
+    /// Its content.
     pub text: String,
-    /// The folder that its modules are looked for in: the one that the configuration names, or that the file is in.
+    /// The folder of its modules: the configured one, or that of the file.
     pub folder: PathBuf,
 }
 
 impl OwnFile {
-    /// Whether it is in a folder below the one that is named. There are modules for plugins, and no plugins.
+    /// Whether it is in a subfolder of the configured one. Such files are modules for plugins, and not plugins.
     pub fn is_below(&self) -> bool {
         self.path.parent() != Some(&*self.folder)
     }
 }
 
-/// Checks the metadata of a plugin, and gives it back with its defaults.
+/// Validates the metadata of a plugin, and returns it with its defaults.
 pub type CheckMetadata = dyn Fn(Json) -> Result<Json, String> + Send + Sync;
 
-/// Makes a plugin of what is configured. Problems go to the sink.
+/// Compiles a plugin from its configuration. Problems are reported to the sink.
 pub type CompileOwn = dyn Fn(&Node, &mut Compile<'_>) -> Option<Box<dyn Plugin>> + Send + Sync;
 
-/// A plugin of a file.
+/// A plugin from a file.
 pub struct OwnPlugin {
-    /// Where the file is.
+    /// The file's path.
     pub path: PathBuf,
     /// Its name; see [`name_for_ever`].
     pub name: &'static str,
-    /// Its place in a chain: higher first.
+    /// Its priority in a chain: higher runs first.
     pub priority: i32,
-    /// The phases that are called.
+    /// The phases in which it is called.
     pub phases: Phases,
     /// JSON Schema of its configuration.
     pub schema: Json,
-    /// Of the file's text, of the modules that it requires, and of what `plugin_attr` says: another text is another plugin.
+    /// Digest of the file's text, of the modules that it requires, and of its `plugin_attr`: another text is another
+    /// plugin.
     pub version: Identity,
-    /// What of the file has no effect.
+    /// Parts of the file that have no effect.
     pub warnings: Vec<String>,
-    /// Compiles one configuration, which is without `_meta`, its secrets put in.
+    /// Compiles one configuration, which is without `_meta`, its secrets resolved.
     pub compile: Box<CompileOwn>,
     /// `None`: the plugin has no metadata.
     pub check_metadata: Option<Box<CheckMetadata>>,
@@ -69,15 +71,15 @@ struct Shelf {
 }
 
 impl OwnPlugins {
-    /// There are none.
+    /// No plugins.
     pub const NONE: OwnPlugins = OwnPlugins(None);
 
-    /// Makes the plugins of files. `attributes`: what `plugin_attr` says, by plugin. `is_taken`: whether a name is that of a
-    /// plugin that is built in.
+    /// Makes the plugins of files. `attributes`: the content of `plugin_attr`, by plugin. `is_taken`: whether a name is
+    /// that of a built-in plugin.
     ///
     /// # Errors
     ///
-    /// What is wrong with them, each with its file.
+    /// The problems, each with its file.
     pub fn new(
         files: &[OwnFile],
         attributes: &Arc<Json>,
@@ -103,42 +105,42 @@ impl OwnPlugins {
         if errors.is_empty() { Ok(OwnPlugins(Some(Arc::new(shelf)))) } else { Err(errors) }
     }
 
-    /// All of them.
+    /// All plugins.
     pub fn iter(&self) -> impl Iterator<Item = &OwnPlugin> {
         self.0.iter().flat_map(|shelf| &shelf.plugins)
     }
 
-    /// One of them.
+    /// The plugin with this name.
     pub fn find(&self, name: &str) -> Option<&OwnPlugin> {
         self.iter().find(|plugin| plugin.name == name)
     }
 
-    /// Which files they are of; `None`: there are none.
+    /// Digest of their files; `None`: there are none.
     pub fn files(&self) -> Option<Identity> {
         self.0.as_ref().map(|shelf| shelf.files)
     }
 
-    /// A digest of a configuration's text, and of these files, where there are some.
+    /// A digest of a configuration's text combined with these files, if there are any.
     pub fn beside(&self, digest: &str) -> String {
         self.0.as_ref().map_or_else(|| digest.to_owned(), |shelf| beside(shelf.files, digest))
     }
 }
 
-/// A digest of a configuration's text, and of files beside it.
+/// A digest of a configuration's text combined with that of files.
 pub fn beside(files: Identity, digest: &str) -> String {
     let half = |part: &str| Identity::of(&[part.as_bytes(), digest.as_bytes(), &files.0.to_le_bytes()]).0;
     format!("{:032x}{:032x}", half("first"), half("second"))
 }
 
-/// Of the names and texts of files.
+/// Digest of the names and texts of files.
 pub fn identity(files: &[OwnFile]) -> Identity {
     let parts: Vec<&[u8]> =
         files.iter().flat_map(|file| [file.path.as_os_str().as_encoded_bytes(), file.text.as_bytes()]).collect();
     Identity::of(&parts)
 }
 
-/// The same text for as long as the process lives. Names of plugins are labels of metrics and keys of chains, which know built-in
-/// plugins only by such; what stays in memory is a few bytes for each name that an operator ever gave.
+/// Interns a name for the life of the process. Names of plugins are labels of metrics and keys of chains, which need
+/// `'static` names for built-in plugins; this leaks a few bytes for each name that an operator ever gave.
 pub fn name_for_ever(name: &str) -> &'static str {
     static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -151,7 +153,7 @@ pub fn name_for_ever(name: &str) -> &'static str {
     }
 }
 
-/// The same files, and the same `plugin_attr`.
+/// Compares the files, including `plugin_attr`.
 impl PartialEq for OwnPlugins {
     fn eq(&self, other: &OwnPlugins) -> bool {
         let attributes = |of: &OwnPlugins| of.0.as_ref().map(|shelf| shelf.attributes.clone());

@@ -1,28 +1,28 @@
-//! Memory that each worker has of one configured plugin: copies of regular expressions, buffers, caches.
+//! Memory that each worker has for one configured plugin: copies of regular expressions, buffers, caches.
 //!
-//! It stands in the plugin. So it stays with a configuration that a reload leaves as it was, goes with the last Plan that has
-//! the plugin, off the workers, and is found without a search.
+//! It is part of the plugin. So it survives a reload that leaves the configuration unchanged, is dropped with the last
+//! Plan that has the plugin, off the workers, and is found without a search.
 
 use std::cell::Cell;
 use std::fmt;
 use std::sync::OnceLock;
 use thread_local::ThreadLocal;
 
-/// A value for each worker that has asked for one.
+/// A value for each worker that has used it.
 pub struct PerWorker<T: Send>(OnceLock<Box<ThreadLocal<Own<T>>>>);
 
-/// What one worker has; empty while it is used. Two workers have no cache line in common.
+/// One worker's value; empty while it is used. Two workers do not share a cache line.
 #[repr(align(64))]
 struct Own<T>(Cell<Option<T>>);
 
 impl<T: Send> PerWorker<T> {
-    /// Without memory, until a worker asks for it.
+    /// Creates it without memory, which is allocated on first use.
     pub const fn new() -> PerWorker<T> {
         PerWorker(OnceLock::new())
     }
 
-    /// Calls `then` with this worker's value, made with `make` when it is first asked for. A value that `then` has left in a
-    /// panic is made anew.
+    /// Calls `then` with this worker's value, which `make` creates on first use. After a panic in `then` the value is
+    /// created again.
     #[inline]
     pub fn with<R>(&self, make: impl FnOnce() -> T, then: impl FnOnce(&mut T) -> R) -> R {
         let own = &self.0.get_or_init(Box::default).get_or(|| Own(Cell::new(None))).0;

@@ -1,14 +1,14 @@
 //! The phases of a request, in their order, and sets of them.
 
-/// When a plugin is called. The body has no call of its own: filters are set in `header_filter` (for a request's body in any
-/// phase before the node is asked).
+/// When a plugin is called. The body has no call of its own: filters are set in `header_filter` (for a request's body
+/// in any phase before the request is forwarded).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// Before the consumer is known.
     Rewrite,
-    /// Whether the request may go on.
+    /// Decides whether the request may continue.
     Access,
-    /// Just before the node is asked.
+    /// Just before the request is forwarded.
     BeforeProxy,
     /// The head of the response.
     HeaderFilter,
@@ -19,11 +19,11 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All of them, in order.
+    /// All phases, in order.
     pub const ALL: [Phase; 6] =
         [Phase::Rewrite, Phase::Access, Phase::BeforeProxy, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log];
 
-    /// APISIX's name, as metrics and `explain` show it.
+    /// APISIX's name, used in metrics and by `explain`.
     pub const fn name(self) -> &'static str {
         match self {
             Phase::Rewrite => "rewrite",
@@ -41,7 +41,7 @@ impl Phase {
 pub struct Phases(u8);
 
 impl Phases {
-    /// No phase.
+    /// The empty set.
     pub const NONE: Phases = Phases(0);
 
     /// These phases.
@@ -60,13 +60,13 @@ impl Phases {
         self.0 & (1 << phase as u8) != 0
     }
 
-    /// The phases of either.
+    /// The union of both sets.
     #[inline]
     pub const fn or(self, other: Phases) -> Phases {
         Phases(self.0 | other.0)
     }
 
-    /// The phases of both.
+    /// The intersection of both sets.
     #[inline]
     pub const fn and(self, other: Phases) -> Phases {
         Phases(self.0 & other.0)

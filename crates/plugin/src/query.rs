@@ -1,20 +1,20 @@
-//! Arguments of a query as APISIX reads them: names and values are percent-decoded, `+` is a blank, and what is no valid
-//! escape stays as it is.
+//! Query arguments as APISIX reads them: names and values are percent-decoded, `+` is a blank, and invalid escapes are
+//! kept.
 
 use stillgate_route::path::target_path;
 
-/// What a query has under a name.
+/// The arguments with a name in a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Argument<'a> {
     /// No argument of that name.
     Absent,
-    /// Exactly one, with this value as it is written; [`decoded`] gives its meaning.
+    /// Exactly one, with this undecoded value; [`decoded`] decodes it.
     One(&'a [u8]),
-    /// One without `=`, or several: no text that a credential could equal.
+    /// One without `=`, or several: not a text that a credential could equal.
     Other,
 }
 
-/// The argument of a name, which is given decoded.
+/// The argument with a name, which is given decoded.
 pub fn argument<'a>(query: &'a [u8], name: &[u8]) -> Argument<'a> {
     let mut found = Argument::Absent;
     for pair in pairs(query).filter(|pair| has_name(pair, name)) {
@@ -31,7 +31,7 @@ pub(crate) fn first<'a>(query: &'a [u8], name: &[u8]) -> Option<Option<&'a [u8]>
     pairs(query).find(|pair| has_name(pair, name)).map(value_of)
 }
 
-/// Writes path and query without the arguments of a name. The others stay as they are written.
+/// Writes path and query without the arguments of a name. The others are unchanged.
 pub fn write_without(target: &[u8], name: &[u8], out: &mut Vec<u8>) {
     let (path, query) = target_path(target);
     out.extend_from_slice(path);
@@ -43,7 +43,7 @@ pub fn write_without(target: &[u8], name: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The meaning of a name or value.
+/// Decodes a name or value.
 pub fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
     let mut rest = text;
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! A request as plugins see and change it.
+//! A plugin's view of a request, which it can change.
 
 use crate::body::{BodyChanges, Direction};
 use crate::consumers::{Attached, Consumers};
@@ -17,35 +17,35 @@ const CREDENTIAL: FieldName<'static> = FieldName::constant("X-Credential-Identif
 const CUSTOM_ID_LABEL: &str = "custom_id";
 const CUSTOM_ID: FieldName<'static> = FieldName::constant("X-Consumer-Custom-ID");
 
-/// A request on its way to the node. What was changed is what later plugins read.
+/// A request before it is forwarded. Later plugins see the changes of earlier ones.
 pub struct Request<'a> {
     /// The request as it came.
     pub facts: Facts<'a>,
-    /// What the node gets in place of it.
+    /// Its edits, for the node.
     pub edits: &'a mut RequestEdits,
-    /// Changes of the body on its way to the node.
+    /// Changes of the body sent to the node.
     pub body: &'a mut BodyChanges,
-    /// The body as it came, where all of it is here; `None`: [`crate::Flow::body`] waits for it.
+    /// The received body, if it is complete; `None`: [`crate::Flow::body`] waits for it.
     pub received: Option<&'a [u8]>,
-    /// What is settled of the request besides its head and its body.
+    /// Other state of the request that plugins set.
     pub settled: &'a mut Settled,
-    /// Fields that the response will have, whether a node answers or we do. A field that is set here takes the place of the
-    /// node's own of that name.
+    /// Header fields of the response, whether it comes from a node or is a local reply. A field that is set here
+    /// replaces the node's.
     pub response: &'a mut Edits,
-    /// Who asks, as far as a plugin has found out.
+    /// The authenticated consumer.
     pub consumer: &'a mut Option<Attached>,
     /// All consumers.
     pub consumers: &'a Consumers,
-    /// Its id in all logs, made where something first asks for it.
+    /// Its id in all logs, generated on first use.
     pub id: &'a RequestId,
-    /// What the worker keeps for plugins.
+    /// The worker's state for plugins.
     pub worker: &'a Worker,
-    /// Of `plugin_metadata`, for [`Request::metadata`].
+    /// The content of `plugin_metadata`, for [`Request::metadata`].
     pub metadata: &'a crate::definition::MetadataTable,
 }
 
 impl<'a> Request<'a> {
-    /// The value of a header field, with what plugins have changed; several are joined by `, ` in `buffer`.
+    /// The value of a header field, with plugins' changes; several are joined by `, ` in `buffer`.
     pub fn header<'b>(&'b self, name: FieldName<'_>, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
         let fields = &self.facts.request.fields;
         join(self.edits.fields.values(fields, self.facts.head, name), buffer)
@@ -61,7 +61,7 @@ impl<'a> Request<'a> {
         self.edits.fields.set(&self.facts.request.fields, self.facts.head, name, value);
     }
 
-    /// The same with a line that is written already.
+    /// Replaces a header field by a prepared line.
     pub fn set_line(&mut self, line: &OwnedLine) {
         self.edits.fields.set_line(&self.facts.request.fields, self.facts.head, line);
     }
@@ -71,17 +71,17 @@ impl<'a> Request<'a> {
         self.edits.fields.add(name, value);
     }
 
-    /// Takes all lines of a name out of the request's header.
+    /// Removes all lines of a name from the request's header.
     pub fn remove_header(&mut self, name: FieldName<'_>) {
         self.edits.fields.remove(&self.facts.request.fields, self.facts.head, name);
     }
 
-    /// Path and query that the node will get.
+    /// Path and query for the node.
     pub fn target(&self) -> &[u8] {
         self.edits.target().unwrap_or_else(|| self.facts.path_and_query())
     }
 
-    /// The whole body that the node will get; `None`: it is not here yet, or a filter will change it.
+    /// The whole body for the node; `None`: it has not arrived yet, or a filter will change it.
     pub fn whole_body(&self) -> Option<&[u8]> {
         match self.body.is_empty() {
             true => self.received,
@@ -89,17 +89,17 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The same, given away for another to be put in its place. Where it is held for this request alone it is not copied: as long as
-    /// it takes memory, that is counted once.
+    /// Takes the whole body, for a replacement. A body that is held for this request alone is not copied: its memory is
+    /// counted once for as long as it exists.
     pub fn take_whole_body(&mut self) -> Vec<u8> {
         self.body.take_replaced().unwrap_or_else(|| {
-            // What a filter is to change is here as it came.
+            // A body that a filter will change is returned as it came.
             self.whole_body().or(self.received).unwrap_or_default().to_vec()
         })
     }
 
-    /// Has work done with the whole body by a thread that serves no requests. The body is not copied either, so where there is no
-    /// room for work it is gone, and `then` has to answer.
+    /// Offloads work with the whole body to a thread that does not serve requests. The body is not copied, so if the
+    /// queue is full it is lost, and `then` must answer.
     pub fn offload_with_body<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&[u8]) -> T + Send + 'static,
@@ -116,7 +116,8 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Says who asks: for all plugins behind this one, for the node (`X-Real-IP`, `X-Forwarded-For`), for logs and metrics.
+    /// Sets the client's address: for all later plugins, for the node (`X-Real-IP`, `X-Forwarded-For`), for logs and
+    /// metrics.
     pub fn set_client(&mut self, ip: IpAddr, port: Option<u16>) {
         let ip = ip.to_canonical();
         self.facts.client = ip;
@@ -124,19 +125,19 @@ impl<'a> Request<'a> {
         self.settled.client = Some((ip, port));
     }
 
-    /// Keeps `guard` until the request has ended, whatever becomes of it; then it is dropped.
+    /// Holds `guard` until the request has ended in any way; then it is dropped.
     pub fn hold(&mut self, guard: impl Any) {
         self.settled.held.push(Box::new(guard));
     }
 
-    /// Says who asks, to the node too: its name, the id of its credential and its label `custom_id`. What the client
-    /// has sent under these names is taken out.
+    /// Sets the authenticated consumer, and the headers for the node: its name, the id of its credential and its label
+    /// `custom_id`. Headers of the client with these names are removed.
     pub fn attach(&mut self, found: Attached) {
         let consumer = self.consumers.of(found);
         self.introduce(found, consumer.label(CUSTOM_ID_LABEL));
     }
 
-    /// [`Request::attach`] for a consumer that stands for those who are not known. As in APISIX, its `custom_id` is not told.
+    /// Like [`Request::attach`], for the anonymous consumer. As in APISIX, its `custom_id` is not sent.
     pub fn attach_anonymous(&mut self, found: Attached) {
         self.introduce(found, None);
     }
@@ -156,7 +157,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What is known of a record from the beginning.
+    /// The values of a record that are known from the beginning.
     fn record<'b>(&self, name: &str, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
         let Facts { request, head, .. } = self.facts;
         let none = NodeTries::default();
@@ -188,12 +189,12 @@ impl<'a> Request<'a> {
         push_recorded(name, &record, seed, buffer).then_some(buffer)
     }
 
-    /// `plugin_metadata` of a plugin.
+    /// The `plugin_metadata` of a plugin.
     pub fn metadata<T: 'static>(&self, plugin: &str) -> Option<&'a T> {
         self.metadata.get(plugin)
     }
 
-    /// Which way the body goes whose changes are in [`Request::body`].
+    /// The direction of the body whose changes are in [`Request::body`].
     pub const BODY: Direction = Direction::Request;
 }
 

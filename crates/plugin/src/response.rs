@@ -1,4 +1,4 @@
-//! A response as plugins see and change it, whether a node gives it or we do.
+//! A plugin's view of a response, from a node or the gateway itself, which it can change.
 
 use crate::body::BodyChanges;
 use crate::consumers::{Attached, Consumers};
@@ -13,65 +13,65 @@ use stillgate_wire::{Edits, FieldName, FieldValue, Fields, OwnedLine, ResponseEd
 pub struct Response<'a> {
     /// The request as it came.
     pub facts: Facts<'a>,
-    /// What plugins have changed of the request's header.
+    /// Plugins' changes of the request's header.
     pub request_edits: &'a Edits,
-    /// The status, as it came of the node or of us.
+    /// The original status.
     pub came_with: u16,
-    /// Whether a node has answered; `false`: we did.
+    /// Whether a node has answered; `false`: it is a local reply.
     pub is_of_node: bool,
-    /// Whether a node was asked, whoever has answered then.
+    /// Whether the request was forwarded to a node, whoever answered in the end.
     pub was_asked: bool,
-    /// The node's header fields; of our own answers none: theirs are edits.
+    /// The node's header fields; empty for a local reply, whose fields are edits.
     pub fields: &'a Fields,
-    /// The bytes they stand in.
+    /// The bytes of these fields.
     pub head: &'a [u8],
-    /// Bytes of the body as it comes, where that is known before it comes.
+    /// Length of the incoming body, if it is known in advance.
     pub length: Option<u64>,
-    /// What the client gets in place of it.
+    /// Its edits, for the client.
     pub edits: &'a mut ResponseEdits,
     /// Changes of the body. In the phase `log` they have no effect.
     pub body: &'a mut BodyChanges,
-    /// Who asked.
+    /// The authenticated consumer.
     pub consumer: Option<Attached>,
     /// All consumers.
     pub consumers: &'a Consumers,
-    /// What plugins have settled besides in earlier phases.
+    /// Other state of the request that plugins set in earlier phases.
     pub settled: &'a mut Settled,
-    /// In the phase `log`, what is known by then.
+    /// In the phase `log`, the values that are known only then.
     pub ended: Option<&'a Ended<'a>>,
-    /// What becomes of the request, as far as it is known: answers for [`Variable::Recorded`].
+    /// The outcome of the request, as far as it is known: resolves [`Variable::Recorded`].
     pub recorded: &'a dyn Lookup,
-    /// What the worker keeps for plugins.
+    /// The worker's state for plugins.
     pub worker: &'a Worker,
-    /// Of `plugin_metadata`.
+    /// The content of `plugin_metadata`.
     pub metadata: &'a crate::definition::MetadataTable,
 }
 
-/// What is known of a request in the phase `log` only.
+/// Values of a request that are known only in the phase `log`.
 pub struct Ended<'a> {
     /// Times, sizes, nodes.
     pub record: Record<'a>,
-    /// The beginning of the request's body, as the node got it; `None`: no plugin asked for it.
+    /// The beginning of the request's body, as the node got it; `None`: no plugin requested it.
     pub request_body: Option<&'a [u8]>,
-    /// Whether that is all of it.
+    /// Whether that is the whole body.
     pub request_is_whole: bool,
-    /// The beginning of the response's body, as the client got it; `None`: no plugin asked for it.
+    /// The beginning of the response's body, as the client got it; `None`: no plugin requested it.
     pub response_body: Option<&'a [u8]>,
 }
 
 impl Response<'_> {
-    /// The status that the client gets.
+    /// The status for the client.
     pub fn status(&self) -> u16 {
         self.edits.status().unwrap_or(self.came_with)
     }
 
-    /// The value of a header field, with what plugins have changed; several are joined by `, ` in `buffer`.
+    /// The value of a header field, with plugins' changes; several are joined by `, ` in `buffer`.
     pub fn header<'b>(&'b self, name: FieldName<'_>, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
         join(self.edits.fields.values(self.fields, self.head, name), buffer)
     }
 
-    /// Calls `visit` with name and value of every line of the header that the client got. Of an answer of our own those that frame it
-    /// and those that we add to every response are missing.
+    /// Calls `visit` with name and value of every line of the header that the client got. For a local reply this
+    /// excludes lines that frame it and those added to every response.
     pub fn each_sent(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
         self.edits.fields.each(self.fields, self.head, visit);
         self.edits.fields.appended_lines().for_each(|(name, value)| visit(name, value));
@@ -95,7 +95,7 @@ impl Response<'_> {
         self.edits.fields.set(self.fields, self.head, name, value);
     }
 
-    /// The same with a line that is written already.
+    /// Replaces a header field by a prepared line.
     pub fn set_line(&mut self, line: &OwnedLine) {
         self.edits.fields.set_line(self.fields, self.head, line);
     }
@@ -105,7 +105,7 @@ impl Response<'_> {
         self.edits.fields.add(name, value);
     }
 
-    /// Takes all lines of a name out of the header.
+    /// Removes all lines of a name from the header.
     pub fn remove_header(&mut self, name: FieldName<'_>) {
         self.edits.fields.remove(self.fields, self.head, name);
     }
@@ -135,7 +135,7 @@ impl Lookup for Response<'_> {
         }
     }
 
-    /// Of the request, as variables are.
+    /// The request's header, for variables.
     fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
         self.request_edits.each(&self.facts.request.fields, self.facts.head, visit);
     }

@@ -1,4 +1,4 @@
-//! What texts in Lua become: the crate knows no Lua, so whoever makes a [`crate::Table`] brings this along.
+//! Compilers of texts in Lua: the crate does not depend on Lua, so the creator of a [`crate::Table`] provides them.
 
 use crate::Plugin;
 use crate::chain::Origin;
@@ -8,27 +8,27 @@ use std::fmt;
 use std::sync::Arc;
 use stillgate_route::FilterFunction;
 
-/// A plugin with a function in Lua before each of its phases: its text, the plugin and its name, what is configured, and where.
-/// Refused with a message where the text is none of a function.
+/// Wraps a plugin in a function in Lua that runs before each of its phases: the text, the plugin and its name, its
+/// configuration, and its origin. Fails with a message if the text does not return a function.
 pub type Precede = fn(&str, Box<dyn Plugin>, &'static str, Json, &Origin) -> Result<Box<dyn Plugin>, String>;
 
 /// Makes plugins of files: [`Scripts::plugins`].
 pub type MakePlugins = fn(&[OwnFile], &Arc<Json>) -> Vec<Result<OwnPlugin, String>>;
 
-/// What is made of texts in Lua.
+/// The compilers of texts in Lua.
 #[derive(Clone, Copy)]
 pub struct Scripts {
     /// `_meta.pre_function`
     pub precede: Precede,
-    /// `filter_func` of the route of this id. Refused with a message where the text is none of a function.
+    /// `filter_func` of the route with this id. Fails with a message if the text does not return a function.
     pub filter: fn(&str, &str) -> Result<FilterFunction, String>,
-    /// The plugins of files, with what `plugin_attr` says. A file that has none and that no other requires is refused with a
-    /// message that names it.
+    /// The plugins of files, with the content of `plugin_attr`. A file without a plugin that no other file requires is
+    /// an error that names it.
     pub plugins: MakePlugins,
 }
 
 impl Scripts {
-    /// There is no Lua: every text is refused.
+    /// Without Lua: every text is refused.
     pub const NONE: Scripts = Scripts {
         precede: |_, _, _, _, _| Err(NO_LUA.to_owned()),
         filter: |_, _| Err(NO_LUA.to_owned()),
@@ -36,7 +36,7 @@ impl Scripts {
     };
 }
 
-const NO_LUA: &str = "there is no Lua here";
+const NO_LUA: &str = "Lua is not available here";
 
 impl fmt::Debug for Scripts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,8 +1,8 @@
-//! Texts that nobody may see, and the references that stand for them in a configuration.
+//! Secret texts, and the references to them in a configuration.
 //!
-//! A reference is the whole of a text: `$env://NAME`, `$env://NAME/KEY` (a key of the JSON object in that variable), or
-//! `$secret://MANAGER/…`. It is resolved where the configuration is compiled, and what cannot be resolved refuses its resource:
-//! a plugin never sees the reference itself, which would be a key that everybody knows.
+//! A reference is a whole text: `$env://NAME`, `$env://NAME/KEY` (a key of the JSON object in that variable), or
+//! `$secret://MANAGER/…`. It is resolved when the configuration is compiled, and a reference that cannot be resolved
+//! refuses its resource: a plugin never sees the reference itself, which would be a well-known key.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,12 +13,12 @@ use std::time::Duration;
 use stillgate_schema::text::scalar::{Layout, Scalar, Style};
 use stillgate_schema::{Definitions, Entry, Fault, Json, Kind, Node, Path, Sink, Value};
 
-/// A text that is in no log, no explanation, no metric and no panic message.
+/// A text that never appears in logs, explanations, metrics or panic messages.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Secret(Box<str>);
 
 impl Secret {
-    /// Takes a text.
+    /// Wraps a text.
     pub fn new(text: impl Into<Box<str>>) -> Secret {
         Secret(text.into())
     }
@@ -35,7 +35,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The kind of a key whose value is a secret: a text that is not empty. No message shows it.
+/// The type of a key whose value is a secret: a text that is not empty. Messages never show it.
 pub struct SecretText;
 
 /// A secret.
@@ -63,8 +63,8 @@ impl Kind for SecretText {
     }
 }
 
-/// The kind of a key that has secrets in it, such as a map: no message shows a text from there. Where it is a text itself, by
-/// mistake or not, that is one of them.
+/// The type of a key that contains secrets, such as a map: messages show no text from it. If it is a text itself, by
+/// mistake or not, that is secret as well.
 pub struct Veiled<K>(pub K);
 
 impl<K: Kind> Kind for Veiled<K> {
@@ -96,17 +96,17 @@ fn hide_texts(node: &Node, sink: &mut Sink) {
     }
 }
 
-/// Knows what references stand for.
+/// Resolves references.
 pub trait Secrets: Send + Sync {
-    /// What a reference stands for, which begins with `$env://` or `$secret://`; or why that is not known, with what to do.
+    /// Resolves a reference, which begins with `$env://` or `$secret://`; an error says why that failed, with a hint.
     fn resolve(&self, reference: &str) -> Result<String, String>;
 
-    /// The same, where references may name these managers; `None`: it does not know how to ask one.
+    /// A resolver in which references may name these managers; `None`: managers are not supported.
     fn with_managers(&self, _managers: &Managers) -> Option<Arc<dyn Secrets>> {
         None
     }
 
-    /// These are all references in use: what is kept for others may be forgotten.
+    /// Announces all references in use: values cached for others may be dropped.
     fn in_use(&self, _references: &[String]) {}
 }
 
@@ -114,64 +114,64 @@ pub trait Secrets: Send + Sync {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Managers(pub HashMap<Box<str>, Arc<Manager>>);
 
-/// A Vault whose secrets references stand for.
+/// A Vault server that holds secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Manager {
-    /// Scheme and authority, and a path where there is one, without a slash at the end.
+    /// Scheme and authority, and an optional path, without a slash at the end.
     pub uri: Box<str>,
-    /// What stands before each path: the mount of a key-value engine, and more.
+    /// Prefix of each path: the mount of a key-value engine, and more.
     pub prefix: Box<str>,
     /// `X-Vault-Namespace`
     pub namespace: Option<Box<str>>,
-    /// Of the key-value engine.
+    /// Version of the key-value engine.
     pub version: KvVersion,
-    /// How a token is got.
+    /// How to obtain a token.
     pub login: VaultLogin,
-    /// The roots of its certificate in place of the system's: PEM.
+    /// Root certificates that replace the system's, in PEM.
     pub ca: Option<Box<str>>,
     /// Whether its certificate is verified.
     pub verify: bool,
-    /// For one request.
+    /// Timeout of one request.
     pub timeout: Duration,
-    /// What was read is read again after this time.
+    /// Time after which cached values are read again.
     pub refresh: Duration,
 }
 
 /// The version of a Vault's key-value engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KvVersion {
-    /// Each write replaces what was there.
+    /// Each write replaces the previous value.
     One,
-    /// What was there is kept as a version.
+    /// Previous values are kept as versions.
     Two,
 }
 
-/// How a Vault knows the gateway.
+/// How the gateway authenticates at a Vault.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum VaultLogin {
-    /// By a token.
+    /// With a token.
     Token(Secret),
-    /// By the token of a Kubernetes service account.
+    /// With the token of a Kubernetes service account.
     Kubernetes {
-        /// Below `auth/`.
+        /// Mount path below `auth/`.
         mount: Box<str>,
         /// The Vault's role.
         role: Box<str>,
-        /// Where the service account's token is; read at each login, since Kubernetes renews it.
+        /// File with the service account's token; read at each login, since Kubernetes renews it.
         jwt_file: PathBuf,
     },
-    /// By an AppRole.
+    /// With an AppRole.
     AppRole {
-        /// Below `auth/`.
+        /// Mount path below `auth/`.
         mount: Box<str>,
         /// The role's id.
         role_id: Secret,
-        /// Absent where the role is bound otherwise.
+        /// Absent if the role is bound in another way.
         secret_id: Option<Secret>,
     },
 }
 
-/// Knows nothing.
+/// Resolves nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoSecrets;
 
@@ -181,7 +181,7 @@ impl Secrets for NoSecrets {
     }
 }
 
-/// What references begin with. APISIX takes them in capitals, too.
+/// Prefixes of references. APISIX also accepts capitals.
 const SCHEMES: [&str; 2] = ["$env://", "$secret://"];
 
 /// Whether a text is a reference.
@@ -190,7 +190,8 @@ pub fn is_reference(text: &str) -> bool {
     SCHEMES.iter().any(begins)
 }
 
-/// The node with what its references stand for. What cannot be resolved is reported and left out as refused.
+/// Resolves the references in a node. A reference that cannot be resolved is reported, and its value left out as
+/// refused.
 pub fn substitute(node: &Node, secrets: &dyn Secrets, path: &Path<'_>, sink: &mut Sink) -> Node {
     let value = match &node.value {
         Value::Scalar(scalar) if is_reference(&scalar.text) => match secrets.resolve(&scalar.text) {
@@ -220,7 +221,7 @@ pub fn substitute(node: &Node, secrets: &dyn Secrets, path: &Path<'_>, sink: &mu
     Node { at: node.at, value }
 }
 
-/// Calls `visit` with each text in a node that is no reference.
+/// Calls `visit` with each text in a node that is not a reference.
 pub fn each_text(node: &Node, visit: &mut dyn FnMut(&str)) {
     match &node.value {
         Value::Scalar(scalar) if !is_reference(&scalar.text) => visit(&scalar.text),

@@ -1,4 +1,4 @@
-//! What plugins settle of a request besides its head and its body.
+//! State of a request that plugins set, besides its head and its body.
 
 use crate::arguments::Known;
 use crate::definition::Identity;
@@ -8,47 +8,47 @@ use std::cell::Cell;
 use std::fmt;
 use std::net::IpAddr;
 
-/// What plugins have settled of one request.
+/// The state of one request.
 #[derive(Default)]
 pub struct Settled {
-    /// What is dropped when the request has ended, by whatever it ends.
+    /// Guards, which are dropped when the request has ended in any way.
     pub held: Vec<Box<dyn Any>>,
-    /// Who asks, and the port where that is known.
+    /// The client's address, and its port if it is known.
     pub client: Option<(IpAddr, Option<u16>)>,
-    /// When that ends by which the request was authenticated, in seconds since 1970: of what goes on after the request, such as the
+    /// Expiry of the request's authentication, in seconds since 1970: it limits what outlives the request, such as the
     /// connection of a device.
     pub authenticated_until: Cell<Option<f64>>,
     /// The key of the upstream that a plugin has chosen; empty: the route's own.
     upstream: String,
-    /// The trace that the request is a part of, as the plugin says that has found or made it.
+    /// The trace context that a plugin has found or created.
     pub trace: Option<Trace>,
-    /// Spans that are open.
+    /// Open spans.
     pub spans: Vec<Span>,
-    /// The request's id, as a plugin has set it; empty if none has.
+    /// The request's id, if a plugin has set it; otherwise empty.
     pub request_id: Vec<u8>,
-    /// Of the body, as far as they have been waited for.
+    /// The arguments of the body that have been read.
     pub(crate) arguments: Known,
 }
 
-/// A span of the gateway, from where it is opened to where the response is out.
+/// A span of the gateway, from its start to the end of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// [`crate::Compile::identity`] of the plugin that has opened it.
     pub plugin: Identity,
-    /// Of the trace; its upper half is zero where it has 64 bits only.
+    /// Id of the trace; its upper half is zero if it has only 64 bits.
     pub trace_id: u128,
-    /// Its own.
+    /// Id of the span.
     pub id: u64,
-    /// Of the span it is a part of; zero: there is none.
+    /// Id of the parent span; zero: none.
     pub parent: u64,
-    /// Of the span for what the node does; zero: there is none.
+    /// Id of the span for the node's work; zero: none.
     pub node_id: u64,
-    /// Whether it is recorded.
+    /// Whether it is sampled.
     pub is_sampled: bool,
 }
 
 impl Settled {
-    /// Nothing, keeping some memory. What is held is let go.
+    /// Clears the state, and keeps some memory. Guards are dropped.
     #[inline]
     pub fn clear(&mut self) {
         self.held.clear();
@@ -61,20 +61,20 @@ impl Settled {
         self.arguments.clear();
     }
 
-    /// Whether plugins have settled nothing that the end of the request needs.
+    /// Whether the state contains nothing that the end of the request needs.
     pub fn is_nothing(&self) -> bool {
         let Settled { held, client, authenticated_until: _, upstream, trace, spans, request_id, arguments: _ } = self;
         let is_unnamed = trace.is_none() && spans.is_empty() && request_id.is_empty();
         held.is_empty() && client.is_none() && upstream.is_empty() && is_unnamed
     }
 
-    /// The request goes to this upstream; `None`: to that of its route, whatever was chosen before.
+    /// Chooses an upstream; `None`: that of the route, whatever was chosen before.
     pub fn choose_upstream(&mut self, key: Option<&str>) {
         self.upstream.clear();
         self.upstream.push_str(key.unwrap_or_default());
     }
 
-    /// The key of the upstream that was chosen; `None`: the route's own.
+    /// The key of the chosen upstream; `None`: the route's own.
     pub fn upstream(&self) -> Option<&str> {
         (!self.upstream.is_empty()).then_some(&*self.upstream)
     }

@@ -1,4 +1,4 @@
-//! The table of plugins, and how the `plugins` of a resource become entries.
+//! The table of plugins, and the compilation of a resource's `plugins` into entries.
 
 use crate::Plugin;
 use crate::arguments::Arguments;
@@ -18,22 +18,21 @@ use std::sync::Arc;
 use stillgate_route::Variable;
 use stillgate_schema::{At, Definitions, Fault, Json, Node, Path, Position, Sink, Value, expected, json_of, map, read};
 
-/// The key under which each plugin has what all plugins have.
+/// The key for the settings that every plugin has.
 const META: &str = "_meta";
 
-/// All plugins there are.
+/// The table of all plugins.
 #[derive(Debug, Clone)]
 pub struct Table {
-    /// Those that are built.
+    /// The built-in plugins.
     pub plugins: &'static [Descriptor],
-    /// Names under which people may look for something that is not built, each with the plugins that come nearest to it, the
-    /// best first.
+    /// Names of plugins that are not built, each with the plugins that come nearest to it, the best first.
     pub sought: &'static [(&'static str, &'static [&'static str])],
-    /// What texts in Lua become.
+    /// The compilers of texts in Lua.
     pub scripts: Scripts,
-    /// Those of the operator's files.
+    /// The plugins of the operator's files.
     pub own: OwnPlugins,
-    /// What may be ignored, and what is.
+    /// Plugins that may be ignored, and those that are.
     pub ignorable: Ignorable,
 }
 
@@ -42,43 +41,43 @@ pub struct Table {
 pub struct Ignorable {
     /// Their names.
     pub names: &'static [&'static str],
-    /// Those that are ignored.
+    /// The ignored ones.
     chosen: Option<Arc<[&'static str]>>,
 }
 
 impl Ignorable {
-    /// Nothing may be ignored.
+    /// No plugin may be ignored.
     pub const NONE: Ignorable = Ignorable::of(&[]);
 
-    /// Those of these names; none is ignored.
+    /// Plugins with these names; none is ignored yet.
     pub const fn of(names: &'static [&'static str]) -> Ignorable {
         Ignorable { names, chosen: None }
     }
 
-    /// Ignores those of these names that may be.
+    /// Ignores those of these names that may be ignored.
     pub fn choose(&mut self, names: &[String]) {
         let chosen = self.names.iter().copied().filter(|name| names.iter().any(|own| own == name));
         self.chosen = Some(chosen.collect::<Arc<[_]>>()).filter(|chosen| !chosen.is_empty());
     }
 
-    /// The name of a plugin that is ignored; `None`: it is not.
+    /// The name of an ignored plugin; `None`: it is not ignored.
     pub fn chosen(&self, name: &str) -> Option<&'static str> {
         self.chosen.as_ref()?.iter().copied().find(|own| *own == name)
     }
 }
 
-/// In the place of a plugin that is ignored.
+/// Takes the place of an ignored plugin.
 struct Ignored;
 
 impl Plugin for Ignored {}
 
-/// A plugin as it is compiled, wherever it comes from.
+/// What a plugin needs for its compilation, whatever its source.
 struct Kind<'a> {
     name: &'static str,
     priority: i32,
     phases: Phases,
     authenticates: bool,
-    /// Of the file that it is of.
+    /// Version of its file.
     version: Option<Identity>,
     compile: &'a Compiling,
 }
@@ -94,12 +93,12 @@ impl Kind<'_> {
 }
 
 impl Table {
-    /// One of those that are built in, and its place in the table.
+    /// A built-in plugin, and its index in the table.
     pub fn find(&self, name: &str) -> Option<(usize, &'static Descriptor)> {
         self.plugins.iter().enumerate().find(|(_, plugin)| plugin.name == name)
     }
 
-    /// Their names.
+    /// The names of all plugins.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.plugins.iter().map(|plugin| plugin.name).chain(self.own.iter().map(|plugin| plugin.name))
     }
@@ -134,13 +133,13 @@ impl Table {
         (plugins, json!({"anyOf": metadata}))
     }
 
-    /// Of those that are built, the nearest to one that is not; `None`: nobody looks for one of that name.
+    /// The built plugin nearest to one that is not built; `None`: the name is unknown.
     pub fn nearest(&self, name: &str) -> Option<Option<&'static str>> {
         let (_, nearest) = self.sought.iter().find(|(sought, _)| *sought == name)?;
         Some(nearest.iter().copied().find(|name| self.find(name).is_some()))
     }
 
-    /// Why there is no plugin of a name.
+    /// The error for an unknown name.
     fn refusal(&self, name: &str, sink: &mut Sink) -> Fault {
         match self.nearest(name) {
             None => sink.guess(Fault::new(format!("there is no plugin {name:?}")), name, self.names()),
@@ -154,8 +153,8 @@ impl Table {
         }
     }
 
-    /// Compiles the `plugins` of a resource: by name, since the order in which a map is written means nothing. What is wrong
-    /// goes to the sink, of every plugin; then the list is incomplete.
+    /// Compiles the `plugins` of a resource: sorted by name, since the order of a map has no meaning. Problems of every
+    /// plugin are reported to the sink; then the list is incomplete.
     pub fn compile(
         &self,
         node: &Node,
@@ -180,7 +179,7 @@ impl Table {
                 sink.open(|sink| self.compile_one(&kind, entry.key_at, &node, (origin, upstreams), &path, sink))
             };
             if let Some(name) = self.ignorable.chosen(&entry.key) {
-                // What comes before the plugin is a function of the operator's, which may refuse requests.
+                // The function before the plugin is the operator's, and may refuse requests.
                 if may_precede(&entry.value) {
                     let fault = Fault::new("it cannot be ignored with a `pre_function`, which can refuse requests");
                     sink.error(
@@ -257,7 +256,7 @@ impl Table {
         })
     }
 
-    /// A plugin with its `_meta.pre_function`.
+    /// Wraps a plugin in its `_meta.pre_function`.
     fn precede(
         &self,
         function: &At<String>,
@@ -306,18 +305,18 @@ fn ignored(name: &'static str, written: &stillgate_schema::Entry, origin: &Origi
     }
 }
 
-/// The phases, with one that a request can wait in where arguments of the body are asked for.
+/// The phases, plus one in which a request can wait if it needs arguments of the body.
 fn waiting(phases: Phases, awaited: &Awaited) -> Phases {
     let can_wait = phases.contains(Phase::Rewrite) || phases.contains(Phase::Access);
     let waits = awaited.by_filter.is_some() || awaited.by_plugin.is_some();
-    // What is never called waits for nothing.
+    // A plugin that is never called waits for nothing.
     match waits && !can_wait && phases != Phases::NONE {
         true => phases.or(Phases::of(&[Phase::Access])),
         false => phases,
     }
 }
 
-/// The plugin's own keys, and `_meta`.
+/// Splits a configuration into the plugin's own keys and `_meta`.
 fn split(node: &Node) -> (Node, Option<Node>) {
     let Value::Map(entries) = &node.value else { return (node.clone(), None) };
     let Some(meta) = entries.iter().find(|entry| &*entry.key == META) else { return (node.clone(), None) };
@@ -325,12 +324,12 @@ fn split(node: &Node) -> (Node, Option<Node>) {
     (Node { at: node.at, value: Value::Map(own) }, Some(meta.value.clone()))
 }
 
-/// The same for the same configuration in the same resource, in whatever order its keys are written.
+/// The identity of a configuration in a resource, independent of the order of its keys.
 pub fn identity(plugin: &str, origin: &Origin, own: &Node, path: &Path<'_>, sink: &mut Sink) -> Identity {
     of_node(&[plugin.as_bytes(), origin.level.name().as_bytes(), origin.id.as_bytes()], own, path, sink)
 }
 
-/// Of parts and what is written in a node.
+/// Digest of parts and the content of a node.
 pub(crate) fn of_node(parts: &[&[u8]], node: &Node, path: &Path<'_>, sink: &mut Sink) -> Identity {
     let mut text = String::new();
     if let Some(json) = json_of(node, path, sink) {

@@ -2,24 +2,24 @@
 
 use stillgate_route::{Lookup, Variable, VariableError};
 
-/// A text with variables in it, parsed. A variable that the request does not have is empty, or its default: `${name ?? default}`.
-/// `\$` stands for a dollar.
+/// A parsed text with variables. A variable that the request does not have is empty, or its default: `${name ??
+/// default}`. `\$` is a literal dollar.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Template(Box<[Part]>);
 
 /// A part of a [`Template`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Part {
-    /// Stands for itself.
+    /// A literal text.
     Text(Box<[u8]>),
-    /// Its value is put in.
+    /// Replaced by its value.
     Variable(Variable),
-    /// A variable, and what stands for it where the request does not have it.
+    /// A variable, and its default if the request does not have it.
     WithDefault(Variable, Box<[u8]>),
 }
 
 impl Part {
-    /// The variable in it.
+    /// The variable of this part.
     pub fn variable(&self) -> Option<&Variable> {
         match self {
             Part::Variable(variable) | Part::WithDefault(variable, _) => Some(variable),
@@ -30,7 +30,7 @@ impl Part {
 
 type ParseVariable = fn(&str) -> Result<Variable, VariableError>;
 
-/// The first that is unknown is an error.
+/// Parses a text; the first unknown variable is an error.
 fn strict(parse: impl FnOnce(&mut dyn FnMut(VariableError)) -> Template) -> Result<Template, VariableError> {
     let mut first = None;
     let template = parse(&mut |error| first = first.take().or(Some(error)));
@@ -44,16 +44,16 @@ impl From<Variable> for Template {
 }
 
 impl Template {
-    /// Parses a text. A dollar that no name follows stands for itself.
+    /// Parses a text. A dollar without a name is literal.
     ///
     /// # Errors
     ///
-    /// If there is no variable of a name: see [`Template::parse_lenient`].
+    /// If a variable is unknown: see [`Template::parse_lenient`].
     pub fn parse(text: &str) -> Result<Template, VariableError> {
         strict(|unknown| Template::parse_lenient(text, unknown))
     }
 
-    /// The same for those who wait for the body ([`crate::Plugin::each_variable`]).
+    /// Like [`Template::parse`], for callers that wait for the body ([`crate::Plugin::each_variable`]).
     ///
     /// # Errors
     ///
@@ -62,12 +62,12 @@ impl Template {
         strict(|unknown| Template::parse_lenient_with_body(text, unknown))
     }
 
-    /// The same, where a variable that there is not is empty, as in APISIX; `unknown` learns of each.
+    /// Parses a text in which an unknown variable is empty, as in APISIX; `unknown` is called with each.
     pub fn parse_lenient(text: &str, unknown: &mut dyn FnMut(VariableError)) -> Template {
         Template::parse_by(Variable::parse_late, text, unknown)
     }
 
-    /// The same for those who wait for the body.
+    /// Like [`Template::parse_lenient`], for callers that wait for the body.
     pub fn parse_lenient_with_body(text: &str, unknown: &mut dyn FnMut(VariableError)) -> Template {
         Template::parse_by(Variable::parse_with_body, text, unknown)
     }
@@ -110,7 +110,7 @@ impl Template {
         Template(parts.into())
     }
 
-    /// The text, where no variable is in it.
+    /// The text, if it has no variables.
     pub fn constant(&self) -> Option<&[u8]> {
         match &*self.0 {
             [] => Some(&[]),
@@ -119,8 +119,8 @@ impl Template {
         }
     }
 
-    /// Appends the text with the values of a request. `buffer` is for values that have to be put together.
-    /// Returns how many of its variables the request has; one with a default counts as one that it has.
+    /// Appends the text with the values of a request. `buffer` is for values that have to be assembled. Returns how
+    /// many of its variables the request has; a default counts as a value.
     pub fn write(&self, vars: &dyn Lookup, out: &mut Vec<u8>, buffer: &mut Vec<u8>) -> usize {
         let mut present = 0;
         for part in &self.0 {
@@ -141,7 +141,7 @@ impl Template {
         present
     }
 
-    /// Its parts, for a plugin that treats values otherwise than the text around them.
+    /// Its parts, for a plugin that treats values differently from the text around them.
     pub fn into_parts(self) -> Box<[Part]> {
         self.0
     }
@@ -157,7 +157,7 @@ impl Template {
     }
 }
 
-/// The name behind a dollar, its default, and what follows.
+/// The name after a dollar, its default, and the rest.
 fn name_of(text: &str) -> Option<(&str, Option<&str>, &str)> {
     if let Some(braced) = text.strip_prefix('{') {
         let (inner, after) = braced.split_once('}')?;
@@ -167,7 +167,7 @@ fn name_of(text: &str) -> Option<(&str, Option<&str>, &str)> {
         let is_name = name.starts_with(BODY_ARG) || name.bytes().all(is_name);
         return (!name.is_empty() && is_name).then_some((name, default, after));
     }
-    // A dot ends other names, so that a sentence can.
+    // A dot ends other names, so that it can end a sentence.
     let is_of_body = text.starts_with(POST_ARG);
     let is_part = |byte: u8| is_name(byte) || (is_of_body && byte == b'.');
     let end = text.bytes().position(|byte| !is_part(byte)).unwrap_or(text.len());
@@ -175,7 +175,7 @@ fn name_of(text: &str) -> Option<(&str, Option<&str>, &str)> {
     (!name.is_empty()).then(|| (name, None, &text[name.len()..]))
 }
 
-/// What names of arguments of the body begin with; ways to them have more than letters.
+/// Prefix of names of arguments in the body, whose paths have more than letters.
 const POST_ARG: &str = "post_arg";
 const BODY_ARG: &str = "post_arg.";
 

@@ -1,4 +1,4 @@
-//! What a worker has for plugins: the present time, the counters of limits, and buffers.
+//! The worker's services for plugins: the current time, the counters of limits, and buffers.
 
 use crate::io::{Io, NoIo};
 use crate::outbox::{Outbox, Outlet};
@@ -8,31 +8,31 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use stillgate_limits::Limits;
 
-/// What the process has served so far.
+/// Totals of the process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Connections of clients that are open.
+    /// Open client connections.
     pub connections_open: u64,
-    /// Connections of clients that were accepted.
+    /// Accepted client connections.
     pub connections_total: u64,
-    /// Requests that are being served.
+    /// Requests in flight.
     pub requests_in_flight: u64,
-    /// Requests that were answered.
+    /// Answered requests.
     pub requests_total: u64,
 }
 
-/// What plugins have of the worker that runs them. It never leaves the worker's thread.
+/// The plugins' interface to the worker that runs them. It never leaves the worker's thread.
 pub struct Worker {
-    /// Counters of limits, shared by all workers and with the process that takes over. Made before the first Plan is published
-    /// that has a limit, since it takes memory.
+    /// Counters of limits, shared by all workers and with the successor process. Created before the first Plan with a
+    /// limit is published, since it takes memory.
     limits: Arc<OnceLock<Arc<Limits>>>,
     now_ms: Cell<u64>,
-    /// The state of [`Worker::random`].
+    /// State of [`Worker::random`].
     random: Cell<u64>,
     process: Arc<Process>,
     outbox: RefCell<Outbox>,
     records: RefCell<Scratch>,
-    /// For values of variables.
+    /// Buffers for values of variables.
     buffers: RefCell<(Vec<u8>, Vec<u8>)>,
     io: Rc<dyn Io>,
     counts: Rc<dyn Fn() -> Counts>,
@@ -46,7 +46,7 @@ impl Default for Worker {
 }
 
 impl Worker {
-    /// With a place for the table of limits that all workers share.
+    /// Creates it with the table of limits that all workers share.
     pub fn new(limits: Arc<OnceLock<Arc<Limits>>>) -> Worker {
         Worker {
             limits,
@@ -61,17 +61,17 @@ impl Worker {
         }
     }
 
-    /// With an event loop.
+    /// Sets the event loop.
     pub fn with_io(self, io: Rc<dyn Io>) -> Worker {
         Worker { io, ..self }
     }
 
-    /// With what the process counts.
+    /// Sets the source of the process's totals.
     pub fn with_counts(self, counts: Rc<dyn Fn() -> Counts>) -> Worker {
         Worker { counts, ..self }
     }
 
-    /// What the process has served so far.
+    /// The process's totals so far.
     pub fn counts(&self) -> Counts {
         (self.counts)()
     }
@@ -81,34 +81,34 @@ impl Worker {
         &self.io
     }
 
-    /// With a way to the thread that sends, and random numbers that ids begin with.
+    /// Sets the channel to the sending thread, and a random seed for ids.
     pub fn sending(self, outbox: Outbox, process: Arc<Process>, seed: [u64; 2]) -> Worker {
         Worker { outbox: RefCell::new(outbox), process, records: RefCell::new(Scratch::new(seed)), ..self }
     }
 
-    /// The process that serves.
+    /// The serving process.
     pub fn process(&self) -> &Arc<Process> {
         &self.process
     }
 
-    /// Hands the entry that `write` appends to the thread that sends, or counts it as lost. It never waits. Within `write`
-    /// this cannot be called again.
+    /// Passes the entry that `write` appends to the sending thread, or counts it as lost. It never waits. It must not
+    /// be called within `write`.
     pub fn send(&self, outlet: &Arc<Outlet>, write: impl FnOnce(&mut Scratch, &mut Vec<u8>)) {
         let scratch = &mut *self.records.borrow_mut();
         self.outbox.borrow_mut().push(outlet, |out| write(scratch, out));
     }
 
-    /// Hands on what waits to be sent.
+    /// Passes on all waiting entries.
     pub fn flush(&self) {
         self.outbox.borrow_mut().flush();
     }
 
-    /// The table of limits; `None`: it could not be made.
+    /// The table of limits; `None`: it could not be created.
     pub fn limits(&self) -> Option<&Arc<Limits>> {
         self.limits.get()
     }
 
-    /// Calls `then` with two buffers, the first of them empty. Within it this cannot be called again.
+    /// Calls `then` with two buffers, the first of them empty. It must not be called within `then`.
     pub fn with_buffers<R>(&self, then: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> R) -> R {
         let (mut first, mut second) = self.buffers.take();
         first.clear();
@@ -117,22 +117,22 @@ impl Worker {
         result
     }
 
-    /// Milliseconds since 1970, as of the present turn of the event loop.
+    /// Milliseconds since 1970, as of the current turn of the event loop.
     #[inline]
     pub fn now_ms(&self) -> u64 {
         self.now_ms.get()
     }
 
-    /// Sets the present time.
+    /// Sets the current time.
     #[inline]
     pub fn set_now_ms(&self, now_ms: u64) {
         self.now_ms.set(now_ms);
     }
 
-    /// A random number (xorshift64*): numbers that differ, nothing secret.
+    /// A random number (xorshift64*), distinct but not secret.
     #[inline]
     pub fn random(&self) -> u64 {
-        // The generator never leaves 0, so it is another number there.
+        // The generator never leaves 0, so 0 is replaced.
         let mut x = self.random.get().max(1);
         x ^= x >> 12;
         x ^= x << 25;
@@ -141,7 +141,7 @@ impl Worker {
         x.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// Says where the random numbers begin: elsewhere for each worker.
+    /// Seeds the random numbers, differently for each worker.
     pub fn seed(&self, seed: u64) {
         self.random.set(seed);
     }

@@ -1,8 +1,8 @@
-//! Which of several configurations of one plugin holds, and in what order plugins run: [`Chain::merge`] beside a plain model of
-//! APISIX's rules.
+//! Merging of several configurations of one plugin, and the order of plugins: compares [`Chain::merge`] with a plain
+//! model of APISIX's rules.
 //!
-//! The model knows names and numbers only. Of each name the configuration of the strongest resource holds, whole; one that says
-//! `_meta.disable` takes the place of the weaker, and does not run. Higher priorities run first.
+//! The model consists of names and numbers. For each name the configuration of the strongest resource applies as a
+//! whole; one with `_meta.disable` overrides weaker ones, and does not run. Higher priorities run first.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ use stillgate_schema::Position;
 /// From the weakest to the strongest.
 const LEVELS: [Level; 5] = [Level::Service, Level::PluginConfig, Level::Route, Level::ConsumerGroup, Level::Consumer];
 
-/// Names, each with a priority and a phase of its own; two have the same priority.
+/// Names, each with its own priority and phase; two have the same priority.
 const NAMES: [(&str, i32, Phase); 6] = [
     ("cors", 4000, Phase::HeaderFilter),
     ("key-auth", 2500, Phase::Rewrite),
@@ -57,7 +57,7 @@ fn entry(level: Level, of: &Configured) -> Arc<Entry> {
     })
 }
 
-/// What one resource says: no name twice, in any order.
+/// The plugins of one resource: no name twice, in any order.
 fn resource() -> impl Strategy<Value = Vec<Configured>> {
     let one = (
         0..NAMES.len(),
@@ -71,7 +71,7 @@ fn resource() -> impl Strategy<Value = Vec<Configured>> {
     })
 }
 
-/// By name: level and effective priority of what runs.
+/// Level and effective priority of the running plugins, by name.
 fn model(resources: &[Vec<Configured>]) -> BTreeMap<&'static str, (Level, i32)> {
     let mut holds = BTreeMap::new();
     for (name, (text, own, _)) in NAMES.iter().enumerate() {
@@ -112,7 +112,7 @@ proptest! {
     #[test]
     fn higher_priorities_run_first_in_every_phase(resources in prop::collection::vec(resource(), 5)) {
         let chain = merged(&resources);
-        // By name where priorities are the same.
+        // Equal priorities are ordered by name.
         let sorted = |list: &[&Entry]| {
             let place = |entry: &Entry| (Reverse(entry.priority), entry.name);
             list.windows(2).all(|pair| place(pair[0]) < place(pair[1]))
@@ -143,7 +143,7 @@ proptest! {
         prop_assert_eq!(one.entries(), other.entries());
     }
 
-    /// A consumer joins a chain that is merged already: nothing else comes of it than of all five at once.
+    /// A consumer joins a merged chain: the result equals merging all five at once.
     #[test]
     fn a_consumer_joins_later(resources in prop::collection::vec(resource(), 5)) {
         let lists = lists(&resources);
@@ -152,7 +152,7 @@ proptest! {
         let joined = Chain::merge([of_route.entries(), &lists[3], &lists[4]]).unwrap();
         let all = merged(&resources);
         prop_assert_eq!(joined.entries(), all.entries());
-        // Where the consumer disables nothing, its two lists may be merged before.
+        // If the consumer disables nothing, its two lists may be merged first.
         if resources[3..].iter().flatten().all(|of| !of.disable) {
             let at_once = Chain::merge([of_route.entries(), of_consumer.entries()]).unwrap();
             prop_assert_eq!(at_once.entries(), joined.entries());
@@ -167,7 +167,7 @@ proptest! {
     }
 }
 
-/// The bound counts what runs: neither what was replaced nor what is disabled.
+/// The limit counts running plugins: neither overridden nor disabled ones.
 #[test]
 fn a_chain_is_bounded() {
     let names: Vec<&'static str> = (0..=CHAIN_ENTRIES_MAX).map(|at| &*format!("plugin-{at}").leak()).collect();

@@ -1,7 +1,7 @@
-//! What a request pays for its authentication, in nanoseconds: `cargo bench -p stillgate-plugins`.
+//! Cost of a request's authentication, in nanoseconds: `cargo bench -p stillgate-plugins`.
 //!
-//! Prints the best of several runs. For orientation: times on a shared machine are no gate. Verifying a signature is all that a
-//! token costs the first time but for HMAC, so that it tells which algorithms are too slow for a worker.
+//! Prints the best of several runs, as an indication: times on a shared machine are not a gate. Verifying a signature
+//! is the whole cost of a new token except with HMAC, so it shows which algorithms are too slow for a worker.
 
 #![allow(clippy::unwrap_used, reason = "a bench may stop at the first surprise")]
 
@@ -27,7 +27,7 @@ use stillgate_wire::{Edits, HeadLimits, RequestEdits, RequestHead};
 
 const RUNS: usize = 9;
 const NOW_MS: u64 = 1_795_220_833_000;
-/// Of "password".
+/// A hash of "password".
 const HASH: &str = "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4";
 
 fn main() {
@@ -40,7 +40,7 @@ fn main() {
         let signature = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, b"a secret of some length"), signed.as_bytes());
         format!("Authorization: Bearer {signed}.{}", URL_SAFE_NO_PAD.encode(signature))
     };
-    // More than a worker remembers, each asked for once a round.
+    // More tokens than a worker remembers, each used once a round.
     let many: Vec<String> = (0..20_000).map(token).collect();
     show_plugin("key-auth", "key-auth: {key: jack}", &["apikey: jack".to_owned()]);
     show_plugin("jwt-auth", "jwt-auth: {key: jack-key, secret: a secret of some length}", &many);
@@ -61,7 +61,7 @@ fn show(what: &str, count: usize, mut run: impl FnMut(usize)) {
     println!("{best:>10.0} ns  {what}");
 }
 
-/// A plugin with one consumer, asked with each of some fields in turn.
+/// Measures a plugin with one consumer, for each of some header fields in turn.
 fn show_plugin(name: &str, credential: &str, fields: &[String]) {
     let mut sink = Sink::default();
     let origin = Origin { level: Level::Route, id: "r".into() };

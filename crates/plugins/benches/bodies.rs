@@ -1,10 +1,12 @@
-//! What a response pays for a plugin that changes its body, in microseconds: `cargo bench -p stillgate-plugins --bench bodies`.
+//! Cost of a response for a plugin that changes its body, in microseconds: `cargo bench -p stillgate-plugins --bench
+//! bodies`.
 //!
-//! The phase `header_filter` and the filter are called as the gateway calls them, without IO and without a gateway around them;
-//! work for another thread is done on this one. Each case is timed in several runs, of which the best counts. Where Python has
-//! them, the C libraries that nginx uses code the same bodies: zlib through Python's module, and Google's brotli through its
-//! shared library. Their times include making and freeing their state, which nginx does for each response as well. `-- WORDS`
-//! measures cases that have these in their names; `-- WORDS COUNT` runs them so often without a word, for a profiler.
+//! The phase `header_filter` and the filter are called as the gateway calls them, without IO and without a gateway
+//! around them; work for another thread is done on this one. Each case is timed in several runs, of which the best
+//! counts. If Python has them, the C libraries that nginx uses code the same bodies: zlib through Python's module, and
+//! Google's brotli through its shared library. Their times include allocating and freeing their state, which nginx does
+//! for each response as well. `-- WORDS` measures cases with these words in their names; `-- WORDS COUNT` runs them so
+//! often without output, for a profiler.
 
 #![allow(clippy::unwrap_used, reason = "a bench may stop at the first surprise")]
 
@@ -26,9 +28,9 @@ use stillgate_wire::{Edits, HeadLimits, Method, Progress, RequestHead, ResponseE
 const RUNS: usize = 40;
 /// Bodies of one run.
 const BODIES: usize = 10;
-/// What a gateway gives filters at once, and the length of most bodies here.
+/// Size of the pieces that a gateway gives filters, and the length of most bodies here.
 const PIECE_BYTES: usize = 16 * 1024;
-/// A text as people write it, JSON, and a page, each with its first bytes.
+/// A prose text, JSON, and an HTML page, each with its first bytes.
 const TEXTS: [(&str, &str); 3] = [
     ("text", "docs/configuration.md"),
     ("json", "crates/config/tests/data/schema.json"),
@@ -83,7 +85,7 @@ fn measure(name: &str, bench: &mut Bench, body: &[u8], count: Option<usize>) {
     println!("{name:36} {:>8.1} us {bytes:>6} bytes", best.as_secs_f64() * 1e6 / BODIES as f64);
 }
 
-/// The same by others.
+/// Measures the peers with the same bodies.
 fn peers(kind: &str, file: &Path) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peers.py");
     let output = Command::new("python3").arg(script).arg(file).arg(PIECE_BYTES.to_string()).output();
@@ -96,7 +98,7 @@ fn peers(kind: &str, file: &Path) {
     }
 }
 
-/// A chain, and what it is called with.
+/// A chain, and the inputs of its calls.
 struct Bench {
     chain: Chain,
     request: RequestHead,
@@ -130,7 +132,7 @@ impl Bench {
         }
     }
 
-    /// One response; how long its body has become.
+    /// Processes one response; returns the length of its new body.
     fn response(&mut self, content: &[u8]) -> usize {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n", content.len());
         let mut response = ResponseHead::default();

@@ -1,7 +1,7 @@
-//! acl: consumers are let through by their labels.
+//! acl: admits consumers by their labels.
 //!
-//! A label is a text that can hold several values: a JSON array, or values between commas. Where no consumer is attached, the same
-//! is read of a user that functions in Lua have set in `ctx.external_user`.
+//! A label is a text that can hold several values: a JSON array, or values between commas. If no consumer is attached,
+//! the user in `ctx.external_user`, which functions in Lua set, is checked instead.
 
 use crate::json_path::{JsonPath, TooLarge, is_json_path};
 use crate::lua::kept;
@@ -18,15 +18,15 @@ use stillgate_schema::{
 };
 
 object! {
-    /// Lets consumers through by their labels.
+    /// Admits consumers by their labels.
     pub struct AclKeys {
         /// Labels with values. The consumer must have one of the values of one label.
         allow_labels: Vec<(String, Vec<String>)> = LabelLists => optional;
         /// Labels with values. The consumer may have none of them.
         deny_labels: Vec<(String, Vec<String>)> = LabelLists => optional;
-        /// The status of a request that is not let through.
+        /// The status for a request that is refused.
         rejected_code: u16 = int(200, 599) => default(403);
-        /// `message` of its answer.
+        /// `message` of that answer.
         rejected_msg: String = TEXT => optional;
         /// The JSONPath of the label in `ctx.external_user`, which functions in Lua set.
         external_user_label_field: String = JSON_PATH => default("groups".to_owned());
@@ -35,10 +35,10 @@ object! {
         /// What the label must be: a text of several values, a JSON array in a text, or a list. Without it, a list, or a text as a
         /// consumer's label.
         external_user_label_field_parser: At<Parser> = Located(PARSER) => optional;
-        /// For `segmented_text`: a regular expression of what separates the values. Blanks around it are ignored.
+        /// For `segmented_text`: a regular expression of the separator. Blanks around it are ignored.
         external_user_label_field_separator: String = NOT_EMPTY => optional;
         any_of {
-            "no label is named": allow_labels | deny_labels;
+            "there are no labels": allow_labels | deny_labels;
         }
     }
 }
@@ -51,11 +51,11 @@ const NOT_EMPTY: Text<String> = text("a text", |text| match text.is_empty() {
 
 const JSON_PATH: Text<String> = text("a JSONPath", |text| match is_json_path(text) {
     true => Ok(text.to_owned()),
-    false => Err(Fault::new(format!("{text:?} is no JSONPath")).hint("write it as in `$.orgs..team`")),
+    false => Err(Fault::new(format!("{text:?} is not a JSONPath")).hint("write it as in `$.orgs..team`")),
 })
 .shown();
 
-/// What the label of a user must be that is no consumer.
+/// How the label of an external user is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Parser {
     /// A text, with a separator.
@@ -83,7 +83,7 @@ impl Kind for LabelLists {
             return None;
         };
         if entries.is_empty() {
-            sink.error(node.at, path, Fault::new("no label is named").hint("name one, or remove the key"));
+            sink.error(node.at, path, Fault::new("there are no labels").hint("name one, or remove the key"));
             return None;
         }
         let lists = entries.iter().filter_map(|entry| {
@@ -107,7 +107,7 @@ pub(crate) struct Acl {
     rejected: Answer,
 }
 
-/// The one label of users that are no consumers.
+/// The label of external users, who are not consumers.
 struct Users {
     name: String,
     path: JsonPath,
@@ -145,14 +145,14 @@ impl Plugin for Acl {
         let who = match *request.consumer {
             Some(attached) => Who::Consumer(request.consumers.of(attached)),
             None => match kept(request.settled, "external_user") {
-                // As in Lua, `false` is nothing.
+                // As in Lua, `false` counts as absent.
                 None | Some(Json::Bool(false)) => return Flow::Answer(Answer::text(401, MISSING)),
                 Some(user) => Who::User(user),
             },
         };
         let label = match &who {
             Who::Consumer(_) => None,
-            // Whether a denied value is further inside is not known.
+            // It is unknown whether a denied value is further inside.
             Who::User(user) => match self.users.path.first(user) {
                 Ok(label) => label,
                 Err(TooLarge) => return Flow::Answer(self.rejected.clone()),
@@ -175,7 +175,7 @@ impl Plugin for Acl {
     }
 }
 
-/// Who asks.
+/// The authenticated user.
 enum Who<'a> {
     Consumer(&'a Consumer),
     User(Json),
@@ -208,7 +208,7 @@ impl Users {
         Some(Users { name: label.unwrap_or_else(|| field.clone()), path, parser, separator })
     }
 
-    /// Whether a label holds one of some values. What is of another form than it must be holds nothing.
+    /// Whether a label has one of some values. A label of another form has none.
     fn holds(&self, label: &Json, wanted: &[String]) -> bool {
         let is_wanted = |value: &[u8]| wanted.iter().any(|wanted| wanted.as_bytes() == value);
         match (self.parser, label) {
@@ -225,11 +225,11 @@ impl Users {
     }
 }
 
-/// Whether a label holds one of some values.
+/// Whether a label has one of some values.
 fn holds(label: &str, wanted: &[String]) -> bool {
     let is_wanted = |value: &str| wanted.iter().any(|wanted| wanted == value);
     if label.starts_with('[') {
-        // What is no JSON holds nothing.
+        // Invalid JSON has no values.
         let mut json = serde_json::Deserializer::from_str(label);
         let found = json.deserialize_seq(OneOf(wanted));
         return found.is_ok_and(|found| found && json.end().is_ok());
@@ -237,7 +237,7 @@ fn holds(label: &str, wanted: &[String]) -> bool {
     if !label.contains(',') {
         return is_wanted(label);
     }
-    // Blanks count where no comma is beside them, as in APISIX, which splits at commas with the blanks around them.
+    // Blanks count unless they are next to a comma, as in APISIX, which splits at commas with the blanks around them.
     let last = label.split(',').count() - 1;
     label.split(',').enumerate().any(|(at, value)| {
         let value = if at > 0 { value.trim_ascii_start() } else { value };
@@ -245,7 +245,7 @@ fn holds(label: &str, wanted: &[String]) -> bool {
     })
 }
 
-/// Whether an array of JSON holds one of some texts; read to its end, without memory.
+/// Whether a JSON array contains one of some texts; reads it to its end, without memory.
 struct OneOf<'a>(&'a [String]);
 
 impl<'de> Visitor<'de> for OneOf<'_> {

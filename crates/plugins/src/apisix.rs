@@ -1,7 +1,7 @@
-//! The names of all plugins of APISIX 3.18, so that one that is not built is refused with what comes nearest to it.
+//! The names of all plugins of APISIX 3.18, so that the error for one that is not built names the nearest one.
 
-/// Those that only look: they log and count, and can neither refuse nor change a request or a response. (Tracers add fields to
-/// requests.)
+/// Plugins that only observe: they log and count, and can neither refuse nor change a request or a response. (Tracers
+/// add fields to requests.)
 pub(crate) const OBSERVERS: &[&str] = &[
     "clickhouse-logger",
     "datadog",
@@ -27,7 +27,7 @@ pub(crate) const OBSERVERS: &[&str] = &[
     "udp-logger",
 ];
 
-/// Each with the plugins that do the most of what it does, the best first. Of those the first that is built is named.
+/// Each with the plugins that come closest to it, the best first. The error names the first that is built.
 pub(crate) const NAMES: &[(&str, &[&str])] = &[
     ("acl", &["consumer-restriction"]),
     ("ai", &[]),

@@ -1,4 +1,4 @@
-//! What plugins that ask another server have in common: its URL, names of header fields, how connections are kept.
+//! Common parts of plugins that call another server: its URL, names of header fields, keeping connections.
 
 use std::time::Duration;
 use stillgate_plugin::{Compile, Keep, Url};

@@ -1,14 +1,14 @@
 //! attach-consumer-label: labels of the consumer in header fields of the request.
 //!
-//! Where APISIX leaves a field as the client has sent it (nobody is attached, or the consumer has no label at all), it is taken
-//! out here: a node must be able to believe what the field says.
+//! If APISIX leaves a field as the client has sent it (no consumer is attached, or it has no labels at all), it is
+//! removed here: a node must be able to trust the field.
 
 use stillgate_plugin::{Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, TEXT, Value, expected, kind::read, object};
 use stillgate_wire::{FieldValue, OwnedFieldName};
 
 object! {
-    /// Tells nodes labels of the consumer.
+    /// Sends nodes the labels of the consumer.
     pub struct AttachConsumerLabelKeys {
         /// Header fields, each with the label that it gets: `X-Department: $department`.
         headers: Vec<(OwnedFieldName, String)> = LabelsOfHeaders => required;
@@ -27,7 +27,7 @@ impl Kind for LabelsOfHeaders {
             return None;
         };
         if entries.is_empty() {
-            sink.error(node.at, path, Fault::new("no header field is named").hint("name one, or remove the plugin"));
+            sink.error(node.at, path, Fault::new("the map is empty").hint("name one, or remove the plugin"));
             return None;
         }
         let headers = entries.iter().filter_map(|entry| {
@@ -36,10 +36,10 @@ impl Kind for LabelsOfHeaders {
             let fault = match (OwnedFieldName::new(entry.key.as_bytes()), label.strip_prefix('$')) {
                 (Err(error), _) => Fault::new(format!("{:?}: {error}", entry.key)),
                 (Ok(_), _) if entry.key.eq_ignore_ascii_case("host") => {
-                    Fault::new("the node's host is no label").hint("use another header field")
+                    Fault::new("the node's host cannot be a label").hint("use another header field")
                 }
                 (Ok(_), None | Some("")) => {
-                    Fault::new(format!("{label:?} names no label")).hint("write a dollar and the name: $department")
+                    Fault::new(format!("{label:?} does not name a label")).hint("write a dollar and the name: $department")
                 }
                 (Ok(name), Some(label)) => return Some((name, label.to_owned())),
             };

@@ -1,5 +1,5 @@
-//! What plugins that authenticate have in common: who is let in without credentials, how the others are refused, and kinds of
-//! keys.
+//! Common parts of plugins that authenticate: the anonymous consumer, the answer to other requests without credentials,
+//! and types of keys.
 
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use stillgate_plugin::{Answer, Attached, Flow, Request};
@@ -27,12 +27,12 @@ pub(crate) const REALM: Text<String> = text("a realm", |text| {
 .pattern(r"^[ -!#-[\]-~]+$")
 .shown();
 
-/// The field of an answer with 401 that says how to authenticate.
+/// The header field of a 401 that says how to authenticate.
 pub(crate) const CHALLENGE: FieldName<'static> = FieldName::constant("WWW-Authenticate");
 /// The field that carries the credentials of most schemes.
 pub(crate) const AUTHORIZATION: FieldName<'static> = FieldName::constant("Authorization");
 
-/// As nginx decodes: padding may be missing.
+/// Like nginx's decoder: padding is optional.
 pub(crate) const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -42,29 +42,29 @@ pub(crate) const BASE64: GeneralPurpose = GeneralPurpose::new(
 
 const NO_ANONYMOUS: &str = "{\"message\":\"Invalid user authorization\"}\n";
 
-/// What becomes of requests without good credentials.
+/// How requests without valid credentials are handled.
 pub(crate) struct Strangers {
-    /// The consumer that they count as.
+    /// The consumer that they are attached to.
     anonymous: Option<Box<str>>,
     /// The value of `WWW-Authenticate`.
     challenge: OwnedFieldValue,
 }
 
 impl Strangers {
-    /// With the keys `anonymous_consumer` and `realm`.
+    /// Creates it from the keys `anonymous_consumer` and `realm`.
     pub(crate) fn new(anonymous: Option<String>, scheme: &str, realm: &str) -> Strangers {
         let challenge = OwnedFieldValue::new(format!("{scheme} realm=\"{realm}\"").as_bytes());
         let challenge = challenge.expect("a realm has no control characters");
         Strangers { anonymous: anonymous.map(String::into), challenge }
     }
 
-    /// The consumer that the request counts as, or its answer: 401 with this body.
+    /// Attaches the anonymous consumer, or answers with 401 and this body.
     pub(crate) fn admit(&self, body: &'static str, request: &mut Request<'_>) -> Result<Attached, Flow> {
         let Some(name) = &self.anonymous else { return Err(self.refuse(body, request)) };
         request.consumers.named(name).ok_or_else(|| self.refuse(NO_ANONYMOUS, request))
     }
 
-    /// The name of that consumer.
+    /// The name of the anonymous consumer.
     pub(crate) fn anonymous(&self) -> Option<&str> {
         self.anonymous.as_deref()
     }

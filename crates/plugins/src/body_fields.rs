@@ -1,4 +1,4 @@
-//! What the head of a message says of its body, and no longer holds where that is changed.
+//! Header fields that describe the body, which are removed when the body is changed.
 
 use stillgate_plugin::{Request, Response};
 use stillgate_wire::FieldName;
@@ -10,7 +10,7 @@ pub(crate) const ETAG: FieldName<'static> = FieldName::constant("ETag");
 /// The body's media type.
 pub(crate) const CONTENT_TYPE: FieldName<'static> = FieldName::constant("Content-Type");
 
-/// Checksums of the bytes that are sent, and whether parts of them can be asked for: RFC 9530, RFC 3230, RFC 1864, RFC 9110.
+/// Checksums of the transferred bytes, and range support: RFC 9530, RFC 3230, RFC 1864, RFC 9110.
 const OF_CODED_BYTES: [FieldName<'static>; 5] = [
     FieldName::constant("Accept-Ranges"),
     FieldName::constant("Content-MD5"),
@@ -18,27 +18,27 @@ const OF_CODED_BYTES: [FieldName<'static>; 5] = [
     FieldName::constant("Repr-Digest"),
     FieldName::constant("Digest"),
 ];
-/// What holds of the body in any coding.
+/// Fields that describe the body in any coding.
 const OF_BODY: [FieldName<'static>; 4] = [
     CONTENT_ENCODING,
     ETAG,
     FieldName::constant("Last-Modified"),
-    // Of the bytes before they are coded (draft-ietf-httpbis-unencoded-digest).
+    // A digest of the bytes before they are coded (draft-ietf-httpbis-unencoded-digest).
     FieldName::constant("Unencoded-Digest"),
 ];
 
-/// The body becomes another: what the head says of the old one goes. Whatever changes a body calls this.
+/// Removes the fields that describe the old body, when the body is replaced. Whatever changes a body calls this.
 pub(crate) fn forget_old_body(response: &mut Response<'_>) {
     forget_coded_bytes(response);
     OF_BODY.into_iter().for_each(|name| response.remove_header(name));
 }
 
-/// The body stays what it is, in another coding.
+/// Removes the fields that depend on the coding, when only the coding changes.
 pub(crate) fn forget_coded_bytes(response: &mut Response<'_>) {
     OF_CODED_BYTES.into_iter().for_each(|name| response.remove_header(name));
 }
 
-/// [`forget_old_body`] of a request.
+/// Like [`forget_old_body`], for a request.
 pub(crate) fn forget_old_request_body(request: &mut Request<'_>) {
     OF_CODED_BYTES.into_iter().chain(OF_BODY).for_each(|name| request.remove_header(name));
 }

@@ -1,20 +1,20 @@
-//! `client-control`: bounds what a client may send as a body.
+//! `client-control`: limits the body of requests.
 
 use stillgate_plugin::{Answer, BodyError, BodyFilter, Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::{int, object};
 use stillgate_wire::Framing;
 
 object! {
-    /// Bounds the body of requests.
+    /// Limits the body of requests.
     pub(crate) struct ClientControlKeys {
-        /// Bytes that a request's body may have; 0: any number.
+        /// Most bytes of a request's body; 0: unlimited.
         max_body_size: u64 = int(0, i64::MAX) => optional;
     }
 }
 
 /// The plugin.
 pub(crate) struct ClientControl {
-    /// `None`: there is no bound.
+    /// `None`: unlimited.
     bytes_max: Option<u64>,
 }
 
@@ -35,14 +35,14 @@ impl Plugin for ClientControl {
         match request.facts.request.framing {
             Framing::Length(bytes) if bytes > bytes_max => return Flow::Answer(Answer::page(413)),
             Framing::None | Framing::Length(_) => {}
-            // How much it is shows only as it comes.
+            // The length is known only when the body has ended.
             Framing::Chunked | Framing::UntilClose => request.body.filter(Box::new(Counted { left: bytes_max })),
         }
         Flow::Continue
     }
 }
 
-/// Lets so many bytes pass.
+/// Passes at most so many bytes.
 struct Counted {
     left: u64,
 }

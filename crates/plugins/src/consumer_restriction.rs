@@ -1,4 +1,4 @@
-//! consumer-restriction: which consumers, groups, services or routes are let through, and with which methods.
+//! consumer-restriction: admits consumers, groups, services or routes, with all or some methods.
 
 use serde_json::json;
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
@@ -7,19 +7,19 @@ use stillgate_schema::kind::Text;
 use stillgate_schema::{Choice, Fault, TEXT, int, map, object, some, text};
 
 object! {
-    /// Lets some through and others not.
+    /// Admits requests by consumer, group, service or route.
     pub struct ConsumerRestrictionKeys {
         /// What the lists name: consumers, groups of consumers, services or routes.
         r#type: Kind = KIND => default(Kind::ConsumerName);
-        /// Only these are let through.
+        /// Only these are admitted.
         whitelist: Vec<String> = some(TEXT) => optional;
-        /// These are not let through.
+        /// These are refused.
         blacklist: Vec<String> = some(TEXT) => optional;
-        /// Who may use which methods only. Who is not named here may use all.
+        /// The methods that each name may use. A name that is not listed here may use all.
         allowed_by_methods: Vec<MethodsOfKeys> = some(map::<MethodsOfKeys>()) => optional;
-        /// The status of a request that is not let through.
+        /// The status for a request that is refused.
         rejected_code: u16 = int(200, 599) => default(403);
-        /// `message` of its answer.
+        /// `message` of that answer.
         rejected_msg: String = TEXT => optional;
         any_of {
             "nothing is restricted": whitelist | blacklist | allowed_by_methods;
@@ -28,16 +28,16 @@ object! {
 }
 
 object! {
-    /// Methods that one may use.
+    /// The methods of one name.
     pub struct MethodsOfKeys {
-        /// A name, of what `type` says.
+        /// A name, of the kind that `type` says.
         user: String = TEXT => required;
         /// The methods.
         methods: Vec<String> = some(METHOD) => required;
     }
 }
 
-/// What the lists name.
+/// The kind of names in the lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Consumers, by `username`.
@@ -71,10 +71,10 @@ const METHOD: Text<String> = text("a method", |text| match METHODS.contains(&tex
 pub(crate) struct ConsumerRestriction {
     kind: Kind,
     variable: Variable,
-    /// Empty: all are let through.
+    /// Empty: all are admitted.
     whitelist: Names,
     blacklist: Names,
-    /// By name; the first of a name counts.
+    /// Sorted by name; the first entry of a name counts.
     allowed_by_methods: Box<[MethodsOf]>,
     unknown: Answer,
     rejected: Answer,
@@ -111,7 +111,7 @@ impl Define for ConsumerRestriction {
         let rejected = keys.rejected_msg.unwrap_or_else(|| format!("The {word} is forbidden."));
         let methods = keys.allowed_by_methods.unwrap_or_default().into_iter();
         let mut allowed_by_methods: Vec<_> = methods.map(|of| (of.user.into(), of.methods.into())).collect();
-        // Stable: the first of a name stays the first.
+        // Stable: the first entry of a name stays the first.
         allowed_by_methods.sort_by(|(a, _): &MethodsOf, (b, _)| a.cmp(b));
         allowed_by_methods.dedup_by(|later, earlier| later.0 == earlier.0);
         Some(ConsumerRestriction {
@@ -131,7 +131,7 @@ impl Define for ConsumerRestriction {
     }
 }
 
-/// An answer that the configuration holds.
+/// An answer with a text from the configuration.
 fn message(status: u16, text: &str) -> Answer {
     Answer::shared(status, format!("{}\n", json!({"message": text})).into_bytes().into())
 }
@@ -154,7 +154,7 @@ impl Plugin for ConsumerRestriction {
 }
 
 impl ConsumerRestriction {
-    /// As in APISIX: who is in the whitelist may use all methods.
+    /// As in APISIX, names in the whitelist may use all methods.
     fn lets_through(&self, name: &[u8], method: &[u8]) -> bool {
         if self.blacklist.has(name) {
             return false;

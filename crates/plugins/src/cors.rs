@@ -1,6 +1,6 @@
 //! `cors`: lets pages of other origins read responses (CORS), and answers the browser's preflight requests.
 //!
-//! All lines that do not depend on the request are written when the configuration is read.
+//! All lines that do not depend on the request are prepared when the configuration is read.
 
 use crate::patterns::PATTERN;
 use regex::bytes::{RegexSet, RegexSetBuilder};
@@ -18,12 +18,14 @@ use stillgate_wire::{Edits, FieldName, FieldValue, OwnedFieldValue, OwnedLine};
 object! {
     /// Lets pages of other origins read responses.
     pub(crate) struct CorsKeys {
-        /// Origins that may read responses, such as `https://a.example:8443`, separated by commas. `*`: all. `**`: all, and the
-        /// answer names the origin that asks, so that credentials can be allowed; unsafe unless all sites are trusted.
+        /// Origins that may read responses, such as `https://a.example:8443`, separated by commas. `*`: all. `**`: all,
+        /// and the answer names the requesting origin, so that credentials can be allowed; unsafe unless all sites are
+        /// trusted.
         allow_origins: At<Origins> = Located(ORIGINS) => default(unplaced(Origins::Any));
         /// Methods that may be used, separated by commas. `*`: all. `**`: all, by name.
         allow_methods: String = TEXT.shown() => default("*".to_owned());
-        /// Request header fields that may be sent, separated by commas. `*`: all. `**`: those that the preflight asks for.
+        /// Request header fields that may be sent, separated by commas. `*`: all. `**`: those that the preflight
+        /// requests.
         allow_headers: String = TEXT.shown() => default("*".to_owned());
         /// Response header fields that pages may read, separated by commas. `*`: all.
         expose_headers: String = TEXT => optional;
@@ -31,13 +33,13 @@ object! {
         max_age: i64 = int(i64::MIN, i64::MAX) => default(5);
         /// Whether requests may carry credentials such as cookies. Then no other key can be `*`.
         allow_credential: bool = Flag => default(false);
-        /// Regular expressions of origins that may read responses, in place of `allow_origins`.
+        /// Regular expressions of origins that may read responses, instead of `allow_origins`.
         allow_origins_by_regex: Vec<String> = unique(some(PATTERN)) => optional;
-        /// Names of origins in the plugin's metadata. Beside it, `*` in `allow_origins` counts for nothing.
+        /// Names of origins in the plugin's metadata. With this key, `*` in `allow_origins` is ignored.
         allow_origins_by_metadata: Vec<String> = unique(some(NAME)) => optional;
         /// Origins that may read resource timings, as `allow_origins`.
         timing_allow_origins: Origins = ORIGINS => optional;
-        /// Regular expressions of origins that may read resource timings, in place of `timing_allow_origins`.
+        /// Regular expressions of origins that may read resource timings, instead of `timing_allow_origins`.
         timing_allow_origins_by_regex: Vec<String> = unique(some(PATTERN)) => optional;
     }
 }
@@ -45,24 +47,24 @@ object! {
 object! {
     /// Origins that configurations of `cors` refer to by name.
     pub(crate) struct CorsMetadata {
-        /// Each name with its origins, as `allow_origins` of the plugin.
+        /// Origins by name, in the form of the plugin's `allow_origins`.
         allow_origins: BTreeMap<String, Origins> = NamedOrigins => default(BTreeMap::new());
     }
 }
 
 /// The plugin.
 pub(crate) struct Cors {
-    /// What allows to read.
+    /// The rules for reading.
     access: Access,
-    /// What allows to read timings.
+    /// The rule for reading timings.
     timing: Option<Rule>,
     /// Lines that are the same for all origins.
     lines: Edits,
-    /// The same with the line of the origin that may read, for each origin that is listed.
+    /// Lines for each listed origin, including the one that allows it.
     lines_of: Box<[Edits]>,
     /// `**` of `allow_headers`.
     echoes_headers: bool,
-    /// Where the response is another one for another origin.
+    /// Set if the response depends on the origin.
     vary: Option<OwnedLine>,
     /// Those of [`ACCESS`] and [`TIMING`]. Each worker searches with a copy, since searching takes memory.
     patterns: [Option<RegexSet>; 2],
@@ -73,25 +75,25 @@ const ACCESS: usize = 0;
 const TIMING: usize = 1;
 
 struct Access {
-    /// `None`: metadata only.
+    /// `None`: only the metadata decides.
     rule: Option<Rule>,
     metadata: Box<[String]>,
 }
 
 enum Rule {
     Listed(Origins),
-    /// Place of its patterns.
+    /// Index of its patterns.
     Matching(usize),
 }
 
-/// Which origins.
+/// A set of origins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origins {
     /// `*`
     Any,
     /// `**`
     Each,
-    /// These.
+    /// The listed ones.
     Listed(Box<[OwnedFieldValue]>),
 }
 
@@ -106,7 +108,7 @@ const MAX_AGE: FieldName<'static> = FieldName::constant("Access-Control-Max-Age"
 const TIMING_ALLOW_ORIGIN: FieldName<'static> = FieldName::constant("Timing-Allow-Origin");
 const VARY: FieldName<'static> = FieldName::constant("Vary");
 
-/// What `**` of `allow_methods` stands for.
+/// The value of `**` in `allow_methods`.
 const ALL_METHODS: &str = "GET,POST,PUT,DELETE,PATCH,HEAD,OPTIONS,CONNECT,TRACE";
 
 impl Define for Cors {
@@ -186,7 +188,7 @@ impl Plugin for Cors {
                 true
             }
             None => {
-                // Where origins are listed, it is none of them.
+                // If origins are listed, it is not one of them.
                 let rule = self.access.rule.as_ref().filter(|_| self.lines_of.is_empty());
                 let allowed = rule.and_then(|rule| rule.allows(origin, matches));
                 let allowed = allowed.or_else(|| self.access.by_name(origin, response.metadata));
@@ -210,14 +212,14 @@ impl Plugin for Cors {
 }
 
 impl Access {
-    /// The place of the origin that asks among those that are listed.
+    /// Index of the requesting origin among the listed ones.
     fn listed(&self, origin: Option<FieldValue<'_>>) -> Option<usize> {
         let Some(Rule::Listed(Origins::Listed(list))) = &self.rule else { return None };
         let origin = origin?;
         list.iter().position(|listed| listed.value().bytes() == origin.bytes())
     }
 
-    /// The origin that asks, where the metadata has it under one of the names.
+    /// The requesting origin, if the metadata has it under one of the names.
     fn by_name<'a>(&self, origin: Option<FieldValue<'a>>, metadata: &MetadataTable) -> Option<FieldValue<'a>> {
         if self.metadata.is_empty() {
             return None;
@@ -301,7 +303,7 @@ fn constant_lines(keys: &CorsKeys, cx: &mut Compile<'_>) -> Option<Edits> {
     Some(lines)
 }
 
-/// `None`: reported.
+/// `None`: an error was reported.
 #[expect(clippy::option_option, reason = "the outer says whether the configuration is good")]
 fn pattern_set(patterns: Option<Vec<String>>, key: &'static str, cx: &mut Compile<'_>) -> Option<Option<RegexSet>> {
     let Some(patterns) = patterns else { return Some(None) };
@@ -333,7 +335,7 @@ fn parse_origins(text: &str) -> Result<Origins, Fault> {
         _ => {}
     }
     if text != "null" && !text.split(',').all(is_origin) {
-        let fault = Fault::new(format!("{text:?} is no list of origins"));
+        let fault = Fault::new(format!("{text:?} is not a list of origins"));
         return Err(
             fault.hint("write \"*\", \"**\", \"null\" or origins such as \"https://a.example,https://b.example\"")
         );

@@ -1,12 +1,12 @@
-//! What limits have in common: who is counted, and where their counters are. They are in the process; what APISIX has for counters
-//! in Redis is refused by name, words and keys.
+//! Common parts of limits: their keys and counters. Counters are in the process; APISIX's keys and values for counters
+//! in Redis are refused by name.
 
 use stillgate_plugin::Plugin;
 use stillgate_route::Variable;
 use stillgate_schema::object::Foreign;
 use stillgate_schema::{Choice, Definitions, Fault, Json, Kind, Node, Path, Sink, Value};
 
-/// Whether the consumer makes a difference to a limit.
+/// Whether a limit depends on the consumer.
 pub(crate) fn reads_consumer(limit: &impl Plugin) -> bool {
     let mut reads = false;
     limit.each_variable(&mut |variable| {

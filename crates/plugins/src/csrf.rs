@@ -1,4 +1,5 @@
-//! `csrf`: a token in a cookie, which pages of one's own site can read and send in a header field, and other sites cannot.
+//! `csrf`: a token in a cookie, which pages of the same site can read and send in a header field, and other sites
+//! cannot.
 //!
 //! The token is APISIX's, so that gateways of both kinds with one key accept each other's:
 //!
@@ -6,8 +7,8 @@
 //!  base64({"random":R,"expires":T,"sign":S})    S = hex(sha256("{expires:T,random:R,key:KEY}")), T: seconds since 1970
 //! ```
 //!
-//! `T` is when it was made, whatever its name says. Different from APISIX: an empty key is refused, with which everyone could
-//! sign; `R` and `T` of a token must be numbers; signatures are compared in constant time.
+//! `T` is the time of creation, whatever its name says. Unlike APISIX, an empty key is refused, as with it anybody
+//! could sign; `R` and `T` of a token must be numbers; signatures are compared in constant time.
 
 use crate::decimal::lua;
 use crate::random;
@@ -25,11 +26,11 @@ use stillgate_schema::{Fault, Text, int, object, text};
 use stillgate_wire::{FieldName, FieldValue, OwnedFieldName};
 
 object! {
-    /// Asks for a token in requests that change something.
+    /// Requires a token in requests that change something.
     pub(crate) struct CsrfKeys {
-        /// What tokens are signed with.
+        /// The key that signs tokens.
         key: Secret = SECRET => required;
-        /// Seconds until a token ends; with 0 or less it never does.
+        /// Seconds until a token expires; with 0 or less it never does.
         expires: i64 = int(-EXPIRES_S_MAX, EXPIRES_S_MAX) => default(7200);
         /// The name of the cookie, and of the header field.
         name: String = NAME => default("apisix-csrf-token".to_owned());
@@ -38,7 +39,7 @@ object! {
 
 /// A hundred years.
 const EXPIRES_S_MAX: i64 = 100 * 365 * 86_400;
-/// A longer token is none of ours, which have about 150 bytes.
+/// A longer token is invalid; ours have about 150 bytes.
 const TOKEN_BYTES_MAX: usize = 512;
 
 const NAME: Text<String> = text("a name of a cookie and a header field", |text| {
@@ -112,7 +113,7 @@ impl Plugin for Csrf {
     }
 }
 
-/// Standard base64; nginx does not ask for padding.
+/// Standard base64; like nginx, it does not require padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
@@ -126,7 +127,7 @@ impl Csrf {
         BASE64.encode(format!("{{\"random\":{random},\"expires\":{made_at},\"sign\":\"{sign}\"}}"))
     }
 
-    /// Whether we have made a token, and it has not ended.
+    /// Whether a token was made with our key, and has not expired.
     fn is_ours(&self, token: &[u8], now_s: u64) -> bool {
         if token.len() > TOKEN_BYTES_MAX {
             return false;
@@ -155,7 +156,7 @@ impl Csrf {
     }
 }
 
-/// A date as nginx writes it in cookies: `Thu, 18-Nov-10 11:27:35 GMT`, with the whole year after 2037.
+/// A date in nginx's cookie format: `Thu, 18-Nov-10 11:27:35 GMT`, with the whole year after 2037.
 fn cookie_time(unix_s: u64) -> String {
     /// The last second of the year 9999.
     const UNIX_S_MAX: u64 = 253_402_300_799;
@@ -187,7 +188,7 @@ mod tests {
 
     #[test]
     fn tokens_of_apisix_are_ours() {
-        // As APISIX writes one: its keys in any order.
+        // In APISIX's form: its keys in any order.
         let text = r#"{"sign":"d9cd38a8300abf46d9a542d37f404496b896fb8c37008caf6a2d0f69e065f551","random":0.13501949722156,"expires":7200}"#;
         let token = BASE64.encode(text);
         assert!(csrf("userkey", 7200).is_ours(token.as_bytes(), 14_400));

@@ -1,10 +1,10 @@
-//! Numbers of configurations that need not be whole, and how Lua writes numbers.
+//! Decimal numbers in configurations, and Lua's format of numbers.
 
 use serde_json::json;
 use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::{Definitions, Json, Kind, Node, Path, Sink, Value, expected};
 
-/// A number within bounds, which need not be whole.
+/// A decimal number within bounds.
 pub(crate) struct Decimal {
     pub(crate) min: f64,
     pub(crate) max: f64,
@@ -38,9 +38,9 @@ impl Kind for Decimal {
     }
 }
 
-/// A number as Lua writes it: with 14 digits (`%.14g`).
+/// A number in Lua's format: with 14 digits (`%.14g`).
 pub(crate) fn lua(number: f64) -> String {
-    /// Digits that are written.
+    /// Number of significant digits.
     const DIGITS: i32 = 14;
     if number == 0.0 || !number.is_finite() {
         return if number == 0.0 { "0".to_owned() } else { number.to_string() };

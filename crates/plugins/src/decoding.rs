@@ -1,4 +1,4 @@
-//! Undoes the Content-Encoding of a body piece by piece, into a buffer with a bound: a small body can become a large one.
+//! Decodes the Content-Encoding of a body piece by piece, into a bounded buffer: a small body can become a large one.
 
 use brotli_decompressor::{Allocator, BrotliDecompressStream, BrotliResult, BrotliState, SliceWrapper, StandardAlloc};
 use flate2::write::MultiGzDecoder;
@@ -8,14 +8,14 @@ use std::io::{self, Write};
 use std::rc::Rc;
 use stillgate_plugin::BodyError;
 
-/// What is decoded at once of what streams: of gzip and deflate it becomes no more than about a thousand times as much. Of brotli it
-/// can become any amount, which [`STEP_BYTES`] cuts.
+/// Most coded bytes that are decoded at once when streaming: with gzip and deflate the output is at most about a
+/// thousand times as long. With brotli its length is not limited, so [`STEP_BYTES`] cuts it.
 const CODED_BYTES: usize = 512;
-/// What comes out of brotli at once, about.
+/// Approximate length of brotli's output in one step.
 const STEP_BYTES: usize = 64 * 1024;
-/// The most that a piece of what streams may become.
+/// Longest output of one piece when streaming.
 pub(crate) const PLAIN_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// The longest piece that should be given to [`Decoder::stream`]: more could become more than a worker should work on at once.
+/// Longest piece for [`Decoder::stream`]: more could be too much work for a worker at once.
 pub(crate) const STREAMED_BYTES: usize = 2 * CODED_BYTES;
 
 /// The coding of a body.
@@ -25,12 +25,12 @@ pub(crate) enum Decoding {
     Gzip,
     Deflate,
     Brotli,
-    /// One that we cannot undo, or several.
+    /// A coding that cannot be decoded, or several codings.
     Unknown,
 }
 
 impl Decoding {
-    /// By the value of `Content-Encoding`.
+    /// The coding for a value of `Content-Encoding`.
     pub(crate) fn of(coding: Option<&[u8]>) -> Decoding {
         let is = |name: &str| coding.is_some_and(|coding| coding.eq_ignore_ascii_case(name.as_bytes()));
         match coding {
@@ -44,13 +44,14 @@ impl Decoding {
     }
 }
 
-/// Takes a body in its coding, holds it without.
+/// Takes a coded body, and holds the decoded one.
 pub(crate) struct Decoder(State);
 
 enum State {
     Identity(Bounded),
     Gzip(MultiGzDecoder<Bounded>),
-    /// Its first bytes tell whether there is a zlib header, as RFC 9110 section 8.4.1.2 has it, or none, as some send it.
+    /// The first bytes show whether there is a zlib header, as RFC 9110 section 8.4.1.2 requires, or none, as some
+    /// servers do.
     Unsettled {
         first: Option<u8>,
         out: Bounded,
@@ -58,7 +59,7 @@ enum State {
     Deflate(Inflate),
     Brotli(Box<Brotli>),
     Unknown,
-    /// Nothing has come yet of a body in a coding: an empty one is complete.
+    /// Nothing of a coded body has come yet: an empty one is complete.
     Empty(Decoding, Bounded),
 }
 
@@ -90,8 +91,8 @@ impl Decoder {
         written.map_err(|error| why(&error))
     }
 
-    /// Takes the next piece, and gives `then` what it becomes, step by step, so that little of it is held at once. However much a
-    /// short piece becomes, it is refused only where that is more than [`PLAIN_BYTES_MAX`].
+    /// Takes the next piece, and passes its output to `then`, step by step, so that little of it is held at once. A
+    /// short piece is refused only if its output exceeds [`PLAIN_BYTES_MAX`].
     pub(crate) fn stream(
         &mut self,
         piece: &[u8],
@@ -124,7 +125,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// The body has ended: what it is without its coding.
+    /// The body has ended: returns the decoded one.
     pub(crate) fn end(&mut self) -> Result<Vec<u8>, BodyError> {
         let state = std::mem::replace(&mut self.0, State::Unknown);
         let out = match state {
@@ -139,7 +140,7 @@ impl Decoder {
         Ok(out.bytes)
     }
 
-    /// Takes what has been decoded so far, for a filter that passes it on as it comes.
+    /// Takes the output so far, for a filter that streams.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let out = match &mut self.0 {
             State::Identity(out) | State::Empty(_, out) | State::Unsettled { out, .. } => out,
@@ -151,7 +152,7 @@ impl Decoder {
         std::mem::take(&mut out.bytes)
     }
 
-    /// Bytes held, those that decoding takes among them.
+    /// Bytes held, including the decoder's memory.
     pub(crate) fn held_bytes(&self) -> usize {
         let (out, own) = match &self.0 {
             State::Identity(out) | State::Empty(_, out) | State::Unsettled { out, .. } => (out, 0),
@@ -163,7 +164,7 @@ impl Decoder {
         out.bytes.capacity() + own
     }
 
-    /// A decoder is made when there is something to decode.
+    /// Creates the decoder when there is something to decode.
     fn begin(&mut self) {
         if let State::Empty(decoding, out) = &mut self.0 {
             let out = std::mem::take(out);
@@ -177,7 +178,7 @@ impl Decoder {
         }
     }
 
-    /// Finds out which kind of `deflate` it is, once two bytes are there; gives what is still to be decoded.
+    /// Detects the kind of `deflate` once two bytes are available; returns the bytes still to decode.
     fn settle<'p>(&mut self, piece: &'p [u8]) -> &'p [u8] {
         let State::Unsettled { first, out } = &mut self.0 else { return piece };
         let (one, two, rest) = match (*first, piece) {
@@ -193,7 +194,7 @@ impl Decoder {
         let held_back = *first;
         let mut inflate = Inflate { state: Decompress::new(has_header), out: std::mem::take(out), has_ended: false };
         if let Some(byte) = held_back {
-            // What is wrong with it is found with what follows.
+            // Errors in it are found with the following bytes.
             let _ = inflate.piece(&[byte]);
         }
         self.0 = State::Deflate(inflate);
@@ -201,7 +202,7 @@ impl Decoder {
     }
 }
 
-/// `deflate`, which says itself where it ends. (The writers of `flate2` take a part of it for the whole.)
+/// `deflate`, which marks its own end. (The writers of `flate2` accept a truncated body.)
 struct Inflate {
     state: Decompress,
     out: Bounded,
@@ -223,15 +224,15 @@ impl Inflate {
                 break;
             }
         }
-        // Nothing can follow the end; before it everything is taken.
+        // Nothing can follow the end; before it everything is consumed.
         if piece.is_empty() { Ok(()) } else { Err(BodyError::Malformed) }
     }
 }
 
-/// What undoing `gzip` or `deflate` takes: a window of 32 KiB, tables, and a buffer of 32 KiB for what is decoded.
+/// Memory for decoding `gzip` or `deflate`: a window of 32 KiB, tables, and an output buffer of 32 KiB.
 const INFLATE_BYTES: usize = 80 * 1024;
 
-/// `br`. Its window can be 16 MiB, as the body says, so that what it takes is counted as it is taken.
+/// `br`. The body can request a window of 16 MiB, so its memory is counted as it is allocated.
 struct Brotli {
     state: BrotliState<Counting, Counting, Counting>,
     memory: Counting,
@@ -250,7 +251,7 @@ impl Brotli {
         self.step(&mut piece, usize::MAX).map(|_| ())
     }
 
-    /// Takes of a piece what it becomes about `bytes` of; whether there is more of that, or of the piece.
+    /// Decodes from a piece until about `bytes` of output; returns whether there is more output or input.
     fn step(&mut self, coded: &mut &[u8], bytes: usize) -> Result<bool, BodyError> {
         let piece = *coded;
         let (mut decoded, mut total) = ([0; 8 * 1024], 0);
@@ -280,12 +281,12 @@ impl Brotli {
             }
         }
         *coded = &[];
-        // Nothing can follow the end; before it everything is taken.
+        // Nothing can follow the end; before it everything is consumed.
         if left == 0 { Ok(false) } else { Err(BodyError::Malformed) }
     }
 }
 
-/// Bytes that were allocated and not freed.
+/// Number of bytes that are allocated.
 #[derive(Clone, Default)]
 struct Counting(Rc<Cell<usize>>);
 
@@ -303,7 +304,7 @@ impl<T: Clone + Default> Allocator<T> for Counting {
     }
 }
 
-/// A buffer that takes no more than its bound.
+/// A buffer with a limit.
 #[derive(Default)]
 struct Bounded {
     bytes: Vec<u8>,
@@ -336,7 +337,7 @@ mod tests {
     use super::*;
     use stillgate_brotli::{Encoder, Params, Then};
 
-    /// A window of 16 MiB, ten bytes as they are, and the end.
+    /// A window of 16 MiB, ten literal bytes, and the end.
     const BROTLI: [u8; 14] = [0x8f, 0x04, 0x80, b'0', b'1', b'2', b'3', b'4', b'5', b'6', b'7', b'8', b'9', 0x03];
 
     #[test]

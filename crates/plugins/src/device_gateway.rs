@@ -1,7 +1,7 @@
 //! `device-gateway`: ends the WebSocket connections of devices here, so that back-ends can send a message to one of them.
 //!
-//! It comes last of all plugins in `access`, when all others have let the request in. It judges the handshake and says who the
-//! device is; opening the connection and serving it is the proxy's. APISIX has no such plugin.
+//! It runs last in `access`, when all other plugins have admitted the request. It checks the handshake and determines
+//! the device's id; the proxy opens and serves the connection. APISIX has no such plugin.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine;
@@ -25,7 +25,7 @@ use stillgate_schema::{
 };
 use stillgate_wire::{FieldName, FieldValue};
 
-/// Labels of a connection.
+/// Most labels of a connection.
 const LABELS_MAX: usize = 16;
 
 const PING_INTERVAL: Span = span(Duration::from_millis(100), Duration::from_secs(3600));
@@ -40,23 +40,28 @@ object! {
     pub(crate) struct DeviceGatewayKeys {
         /// The id of the device, with variables: `$consumer_name`, `$arg_device`, `$http_x_device`. At most 256 bytes; a request whose id is empty or longer is answered 400.
         id: At<String> = Located(TEXT.shown()) => required;
-        /// What is spoken: `json` or `cbor` of [the protocol](../devices-protocol.md), where a device that names a subprotocol chooses; `raw`: a message is one frame, nothing more.
+        /// The protocol: `json` or `cbor` of [the protocol](../devices-protocol.md), or the subprotocol that the device
+        /// requests; `raw`: a message is one frame, nothing more.
         protocol: Protocol = PROTOCOL => default(Protocol::Json);
-        /// Where events of devices are sent: what they say, that they connected and that they disconnected.
+        /// Where events of devices are sent: their messages, that they connected and that they disconnected.
         on_event: OnEventKeys = map::<OnEventKeys>() => optional;
-        /// What becomes of a second connection of a device: `replace`: the first is closed; `refuse`: the second is answered 409.
+        /// Policy for a second connection of a device: `replace`: the first is closed; `refuse`: the second is answered
+        /// 409.
         duplicate: Duplicate = DUPLICATE => default(Duplicate::Replace);
-        /// The longest silence of a device before it is pinged.
+        /// How long a device may be silent before it is pinged.
         ping_interval: Duration = PING_INTERVAL => default(Duration::from_secs(60));
-        /// How long a device has to answer a ping, or to say anything; then its connection is closed.
+        /// How long a device has to answer a ping, or to send anything; then its connection is closed.
         ping_timeout: Duration = PING_TIMEOUT => default(Duration::from_secs(20));
         /// How long a device may be away and come back to the messages that it has not acknowledged.
         resume: Duration = RESUME => default(Duration::from_secs(120));
-        /// What becomes of a message that does not fit into the queue of its device: `refuse` it (429), `drop_oldest`, or `latest`: it takes the place of an earlier one with the same `key`.
+        /// Policy for a message that does not fit into the queue of its device: `refuse` it (429), `drop_oldest`, or
+        /// `latest`: it replaces an earlier one with the same `key`.
         queue_policy: Policy = POLICY => default(Policy::Refuse);
-        /// Connections that may begin in a second; further ones are answered 503 with `Retry-After`. Without the key there is no bound.
+        /// Most new connections in a second; further ones are answered 503 with `Retry-After`. Without the key the rate
+        /// is unlimited.
         connects_per_second: u32 = int(1, 1_000_000) => optional;
-        /// Names of labels and their values, with variables, at most 16: shown to back-ends, and broadcasts can be sent by them.
+        /// Names of labels and their values, with variables, at most 16: shown to back-ends, which can also broadcast
+        /// by them.
         labels: Vec<(String, At<String>)> = Labels => default(Vec::new());
     }
 }
@@ -68,13 +73,14 @@ object! {
         upstream_id: At<String> = Located(TEXT.or_number()) => required;
         /// The path of the requests.
         uri: String = URI => default("/".to_owned());
-        /// Whether a device's next message is read only when the upstream has answered 2xx. A device cannot flood the upstream then.
+        /// Whether a device's next message is read only after the upstream has answered 2xx. A device cannot flood the
+        /// upstream then.
         ack: bool = Flag => default(false);
-        /// Bytes of events that wait for one device; further ones are dropped and counted.
+        /// Most bytes of events that wait for one device; further ones are dropped and counted.
         queue_bytes: usize = EVENT_BYTES => default(64 * 1024);
-        /// How long one try may take.
+        /// Timeout of one attempt.
         timeout: Duration = TRY => default(Duration::from_secs(5));
-        /// How long an event is tried again where the upstream fails or answers 5xx; then it is dropped and counted.
+        /// How long an event is retried if the upstream fails or answers 5xx; then it is dropped and counted.
         retry: Duration = RETRY => default(Duration::from_secs(60));
     }
 }
@@ -92,7 +98,7 @@ const URI: Text<String> = text("a path", |text| {
     let is_good = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
     match text.starts_with('/') && text.bytes().all(is_good) {
         true => Ok(text.to_owned()),
-        false => Err(Fault::new(format!("{text:?} is no path")).hint("begin with '/'")),
+        false => Err(Fault::new(format!("{text:?} is not a path")).hint("begin with '/'")),
     }
 })
 .shown();
@@ -192,11 +198,11 @@ fn events(keys: OnEventKeys, cx: &mut Compile<'_>) -> Option<EventSettings> {
 const VERSION: FieldName<'static> = FieldName::constant("Sec-WebSocket-Version");
 const KEY: FieldName<'static> = FieldName::constant("Sec-WebSocket-Key");
 const PROTOCOLS: FieldName<'static> = FieldName::constant("Sec-WebSocket-Protocol");
-/// The one version there is (RFC 6455 section 4.1).
+/// The only version (RFC 6455 section 4.1).
 const VERSION_SPOKEN: &str = "13";
-/// What the key is joined with (RFC 6455 section 1.3).
+/// The suffix of the key (RFC 6455 section 1.3).
 const ACCEPT_SUFFIX: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// Bytes of a key, decoded.
+/// Bytes of a decoded key.
 const KEY_BYTES: usize = 16;
 
 impl Plugin for DeviceGateway {
@@ -226,7 +232,7 @@ impl Plugin for DeviceGateway {
 }
 
 impl DeviceGateway {
-    /// The device that asks to come in, or what its request is answered.
+    /// The device of a request, or the answer that refuses it.
     fn device(&self, request: &mut Request<'_>) -> Result<Device, Answer> {
         let accept = accept(request)?;
         let (protocol, subprotocol) = self.spoken(request)?;
@@ -248,14 +254,14 @@ impl DeviceGateway {
         Ok(Device { id, labels, protocol, subprotocol, accept, settings: self.settings.clone() })
     }
 
-    /// The protocol that the device chooses, and what the handshake names.
+    /// The protocol that the device chooses, and the subprotocol for the response.
     fn spoken(&self, request: &Request<'_>) -> Result<(Protocol, Option<Box<str>>), Answer> {
         let mut buffer = Vec::new();
         let Some(offered) = request.header(PROTOCOLS, &mut buffer) else { return Ok((self.protocol, None)) };
         let mut offered = offered.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
         let mut offered = offered.by_ref().filter_map(|name| std::str::from_utf8(name).ok());
         if self.protocol == Protocol::Raw {
-            // A token, as any subprotocol (RFC 6455 section 4.1): it is named in the answer.
+            // A token, as any subprotocol (RFC 6455 section 4.1), as it is copied to the answer.
             let name = offered.find(|name| FieldName::new(name.as_bytes()).is_ok());
             return Ok((Protocol::Raw, name.map(Box::from)));
         }
@@ -273,7 +279,7 @@ fn cut(mut text: Box<str>) -> Box<str> {
     text
 }
 
-/// Judges the handshake (RFC 6455 section 4.2.1); what is returned proves that it was read.
+/// Checks the handshake (RFC 6455 section 4.2.1); returns the proof that it was read.
 fn accept(request: &mut Request<'_>) -> Result<[u8; WEBSOCKET_ACCEPT_BYTES], Answer> {
     let mut buffer = Vec::new();
     let facts = &request.facts;

@@ -1,45 +1,46 @@
-//! What a worker remembers of credentials: that they were verified, and how often they were wrong. It is found by digest, so
-//! that the credentials themselves are not kept, and bounded.
+//! A worker's cache about credentials: that they were verified, and how often they were wrong. It is keyed by digest,
+//! so that the credentials themselves are not kept, and bounded.
 //!
-//! Digests are SipHash-2-4 of 128 bits under a key that is made for each worker and never leaves it: without the key nobody can
-//! make two texts with one digest. It is several times as fast as SHA-256 where the CPU has no instructions for that.
+//! Digests are SipHash-2-4 of 128 bits under a key that is generated for each worker and never leaves it: without the
+//! key it is infeasible to find two texts with one digest. It is several times as fast as SHA-256 on a CPU without
+//! instructions for that.
 
 use aws_lc_rs::rand;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 
-/// How much is remembered, at most: a power of two, of [`WAYS`] entries each.
+/// Number of sets, a power of two, of [`WAYS`] entries each.
 const SETS: usize = 1024;
-/// Among these the one that was not asked for the longest time makes place.
+/// Entries of a set, of which the least recently used is replaced.
 const WAYS: usize = 4;
 
 /// Values by digest.
 pub(crate) struct Digested<V> {
     key: [u8; 16],
-    /// Empty until the first is put there.
+    /// Empty until the first value is stored.
     sets: Vec<Set<V>>,
     /// Grows with each use.
     turn: u64,
 }
 
-/// Digests come first, in one line of the CPU's cache: what is not there is known after reading that.
+/// Digests come first, in one cache line: reading that is enough to miss.
 #[repr(C, align(64))]
 struct Set<V> {
     digests: [u128; WAYS],
     used: [u64; WAYS],
-    /// Where there is none, digest and use are 0.
+    /// A free entry has digest and use 0.
     values: [Option<V>; WAYS],
 }
 
 impl<V> Digested<V> {
-    /// Empty, with a key of its own.
+    /// Creates an empty cache with a key of its own.
     pub(crate) fn new() -> Digested<V> {
         let mut key = [0; 16];
         rand::fill(&mut key).expect("the system has randomness");
         Digested { key, sets: Vec::new(), turn: 0 }
     }
 
-    /// The digest of parts, each with its length, so that no two lists of parts are one.
+    /// The digest of parts, each with its length, so that different lists of parts differ.
     pub(crate) fn digest(&self, parts: &[&[u8]]) -> u128 {
         let mut hasher = SipHasher24::new_with_key(&self.key);
         for part in parts {
@@ -49,7 +50,7 @@ impl<V> Digested<V> {
         hasher.finish128().as_u128()
     }
 
-    /// What was put there.
+    /// The stored value.
     #[inline]
     pub(crate) fn get(&mut self, digest: u128) -> Option<&V> {
         self.turn += 1;
@@ -59,7 +60,7 @@ impl<V> Digested<V> {
         set.values[way].as_ref()
     }
 
-    /// Remembers a value.
+    /// Stores a value.
     pub(crate) fn put(&mut self, digest: u128, value: V) {
         if self.sets.is_empty() {
             self.sets.resize_with(SETS, Set::empty);
@@ -92,7 +93,7 @@ mod tests {
     fn what_was_used_last_stays() {
         let mut all = Digested::new();
         assert_eq!(all.get(0), None);
-        // All in one set.
+        // Digests that fall into one set.
         let digest = |at: usize| (at * SETS) as u128;
         (0..WAYS).for_each(|at| all.put(digest(at), at));
         assert_eq!(all.get(digest(0)), Some(&0));

@@ -1,4 +1,4 @@
-//! `echo`: puts texts before, behind or in place of a response's body. For tests of a configuration.
+//! `echo`: adds texts before or after a response's body, or replaces it. For tests of a configuration.
 
 use crate::body_fields::{CONTENT_ENCODING, forget_old_body};
 use crate::decoding::{Decoder, Decoding};
@@ -9,13 +9,13 @@ use stillgate_plugin::{BodyError, BodyFilter, Compile, Define, Phase, Phases, Pl
 use stillgate_schema::{TEXT, object};
 
 object! {
-    /// Puts texts into responses.
+    /// Adds texts to responses.
     pub(crate) struct EchoKeys {
-        /// What comes before the body.
+        /// Text before the body.
         before_body: String = TEXT => optional;
-        /// What takes the place of the body.
+        /// Text that replaces the body.
         body: String = TEXT => optional;
-        /// What comes behind the body.
+        /// Text after the body.
         after_body: String = TEXT => optional;
         /// Header fields of the response.
         headers: Fields = FieldMap => default(Fields::default());
@@ -28,7 +28,7 @@ object! {
 /// The plugin.
 pub(crate) struct Echo {
     before: Arc<[u8]>,
-    /// With the texts around it.
+    /// Includes the texts around it.
     body: Option<Box<[u8]>>,
     after: Arc<[u8]>,
     fields: Fields,
@@ -71,12 +71,12 @@ impl Plugin for Echo {
     }
 }
 
-/// Puts texts around a body.
+/// Adds texts around a body.
 struct Around {
-    /// Until it is out.
+    /// Until it has been sent.
     before: Option<Arc<[u8]>>,
     after: Arc<[u8]>,
-    /// Of a body in a coding, which goes on without.
+    /// For a coded body, which is sent decoded.
     decoder: Option<Decoder>,
 }
 

@@ -1,18 +1,18 @@
-//! Percent-encoding of what stands in a path, as nginx does it.
+//! Percent-encoding of paths, like nginx.
 
-/// What becomes of `%`.
+/// How `%` is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Percent {
-    /// The text is not encoded.
+    /// The text is not encoded yet.
     Encoded,
-    /// The text is encoded: `%XX` stays.
+    /// The text is encoded: `%XX` is kept.
     Kept,
 }
 
-/// Encodes what cannot stand in a path, as nginx does.
+/// Encodes characters that are not allowed in a path, like nginx.
 pub(crate) fn encode(text: &[u8], percent: Percent, out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    // Of most texts nothing is encoded.
+    // Most texts need no encoding.
     let plain = text.iter().take_while(|byte| !NEEDS_ENCODING[usize::from(**byte)]).count();
     out.extend_from_slice(&text[..plain]);
     for (at, byte) in text.iter().enumerate().skip(plain) {

@@ -1,7 +1,7 @@
-//! `error-page`: pages of one's own in place of the gateway's errors. Which pages is in the plugin's metadata.
+//! `error-page`: custom pages for the gateway's errors. The pages are in the plugin's metadata.
 //!
-//! It acts on answers of the gateway and its plugins, never on those of nodes. Different from APISIX, that includes the 502 and
-//! 504 of a node that could not be reached or did not answer.
+//! It acts on local replies of the gateway and its plugins, never on responses of nodes. Unlike APISIX, that includes
+//! the 502 and 504 for a node that could not be reached or did not answer.
 
 use crate::body_fields::{CONTENT_TYPE, forget_old_body};
 use stillgate_plugin::{Answer, Compile, Define, Metadata, Phase, Phases, Plugin, Response};
@@ -9,7 +9,7 @@ use stillgate_schema::{Fault, Flag, TEXT, Text, map, object, text};
 use stillgate_wire::OwnedFieldValue;
 
 object! {
-    /// Gives errors of the gateway pages of one's own.
+    /// Replaces the gateway's error pages by custom ones.
     pub(crate) struct ErrorPageKeys {}
 }
 
@@ -54,7 +54,8 @@ object! {
 object! {
     /// A page.
     pub(crate) struct PageKeys {
-        /// Its text; the gateway's page of that status if the key is absent. With an empty text the answer stays as it is.
+        /// Its text; the gateway's page of that status if the key is absent. With an empty text the answer is
+        /// unchanged.
         body: String = TEXT => optional;
         /// Its media type.
         content_type: OwnedFieldValue = MEDIA_TYPE => default(html());
@@ -118,7 +119,7 @@ impl Plugin for ErrorPage {
             None if matches!(status, 404 | 500 | 502 | 503) => {
                 response.body.replace(Answer::page(status).body.bytes());
             }
-            // As in APISIX, only those have a page of their own.
+            // As in APISIX, only those can have a custom page.
             None => return,
         }
         forget_old_body(response);

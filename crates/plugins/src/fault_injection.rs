@@ -1,4 +1,4 @@
-//! `fault-injection`: delays requests, or answers them, to find out what becomes of clients then.
+//! `fault-injection`: delays requests, or answers them, to test how clients cope with that.
 
 use crate::decimal::Decimal;
 use crate::header_edits::text_or_number;
@@ -20,7 +20,7 @@ object! {
     pub(crate) struct FaultInjectionKeys {
         /// How requests are answered.
         abort: Abort = map::<Abort>() => optional;
-        /// How long requests wait before they go on, or are answered.
+        /// How long requests wait before they continue, or are answered.
         delay: Delay = map::<Delay>() => optional;
         any_of { "there is nothing to inject": abort | delay; }
     }
@@ -35,9 +35,9 @@ object! {
         body: At<String> = Located(TEXT) => optional;
         /// Header fields of the answer: a map of names to texts with variables, or to numbers.
         headers: Vec<Header> = Headers => optional;
-        /// How many requests of a hundred are answered; all without it.
+        /// Percentage of requests that are answered; all without it.
         percentage: u8 = int(0, 100) => optional;
-        /// Lists of conditions as in `vars` of a route: a request is answered where all of one list hold.
+        /// Lists of conditions as in `vars` of a route: a request is answered if all conditions of one list hold.
         vars: Vec<At<Expr>> = list(Located(BodyVars)) => optional;
     }
 }
@@ -47,9 +47,9 @@ object! {
     pub(crate) struct Delay {
         /// How long a request waits, in seconds.
         duration: f64 = Decimal { min: 0.0, max: DELAY_S_MAX } => required;
-        /// How many requests of a hundred wait; all without it.
+        /// Percentage of requests that wait; all without it.
         percentage: u8 = int(0, 100) => optional;
-        /// Lists of conditions as in `vars` of a route: a request waits where all of one list hold.
+        /// Lists of conditions as in `vars` of a route: a request waits if all conditions of one list hold.
         vars: Vec<At<Expr>> = list(Located(BodyVars)) => optional;
     }
 }
@@ -59,7 +59,7 @@ const DELAY_S_MAX: f64 = 3600.0;
 /// Most lists of conditions.
 const VARS_MAX: usize = 20;
 
-/// A field of the answer.
+/// A header field of the answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Header {
     name: OwnedFieldName,
@@ -111,10 +111,10 @@ pub(crate) struct FaultInjection {
     delay: Option<(When, Duration)>,
 }
 
-/// Which requests are meant.
+/// Selects requests.
 struct When {
     percentage: Option<u8>,
-    /// `None`: all.
+    /// `None`: all requests.
     any_of: Option<Box<[Filter]>>,
 }
 
@@ -181,7 +181,7 @@ impl When {
         self.any_of.as_ref().is_none_or(|filters| filters.iter().any(holds))
     }
 
-    /// Whether chance picks the request.
+    /// Decides by chance.
     fn hits(&self) -> bool {
         self.percentage.is_none_or(|percentage| random::below(100) < u64::from(percentage))
     }
@@ -189,7 +189,7 @@ impl When {
 
 impl Plugin for FaultInjection {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
-        // As the request came: what it is like after the delay makes no difference.
+        // For the original request: changes during the delay make no difference.
         let abort = self.abort.as_ref().filter(|(when, _)| when.is_met(request));
         let delay = self.delay.as_ref().filter(|(when, _)| when.is_met(request) && when.hits());
         let abort = abort.filter(|(when, _)| when.hits()).map(|(_, abort)| abort.clone());
@@ -223,7 +223,7 @@ impl Aborting {
         for header in &self.headers {
             text.clear();
             header.value.write(request, &mut text, &mut buffer);
-            // A path can hold what no value may.
+            // A path can contain bytes that a value may not.
             let Ok(value) = FieldValue::new(&text) else { return Answer::page(500) };
             has_type |= header.name.name().bytes().eq_ignore_ascii_case(b"content-type");
             request.response.set(&Fields::default(), &[], header.name.name(), value);

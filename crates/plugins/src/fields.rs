@@ -1,13 +1,13 @@
-//! Keys that hold header fields as they are sent: names and values, without variables.
+//! Keys that hold constant header fields: names and values, without variables.
 
 use crate::header_edits::text_or_number;
 use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, expected};
 use stillgate_wire::{OwnedFieldName, OwnedFieldValue};
 
-/// Header fields, in the order they are written.
+/// Header fields, in their written order.
 pub(crate) type Fields = Box<[(OwnedFieldName, OwnedFieldValue)]>;
 
-/// A map of names and values, which has at least one.
+/// A map of names and values with at least one entry.
 pub(crate) struct FieldMap;
 
 impl Kind for FieldMap {

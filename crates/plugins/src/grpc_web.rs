@@ -1,7 +1,8 @@
 //! `grpc-web`: a route for browsers that speak gRPC-Web.
 //!
-//! The translation itself is not here: it happens for every upstream with `scheme: grpc` or `grpcs`. The plugin answers
-//! preflight requests, refuses what is no gRPC-Web, takes the route's prefix off the path, and lets pages read the responses.
+//! The translation is not done here: it happens for every upstream with `scheme: grpc` or `grpcs`. The plugin answers
+//! preflight requests, refuses requests that are not gRPC-Web, removes the route's prefix from the path, and lets pages
+//! read the responses.
 
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request, Response};
 use stillgate_schema::{Fault, Text, int, object, text};
@@ -12,7 +13,7 @@ object! {
     pub(crate) struct GrpcWebKeys {
         /// Request header fields that pages may send, separated by commas.
         cors_allow_headers: OwnedFieldValue = HEADERS => default(default_headers());
-        /// No effect: requests are not held.
+        /// No effect: requests are not buffered.
         max_req_body_size: u64 = int(1, i64::MAX) => default(67_108_864);
     }
 }
@@ -68,7 +69,7 @@ impl Plugin for GrpcWeb {
         if matches!(request.facts.request.framing, Framing::None | Framing::Length(0)) {
             return Flow::Answer(Answer::page(400));
         }
-        // A route without a prefix names the method itself.
+        // A route without a prefix contains the whole method name.
         let Some(prefix) = prefix_bytes(request) else { return Flow::Continue };
         let worker = request.worker;
         let edited = worker.with_buffers(|target, _| {
@@ -95,7 +96,7 @@ impl Plugin for GrpcWeb {
             response.set_header(ALLOW_METHODS, FieldValue::constant("POST"));
             response.set_header(ALLOW_HEADERS, self.headers.value());
         }
-        // The plugin cors may have said which origins.
+        // The plugin cors may have set the origins.
         if response.header(ALLOW_ORIGIN, &mut Vec::new()).is_none() {
             response.set_header(ALLOW_ORIGIN, FieldValue::constant("*"));
         }
@@ -103,7 +104,7 @@ impl Plugin for GrpcWeb {
     }
 }
 
-/// How much of the path stands before the `*` of the route; `None`: the route has none.
+/// Length of the path before the `*` of the route; `None`: the route has none.
 fn prefix_bytes(request: &Request<'_>) -> Option<usize> {
     let route = request.facts.route?;
     let spec = &route.matcher.specs()[route.found.route];

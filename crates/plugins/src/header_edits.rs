@@ -1,7 +1,7 @@
-//! The key `headers` of the plugins that rewrite: what is added to, set in and removed from a head.
+//! The key `headers` of the rewriting plugins: fields that are added, set and removed.
 //!
-//! Names and constant values are checked when a configuration is read. A value from variables is checked when it is put
-//! together; where it could split the head, nothing of it is sent and the request fails.
+//! Names and constant values are checked when a configuration is read. A value with variables is checked when it is
+//! assembled; if it could split the head, it is not sent and the request fails.
 
 use crate::replacement::{Groups, Language, Part, Replacement, group_max};
 use crate::unknown::{Unknown, warn};
@@ -12,7 +12,7 @@ use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::{Definitions, Entry, Fault, Json, Kind, Node, Path, Sink, Value as Typed, expected};
 use stillgate_wire::{EditError, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue, OwnedLine};
 
-/// Edits of a head, in the order they are made.
+/// Edits of a head, in their order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct HeaderEdits(Box<[Edit]>);
 
@@ -21,11 +21,11 @@ enum Edit {
     Add(OwnedFieldName, Value),
     /// An empty value removes the field.
     Set(OwnedFieldName, Value),
-    /// With a value that is known already, and not empty.
+    /// Adds a line with a constant value that is not empty.
     AddLine(OwnedLine),
-    /// The same.
+    /// Sets a line with a constant value that is not empty.
     SetLine(OwnedLine),
-    /// The name that the node is asked by.
+    /// Sets the `Host` for the node.
     SetHost(Value),
     Remove(OwnedFieldName),
 }
@@ -89,7 +89,7 @@ impl Head for Response<'_> {
         Response::set_line(self, line);
     }
 
-    // In a response `Host` is a field like others.
+    // In a response `Host` is an ordinary field.
     fn set_host(&mut self, value: FieldValue<'_>) {
         self.set_header(FieldName::constant("Host"), value);
     }
@@ -100,7 +100,7 @@ impl Head for Response<'_> {
 }
 
 impl HeaderEdits {
-    /// Makes the edits. At the first value that cannot stand in a head it stops, with those before it made.
+    /// Applies the edits. At the first invalid value it stops, and keeps the edits before it.
     pub(crate) fn apply(&self, head: &mut impl Head, worker: &Worker, groups: &Groups<'_>) -> Result<(), EditError> {
         if !self.0.iter().any(Edit::is_late) {
             let (mut out, mut buffer) = (Vec::new(), Vec::new());
@@ -109,7 +109,7 @@ impl HeaderEdits {
         worker.with_buffers(|out, buffer| self.0.iter().try_for_each(|edit| edit.apply(head, groups, out, buffer)))
     }
 
-    /// The greatest number of a group in its values.
+    /// The highest group number in its values.
     pub(crate) fn group_max(&self) -> usize {
         let of_edit = |edit: &Edit| match edit {
             Edit::Add(_, Value::Template(text))
@@ -134,7 +134,7 @@ impl HeaderEdits {
 }
 
 impl Edit {
-    /// The same, written as far as it is known.
+    /// The edit with its constant parts precomputed.
     fn written(self) -> Edit {
         let is_known = |value: &OwnedFieldValue| !value.value().bytes().is_empty();
         match self {
@@ -208,9 +208,9 @@ impl Value {
 /// The kind of the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Headers {
-    /// Of a request: `add` is a map.
+    /// For a request: `add` is a map.
     OfRequest,
-    /// Of a response: `add` is a list of `Name: value`.
+    /// For a response: `add` is a list of `Name: value`.
     OfResponse,
 }
 
@@ -222,12 +222,12 @@ impl Kind for Headers {
             expected("a map", node, path, sink);
             return None;
         };
-        // As in APISIX: the form of `add`, `set` and `remove` may have none of them.
+        // As in APISIX, the form with `add`, `set` and `remove` may be empty.
         if entries.is_empty() && *self == Headers::OfRequest {
             sink.error(node.at, path, Fault::new("an empty map").hint("name at least one field, or remove the key"));
             return None;
         }
-        // A map that names fields may name one `add`: what stands there decides.
+        // A map of fields may contain one named `add`: its value decides.
         let is_action = |entry: &Entry| {
             ACTIONS.contains(&&*entry.key) && matches!(entry.value.value, Typed::Map(_) | Typed::List(_))
         };
@@ -264,7 +264,7 @@ impl Kind for Headers {
 
 type MakeEdit = fn(OwnedFieldName, Value) -> Edit;
 
-/// In the order they are made.
+/// In the order in which they are applied.
 const ACTIONS: [&str; 3] = ["add", "set", "remove"];
 
 impl Headers {
@@ -307,7 +307,7 @@ impl Headers {
         Some(())
     }
 
-    /// `make`: what becomes of a name and its value, and whether a list of values may be there.
+    /// `make`: makes an edit from a name and its value, or accepts a list of values.
     fn read_map(
         &self,
         entries: &[Entry],
@@ -326,7 +326,7 @@ impl Headers {
         Some(())
     }
 
-    /// Several lines of a name: the first as `make` says, the others behind it.
+    /// Several lines of a name: the first by `make`, the others appended.
     fn read_values(
         &self,
         entry: &Entry,
@@ -375,7 +375,7 @@ impl Headers {
                 return None;
             };
             let unknown = &mut |error| warn(&error, item.at, &path, sink);
-            // No more than blanks: a line break in the value is refused like any other control character.
+            // Only blanks are trimmed: a line break in the value is refused like any other control character.
             let name = name.trim_end_matches([' ', '\t']);
             match self.edit(name, value.trim_matches([' ', '\t']), Edit::Add, unknown) {
                 Ok(edit) => edits.push(edit),
@@ -417,7 +417,8 @@ impl Headers {
         }
     }
 
-    /// Each request has one `Host`, which routes and nodes agree on: there can be no second, and it cannot be left out.
+    /// Each request has one `Host`, which routes and nodes agree on: a second one is not possible, and it cannot be
+    /// removed.
     fn no_host(&self, name: &str) -> Result<(), Fault> {
         match self.is_of_node(name) {
             true => {
@@ -433,11 +434,11 @@ impl Headers {
 }
 
 fn empty<T>(node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
-    sink.error(node.at, path, Fault::new("nothing stands here").hint("name at least one field, or remove the key"));
+    sink.error(node.at, path, Fault::new("the map is empty").hint("name at least one field, or remove the key"));
     None
 }
 
-/// A fraction counts as it is written.
+/// A fraction is kept as it is written.
 pub(crate) fn text_or_number(node: &Node) -> Option<Cow<'_, str>> {
     let Typed::Scalar(scalar) = &node.value else { return None };
     match (scalar.as_text(), scalar.meaning()) {
@@ -455,7 +456,7 @@ fn value(text: &str, unknown: &mut Unknown<'_>) -> Result<Value, Fault> {
         return OwnedFieldValue::new(constant).map(Value::Constant).map_err(refused);
     }
     for part in &template.0 {
-        // Blanks at an end of a part are not at an end of the value: nothing is left out here.
+        // Blanks at an end of a part are not at an end of the value: nothing is trimmed here.
         if matches!(part, Part::Text(text) if text.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t')) {
             return Err(refused(EditError::Value));
         }

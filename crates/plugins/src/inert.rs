@@ -1,6 +1,6 @@
-//! Plugins that are read and do nothing to a request.
+//! Plugins that are accepted and have no effect on a request.
 
-/// Makes a plugin of a type without values, from its keys, name and priority.
+/// Defines a plugin without phases, from its keys, name and priority.
 macro_rules! without_phases {
     ($plugin:ty, $keys:ty, $name:literal, $priority:literal) => {
         impl stillgate_plugin::Plugin for $plugin {}

@@ -1,7 +1,7 @@
-//! `ip-restriction`: lets requests of some addresses in only, or keeps those of some out.
+//! `ip-restriction`: admits only requests of some addresses, or refuses those of some.
 //!
-//! The address is the client's, after trusted proxies were believed. Networks are compiled into an [`AddressSet`], in
-//! which a look-up reads a few lines of memory, of 100,000 networks as well.
+//! The address is the client's, as resolved through trusted proxies. Networks are compiled into an [`AddressSet`], in
+//! which a look-up reads a few lines of memory, even with 100,000 networks.
 
 use crate::lists::{Listed, MESSAGE};
 use ipnet::IpNet;
@@ -11,11 +11,11 @@ use stillgate_schema::matching::NETWORK;
 use stillgate_schema::{int, object, some};
 
 object! {
-    /// Lets requests of some addresses in only, or keeps those of some out.
+    /// Admits only requests of some addresses, or refuses those of some.
     pub(crate) struct IpRestrictionKeys {
-        /// Addresses and networks whose requests are let in, and no others. Not beside `blacklist`.
+        /// Addresses and networks whose requests are admitted, and no others. Cannot be combined with `blacklist`.
         whitelist: Vec<IpNet> = some(NETWORK) => optional;
-        /// Addresses and networks whose requests are kept out.
+        /// Addresses and networks whose requests are refused.
         blacklist: Vec<IpNet> = some(NETWORK) => optional;
         /// `message` of the answer.
         message: String = MESSAGE => default("Your IP address is not allowed".to_owned());

@@ -1,33 +1,33 @@
-//! JSONPaths, as APISIX's library reads them: `groups`, `$.orgs..team`, `$.users[?(@.id > 3)]['a']`.
+//! JSONPath, as APISIX's library reads it: `groups`, `$.orgs..team`, `$.users[?(@.id > 3)]['a']`.
 //!
-//! Values are looked up by names, indexes, `*` and `..`. Of filters, scripts, slices and unions it is known only that they are
-//! some; inside them only brackets and quotes are looked at.
+//! Look-ups support names, indexes, `*` and `..`. Filters, scripts, slices and unions are only recognised; inside them
+//! only brackets and quotes are parsed.
 
 use serde_json::Value as Json;
 
-/// A path that values are looked up by.
+/// A path for looking values up.
 pub(crate) struct JsonPath(Box<[Step]>);
 
 enum Step {
-    /// Of an object; digits are an index of a list, too.
+    /// A key of an object; digits are also an index of a list.
     Name(Box<str>),
-    /// Of a list, from 0.
+    /// An index of a list, from 0.
     Index(usize),
     /// `*`
     Each,
-    /// `..`: the value, and all that is inside it.
+    /// `..`: the value, and everything inside it.
     Below,
 }
 
-/// Values that one look-up goes through at most.
+/// Most values that one look-up visits.
 const LOOKS_MAX: u32 = 10_000;
 
-/// The value has more inside than one look-up goes through, so it is not known what the path leads to.
+/// The look-up would visit too many values, so its result is unknown.
 #[derive(Debug)]
 pub(crate) struct TooLarge;
 
 impl JsonPath {
-    /// `None`: it is no path, or one that nothing is looked up by.
+    /// Parses a path for look-ups; `None`: it is invalid or not supported.
     pub(crate) fn parse(text: &str) -> Option<JsonPath> {
         let text = text.trim_matches(BLANKS);
         if !is_json_path(text) {
@@ -49,7 +49,7 @@ impl JsonPath {
         Some(JsonPath(steps.into()))
     }
 
-    /// The first value that it leads to, `null` apart.
+    /// The first value that it selects, except `null`.
     pub(crate) fn first<'j>(&self, json: &'j Json) -> Result<Option<&'j Json>, TooLarge> {
         let mut looks = LOOKS_MAX;
         let found = first(json, &self.0, &mut looks).filter(|value| !value.is_null());
@@ -93,7 +93,7 @@ fn first<'j>(json: &'j Json, steps: &[Step], looks: &mut u32) -> Option<&'j Json
     }
 }
 
-/// Whether it is one.
+/// Whether a text is a JSONPath.
 pub(crate) fn is_json_path(text: &str) -> bool {
     let text = text.trim_matches(BLANKS);
     let begun = text.strip_prefix('$').or_else(|| subscript(text)).or_else(|| name(text));
@@ -114,7 +114,7 @@ pub(crate) fn is_json_path(text: &str) -> bool {
 
 const BLANKS: [char; 3] = [' ', '\t', '\n'];
 
-/// What follows a name, an index or `*`.
+/// Skips a name, an index or `*`; returns the rest.
 fn name(text: &str) -> Option<&str> {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let signs = usize::from(text.starts_with(['+', '-']));
@@ -131,7 +131,7 @@ fn name(text: &str) -> Option<&str> {
     Some(text[length..].trim_start_matches(BLANKS))
 }
 
-/// What follows `[…]`.
+/// Skips `[…]`; returns the rest.
 fn subscript(text: &str) -> Option<&str> {
     let inner = text.strip_prefix('[')?;
     let (mut open, mut quote, mut is_escaped) = (Vec::new(), None, false);

@@ -1,9 +1,9 @@
-//! key-auth: a key in a header field or in the query says which consumer asks.
+//! key-auth: authenticates consumers by a key in a header field or in the query.
 //!
-//! Statuses, bodies and header fields are APISIX's. It differs in three points, each because theirs is unsafe or changes what
-//! it should not: an empty key is refused in the configuration (an empty header field would carry it); with
-//! `hide_credentials` a key that nobody has is hidden too when the request goes on as the anonymous consumer; and the other
-//! arguments of the query keep their order and spelling when the key is taken out.
+//! Statuses, bodies and header fields are APISIX's. It differs in three points, each because APISIX's behaviour is
+//! unsafe or changes too much: an empty key is refused in the configuration (an empty header field would match it);
+//! with `hide_credentials` an unknown key is hidden too when the request continues as the anonymous consumer; and the
+//! other query arguments keep their order and spelling when the key is removed.
 
 use crate::authentication::{HEADER, REALM, Strangers};
 use stillgate_plugin::query::{Argument, argument, decoded, write_without};
@@ -16,15 +16,15 @@ use stillgate_schema::{Flag, TEXT, object};
 use stillgate_wire::OwnedFieldName;
 
 object! {
-    /// Asks for a consumer's key.
+    /// Authenticates a consumer by its key.
     pub struct KeyAuthKeys {
-        /// The header field that the key is read from. It goes before the query.
+        /// The header field that contains the key. It takes precedence over the query.
         header: String = HEADER => default("apikey".to_owned());
-        /// The argument of the query that the key is read from where the header field is absent.
+        /// The query argument that contains the key if the header field is absent.
         query: String = TEXT.shown() => default("apikey".to_owned());
-        /// The node does not get the key.
+        /// Do not forward the key to the node.
         hide_credentials: bool = Flag => default(false);
-        /// The consumer that requests without a valid key count as. Without it they are answered with 401.
+        /// The consumer for requests without a valid key. Without this key they are answered with 401.
         anonymous_consumer: String = TEXT => optional;
         /// The realm in `WWW-Authenticate` of an answer with 401.
         realm: String = REALM => default("key".to_owned());
@@ -79,7 +79,7 @@ impl Authenticate for KeyAuth {
 const MISSING: &str = "{\"message\":\"Missing API key in request\"}\n";
 const INVALID: &str = "{\"message\":\"Invalid API key in request\"}\n";
 
-/// Where a key was found.
+/// The place of a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeyLocation {
     Header,
@@ -116,7 +116,7 @@ impl Plugin for KeyAuth {
 }
 
 impl KeyAuth {
-    /// Who has the key, or why nobody has.
+    /// The consumer of the key, or the reason for refusing it.
     fn find(&self, request: &Request<'_>) -> Result<(Attached, KeyLocation), &'static str> {
         let consumers = request.consumers;
         if let Some(key) = request.first_header(self.header.name()) {

@@ -1,7 +1,7 @@
 //! The plugins: one file or folder each, and one line in [`TABLE`].
 //!
-//! A plugin knows `stillgate-plugin` and nothing of the proxy. Names, keys, defaults, statuses, bodies and headers are APISIX's;
-//! where a plugin differs, its file says why.
+//! A plugin depends on `stillgate-plugin` and not on the proxy. Names, keys, defaults, statuses, bodies and headers are
+//! APISIX's; if a plugin differs, its file says why.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -1,8 +1,8 @@
-//! `limit-req`: at most so many requests in a second, by a key of each request; what comes faster is delayed, and turned away
-//! above a burst.
+//! `limit-req`: limits the rate of requests, by a key of each request; faster ones are delayed, and refused above a
+//! burst.
 //!
-//! A limit holds over all workers, and over both processes of an upgrade, as that of `limit-count` does: its buckets are in the
-//! table of `stillgate-limits`.
+//! A limit is shared by all workers, and by both processes of an upgrade, like that of `limit-count`: its buckets are
+//! in the table of `stillgate-limits`.
 
 use crate::counters::{OF_REDIS, Policy, reads_consumer};
 use crate::decimal::Decimal;
@@ -14,32 +14,32 @@ use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{At, Choice, Fault, Flag, Located, TEXT, int, object};
 
 object! {
-    /// At most so many requests in a second.
+    /// Limits the number of requests in a second.
     pub(crate) struct LimitReqKeys {
-        /// Requests that go on in a second without a delay.
+        /// Requests in a second that continue without a delay.
         rate: f64 = Decimal { min: RATE_MIN, max: RATE_MAX } => required;
-        /// Requests above `rate` that are delayed; what is above that is turned away.
+        /// Requests above `rate` that are delayed; further ones are refused.
         burst: f64 = Decimal { min: 0.0, max: BURST_MAX } => required;
-        /// What requests are counted by: a variable, or a text with variables, as `key_type` says. Where the request has no such
-        /// value, by the client's address.
+        /// The key that requests are counted by: a variable, or a text with variables, as `key_type` says. If the
+        /// request has no such value, the client's address is used.
         key: At<String> = Located(TEXT) => required;
         /// `var`: `key` is a variable's name. `var_combination`: a text such as `$remote_addr $consumer_name`.
         key_type: KeyType = KEY_TYPE => default(KeyType::Var);
-        /// The status of a request that is turned away.
+        /// The status for a request that is refused.
         rejected_code: u16 = int(200, 599) => default(503);
         /// `error_msg` of the answer; without it the answer is an error page.
         rejected_msg: String = REJECTED_MSG => optional;
-        /// Whether requests within `burst` go on without a delay.
+        /// Whether requests within `burst` continue without a delay.
         nodelay: bool = Flag => default(false);
-        /// Whether a request goes on where it cannot be counted; otherwise it is answered with 500.
+        /// Whether a request continues if it cannot be counted; otherwise it is answered with 500.
         allow_degradation: bool = Flag => default(false);
-        /// Where the counters are.
+        /// Where the counters are kept.
         policy: () = Policy => default(());
         foreign: OF_REDIS;
     }
 }
 
-/// What `key` is.
+/// The type of `key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyType {
     /// A variable.
@@ -51,7 +51,7 @@ pub(crate) enum KeyType {
 const KEY_TYPE: Choice<KeyType> =
     Choice { words: &[("var", KeyType::Var), ("var_combination", KeyType::VarCombination)], unbuilt: &[] };
 
-/// A shorter delay is none, as in APISIX.
+/// Shorter delays are skipped, as in APISIX.
 const DELAY_US_MIN: u64 = 1_000;
 
 /// The plugin.
@@ -128,7 +128,7 @@ impl Plugin for LimitReq {
 }
 
 impl LimitReq {
-    /// What a request is counted under.
+    /// The key of a request.
     fn key(&self, limits: &Limits, request: &Request<'_>) -> Key {
         let hasher = limits.hasher().part(&self.identity.0.to_le_bytes());
         request.worker.with_buffers(|text, buffer| {

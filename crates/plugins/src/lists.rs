@@ -1,4 +1,4 @@
-//! Plugins with a list of what may pass, or one of what may not, and a message for what is turned away.
+//! Common parts of plugins with an allow list or a deny list, and a message for refused requests.
 
 use stillgate_plugin::Compile;
 use stillgate_schema::{Fault, Text, text};
@@ -6,25 +6,25 @@ use stillgate_schema::{Fault, Text, text};
 /// Longest message, in characters.
 const MESSAGE_CHARS_MAX: usize = 1024;
 
-/// `message` of the answer.
+/// The value of `message`.
 pub(crate) const MESSAGE: Text<String> = text("a text", |text| match text.chars().count() {
     1..=MESSAGE_CHARS_MAX => Ok(text.to_owned()),
     _ => Err(Fault::new(format!("a message has from 1 to {MESSAGE_CHARS_MAX} characters"))),
 })
 .shown();
 
-/// Either list.
+/// An allow list or a deny list.
 #[derive(Debug)]
 pub(crate) enum Listed<T> {
-    /// What is in it passes, and nothing else.
+    /// Only its members pass.
     Allowed(T),
-    /// What is in it does not pass.
+    /// Its members do not pass.
     Denied(T),
 }
 
 impl<T> Listed<T> {
-    /// Of two keys, of which exactly one must be there. That one is there says `any_of` of the table of keys; where none is
-    /// here, that has been reported.
+    /// Reads two keys, of which exactly one must be present. `any_of` in the table of keys requires one; if both are
+    /// absent, that has been reported.
     pub(crate) fn of(allowed: (&str, Option<T>), denied: (&str, Option<T>), cx: &mut Compile<'_>) -> Option<Listed<T>> {
         match (allowed, denied) {
             ((_, Some(allowed)), (_, None)) => Some(Listed::Allowed(allowed)),
@@ -38,7 +38,7 @@ impl<T> Listed<T> {
         }
     }
 
-    /// The list as something else.
+    /// Converts the list.
     pub(crate) fn try_map<U>(self, make: impl FnOnce(T) -> Option<U>) -> Option<Listed<U>> {
         match self {
             Listed::Allowed(list) => make(list).map(Listed::Allowed),
@@ -46,7 +46,7 @@ impl<T> Listed<T> {
         }
     }
 
-    /// Whether what is in the list, or is not, passes.
+    /// Whether a request passes, given whether it is in the list.
     #[inline]
     pub(crate) fn admits(&self, is_in: impl FnOnce(&T) -> bool) -> bool {
         match self {

@@ -1,8 +1,8 @@
-//! multi-auth: several plugins that authenticate; one that knows the request is enough.
+//! multi-auth: authenticates by any of several plugins.
 //!
-//! A request that the first does not know goes to the next. What those have said that do not know it is forgotten where one
-//! does: a response then has no challenge, which with APISIX it has. An answer that says nothing of the credentials (the
-//! threads that compare passwords are busy) is given in place of 401.
+//! A request that one plugin refuses is passed to the next. The refusals are dropped if a later plugin accepts: the
+//! response then has no challenge, unlike in APISIX. An answer that does not concern the credentials (the threads that
+//! compare passwords are busy) takes precedence over 401.
 
 use serde_json::json;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, 
 use stillgate_wire::Edits;
 
 object! {
-    /// Asks for one of several kinds of credentials.
+    /// Authenticates by one of several kinds of credentials.
     pub struct MultiAuthKeys {
-        /// At least two plugins that authenticate, each with its configuration: `- key-auth: {header: X-Key}`. They are asked in this
-        /// order.
+        /// At least two plugins that authenticate, each with its configuration: `- key-auth: {header: X-Key}`. They are
+        /// tried in this order.
         auth_plugins: Vec<Node> = AuthPlugins => required;
     }
 }
@@ -79,7 +79,7 @@ impl Define for MultiAuth {
                 let Some((_, plugin)) = found else {
                     let known = crate::TABLE.plugins.iter().filter(|plugin| plugin.credential.is_some());
                     let known: Vec<&str> = known.map(|plugin| plugin.name).collect();
-                    let fault = Fault::new(format!("{:?} is no plugin that authenticates by itself", &*entry.key));
+                    let fault = Fault::new(format!("{:?} is not a plugin that authenticates by itself", &*entry.key));
                     cx.sink.error(entry.key_at, &path, fault.hint(format!("use one of {}", known.join(", "))));
                     is_whole = false;
                     continue;
@@ -113,10 +113,10 @@ impl Plugin for MultiAuth {
     }
 }
 
-/// What a plugin has answered that says nothing of the credentials, and the header fields of that answer.
+/// An answer that does not concern the credentials, with its header fields.
 type Other = Option<(Answer, Edits)>;
 
-/// Asks a plugin and those after it.
+/// Tries a plugin and those after it.
 fn ask(plugins: Arc<[Box<dyn Plugin>]>, at: usize, other: Other, request: &mut Request<'_>) -> Flow {
     match plugins.get(at) {
         Some(plugin) => {
@@ -134,18 +134,18 @@ fn ask(plugins: Arc<[Box<dyn Plugin>]>, at: usize, other: Other, request: &mut R
     }
 }
 
-/// Where the asking has come to.
+/// State of the attempts.
 struct Asked {
     plugins: Arc<[Box<dyn Plugin>]>,
     at: usize,
-    /// The first of them.
+    /// The first such answer.
     other: Other,
-    /// Fields of the response before the plugin was asked. What it sets is for its own answer, not for one of the plugins
-    /// behind it.
+    /// Fields of the response before the plugin ran. Fields that it sets are for its own answer, not for one of a later
+    /// plugin.
     before: Edits,
 }
 
-/// Goes on when a plugin has said something.
+/// Continues with a plugin's result.
 fn go_on(asked: Asked, flow: Flow, request: &mut Request<'_>) -> Flow {
     match flow {
         Flow::Continue => Flow::Continue,
@@ -154,7 +154,7 @@ fn go_on(asked: Asked, flow: Flow, request: &mut Request<'_>) -> Flow {
             if other.is_none() && answer.status != 401 {
                 other = Some((answer, request.response.clone()));
             }
-            // The last challenge is the answer's, as in APISIX.
+            // The answer has the last challenge, as in APISIX.
             if at + 1 < plugins.len() {
                 *request.response = before;
             }

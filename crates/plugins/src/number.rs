@@ -1,24 +1,24 @@
-//! A number of a limit: written as one, or as a text with variables that comes to one for each request.
+//! A number in a limit: a literal, or a text with variables that yields one for each request.
 
 use serde_json::json;
 use stillgate_plugin::{Request, Template};
 use stillgate_route::Variable;
 use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, expected};
 
-/// The largest limit and window: the largest integer that Lua's numbers hold exactly.
+/// Largest limit and window: the largest integer that Lua's numbers hold exactly.
 const NUMBER_MAX: u64 = (1 << 53) - 1;
 
-/// A whole number, or a text that comes to one.
+/// An integer, or a text that yields one.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Number {
-    /// The number.
+    /// A literal number.
     Plain(u64),
-    /// The text.
+    /// A text with variables.
     Text(Template),
 }
 
 impl Number {
-    /// The variables in it. A plugin that has one waits for the body where they ask for it.
+    /// The variables in it. A plugin waits for the body if they are in it.
     pub(crate) fn variables(&self) -> impl Iterator<Item = &Variable> {
         let text = match self {
             Number::Plain(_) => None,
@@ -27,7 +27,7 @@ impl Number {
         text.into_iter().flat_map(Template::variables)
     }
 
-    /// The number of a request; `None`: the text comes to something else, or to less than `least`.
+    /// The number for a request; `None`: the text yields something else, or less than `least`.
     pub(crate) fn of(&self, least: u64, request: &Request<'_>) -> Option<u64> {
         match self {
             Number::Plain(number) => Some(*number),
@@ -39,7 +39,7 @@ impl Number {
     }
 }
 
-/// The kind of a [`Number`].
+/// The type of a [`Number`].
 pub(crate) struct NumberKind {
     least: u64,
     what: &'static str,
@@ -76,7 +76,7 @@ impl Kind for NumberKind {
     }
 }
 
-/// A whole number up to [`NUMBER_MAX`], in any form that Lua reads as one: `10`, `1e1`, `10.0`, `0xA`.
+/// Parses an integer up to [`NUMBER_MAX`], in any form that Lua reads as one: `10`, `1e1`, `10.0`, `0xA`.
 fn parse(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text).ok()?.trim_ascii();
     let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {

@@ -1,14 +1,14 @@
 //! Regular expressions of configurations: in the syntax of the `regex` crate, on bytes, in linear time.
 //!
-//! Bytes are not taken for UTF-8 unless the configuration asks for it, as with PCRE in nginx.
+//! Bytes are not interpreted as UTF-8 unless the configuration requests it, as with PCRE in nginx.
 
 use regex::bytes::{Regex, RegexBuilder};
 use stillgate_schema::{Fault, Text, text};
 
-/// What one regular expression may take once it is compiled.
+/// Largest compiled regular expression.
 const PATTERN_BYTES_MAX: usize = 1024 * 1024;
 
-/// How a regular expression is read.
+/// Options of a regular expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Flags {
     pub(crate) ignores_case: bool,
@@ -18,7 +18,7 @@ pub(crate) struct Flags {
     pub(crate) unicode: bool,
 }
 
-/// A regular expression as it is typed. It stays a text here, since what is compiled belongs to who uses it.
+/// A regular expression in its text form. It is validated but stays a text, as its users compile it.
 pub(crate) const PATTERN: Text<String> = text("a regular expression", |text| {
     if text.is_empty() || text.chars().count() > 4096 {
         return Err(Fault::new("a regular expression has from 1 to 4096 characters"));
@@ -35,9 +35,9 @@ pub(crate) fn compile(pattern: &str, flags: Flags) -> Result<Regex, Fault> {
     builder.build().map_err(|error| not_a_pattern(&error.to_string()))
 }
 
-/// What is wrong with a regular expression, by the error of its parser.
+/// Describes the error of a regular expression's parser.
 pub(crate) fn not_a_pattern(error: &str) -> Fault {
-    // Its last line says what; those before show where, in several lines.
+    // Its last line is the reason; the lines before show where.
     let what = error.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
     let fault = Fault::new(format!("not a regular expression: {what}"));
     match what.contains("look-") || what.contains("backreferences") {

@@ -1,8 +1,8 @@
-//! `prometheus` says what labels of metrics call routes, and its metadata which labels stay empty. Requests are counted without it
-//! as well.
+//! `prometheus`: sets how metrics label routes, and its metadata which labels stay empty. Requests are counted without
+//! it, too.
 //!
-//! What APISIX tells of calls of language models, families and labels, is refused by name in files: there is nothing to empty. A store
-//! may be APISIX's as well, and is warned.
+//! APISIX's metrics of calls of language models, families and labels, are refused by name in files, as they do not
+//! exist here. A store may be APISIX's as well, and causes a warning.
 
 use serde_json::json;
 use stillgate_plugin::definition::MetadataTable;
@@ -12,15 +12,15 @@ use stillgate_schema::object::Foreign;
 use stillgate_schema::{Definitions, Fault, Flag, Json, Kind, Node, Path, Sink, Value, expected, map, object};
 
 object! {
-    /// Counts requests, which happens without it as well.
+    /// Counts requests, which also happens without it.
     pub(crate) struct PrometheusKeys {
-        /// Whether labels have the names of routes and services in place of their ids.
+        /// Whether labels have the names of routes and services instead of their ids.
         prefer_name: bool = Flag => default(false);
     }
 }
 
 object! {
-    /// What holds for all requests.
+    /// Settings for all requests.
     pub(crate) struct PrometheusMetadata {
         /// Labels whose value is the empty text, by family. The labels stay, so that dashboards and rules find them.
         disabled_labels: DisabledLabels = map::<DisabledLabels>() => nested;
@@ -30,11 +30,11 @@ object! {
 object! {
     /// Labels that stay empty, by APISIX's families.
     pub(crate) struct DisabledLabels {
-        /// Of the requests answered: `route`, `matched_uri`, `matched_host`, `service`, `consumer` or `node`.
+        /// For the answered requests: `route`, `matched_uri`, `matched_host`, `service`, `consumer` or `node`.
         http_status: Vec<&'static str> = list(OF_STATUS) => default(Vec::new());
-        /// Of the times that requests take: `route`, `service`, `consumer` or `node`.
+        /// For the durations of requests: `route`, `service`, `consumer` or `node`.
         http_latency: Vec<&'static str> = list(OF_TYPES) => default(Vec::new());
-        /// Of the bytes that come and go: `route`, `service`, `consumer` or `node`.
+        /// For the transferred bytes: `route`, `service`, `consumer` or `node`.
         bandwidth: Vec<&'static str> = list(OF_TYPES) => default(Vec::new());
         foreign: OF_MODELS;
     }
@@ -43,7 +43,7 @@ object! {
 /// The name of a label that may stay empty.
 struct LabelName {
     words: &'static [&'static str],
-    /// Without it the family would add up what is not the same.
+    /// Without it the family would add up unlike values.
     needed: &'static str,
 }
 
@@ -51,7 +51,7 @@ const OF_STATUS: LabelName =
     LabelName { words: &["route", "matched_uri", "matched_host", "service", "consumer", "node"], needed: "code" };
 const OF_TYPES: LabelName = LabelName { words: &["route", "service", "consumer", "node"], needed: "type" };
 
-/// Labels of APISIX that the families do not have here.
+/// Labels of APISIX that the families here do not have.
 const OF_OTHERS: [&str; 4] = ["request_type", "request_llm_model", "llm_model", "response_source"];
 
 /// Families of calls of language models.
@@ -68,7 +68,7 @@ const OF_MODELS: Foreign = Foreign {
         "llm_prompt_tokens",
         "llm_prompt_tokens_dist",
     ],
-    what: "there is no such family here",
+    what: "this family does not exist here",
     hint: "leave it out",
 };
 
@@ -86,12 +86,12 @@ impl Kind for LabelName {
         }
         let words = || alternatives(self.words.iter().copied());
         if OF_OTHERS.contains(&text) {
-            sink.foreign(node.at, path, Fault::new(format!("there is no label {text:?} here")).hint("leave it out"));
+            sink.foreign(node.at, path, Fault::new(format!("the label {text:?} does not exist here")).hint("leave it out"));
             return None;
         }
         let fault = match text == self.needed {
             true => {
-                Fault::new(format!("{text:?} tells apart what cannot be added up")).hint(format!("write {}", words()))
+                Fault::new(format!("{text:?} separates values that cannot be added up")).hint(format!("write {}", words()))
             }
             false => {
                 let fault = Fault::new(format!("expected {}, found {}", words(), node.found()));
@@ -137,7 +137,7 @@ impl Plugin for Prometheus {
     }
 }
 
-/// The labels that stay empty: the family, as APISIX's metadata calls it, and the label.
+/// The labels that stay empty: the family, with its name in APISIX's metadata, and the label.
 pub fn disabled_labels(metadata: &MetadataTable) -> impl Iterator<Item = (&'static str, &'static str)> {
     let families = metadata.get::<PrometheusMetadata>(Prometheus::NAME).map(|metadata| {
         let DisabledLabels { http_status, http_latency, bandwidth, .. } = &metadata.disabled_labels;

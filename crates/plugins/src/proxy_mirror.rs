@@ -1,9 +1,9 @@
 //! `proxy-mirror`: sends a copy of requests to another server, whose answers are dropped.
 //!
-//! Neither waits for the other. Where too many copies are under way one is dropped, and counted. A copy has the method, path,
-//! header and body of the request as it is about to go to the node, so requests that are refused before have none. A body that is
-//! not here yet is kept as it goes on to the node, whatever its framing; its copy is sent when the response is out. So a call that
-//! sends as it receives goes on as without the plugin.
+//! Neither waits for the other. If too many copies are in progress, one is dropped and counted. A copy has the method,
+//! path, header and body of the request just before it is forwarded, so refused requests have none. A body that has not
+//! arrived yet is captured while it is forwarded, whatever its framing; its copy is sent when the response is finished.
+//! So a call that sends and receives at the same time works as without the plugin.
 
 use crate::body_fields::CONTENT_TYPE;
 use crate::decimal::Decimal;
@@ -19,12 +19,12 @@ use stillgate_wire::{FieldName, FieldValue};
 object! {
     /// Sends a copy of requests to another server.
     pub(crate) struct ProxyMirrorKeys {
-        /// The server: `http://HOST[:PORT]` or `https://HOST[:PORT]`, without a path; `grpc://` or `grpcs://` where it gets calls of
-        /// gRPC.
+        /// The server: `http://HOST[:PORT]` or `https://HOST[:PORT]`, without a path; `grpc://` or `grpcs://` to
+        /// receive gRPC calls.
         host: At<String> = Located(TEXT.shown()) => required;
-        /// The path of copies; without it that of the request. Calls of gRPC keep theirs.
+        /// The path of copies; the default is that of the request. gRPC calls keep theirs.
         path: At<String> = Located(PATH) => optional;
-        /// `replace`: `path` takes the place of the request's path. `prefix`: it is put before it.
+        /// `replace`: `path` replaces the request's path. `prefix`: it is prepended.
         path_concat_mode: bool = CONCAT => default(false);
         /// The share of requests that are copied.
         sample_ratio: f64 = Decimal { min: 0.00001, max: 1.0 } => default(1.0);
@@ -35,13 +35,13 @@ const PATH: Text<String> = text("a path", |text| {
     let is_good = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'&' | b'#');
     match text.len() > 1 && text.starts_with('/') && text.bytes().all(is_good) {
         true => Ok(text.to_owned()),
-        false => Err(Fault::new(format!("{text:?} is no path")).hint("begin with '/', without '?' and '&'")),
+        false => Err(Fault::new(format!("{text:?} is not a path")).hint("begin with '/', without '?' and '&'")),
     }
 });
 
 const CONCAT: Choice<bool> = Choice { words: &[("replace", false), ("prefix", true)], unbuilt: &[] };
 
-/// How long each step of a copy may take.
+/// Timeout of each step of a copy.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Idle connections of a worker.
 const CONNECTIONS_MAX: usize = 32;
@@ -57,7 +57,7 @@ pub(crate) struct ProxyMirror {
     identity: Identity,
 }
 
-/// A copy whose body is on its way.
+/// A copy that waits for its body.
 struct Waiting {
     identity: Identity,
     call: Call,
@@ -124,7 +124,7 @@ impl Plugin for ProxyMirror {
         Flow::Continue
     }
 
-    /// A body that the node has not got to its end, or that is too large, has no copy.
+    /// A body that was not forwarded to its end, or that is too large, is not copied.
     fn log(&self, response: &mut Response<'_>) {
         let Some(mut call) = self.take_waiting(&mut response.settled.held) else { return };
         let io = response.worker.io();
@@ -147,7 +147,7 @@ fn is_call(request: &Request<'_>) -> bool {
 }
 
 impl ProxyMirror {
-    /// The copy that was made of this request before.
+    /// Takes the copy that was made of this request before.
     fn take_waiting(&self, held: &mut Vec<Box<dyn Any>>) -> Option<Call> {
         let is_own = |held: &Box<dyn Any>| {
             held.downcast_ref::<Waiting>().is_some_and(|waiting| waiting.identity == self.identity)
@@ -156,7 +156,7 @@ impl ProxyMirror {
         held.swap_remove(place).downcast::<Waiting>().ok().map(|waiting| waiting.call)
     }
 
-    /// Without the body.
+    /// Makes a copy without the body.
     fn copy(&self, request: &Request<'_>) -> Call {
         let method = request.edits.method().unwrap_or_else(|| request.facts.method());
         let target = self.target(request.target());
@@ -173,7 +173,7 @@ impl ProxyMirror {
         }
         request.edits.fields.each(&facts.request.fields, facts.head, &mut |name, value| {
             let is_ours = name.eq_ignore_ascii_case(HOST.bytes()) || name.eq_ignore_ascii_case(b"expect");
-            // What says where the message ends, or belongs to the connection, is no name here.
+            // Framing fields, and those of the connection, are not valid names here.
             if let (false, Ok(name), Ok(value)) = (is_ours, FieldName::new(name), FieldValue::new(value)) {
                 call.header(name, value);
             }

@@ -1,7 +1,7 @@
-//! `public-api` serves what other plugins report, on routes of one's own; `node-status` and `server-info` are such plugins, which do
-//! nothing to a request.
+//! `public-api` serves reports of other plugins, on custom routes; `node-status` and `server-info` are such plugins,
+//! and do nothing to a request.
 //!
-//! Metrics are not made here, but by the exporter's thread: encoding them would make the requests of this worker wait.
+//! Metrics are not made here, but by the exporter's thread: encoding them would delay the requests of this worker.
 
 use crate::inert::without_phases;
 use serde_json::json;
@@ -10,15 +10,15 @@ use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Req
 use stillgate_schema::{TEXT, object};
 
 object! {
-    /// Serves what other plugins report.
+    /// Serves reports of other plugins.
     pub(crate) struct PublicApiKeys {
-        /// What is served; the path of the request if the key is absent.
+        /// The report to serve; the path of the request if the key is absent.
         uri: String = TEXT.shown() => optional;
     }
 }
 
 object! {
-    /// Reports connections and requests, by `public-api`.
+    /// Reports connections and requests, through `public-api`.
     pub(crate) struct NodeStatusKeys {}
 }
 
@@ -27,9 +27,9 @@ object! {
     pub(crate) struct ServerInfoKeys {}
 }
 
-/// Where APISIX serves node-status.
+/// APISIX's path of node-status.
 const STATUS: &str = "/apisix/status";
-/// Where APISIX serves metrics.
+/// APISIX's path of metrics.
 const METRICS: &str = "/apisix/prometheus/metrics";
 
 /// `public-api`
@@ -65,13 +65,13 @@ impl Plugin for PublicApi {
         if is_get && asked == METRICS.as_bytes() {
             return Flow::Answer(Answer::metrics());
         }
-        // As in APISIX: what nobody serves is answered with 404.
+        // As in APISIX, an unknown report is answered with 404.
         if !is_get || asked != STATUS.as_bytes() {
             return Flow::Answer(Answer::page(404));
         }
         let counts = request.worker.counts();
         let text = |count: u64| count.to_string();
-        // As nginx counts them: every connection that is accepted is handled, and one that serves no request waits.
+        // Counted like nginx: every accepted connection is handled, and one without a request is waiting.
         let status = json!({
             "id": id(),
             "status": {
@@ -88,7 +88,7 @@ impl Plugin for PublicApi {
     }
 }
 
-/// What tells this process from others: a random UUID.
+/// The id of this process: a random UUID.
 fn id() -> &'static str {
     static ID: OnceLock<String> = OnceLock::new();
     ID.get_or_init(crate::request_id::random_uuid)

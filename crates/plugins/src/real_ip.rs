@@ -1,6 +1,6 @@
-//! `real-ip`: takes the client's address from a variable, such as a header field that a balancer sets.
+//! `real-ip`: reads the client's address from a variable, such as a header field that a balancer sets.
 //!
-//! From here on the address is the client's for everything: later plugins, the node, logs, metrics.
+//! From here on this address is the client's for everything: later plugins, the node, logs, metrics.
 
 use crate::unknown::warn;
 use ipnet::IpNet;
@@ -12,14 +12,14 @@ use stillgate_schema::{At, Fault, Flag, Located, Text, object, some, text};
 use stillgate_wire::FieldName;
 
 object! {
-    /// Takes the client's address from a variable.
+    /// Reads the client's address from a variable.
     pub(crate) struct RealIpKeys {
-        /// The variable that holds the address, with or without a port, such as `http_x_real_ip` or `arg_realip`. Of
-        /// `http_x_forwarded_for` the last address counts, or with `recursive` the last that is not trusted.
+        /// The variable that holds the address, with or without a port, such as `http_x_real_ip` or `arg_realip`. From
+        /// `http_x_forwarded_for` the last address is used, or with `recursive` the last that is not trusted.
         source: At<String> = Located(SOURCE) => required;
-        /// Addresses and networks that are believed. Without them everyone is.
+        /// Addresses and networks of trusted peers. Without this key all are trusted.
         trusted_addresses: Vec<IpNet> = some(NETWORK) => optional;
-        /// Whether addresses of `X-Forwarded-For` that are trusted themselves are passed over, from the last one on.
+        /// Whether trusted addresses in `X-Forwarded-For` are skipped, from the last one on.
         recursive: bool = Flag => default(false);
     }
 }
@@ -42,7 +42,7 @@ pub(crate) struct RealIp {
 enum AddressSource {
     Forwarded,
     Variable(Variable),
-    /// A variable that does not exist: no request names an address.
+    /// A variable that does not exist: no request has an address.
     Nothing,
 }
 
@@ -82,7 +82,7 @@ impl Plugin for RealIp {
 }
 
 impl RealIp {
-    /// The address that the request names; one that is none changes nothing.
+    /// The address in the request; an invalid one changes nothing.
     fn find(&self, request: &Request<'_>, value: &mut Vec<u8>, buffer: &mut Vec<u8>) -> Option<(IpAddr, Option<u16>)> {
         match &self.source {
             AddressSource::Nothing => None,

@@ -1,8 +1,8 @@
-//! `redirect`: answers with another place to ask.
+//! `redirect`: answers with another location.
 //!
-//! What a request puts into the place is checked when it is put together: where it could split the head, the answer is 500.
-//! Different from APISIX: `X-Forwarded-Proto` counts of trusted proxies only, and the port of `http_to_https` is never that of
-//! one of our own listeners, which clients may not reach.
+//! Values from the request are checked when the location is assembled: if they could split the head, the answer is 500.
+//! Unlike APISIX, `X-Forwarded-Proto` is used only from trusted proxies, and the port of `http_to_https` is never that
+//! of one of our own listeners, which clients may be unable to reach.
 
 use crate::encoding::{Percent, encode};
 use crate::patterns::{Flags, compile};
@@ -16,31 +16,31 @@ use stillgate_schema::{At, Fault, Flag, Located, Position, TEXT, Text, int, obje
 use stillgate_wire::{FieldName, FieldValue};
 
 object! {
-    /// Answers with another place to ask. Exactly one of `http_to_https`, `uri` and `regex_uri` is needed.
+    /// Redirects requests. Exactly one of `http_to_https`, `uri` and `regex_uri` is needed.
     pub(crate) struct RedirectKeys {
-        /// Requests over HTTP are sent to the same place over HTTPS: GET and HEAD with 301, others with 308.
+        /// Requests over HTTP are redirected to the same location over HTTPS: GET and HEAD with 301, others with 308.
         http_to_https: bool = Flag => optional;
-        /// The place, with variables. `\$name` stands for itself.
+        /// The location, with variables. `\$name` is literal.
         uri: At<String> = Located(URI) => optional;
-        /// A regular expression, and what takes the place of its match in the path; `$1` is a group, `$$` a dollar. A request
-        /// whose path does not match goes on.
+        /// A regular expression, and the replacement of its match in the path; `$1` is a group, `$$` a dollar. A
+        /// request whose path does not match continues.
         regex_uri: At<Vec<String>> = Located(list(TEXT)) => optional;
         /// The status. `http_to_https` has its own.
         ret_code: u16 = int(200, 599) => default(302);
-        /// Whether what cannot stand in a path is percent-encoded.
+        /// Whether characters that are not allowed in a path are percent-encoded.
         encode_uri: bool = Flag => default(false);
-        /// Whether the query of the request is added, behind `&` where the place has a query.
+        /// Whether the query of the request is appended, after `&` if the location has a query.
         append_query_string: bool = Flag => default(false);
         any_of {
-            "there is no place to go to": http_to_https | uri | regex_uri;
+            "there is no location": http_to_https | uri | regex_uri;
         }
     }
 }
 
 object! {
-    /// What all redirects share; `plugin_attr.redirect` in APISIX.
+    /// Settings of all redirects; `plugin_attr.redirect` in APISIX.
     pub(crate) struct RedirectMetadata {
-        /// The port of `http_to_https`, in place of that of the first listener with TLS; with 443 none is written.
+        /// The port of `http_to_https`, instead of that of the first listener with TLS; 443 is left out.
         https_port: u16 = int(1, 65535) => optional;
     }
 }
@@ -73,7 +73,7 @@ enum Part {
     Variable(Variable),
 }
 
-/// What a worker needs to put places together.
+/// A worker's state for assembling locations.
 struct Search {
     /// A copy of the plugin's, since searching takes memory.
     regex: Option<(Regex, CaptureLocations)>,
@@ -81,7 +81,7 @@ struct Search {
     buffer: Vec<u8>,
 }
 
-/// A place as far as it is put together.
+/// A location being assembled.
 #[derive(Default)]
 struct Location {
     text: Vec<u8>,
@@ -152,7 +152,7 @@ fn by_regex(pair: &At<Vec<String>>, cx: &mut Compile<'_>) -> Option<(Regex, Repl
     None
 }
 
-/// Unlike other texts with variables, `\$name` stays with its backslash, and other backslashes are left out.
+/// Unlike in other texts with variables, `\$name` keeps its backslash, and other backslashes are removed.
 fn parse(uri: &At<String>, cx: &mut Compile<'_>) -> Box<[Part]> {
     let (mut parts, mut plain) = (Vec::new(), String::new());
     let mut rest = &*uri.value;
@@ -257,7 +257,7 @@ impl Location {
         (self.has_query, self.encodes) = (false, encodes);
     }
 
-    /// Adds a text. What stands behind the first `?` is never encoded.
+    /// Appends a text. Everything after the first `?` is never encoded.
     fn put(&mut self, text: &[u8], percent: Percent) {
         let path = match text.iter().position(|byte| *byte == b'?') {
             _ if self.has_query => 0,
@@ -277,7 +277,7 @@ impl Location {
             match part {
                 Part::Text(text) => self.put(text, Percent::Encoded),
                 Part::Variable(variable) => {
-                    // The path is encoded where it needs to be.
+                    // The path is encoded where needed.
                     let is_path = matches!(variable, Variable::Uri | Variable::RouteParam(_));
                     let percent = if is_path { Percent::Kept } else { Percent::Encoded };
                     self.put(request.value(variable, buffer).unwrap_or_default(), percent);

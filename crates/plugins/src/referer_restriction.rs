@@ -1,6 +1,7 @@
-//! `referer-restriction`: lets requests that come from pages of some hosts in only, or keeps those of some out.
+//! `referer-restriction`: admits only requests from pages of some hosts, or refuses those from some.
 //!
-//! It tells pages of other sites from one's own, and nothing more: a client that is no browser sends what it likes.
+//! It distinguishes pages of other sites from one's own, and nothing more: a client other than a browser can send any
+//! value.
 
 use crate::lists::{Listed, MESSAGE};
 use std::borrow::Cow;
@@ -9,14 +10,14 @@ use stillgate_schema::{Fault, Flag, Text, object, some, text};
 use stillgate_wire::FieldName;
 
 object! {
-    /// Lets requests from pages of some hosts in only, or keeps those of some out.
+    /// Admits only requests from pages of some hosts, or refuses those from some.
     pub(crate) struct RefererRestrictionKeys {
-        /// Hosts whose pages may ask, and no others: `a.example`, or `*.example` for all names that end so. Not beside
-        /// `blacklist`.
+        /// Hosts whose pages may send requests, and no others: `a.example`, or `*.example` for all names with that
+        /// suffix. Cannot be combined with `blacklist`.
         whitelist: Vec<String> = some(PATTERN) => optional;
-        /// Hosts whose pages may not ask.
+        /// Hosts whose pages may not send requests.
         blacklist: Vec<String> = some(PATTERN) => optional;
-        /// Whether requests without `Referer`, or with one that is no URL, are let in.
+        /// Whether requests without `Referer`, or with an invalid one, are admitted.
         bypass_missing: bool = Flag => default(false);
         /// `message` of the answer.
         message: String = MESSAGE => default("Your referer host is not allowed".to_owned());
@@ -24,7 +25,7 @@ object! {
     }
 }
 
-/// A host, or `*` and the end of hosts; in lower case.
+/// A host, or `*` and a suffix of hosts; in lower case.
 const PATTERN: Text<String> = text("a host name", |text| {
     let name = text.strip_prefix('*').unwrap_or(text);
     match !name.is_empty() && name.bytes().all(is_host) {
@@ -32,7 +33,7 @@ const PATTERN: Text<String> = text("a host name", |text| {
             Ok(text.strip_suffix('.').filter(|text| !matches!(*text, "" | "*")).unwrap_or(text).to_ascii_lowercase())
         }
         false => Err(Fault::new(format!("{text:?} is not a host name"))
-            .hint("write it like \"a.example\", or like \"*.example\" for all names that end so")),
+            .hint("write it like \"a.example\", or like \"*.example\" for all names with that suffix")),
     }
 })
 .pattern(r"^\*?[0-9a-zA-Z\-._\[\]:]+$");
@@ -48,11 +49,11 @@ pub(crate) struct RefererRestriction {
     rejected: Answer,
 }
 
-/// Names, and ends of names.
+/// Names, and suffixes of names.
 struct Hosts {
     /// Sorted.
     names: Box<[Box<[u8]>]>,
-    /// What stands behind `*`.
+    /// The texts after `*`.
     ends: Box<[Box<[u8]>]>,
 }
 
@@ -97,7 +98,7 @@ impl Hosts {
         Hosts { names: names.into(), ends: ends.into() }
     }
 
-    /// `host` in any case.
+    /// `host` may be in any case.
     fn have(&self, host: &[u8]) -> bool {
         let ends_so =
             |end: &[u8]| host.len().checked_sub(end.len()).is_some_and(|from| host[from..].eq_ignore_ascii_case(end));
@@ -106,11 +107,11 @@ impl Hosts {
     }
 }
 
-/// The host of a URL; `None`: it is no URL of HTTP.
+/// The host of a URL; `None`: it is not an HTTP URL.
 ///
-/// As browsers read it (WHATWG URL): a scheme in any case, any number of slashes or backslashes behind it, a name and a
-/// password up to the last `@`, a host that may be percent-encoded or end with a dot. As APISIX reads it, `//a.example/b` is a
-/// URL, too. What cannot be in a host, behind which another could be hidden, makes it none.
+/// Parsed like browsers do (WHATWG URL): a scheme in any case, any number of slashes or backslashes, a name and a
+/// password up to the last `@`, a host that may be percent-encoded or end with a dot. As in APISIX, `//a.example/b` is
+/// a URL, too. Characters that are invalid in a host, which could hide another one, make it invalid.
 fn host_of(referer: &[u8]) -> Option<Cow<'_, [u8]>> {
     let is_slash = |byte: &u8| matches!(byte, b'/' | b'\\');
     let rest = match without_scheme(referer) {
@@ -137,19 +138,19 @@ fn host_of(referer: &[u8]) -> Option<Cow<'_, [u8]>> {
     (is_port && is_sound(&host)).then_some(host)
 }
 
-/// What follows `http:` or `https:`.
+/// The rest after `http:` or `https:`.
 fn without_scheme(url: &[u8]) -> Option<&[u8]> {
     let colon = url.iter().take(b"https:".len()).position(|byte| *byte == b':')?;
     let is_http = url[..colon].eq_ignore_ascii_case(b"http") || url[..colon].eq_ignore_ascii_case(b"https");
     is_http.then_some(&url[colon + 1..])
 }
 
-/// A name that ends with a dot is the same name.
+/// A name with a trailing dot is the same name.
 fn without_dot(host: &[u8]) -> &[u8] {
     host.strip_suffix(b".").unwrap_or(host)
 }
 
-/// A host with `%XX` put in; `None`: a `%` without two digits.
+/// A host with decoded `%XX`; `None`: a `%` without two digits.
 fn decoded(host: &[u8]) -> Option<Cow<'_, [u8]>> {
     if !host.contains(&b'%') {
         return Some(Cow::Borrowed(host));

@@ -8,14 +8,15 @@ use stillgate_plugin::template::Part as TemplatePart;
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{Fault, Path, Position, Sink};
 
-/// Such a text, parsed. Who has one waits for the arguments of the body that it names. A group that took no part in the match is empty, and so is a variable that the request does not have.
+/// Such a text, parsed. Its owner waits for the arguments of the body that it names. A group that did not take part in
+/// the match is empty, and so is a variable that the request does not have.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Replacement(pub(crate) Box<[Part]>);
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Part {
     Text(Box<[u8]>),
-    /// With what stands for it where the request does not have it.
+    /// With its default if the request does not have it.
     Variable(Variable, Box<[u8]>),
     Group(usize),
 }
@@ -29,7 +30,7 @@ impl Part {
     }
 }
 
-/// The greatest number of a group in a text; 0: it has none, or only that of the whole match.
+/// The largest group number in a text; 0: it has none, or only that of the whole match.
 pub(crate) fn group_max<'a>(parts: impl Iterator<Item = &'a Part>) -> usize {
     let group = |part: &Part| match part {
         Part::Group(group) => *group,
@@ -38,7 +39,7 @@ pub(crate) fn group_max<'a>(parts: impl Iterator<Item = &'a Part>) -> usize {
     parts.map(group).max().unwrap_or(0)
 }
 
-/// Warns of a group that no match fills: the text names `group`, and the regular expression has `groups`.
+/// Warns about a group that no match fills: the text names `group`, and the regular expression has `groups`.
 pub(crate) fn warn_of_group(group: usize, groups: usize, at: Position, path: &Path<'_>, sink: &mut Sink) {
     if group > groups {
         let has = match groups {
@@ -50,18 +51,18 @@ pub(crate) fn warn_of_group(group: usize, groups: usize, at: Position, path: &Pa
     }
 }
 
-/// Which language a text is in.
+/// The syntax of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Language {
-    /// APISIX's templates: groups and variables; `\$` stands for a dollar.
+    /// APISIX's templates: groups and variables; `\$` is a literal dollar.
     Template,
-    /// The same in place of a match: `$$` stands for a dollar, too.
+    /// The template syntax for a replacement: `$$` is a literal dollar, too.
     Target,
-    /// OpenResty's `ngx.re.sub`: groups only; `$$` stands for a dollar.
+    /// OpenResty's `ngx.re.sub`: groups only; `$$` is a literal dollar.
     Substitution,
 }
 
-/// What a regular expression has captured.
+/// The groups that a regular expression has captured.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Groups<'a> {
     found: Found<'a>,
@@ -76,20 +77,20 @@ enum Found<'a> {
 }
 
 impl<'a> Groups<'a> {
-    /// There was no match.
+    /// Groups without a match.
     pub(crate) const NONE: Groups<'static> = Groups { found: Found::Nothing, text: &[] };
 
-    /// Of a match in a text.
+    /// The groups of a match in a text.
     pub(crate) fn of(locations: &'a CaptureLocations, text: &'a [u8]) -> Groups<'a> {
         Groups { found: Found::Locations(locations), text }
     }
 
-    /// The same of one by [`crate::straight`].
+    /// The groups of a match by [`crate::straight`].
     pub(crate) fn of_ranges(ranges: &'a [Range], text: &'a [u8]) -> Groups<'a> {
         Groups { found: Found::Ranges(ranges), text }
     }
 
-    /// One of them; 0 is the match.
+    /// A group; 0 is the match.
     pub(crate) fn get(&self, group: usize) -> &'a [u8] {
         let range = match self.found {
             Found::Nothing => None,
@@ -124,7 +125,7 @@ impl Replacement {
                     rest = &after[1..];
                 }
                 None if language == Language::Substitution => {
-                    return Err("behind \"$\" comes the number of a group; write \"$$\" for a dollar".to_owned());
+                    return Err("\"$\" must be followed by the number of a group; write \"$$\" for a dollar".to_owned());
                 }
                 None => {
                     plain.push('$');
@@ -137,7 +138,7 @@ impl Replacement {
         Ok(Replacement(parts.into()))
     }
 
-    /// How long its texts and groups make it; variables come on top of that.
+    /// Length of its texts and groups, without variables.
     pub(crate) fn fixed_bytes(&self, groups: &Groups<'_>) -> usize {
         let of_part = |part: &Part| match part {
             Part::Text(text) => text.len(),
@@ -152,7 +153,7 @@ impl Replacement {
         self.0.iter().filter_map(Part::variable)
     }
 
-    /// The text, where nothing is put in.
+    /// The text, if it has no groups or variables.
     pub(crate) fn constant(&self) -> Option<&[u8]> {
         match &*self.0 {
             [] => Some(&[]),
@@ -161,7 +162,7 @@ impl Replacement {
         }
     }
 
-    /// Appends the text with what is put in. `buffer` is for values that have to be put together.
+    /// Appends the text with its values. `buffer` is for values that have to be assembled.
     pub(crate) fn write(&self, groups: &Groups<'_>, vars: &dyn Lookup, out: &mut Vec<u8>, buffer: &mut Vec<u8>) {
         for part in &self.0 {
             out.extend_from_slice(match part {
@@ -190,14 +191,14 @@ fn close(plain: &mut String, language: Language, parts: &mut Vec<Part>, unknown:
     }));
 }
 
-/// The number behind a dollar, bare or in braces, and what follows it.
+/// The number after a dollar, bare or in braces, and the rest.
 fn group_of(text: &str) -> Option<(usize, &str)> {
     let (digits, after) = match text.strip_prefix('{') {
         Some(braced) => braced.split_once('}')?,
         None => text.split_at(text.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len())),
     };
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    // A number that does not fit is that of no group.
+    // A number that is too large is that of no group.
     is_number.then(|| (digits.parse().unwrap_or(usize::MAX), after))
 }
 
@@ -238,8 +239,8 @@ mod tests {
         check("$1\\$1 \\$uri $uri$$ $", Language::Template, Ok("a$1 $uri <uri>$$ $"));
         check("$$1 $uri \\$2", Language::Target, Ok("$1 <uri> $2"));
         check("$$1 \\$1", Language::Substitution, Ok("$1 \\a"));
-        check("$uri", Language::Substitution, Err("behind \"$"));
-        check("$", Language::Substitution, Err("behind \"$"));
+        check("$uri", Language::Substitution, Err("\"$\" must "));
+        check("$", Language::Substitution, Err("\"$\" must "));
         let mut unknown = Vec::new();
         let replacement =
             Replacement::parse("$1/$no_such/$2", Language::Template, &mut |error| unknown.push(error.name));

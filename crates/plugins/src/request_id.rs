@@ -1,6 +1,7 @@
-//! `request-id`: a header field that names a request, for the node and for the client.
+//! `request-id`: a header field that identifies a request, for the node and for the client.
 //!
-//! A client's own id is kept. Ids are made of a worker's random numbers; what their forms allow to be unpredictable is.
+//! A client's own id is kept. Ids are made of a worker's random numbers, and are as unpredictable as their format
+//! permits.
 
 use crate::random;
 use stillgate_plugin::{Compile, Define, Flow, Phase, Phases, Plugin, Request, Response};
@@ -15,31 +16,31 @@ object! {
         header_name: String = HEADER => default("X-Request-Id".to_owned());
         /// Whether the client gets the id, too.
         include_in_response: bool = Flag => default(true);
-        /// What ids look like: a random UUID (version 4); 21 letters, digits, `_` and `-`; characters of `range_id`; a KSUID,
-        /// which sorts by second; a UUID of version 7, which sorts by millisecond.
+        /// The format of ids: a random UUID (version 4); 21 letters, digits, `_` and `-`; characters of `range_id`; a
+        /// KSUID, which sorts by second; a UUID of version 7, which sorts by millisecond.
         algorithm: Algorithm = ALGORITHM => default(Algorithm::Uuid);
-        /// What ids of `range_id` consist of.
+        /// The characters of `range_id`.
         range_id: RangeIdKeys = map() => nested;
     }
 }
 
 object! {
-    /// What ids of `range_id` consist of.
+    /// The characters of `range_id`.
     pub(crate) struct RangeIdKeys {
         /// The characters, ASCII only, at least six of them.
         char_set: String = CHARACTERS => default(CHARACTERS_DEFAULT.to_owned());
-        /// How many of them an id has.
+        /// Length of an id.
         length: usize = int(6, ID_BYTES_MAX as i64) => default(16);
     }
 }
 
-/// Most characters of an id.
+/// Longest id.
 const ID_BYTES_MAX: usize = 1024;
 
-/// As APISIX has it, which leaves out `z` and has `G` twice.
+/// APISIX's default, which lacks `z` and has `G` twice.
 const CHARACTERS_DEFAULT: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIGKLMNOPQRSTUVWXYZ0123456789";
 
-/// How ids are made.
+/// How ids are generated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Algorithm {
     Uuid,
@@ -111,20 +112,20 @@ impl Plugin for RequestId {
                     request.set_header(self.name.name(), FieldValue::new(id).expect("ids are printable"));
                 }
             }
-            // Also where the client's own id stays: a node must not take another for it.
+            // Also if the client's own id is kept: a node must not read another one.
             let (facts, name) = (request.facts, self.name.name());
             request.edits.fields.remove_lookalikes(&facts.request.fields, facts.head, name);
             request.settled.request_id.clear();
             request.settled.request_id.extend_from_slice(id);
             if self.is_shown {
-                // A global rule may have named the request before.
+                // A global rule may have set an id before.
                 request.response.set(&Fields::default(), &[], self.name.name(), FieldValue::of_head(id));
             }
         });
         Flow::Continue
     }
 
-    /// An id of the node's own goes before ours, which has taken its place with the head.
+    /// A node's own id takes precedence over ours, which has replaced it in the head.
     fn header_filter(&self, response: &mut Response<'_>) {
         if !self.is_shown {
             return;
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn ids_are_those_of_their_specifications() {
-        // The KSUID of the specification's own example, and its bounds.
+        // The example of the KSUID specification, and its bounds.
         let payload = |text: &str| {
             let digits = |at: usize| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap();
             std::array::from_fn(digits)

@@ -5,12 +5,12 @@
 //!       ──▶ rules without a literal, joined into as few automata as fit ──▶ all of them
 //! ```
 //!
-//! Each automaton is a DFA that is built when the configuration is read: a search takes one step a byte, whatever the text is.
-//! Only where a DFA would be too large is a rule matched by the slower engines of `regex-automata`. What a search may take is
-//! counted as it goes: where that is more than a worker should spend, [`RuleSet::decide`] offloads it.
+//! Each automaton is a DFA that is built when the configuration is read: a search takes one step a byte, whatever the
+//! text is. Only if a DFA would be too large, the slower engines of `regex-automata` match a rule. The cost of a search
+//! is counted: if it is more than a worker should spend, [`RuleSet::decide`] offloads it.
 //!
-//! Rejected: one DFA of all rules (it doubles with every `a.*b`), and one that is built while searching (a client can make it
-//! build states for ever).
+//! Rejected: one DFA of all rules (its size doubles with every `a.*b`), and one that is built while searching (a client
+//! can make it build states for ever).
 
 use crate::patterns::not_a_pattern;
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
@@ -25,35 +25,35 @@ use std::sync::Arc;
 use stillgate_plugin::Flow;
 use stillgate_schema::Fault;
 
-/// What the automata of one set may take together.
+/// Most memory of the automata of one set.
 const SET_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// What the DFA of one rule may take, or of several rules that have one together.
+/// Largest DFA of one rule, or of several joined rules.
 const DFA_BYTES_MAX: usize = 512 * 1024;
-/// What building a DFA may take.
+/// Most memory for building a DFA.
 const BUILDING_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// Rules that are tried together in one DFA.
+/// Most rules that are joined in one DFA.
 const JOINED_MAX: usize = 32;
-/// States that all rules of a set may have together that no DFA can be built for.
+/// Most states of all rules of a set for which no DFA can be built.
 const SLOW_STATES_MAX: usize = 2_000;
-/// What the engines for these rules may keep of a lazy DFA.
+/// Most memory of a lazy DFA in the engines for these rules.
 const LAZY_BYTES_MAX: usize = 256 * 1024;
-/// Of a literal only so many bytes are looked for: few literals can end at one place.
+/// Most bytes of a literal that are searched for: few literals can end at one place.
 const LITERAL_BYTES_MAX: usize = 16;
-/// Literals of which a rule needs one; with more of them it counts as one without.
+/// Most literals of which a rule needs one; with more of them it counts as one without.
 const ALTERNATIVES_MAX: usize = 16;
 
-/// Steps of about a nanosecond that a search may take on a worker.
+/// Most steps, of about a nanosecond, of a search on a worker.
 pub(crate) const WORKER_STEPS_MAX: usize = 100_000;
-/// What a byte and state cost a slow rule.
+/// Cost of a byte and state for a slow rule.
 const SLOW_STEPS: usize = 4;
-/// What a literal that is found costs.
+/// Cost of a found literal.
 const FOUND_STEPS: usize = 4;
 
 /// Regular expressions, of which one match is enough.
 pub(crate) struct RuleSet {
-    /// Those that are searched for in every text.
+    /// Rules that are matched against every text.
     always: Vec<Engine>,
-    /// Those that are searched for where one of their literals is there.
+    /// Rules that are matched only if one of their literals occurs.
     rules: Vec<Engine>,
     literals: Option<Literals>,
 }
@@ -70,11 +70,11 @@ enum Engine {
     Slow(meta::Regex, usize),
 }
 
-/// A search would take more than it may.
+/// The search would exceed its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
-/// Why a set cannot be compiled, and which rule is to blame.
+/// The reason why a set cannot be compiled, and the rule to blame.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) rule: usize,
@@ -82,7 +82,7 @@ pub(crate) struct Refused {
 }
 
 thread_local! {
-    /// The rules that a search has looked at. Workers are threads: each has one, whatever the number of sets.
+    /// The rules that a search has checked. Workers are threads: each has one, whatever the number of sets.
     static SEEN: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -115,8 +115,8 @@ impl RuleSet {
         building.finish(always)
     }
 
-    /// Goes on with whether some rule matches one of the texts: at once, or where that takes long, when a thread that serves
-    /// no requests has found it out.
+    /// Calls the continuation with whether some rule matches one of the texts: at once, or, if that takes long, when a
+    /// thread that does not serve requests has found out.
     pub(crate) fn decide<'t, I: Iterator<Item = &'t [u8]>>(
         self: &Arc<RuleSet>,
         texts: impl Fn() -> I,
@@ -185,7 +185,7 @@ impl RuleSet {
     }
 }
 
-/// What a search has left.
+/// The remaining steps of a search.
 struct Steps {
     left: usize,
 }
@@ -203,7 +203,7 @@ impl Engine {
         match self {
             Engine::Dfa(dfa) => {
                 steps.take(text.len())?;
-                // It has no bytes at which it would stop, so there is no error.
+                // It has no quit bytes, so there is no error.
                 Ok(matches!(dfa.try_search_fwd(&Input::new(text).earliest(true)), Ok(Some(_))))
             }
             Engine::Slow(regex, states) => {
@@ -314,7 +314,7 @@ pub(crate) fn parse(pattern: &str) -> Result<Hir, Fault> {
     parser.parse(pattern).map_err(|error| not_a_pattern(&error.to_string()))
 }
 
-/// Literals of which every match has at least one, in lower case; `None`: there are none that are worth looking for.
+/// Literals of which every match contains at least one, in lower case; `None`: there are none worth searching for.
 fn needed(hir: &Hir) -> Option<Vec<Box<[u8]>>> {
     let best = best_of(hir)?;
     (shortest(&best) > 1).then_some(best)
@@ -341,7 +341,7 @@ fn best_of(hir: &Hir) -> Option<Vec<Box<[u8]>>> {
     }
 }
 
-/// Of the literals between the other parts, and of those within them, the set whose shortest is longest.
+/// The best of the literals between the other parts and those within them: the set whose shortest literal is longest.
 fn best_of_concat(parts: &[Hir]) -> Option<Vec<Box<[u8]>>> {
     let mut best: Vec<Box<[u8]>> = Vec::new();
     let mut consider = |found: Vec<Box<[u8]>>| {
@@ -368,7 +368,7 @@ fn best_of_concat(parts: &[Hir]) -> Option<Vec<Box<[u8]>>> {
     (!best.is_empty()).then_some(best)
 }
 
-/// The end of a literal, which tells more than its beginning: paths begin alike.
+/// The end of a literal, which is more selective than its beginning: paths begin alike.
 fn take_end(run: &mut Vec<u8>) -> Vec<Box<[u8]>> {
     let run = std::mem::take(run);
     vec![run[run.len().saturating_sub(LITERAL_BYTES_MAX)..].into()]

@@ -1,24 +1,24 @@
 //! Regular expressions that never have a choice, matched in one pass: `^/[0-9]+/(.*)$`.
 //!
-//! Most that rewrite paths are a row of texts and of runs of bytes, each of which ends where the next part begins. An engine for
-//! all expressions takes several hundred instructions to get going for a path of a few bytes. What is not of this form is left
-//! to it.
+//! Most expressions that rewrite paths are a sequence of literals and runs of bytes, each of which ends where the next
+//! part begins. A general engine takes several hundred instructions to start for a path of a few bytes. Expressions of
+//! another form are left to it.
 
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, Hir, HirKind, Look, Repetition};
 
-/// A regular expression of this form, compiled. It matches at the beginning of a text only.
+/// A compiled regular expression of this form. It is anchored at the beginning of a text.
 #[derive(Debug)]
 pub(crate) struct Straight {
     steps: Box<[Step]>,
-    /// Group 0, the match, among them.
+    /// Number of groups, including group 0, the match.
     groups: usize,
 }
 
 #[derive(Debug)]
 enum Step {
     Literal(Box<[u8]>),
-    /// As many bytes of the set as there are.
+    /// As many bytes of the set as possible.
     Run {
         set: Box<[bool; 256]>,
         min: usize,
@@ -26,15 +26,16 @@ enum Step {
     },
     Open(usize),
     Close(usize),
-    /// Of the text.
+    /// The end of the text.
     End,
 }
 
-/// Where a group begins and ends.
+/// Start and end of a group.
 pub(crate) type Range = (usize, usize);
 
 impl Straight {
-    /// Of an expression as [`super::patterns::compile`] reads it without flags; `None`: it is not of this form.
+    /// Compiles an expression with the meaning of [`super::patterns::compile`] without flags; `None`: it does not have
+    /// this form.
     pub(crate) fn new(pattern: &str) -> Option<Straight> {
         let hir = ParserBuilder::new().utf8(false).unicode(false).build().parse(pattern).ok()?;
         let HirKind::Concat(parts) = hir.kind() else { return None };
@@ -49,7 +50,7 @@ impl Straight {
         has_no_choice.then(|| Straight { steps: steps.into(), groups })
     }
 
-    /// Room for its groups.
+    /// Memory for its groups.
     pub(crate) fn groups(&self) -> Box<[Range]> {
         vec![(0, 0); self.groups].into()
     }
@@ -79,7 +80,7 @@ impl Straight {
     }
 }
 
-/// Adds the steps of a part; `None`: it is not of this form.
+/// Adds the steps of a part; `None`: it does not have this form.
 fn add(part: &Hir, steps: &mut Vec<Step>) -> Option<()> {
     match part.kind() {
         HirKind::Empty => {}
@@ -121,7 +122,8 @@ fn set(class: &Class) -> Option<Box<[bool; 256]>> {
 }
 
 impl Step {
-    /// Whether what follows begins with no byte that this step could have left to it: then to take all is the only way to match.
+    /// Whether the next step begins with no byte that this step could have left to it: then taking all is the only way
+    /// to match.
     fn ends_before(&self, behind: &[Step]) -> bool {
         let Step::Run { set, min, max } = self else { return true };
         if min == max {
@@ -152,7 +154,7 @@ mod tests {
     use crate::patterns::{Flags, compile};
     use proptest::prelude::*;
 
-    /// What an engine for all expressions finds must be what is found here.
+    /// A general engine must find the same.
     fn check(pattern: &str, text: &[u8]) {
         let Some(straight) = Straight::new(pattern) else { return };
         let regex = compile(pattern, Flags::default()).unwrap();

@@ -1,4 +1,4 @@
-//! `traffic-label`: sets header fields of the request by rules, each of which may share its requests out by weights.
+//! `traffic-label`: sets header fields of the request by rules, each of which may distribute its requests by weights.
 
 use crate::header_edits::{HeaderEdits, Headers};
 use crate::replacement::Groups;
@@ -11,7 +11,7 @@ use stillgate_schema::{At, BodyVars, Fault, Located, int, map, object};
 object! {
     /// Sets header fields of requests by rules.
     pub(crate) struct TrafficLabelKeys {
-        /// The rules. The first that matches counts.
+        /// The rules. The first that matches is applied.
         rules: Vec<TrafficLabelRuleKeys> = some(map()) => required;
     }
 }
@@ -21,7 +21,7 @@ object! {
     pub(crate) struct TrafficLabelRuleKeys {
         /// Conditions as in `vars` of a route; without them the rule matches every request.
         r#match: At<Expr> = Located(Filled(BodyVars)) => optional;
-        /// What is done; of several, one for each request, in proportion to their weights.
+        /// The actions; one of them is applied to each request, in proportion to their weights.
         actions: Vec<TrafficLabelActionKeys> = some(map()) => required;
     }
 }
@@ -29,7 +29,7 @@ object! {
 object! {
     /// An action.
     pub(crate) struct TrafficLabelActionKeys {
-        /// Header fields that the node gets, in place of those of the same names, with variables.
+        /// Header fields for the node, which replace those of the same names, with variables.
         set_headers: HeaderEdits = Headers::OfRequest => default(HeaderEdits::default());
         /// Its share of the rule's requests.
         weight: u32 = int(1, 1_000_000) => default(1);
@@ -95,7 +95,7 @@ impl Plugin for TrafficLabel {
         };
         match action.fields.apply(request, request.worker, &Groups::NONE) {
             Ok(()) => Flow::Continue,
-            // A value from the request that no head can hold: nothing of it goes to a node.
+            // A value from the request is not allowed in a head: the request is not forwarded.
             Err(_) => Flow::Answer(Answer::page(500)),
         }
     }
@@ -108,7 +108,7 @@ impl Plugin for TrafficLabel {
     }
 }
 
-/// Smooth weighted round-robin: each worker gives every action its share, and spreads the shares evenly.
+/// Smooth weighted round-robin: each worker gives every action its share, and interleaves the actions evenly.
 fn next(actions: &[Action], credits: &mut [i64]) -> usize {
     let mut best = 0;
     let mut sum = 0;

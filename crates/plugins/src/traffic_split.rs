@@ -10,9 +10,9 @@ use stillgate_schema::{
     At, BodyVars, Definitions, Fault, Json, Kind, Located, Node, Path, Sink, TEXT, Value, expected, int, map, object,
 };
 
-/// Rules of one configuration: each may be asked by a request.
+/// Most rules of one configuration: a request may have to evaluate each.
 const RULES_MAX: usize = 1000;
-/// APISIX's.
+/// Most upstreams of a rule; APISIX's limit.
 const UPSTREAMS_MAX: usize = 20;
 /// The greatest weight.
 const WEIGHT_MAX: i64 = 1_000_000_000;
@@ -20,7 +20,7 @@ const WEIGHT_MAX: i64 = 1_000_000_000;
 object! {
     /// Chooses the upstream of requests by rules and weights.
     pub(crate) struct TrafficSplitKeys {
-        /// The rules, at most 1000. The first that matches counts.
+        /// The rules, at most 1000. The first that matches is applied.
         rules: At<Vec<TrafficSplitRuleKeys>> = Located(list(map())) => optional;
     }
 }
@@ -28,15 +28,15 @@ object! {
 object! {
     /// A rule.
     pub(crate) struct TrafficSplitRuleKeys {
-        /// When the rule matches: where one of these does. Without them it matches every request.
+        /// When the rule matches: if one of these does. Without them it matches every request.
         r#match: Vec<TrafficSplitMatchKeys> = list(map::<TrafficSplitMatchKeys>()) => default(Vec::new());
-        /// Where its requests go, 1 to 20; without it to the upstream of the route.
+        /// The upstreams of its requests, 1 to 20; the default is the upstream of the route.
         weighted_upstreams: At<Vec<WeightedUpstreamKeys>> = Located(list(map())) => optional;
     }
 }
 
 object! {
-    /// Conditions that hold together.
+    /// Conditions that must hold together.
     pub(crate) struct TrafficSplitMatchKeys {
         /// Conditions as in `vars` of a route.
         vars: At<Expr> = Located(BodyVars) => required;
@@ -48,14 +48,14 @@ object! {
     pub(crate) struct WeightedUpstreamKeys {
         /// The id of one of `upstreams`.
         upstream_id: At<String> = Located(TEXT.or_number()) => optional;
-        /// An upstream that is written here, with the keys of any other. Its timeouts are 15 s where it names none.
+        /// An upstream written here, with the keys of any other. Its default timeouts are 15 s.
         upstream: At<Node> = Located(UpstreamKind) => optional;
         /// Its share of the rule's requests; 0: none, as long as another has one.
         weight: u32 = int(0, WEIGHT_MAX) => default(1);
     }
 }
 
-/// An upstream as it is written. What its keys mean is no plugin's business.
+/// The type of an upstream written here. Plugins do not interpret its keys.
 struct UpstreamKind;
 
 impl Kind for UpstreamKind {
@@ -83,7 +83,7 @@ pub(crate) struct TrafficSplit {
 }
 
 struct Rule {
-    /// Of which one must hold; empty: every request matches.
+    /// Conditions, of which one must hold; empty: every request matches.
     cases: Box<[Filter]>,
     shares: Box<[Share]>,
 }
@@ -137,7 +137,7 @@ fn cases(keys: Vec<TrafficSplitMatchKeys>, path: &Path<'_>, sink: &mut Sink) -> 
     Some(cases.into())
 }
 
-/// The shares of a rule, of which `written` gets the upstreams that are written in it.
+/// The shares of a rule; the upstreams that are written in it are appended to `written`.
 fn shares(
     At { at, value: keys }: At<Vec<WeightedUpstreamKeys>>,
     rule: usize,
@@ -169,20 +169,20 @@ fn shares(
             }
         };
         let weight = i64::from(keys.weight);
-        // Of one that is listed twice the last weight counts, as in APISIX.
+        // If an upstream is listed twice, the last weight counts, as in APISIX.
         match shares.iter_mut().find(|share| share.upstream == upstream) {
             Some(share) => share.weight = weight,
             None => shares.push(Share { upstream, weight }),
         }
     }
-    // As in APISIX they share evenly then.
+    // As in APISIX, they share evenly then.
     if shares.iter().all(|share| share.weight == 0) {
         shares.iter_mut().for_each(|share| share.weight = 1);
     }
     Some(shares)
 }
 
-/// The key of an upstream that is written here: no other resource has one like it.
+/// The key of an upstream written here, unlike that of any other resource.
 fn own_key(cx: &Compile<'_>, rule: usize, index: usize) -> Arc<str> {
     let list = match cx.origin.level {
         Level::GlobalRule => "global_rules",
@@ -223,7 +223,7 @@ impl Plugin for TrafficSplit {
     }
 }
 
-/// Smooth weighted round-robin: each worker gives every upstream its share, and spreads the shares evenly.
+/// Smooth weighted round-robin: each worker gives every upstream its share, and interleaves the upstreams evenly.
 fn next(shares: &[Share], credits: &mut [i64]) -> usize {
     let (mut best, mut sum) = (None, 0);
     for (index, share) in shares.iter().enumerate().filter(|(_, share)| share.weight > 0) {

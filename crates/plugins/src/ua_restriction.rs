@@ -1,4 +1,4 @@
-//! `ua-restriction`: lets requests of some user agents in only, or keeps those of some out.
+//! `ua-restriction`: admits only requests of some user agents, or refuses those of some.
 
 use crate::lists::{Listed, MESSAGE};
 use crate::patterns::PATTERN;
@@ -9,13 +9,13 @@ use stillgate_schema::{Fault, Flag, object, some};
 use stillgate_wire::FieldName;
 
 object! {
-    /// Lets requests of some user agents in only, or keeps those of some out.
+    /// Admits only requests of some user agents, or refuses those of some.
     pub(crate) struct UaRestrictionKeys {
-        /// Regular expressions, of which one must match somewhere in `User-Agent`. Not beside `denylist`.
+        /// Regular expressions, of which one must match somewhere in `User-Agent`. Cannot be combined with `denylist`.
         allowlist: Vec<String> = some(PATTERN) => optional;
-        /// Regular expressions, of which none may match.
+        /// Regular expressions, none of which may match.
         denylist: Vec<String> = some(PATTERN) => optional;
-        /// Whether requests without `User-Agent` are let in.
+        /// Whether requests without `User-Agent` are admitted.
         bypass_missing: bool = Flag => default(false);
         /// `message` of the answer.
         message: String = MESSAGE => default("Not allowed".to_owned());
@@ -47,7 +47,7 @@ impl Define for UaRestriction {
     }
 }
 
-/// Of the patterns of a key; each stands by itself.
+/// Compiles the patterns of a key, each separately.
 fn rules(patterns: &[String], key: &str, cx: &mut Compile<'_>) -> Option<Arc<RuleSet>> {
     let report = |rule: usize, fault: Fault, cx: &mut Compile<'_>| {
         cx.sink.error(cx.at, &cx.path.key(key).index(rule), fault);

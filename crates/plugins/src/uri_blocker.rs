@@ -1,7 +1,7 @@
-//! `uri-blocker`: answers requests whose URI matches a rule.
+//! `uri-blocker`: refuses requests whose URI matches a rule.
 //!
-//! Rules see path and query as they came, like APISIX's. Since `/%61dmin` or `/x%2F..%2Fadmin` would pass a rule of `/admin`
-//! that way, they also see what a node may read there, where that is another text.
+//! Rules see path and query as they came, like APISIX's. Since `/%61dmin` or `/x%2F..%2Fadmin` would evade a rule for
+//! `/admin` that way, they also see the text that a node may read, if it differs.
 
 use crate::patterns::PATTERN;
 use crate::rule_set::{self, RuleSet};
@@ -14,7 +14,7 @@ use stillgate_route::path::target_path;
 use stillgate_schema::{Fault, Flag, Text, int, list, object, text};
 
 object! {
-    /// Answers requests whose URI matches a rule.
+    /// Refuses requests whose URI matches a rule.
     pub(crate) struct UriBlockerKeys {
         /// Regular expressions. A request whose path and query match one of them is refused.
         block_rules: Vec<String> = list(PATTERN) => required;
@@ -56,13 +56,13 @@ impl Define for UriBlocker {
     }
 }
 
-/// As if the rules were joined by `|`, which is what APISIX does: flags that one sets hold for those behind it.
+/// Compiles the rules as if they were joined by `|`, like APISIX: flags that one sets apply to those after it.
 fn compile(rules: &[String], ignores_case: bool) -> Result<RuleSet, (usize, Fault)> {
     let mut flags = if ignores_case { "(?i)".to_owned() } else { String::new() };
     let mut parsed = Vec::with_capacity(rules.len());
     for (number, rule) in rules.iter().enumerate() {
         if rules[..number].contains(rule) {
-            return Err((number, Fault::new(format!("the rule {rule:?} is there twice")).hint("remove it")));
+            return Err((number, Fault::new(format!("the rule {rule:?} is given twice")).hint("remove it")));
         }
         parsed.push(rule_set::parse(&format!("{flags}{rule}")).map_err(|fault| (number, fault))?);
         leave_flags(rule, &mut flags);
@@ -70,7 +70,7 @@ fn compile(rules: &[String], ignores_case: bool) -> Result<RuleSet, (usize, Faul
     RuleSet::compile(&parsed).map_err(|refused| (refused.rule, refused.why.into()))
 }
 
-/// Adds the flags that a rule sets for all that follows. Not `x`, with which a comment would switch the other rules off.
+/// Adds the flags that a rule sets for all that follow. Not `x`, with which a comment would switch the other rules off.
 fn leave_flags(rule: &str, flags: &mut String) {
     let Ok(ast) = ast::parse::Parser::new().parse(rule) else { return };
     let mut add = |part: &Ast| {
@@ -111,9 +111,9 @@ impl Plugin for UriBlocker {
     }
 }
 
-/// What else a node may read a request's path and query as, one behind the other, and where each ends: the normal path with the
-/// query as it came; both decoded; and the same with `%2F` and backslashes as slashes, and the dot segments that follow from
-/// that.
+/// Other texts that a node may read from a request's path and query, concatenated, and the end of each: the normal path
+/// with the query as it came; both decoded; and the decoded path with `%2F` and backslashes as slashes, and its dot
+/// segments resolved.
 fn spellings(normal: &[u8], query: Option<&[u8]>, out: &mut Vec<u8>) -> [usize; 3] {
     out.extend_from_slice(normal);
     if let Some(query) = query {
@@ -136,7 +136,7 @@ fn spellings(normal: &[u8], query: Option<&[u8]>, out: &mut Vec<u8>) -> [usize; 
     [first, second, out.len()]
 }
 
-/// Appends a path with its `%XX` put in. It is normal, so each `%` has two digits behind it.
+/// Appends a path with its `%XX` decoded. It is normal, so each `%` is followed by two digits.
 fn decode(path: &[u8], out: &mut Vec<u8>) {
     let digit = |at: usize| path.get(at).and_then(|byte| char::from(*byte).to_digit(16));
     let mut at = 0;
@@ -154,7 +154,7 @@ fn decode(path: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Makes slashes of the backslashes of the path from `begin` on, and leaves out empty segments and those of dots.
+/// Replaces the backslashes of the path from `begin` on by slashes, and removes empty segments and dot segments.
 fn resolve(path: &mut Vec<u8>, begin: usize) {
     let (mut from, mut to) = (begin, begin);
     while from < path.len() {
@@ -165,7 +165,7 @@ fn resolve(path: &mut Vec<u8>, begin: usize) {
             b"" if from > begin => {}
             b"." => {}
             b".." => {
-                // `to` is behind a slash; the root stays.
+                // `to` is after a slash; the root is kept.
                 let parent = path[begin..to.max(begin + 1) - 1].iter().rposition(|byte| *byte == b'/');
                 to = parent.map_or(to.min(begin + 1), |slash| begin + slash + 1);
             }

@@ -1,7 +1,7 @@
-//! `workflow`: the first rule whose case matches decides what is done with a request.
+//! `workflow`: the first rule whose case matches decides the action for a request.
 //!
-//! An action is another plugin's configuration, compiled as that plugin with an identity of its own, so that two limits of one
-//! workflow count apart.
+//! An action is another plugin's configuration, compiled as that plugin with an identity of its own, so that two limits
+//! of one workflow count separately.
 
 use crate::limit_conn::LimitConn;
 use crate::limit_count::LimitCount;
@@ -15,7 +15,7 @@ use stillgate_schema::{
 };
 
 object! {
-    /// Does what the first rule says that matches.
+    /// Runs the action of the first rule that matches.
     pub(crate) struct WorkflowKeys {
         /// The rules, in order.
         rules: Vec<WorkflowRuleKeys> = list(map()) => required;
@@ -27,13 +27,13 @@ object! {
     pub(crate) struct WorkflowRuleKeys {
         /// Conditions as in `vars` of a route; without them the rule matches every request.
         case: At<Expr> = Located(Filled(BodyVars)) => optional;
-        /// Pairs of an action's name and its configuration. The first is done; the others have no effect.
+        /// Pairs of an action's name and its configuration. The first one is run; the others have no effect.
         actions: At<Vec<ActionKeys>> = Located(list(ActionKind)) => required;
     }
 }
 
 object! {
-    /// What `return` answers with.
+    /// The answer of `return`.
     pub(crate) struct WorkflowReturnKeys {
         /// The status.
         code: u16 = int(200, 599) => required;
@@ -106,7 +106,7 @@ pub(crate) struct Workflow {
 
 struct Rule {
     case: Option<Filter>,
-    /// `None`: the request goes on.
+    /// `None`: the request continues.
     action: Option<Action>,
 }
 
@@ -138,7 +138,7 @@ impl Define for Workflow {
             };
             let At { at, value: actions } = rule.actions;
             if actions.len() > 1 {
-                let fault = Fault::new("only the first action of a rule is done").hint("write a rule for each");
+                let fault = Fault::new("only the first action of a rule is run").hint("write a rule for each");
                 cx.sink.warning(at, &path.key("actions"), fault);
             }
             let path = path.key("actions");
@@ -153,7 +153,7 @@ impl Define for Workflow {
     }
 }
 
-/// With the line end that APISIX puts behind its JSON.
+/// With the line end that APISIX appends to its JSON.
 const REJECTED: &[u8] = b"{\"error_msg\":\"rejected by workflow\"}\n";
 
 fn compile_action(action: ActionKeys, rule: usize, path: &Path<'_>, cx: &mut Compile<'_>) -> Option<Action> {

@@ -1,4 +1,4 @@
-//! What XML needs for text.
+//! Escapes text for XML.
 
 /// Appends a text, escaped for the content of an element or the value of an attribute.
 pub(crate) fn escape(text: &[u8], out: &mut Vec<u8>) {

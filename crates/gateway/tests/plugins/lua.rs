@@ -371,7 +371,7 @@ fn functions_ask_other_servers() {
     assert_eq!(text(&waiting.read_response("GET").expect("a response")), "nil timeout 1\n");
     drop(endless);
     assert_eq!(text(&get(&gateway, "/large")), "nil its response is too large nil\n");
-    assert!(text(&get(&gateway, "/bad")).contains("nil \"ftp://h/\" is no URL"), "{:?}", get(&gateway, "/bad"));
+    assert!(text(&get(&gateway, "/bad")).contains("nil \"ftp://h/\" is not a URL"), "{:?}", get(&gateway, "/bad"));
     assert!(text(&get(&gateway, "/split")).starts_with("nil header \"A\": "), "{:?}", get(&gateway, "/split"));
     assert_eq!(get(&gateway, "/late").head.status(), 500);
     eventually("the reason in the log", || {

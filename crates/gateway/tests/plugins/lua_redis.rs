@@ -163,9 +163,9 @@ fn servers_that_misbehave_cost_their_request_only() {
         ("/stalls", saying(b"", true), "timeout"),
         ("/half", saying(b"$5\r\nab", true), "timeout"),
         ("/closes", saying(b"$5\r\nab", false), "closed"),
-        ("/nonsense", saying(b"HTTP/1.1 400 Bad Request\r\n\r\n", true), "what came is no reply of Redis"),
+        ("/nonsense", saying(b"HTTP/1.1 400 Bad Request\r\n\r\n", true), "the reply is not valid Redis protocol"),
         // A second reply is nobody's: it must not become that of the next command.
-        ("/two", saying(b"+one\r\n+two\r\n", true), "what came is no reply of Redis"),
+        ("/two", saying(b"+one\r\n+two\r\n", true), "the reply is not valid Redis protocol"),
         ("/large", saying(b"$99999999\r\n", true), "a reply of more than 1048576 bytes"),
     ];
     let bodies: Vec<(&str, String)> = cases.iter().map(|(uri, at, _)| (*uri, ask_for(*at))).collect();

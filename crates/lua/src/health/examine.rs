@@ -1,12 +1,12 @@
-//! Whether LuaJIT compiles a function: what `stillgate lua check` finds.
+//! Finds out whether LuaJIT compiles a function, for `stillgate lua check`.
 //!
 //! ```text
 //!  requests, lines counted ─▶ again and again, until the compiler is silent ─▶ again ─▶ hot lines outside of machine code
 //! ```
 //!
-//! The function runs as on a worker: the same VM, prelude and bridge, and whatever it calls with it. A recording that fails is
-//! no finding by itself, since LuaJIT goes on at another place. It is one where lines that run often stay in the interpreter, or
-//! where the compiler is never done.
+//! The function runs as on a worker: with the same VM, prelude and bridge, and everything that it calls. A failed
+//! recording is not a finding by itself, since LuaJIT continues at another place. It is one if lines that run often
+//! stay in the interpreter, or if the compiler never finishes.
 
 use super::{Abort, Function, Health, Source, State, remedies, steps};
 use crate::host::Host;
@@ -19,61 +19,61 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// LuaJIT waits for up to so many runs before it tries again what has failed; then it gives up.
+/// LuaJIT waits for up to so many runs before it retries a failed recording; then it gives up.
 const SILENT_RUNS: usize = 70_000;
-/// Runs are this many at most, and take this long, until the functions count as warm.
+/// Limits of the number and the duration of the runs until the functions count as warm.
 const WARM_UP_RUNS_MAX: usize = 400_000;
 const WARM_UP_TIME_MAX: Duration = Duration::from_secs(20);
-/// Runs behind them, in which nothing should happen any more.
+/// Number of runs after the warm-up, in which the compiler should be silent.
 const RUNS: usize = 10_000;
-/// Recordings among these that fail for a reason that is usual: fewer are the last tries before LuaJIT goes on elsewhere.
+/// Late recordings that fail for a usual reason: fewer are the last tries before LuaJIT continues elsewhere.
 const LATE_TRIES_MIN: u64 = 10;
 /// Requests in which lines are counted.
 const COUNTED_RUNS_MAX: usize = 1_000;
 /// A line that runs less often need not be compiled: LuaJIT has not tried.
 const HOT_HITS: f64 = 1_000.0;
-/// A call that leaves machine code more often in a request than this is in a loop.
+/// A call that leaves machine code more often than this in a request is in a loop.
 const LOOP_HITS: f64 = 1.5;
 
-/// Phases that there are of answers, too.
+/// Phases in which a response exists.
 const BEHIND_HEAD: [&str; 3] = ["header_filter", "body_filter", "log"];
 
-/// What is wrong with one line.
+/// A problem of one line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
-    /// In the text of the function.
+    /// Line in the text of the function.
     pub line: u32,
-    /// Why, and what to write instead where there is something.
+    /// The reason, and what to write instead if there is an alternative.
     pub reason: String,
 }
 
-/// What was found.
+/// The result of an examination.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Examined {
-    /// What has to be mended, by line.
+    /// Problems to fix, by line.
     pub findings: Vec<Finding>,
-    /// What costs something, and has no other form.
+    /// Costs without an alternative.
     pub notes: Vec<Finding>,
-    /// What has become of each function: its first line, and the state.
+    /// State of each function, with its first line.
     pub functions: Vec<(u32, State)>,
-    /// Lines in machine code.
+    /// Number of lines in machine code.
     pub lines_compiled: usize,
-    /// Pieces of machine code.
+    /// Number of traces: pieces of machine code.
     pub traces: u64,
-    /// Of them and of recordings that failed, those after the warm-up.
+    /// Number of traces and failed recordings after the warm-up.
     pub late: u64,
-    /// How often all machine code was thrown away.
+    /// How often all machine code was discarded.
     pub flushes: u64,
-    /// Runs of the function.
+    /// Number of runs of the function.
     pub runs: usize,
 }
 
-/// What is examined.
+/// The code to examine.
 pub struct Subject {
-    /// What stands before lines.
+    /// The name that precedes line numbers.
     name: String,
     program: Arc<Program>,
-    /// Parts of the program, and the phases that they run in.
+    /// Parts of the program, and the phases in which they run.
     parts: Vec<(usize, &'static str)>,
 }
 
@@ -84,13 +84,15 @@ impl Subject {
         Subject { name: name.to_owned(), program, parts: vec![(0, "access")] }
     }
 
-    /// A plugin's file, with the phases that it has functions for (as places in [`PHASES`]) and a configuration that it takes.
+    /// A plugin's file, with the phases for which it has functions (as indices into [`PHASES`]) and a valid
+    /// configuration.
     pub fn plugin(module: Arc<Module>, phases: &[usize], conf: Json) -> Subject {
         let parts = phases.iter().map(|at| (*at, PHASES[*at])).collect();
         Subject { name: module.file.clone(), program: Program::of_module("check".to_owned(), module, conf), parts }
     }
 
-    /// All phases of a request, one after the other; one that is answered goes on with the response.
+    /// Runs all phases of a request, one after the other; an answered request continues with the phases of the
+    /// response.
     fn run<H: Host>(&self, mut host: impl FnMut(&'static str) -> H) -> Result<(), Failure> {
         let (context, mut is_answered) = (&mut Context::default(), false);
         for (part, phase) in &self.parts {
@@ -102,7 +104,7 @@ impl Subject {
     }
 }
 
-/// Runs functions for requests, one after the other and again from the first, until the compiler has done what it does. `host` makes
+/// Runs functions for requests, one after the other and again from the first, until the compiler is done. `host` makes
 /// the request of a run, of which there are `requests`, as it is in a phase.
 pub fn examine<H: Host>(
     subject: &Subject,
@@ -111,7 +113,8 @@ pub fn examine<H: Host>(
 ) -> Result<Examined, Failure> {
     let name = &subject.name;
     let mut run = |at: usize| subject.run(|phase| host(at % requests, phase));
-    // The first run makes the VM; and what functions do only once for a request, such as filling a cache, is not to be counted.
+    // The first run creates the VM; and work that functions do only once for a request, such as filling a cache, must
+    // not be counted.
     let counted = requests.min(COUNTED_RUNS_MAX);
     (0..2 * counted).try_for_each(&mut run)?;
     watched(|watch| watch.count_lines())?;
@@ -128,8 +131,8 @@ pub fn examine<H: Host>(
     Ok(Verdict { name: name.as_str(), health: &health, warm: &warm, runs, per_request: &per_request }.examined())
 }
 
-/// Runs functions until they are warm, and then `runs` more between [`steps::begin`] and [`steps::end`], for a process that counts
-/// these.
+/// Runs functions until they are warm, and then `runs` more between [`steps::begin`] and [`steps::end`], for a process
+/// that counts these.
 pub fn step<H: Host>(
     subject: &Subject,
     requests: usize,
@@ -144,7 +147,7 @@ pub fn step<H: Host>(
     ran
 }
 
-/// Runs until the compiler is silent, and says how many runs that took.
+/// Runs until the compiler is silent, and returns how many runs that took.
 fn warm_up(run: &mut impl FnMut(usize) -> Result<(), Failure>) -> Result<usize, Failure> {
     let (began, mut silent, mut runs, mut events) = (Instant::now(), 0, 0, 0);
     while silent < SILENT_RUNS && runs < WARM_UP_RUNS_MAX && began.elapsed() < WARM_UP_TIME_MAX {
@@ -159,7 +162,7 @@ fn warm_up(run: &mut impl FnMut(usize) -> Result<(), Failure>) -> Result<usize, 
     Ok(runs)
 }
 
-/// One run to its end, and whether it answers. What it waits for is there at once.
+/// Executes one run to its end, and returns whether it answers. Everything that it waits for is available at once.
 fn finish(program: &Arc<Program>, part: usize, host: &mut dyn Host, context: &mut Context) -> Result<bool, Failure> {
     let mut outcome = vm::run_part(program, part, host, context);
     loop {
@@ -180,13 +183,13 @@ fn watched<R>(then: impl FnOnce(&super::Watch) -> mlua::Result<R>) -> Result<R, 
     result.map_err(|error| Failure { kind: FailureKind::Error, text: error.to_string() })
 }
 
-/// What is judged.
+/// The measurements to judge.
 struct Verdict<'a> {
     name: &'a str,
     health: &'a Health,
     warm: &'a Health,
     runs: usize,
-    /// By line, or line and what it calls.
+    /// Hits per request by line, or by line and callee.
     per_request: &'a dyn Fn(String) -> f64,
 }
 
@@ -230,8 +233,8 @@ impl Verdict<'_> {
         grown.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Why lines that run often are not in machine code. What is found on the way to machine code, too, is named only where nothing
-    /// else explains it: a function that is given up takes others with it.
+    /// Reasons why hot lines are not in machine code. Reasons that also occur on the way to machine code are named only
+    /// if nothing else explains it: a function that is given up takes others with it.
     fn in_interpreter(&self, source: &Source) -> BTreeSet<Finding> {
         let functions = || source.functions.iter().filter(|function| function.first_line > 0);
         let left: Vec<(&Function, u32)> =
@@ -268,7 +271,7 @@ impl Verdict<'_> {
             abort.reason.is_harmless() == is_harmless && (is_here || has_begun_here && is_within(abort.line))
         });
         let mut found: Vec<&Abort> = of_function.collect();
-        // The end of a closure's life says nothing that its beginning does not.
+        // The end of a closure's life adds nothing to its beginning.
         if found.iter().any(|abort| abort.instruction == Some("FNEW")) {
             found.retain(|abort| abort.instruction != Some("UCLO"));
         }

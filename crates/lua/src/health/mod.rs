@@ -1,13 +1,13 @@
-//! What LuaJIT's compiler does with the functions of each worker, as it says itself.
+//! State of LuaJIT's compiler for the functions of each worker, from its own events.
 //!
 //! ```text
 //!  LuaJIT ── trace, record ──▶ prelude/health.lua ──▶ Watch (the worker's own) ── after the run ──▶ Health ──▶ any thread
 //! ```
 //!
-//! The compiler says something only while functions become warm, so a run that it says nothing in costs one look at a flag.
-//! It has no event for giving up; the instruction that a recording began at shows that, after the recording has failed.
+//! The compiler emits events only while functions become warm, so a run without any costs one look at a flag. It has no
+//! event for giving up; the instruction at which a recording began shows that, after the recording has failed.
 //!
-//! A worker waits for no reader: it publishes copies.
+//! A worker never waits for a reader: it publishes copies.
 
 pub mod examine;
 mod reasons;
@@ -24,33 +24,33 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Functions of one worker that are counted separately.
+/// Most functions of one worker that are counted separately.
 const FUNCTIONS_MAX: usize = 4096;
-/// Lines with a mark, of one worker.
+/// Most lines with a mark, for one worker.
 const LINES_MAX: usize = 16_384;
-/// Texts that are kept to be shown, of one worker.
+/// Most bytes of text that are kept for display, for one worker.
 const TEXT_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Kinds of aborts of one worker that are counted separately.
+/// Most types of aborts of one worker that are counted separately.
 const ABORTS_MAX: usize = 1024;
 
-/// What has become of a function or a line.
+/// State of a function or a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
     /// It is in compiled code.
     Compiled,
-    /// It is, and leaves it for a call that is not compiled.
+    /// It is in compiled code, but leaves it for a call that is not compiled.
     Stitched,
-    /// It runs in the interpreter: it has not run often enough, or what was tried has failed.
+    /// It runs in the interpreter: it has not run often enough, or attempts have failed.
     Interpreted,
-    /// LuaJIT has given it up, or a loop of it: it stays in the interpreter.
+    /// LuaJIT has given it up, or one of its loops: it stays in the interpreter.
     Blacklisted,
 }
 
 impl State {
-    /// All of them.
+    /// All states.
     pub const ALL: [State; 4] = [State::Compiled, State::Stitched, State::Interpreted, State::Blacklisted];
 
-    /// As the API and metrics have it.
+    /// Name in the API and in metrics.
     pub fn name(self) -> &'static str {
         match self {
             State::Compiled => "compiled",
@@ -64,22 +64,22 @@ impl State {
 /// A function in the text of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// The line that it begins in; zero: all of the text, which runs once.
+    /// Its first line; zero: the whole text, which runs once.
     pub first_line: u32,
-    /// The line that it ends in.
+    /// Its last line.
     pub last_line: u32,
     /// Its lines with code of its own, in order.
     pub lines: Vec<u32>,
 }
 
-/// What is known of a line of a function.
+/// State of a line of a function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Line {
-    /// In so many pieces of machine code.
+    /// Number of traces that contain it.
     pub traces: u32,
-    /// What it calls that is not compiled, and in how many pieces of machine code.
+    /// The functions that it calls outside of compiled code, with the number of traces for each.
     pub stitches: BTreeMap<String, u32>,
-    /// LuaJIT has given up what begins here.
+    /// LuaJIT has given up a loop or function that begins here.
     pub is_given_up: bool,
 }
 
@@ -88,62 +88,62 @@ pub struct Line {
 pub struct Source {
     /// The text; empty: there was no room for it.
     pub text: Arc<str>,
-    /// Which of all that were loaded in this process, the newest last.
+    /// Its sequence number among all texts loaded in this process, the newest last.
     pub generation: u64,
-    /// How often one of this name is loaded: an old one goes after the new one has come.
+    /// How often a text of this name is loaded: an old one goes after the new one has come.
     count: usize,
-    /// In the order of the text, inner ones after the one around them.
+    /// In the order of the text, inner functions after the enclosing one.
     pub functions: Vec<Function>,
-    /// By the first line of the function, and the line.
+    /// Keyed by the first line of the function, and the line.
     pub lines: BTreeMap<(u32, u32), Line>,
 }
 
-/// A way in which recordings end without machine code.
+/// A type of recording that ended without machine code.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Abort {
-    /// The text with the line; of the prelude, where no line of a user's has led there.
+    /// The text that contains the line; the prelude, if no line of a user's text led there.
     pub source: String,
     /// Its line.
     pub line: u32,
-    /// The place in the prelude that this line has called; empty: it is the line itself.
+    /// The place in the prelude that this line called; empty: the line itself.
     pub within: String,
-    /// The function that was called, where LuaJIT does not compile that.
+    /// The called function, if LuaJIT does not compile it.
     pub called: String,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
     /// The instruction that is not compiled.
     pub instruction: Option<&'static str>,
-    /// The text that the recording began in.
+    /// The text in which the recording began.
     pub began_source: String,
-    /// Where in it.
+    /// The line in which it began.
     pub began_line: u32,
 }
 
 /// What the compiler has done on one worker.
 #[derive(Debug, Clone, Default)]
 pub struct Health {
-    /// By their names.
+    /// Keyed by name.
     pub sources: BTreeMap<String, Source>,
-    /// And how often.
+    /// Each with its count.
     pub aborts: BTreeMap<Abort, u64>,
-    /// Pieces of machine code that were made.
+    /// Number of traces that were made.
     pub traces: u64,
-    /// How often all machine code was thrown away.
+    /// How often all machine code was discarded.
     pub flushes: u64,
-    /// Of all machine code that is there.
+    /// Size of all current machine code.
     pub machine_code_bytes: u64,
     /// Functions, lines and aborts that did not fit.
     pub lost: u64,
 }
 
-/// Of all workers together since the start.
+/// Totals of all workers since the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Totals {
-    /// Pieces of machine code that were made.
+    /// Number of traces that were made.
     pub traces: u64,
-    /// Recordings that made none, by the reason's number.
+    /// Recordings without a result, by the reason's number.
     pub aborts: [u64; Reason::COUNT],
-    /// How often all machine code of a worker was thrown away.
+    /// How often all machine code of a worker was discarded.
     pub flushes: u64,
 }
 
@@ -151,7 +151,7 @@ static TRACES: AtomicU64 = AtomicU64::new(0);
 static ABORTS: [AtomicU64; Reason::COUNT] = [const { AtomicU64::new(0) }; Reason::COUNT];
 static FLUSHES: AtomicU64 = AtomicU64::new(0);
 
-/// What the workers have counted so far.
+/// The totals of all workers so far.
 pub fn totals() -> Totals {
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     Totals { traces: load(&TRACES), aborts: std::array::from_fn(|at| load(&ABORTS[at])), flushes: load(&FLUSHES) }
@@ -162,17 +162,17 @@ pub fn totals() -> Totals {
 pub struct Worker {
     /// The name of its thread.
     pub thread: String,
-    /// Memory in use, of [`crate::MEMORY_BYTES_MAX`].
+    /// Memory in use, limited by [`crate::MEMORY_BYTES_MAX`].
     pub memory_bytes: u64,
-    /// One more than VMs that the thread has had before: one that has used up its memory is replaced.
+    /// Sequence number of the VM on its thread, from one: a VM that has used up its memory is replaced.
     pub generation: u64,
-    /// Whether LuaJIT compiles at all: it ceases to where it gets no memory for machine code.
+    /// Whether LuaJIT compiles at all: it stops if it gets no memory for machine code.
     pub is_compiling: bool,
-    /// What its compiler has done.
+    /// State of its compiler.
     pub health: Arc<Health>,
 }
 
-/// Where one worker's copies are.
+/// One worker's published copies.
 struct Published {
     thread: String,
     generation: u64,
@@ -183,7 +183,7 @@ struct Published {
 
 static PUBLISHED: Mutex<Vec<Weak<Published>>> = Mutex::new(Vec::new());
 
-/// Of each thread that has run functions.
+/// The VMs of all threads that have run functions.
 pub fn of_all_threads() -> Vec<Worker> {
     let published = PUBLISHED.lock().unwrap_or_else(PoisonError::into_inner);
     let live = published.iter().filter_map(Weak::upgrade);
@@ -198,18 +198,18 @@ pub fn of_all_threads() -> Vec<Worker> {
 }
 
 impl Source {
-    /// What has become of a function.
+    /// The state of a function.
     pub fn state(&self, function: &Function) -> State {
         let lines = self.lines.range((function.first_line, 0)..=(function.first_line, u32::MAX));
         let has = |state| lines.clone().any(|(_, line)| line.state() == state);
-        // One line that is given up or left says more than all that are compiled.
+        // One line that was given up or left is more important than all that are compiled.
         let found = [State::Blacklisted, State::Stitched, State::Compiled].into_iter().find(|state| has(*state));
         found.unwrap_or(State::Interpreted)
     }
 }
 
 impl Health {
-    /// Functions of this state, but for whole texts, which run once.
+    /// Number of functions in this state, without whole texts, which run once.
     pub fn functions_in(&self, state: State) -> usize {
         let of_source = |source: &Source| {
             let functions = source.functions.iter().filter(|function| function.first_line > 0);
@@ -220,7 +220,7 @@ impl Health {
 }
 
 impl Line {
-    /// What has become of it.
+    /// The state of the line.
     pub fn state(&self) -> State {
         match self {
             Line { is_given_up: true, .. } => State::Blacklisted,

@@ -1,7 +1,7 @@
-//! Why LuaJIT does not compile something, in words: its reasons and instructions by their numbers.
+//! Reasons why LuaJIT does not compile code, in words: its reasons and instructions by their numbers.
 //!
-//! LuaJIT has the words in a file of Lua that no sandbox should hold, and they are meant for its makers. The numbers change with
-//! its version; tests compare what can be provoked.
+//! LuaJIT has its words in a Lua file that does not belong into a sandbox, and they are meant for its developers. The
+//! numbers change with its version; tests compare those that can be provoked.
 
 /// LuaJIT's instructions by their numbers (`lj_bc.h`).
 const INSTRUCTIONS: &str = "ISLT ISGE ISLE ISGT ISEQV ISNEV ISEQS ISNES ISEQN ISNEN ISEQP ISNEP ISTC ISFC IST ISF ISTYPE ISNUM \
@@ -10,13 +10,13 @@ const INSTRUCTIONS: &str = "ISLT ISGE ISLE ISGT ISEQV ISNEV ISEQS ISNES ISEQN IS
     TSETB TSETM TSETR CALLM CALL CALLMT CALLT ITERC ITERN VARG ISNEXT RETM RET RET0 RET1 FORI JFORI FORL IFORL JFORL ITERL \
     IITERL JITERL LOOP ILOOP JLOOP JMP BNOT BAND BOR BXOR BSHL BSHR BSAR FUNCF IFUNCF JFUNCF FUNCV IFUNCV JFUNCV FUNCC FUNCCW";
 
-/// The one that makes a closure.
+/// The instruction that creates a closure.
 pub(super) const FNEW: usize = 51;
 
-/// Those that stand where LuaJIT has given up.
+/// Instructions that mark code that LuaJIT has given up.
 const GIVEN_UP: [&str; 5] = ["IFORL", "IITERL", "ILOOP", "IFUNCF", "IFUNCV"];
 
-/// A reason's name for metrics and scripts, and what it means.
+/// A reason's name for metrics and scripts, and its meaning.
 const REASONS: [(&str, &str); 35] = [
     ("error", "an error is thrown, or a profile or the watchdog looks in, while it is recorded"),
     ("too_short", "there is too little before a call that is not compiled"),
@@ -55,59 +55,59 @@ const REASONS: [(&str, &str); 35] = [
     ("joined", "registers cannot be joined"),
 ];
 
-/// A reason that this table does not have.
+/// The reason for numbers that this table does not have.
 const UNKNOWN: (&str, &str) = ("other", "LuaJIT gives a reason that is not known here");
 
-/// Those that a call of a function is the reason of.
+/// Reasons that a function call can cause.
 const OF_CALLS: [&str; 6] = ["error", "too_short", "bad_type", "built_in", "c_conversion", "c_call"];
 
-/// Those that are found on the way to machine code, too.
+/// Reasons that also occur on the way to machine code.
 const HARMLESS: [&str; 6] = ["blacklisted", "retry", "leaves_loop", "inner_loop", "unroll_loop", "lower_frame"];
 
-/// Where `detail` is the number of an instruction.
+/// The reason whose `detail` is the number of an instruction.
 const BYTECODE: usize = 7;
 
-/// Why a recording has ended.
+/// The reason why a recording has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reason(u8);
 
 impl Reason {
-    /// How many there are, with the one that is not known.
+    /// Number of reasons, including the unknown one.
     pub const COUNT: usize = REASONS.len() + 1;
 
-    /// By LuaJIT's number.
+    /// The reason for LuaJIT's number.
     pub(super) fn of(number: i64) -> Reason {
         let known = usize::try_from(number).ok().filter(|number| *number < REASONS.len());
         // There are 36.
         Reason(known.unwrap_or(REASONS.len()) as u8)
     }
 
-    /// All of them.
+    /// All reasons.
     pub fn all() -> impl Iterator<Item = Reason> {
         (0..Reason::COUNT as u8).map(Reason)
     }
 
-    /// Among all.
+    /// Its index among all.
     pub fn number(self) -> usize {
         usize::from(self.0)
     }
 
-    /// For metrics and scripts.
+    /// Name for metrics and scripts.
     pub fn name(self) -> &'static str {
         self.row().0
     }
 
-    /// For people.
+    /// Text for people.
     pub fn text(self) -> &'static str {
         self.row().1
     }
 
-    /// Whether what was called is the reason.
+    /// Whether the callee is the reason.
     pub(super) fn is_of_calls(self) -> bool {
         OF_CALLS.contains(&self.name())
     }
 
-    /// Whether it is found where all is well, too: LuaJIT goes on at another place.
+    /// Whether it also occurs if all is well: LuaJIT continues at another place.
     pub fn is_harmless(self) -> bool {
         HARMLESS.contains(&self.name())
     }
@@ -123,7 +123,7 @@ impl Reason {
     }
 }
 
-/// The numbers of the instructions that stand where LuaJIT has given up.
+/// The numbers of the instructions that mark code that LuaJIT has given up.
 pub(super) fn given_up() -> impl Iterator<Item = usize> {
     let all = INSTRUCTIONS.split_ascii_whitespace().enumerate();
     all.filter(|(_, name)| GIVEN_UP.contains(name)).map(|(number, _)| number)

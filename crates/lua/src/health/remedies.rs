@@ -1,8 +1,8 @@
-//! What to write in place of what LuaJIT does not compile, where there is something.
+//! Alternatives to code that LuaJIT does not compile.
 
 use super::Abort;
 
-/// By the instruction.
+/// Keyed by the instruction.
 const OF_INSTRUCTIONS: [(&str, &str, &str); 5] = [
     ("FNEW", "a function is made here", "make it once, outside of the function, and pass what it needs as arguments"),
     (
@@ -15,7 +15,7 @@ const OF_INSTRUCTIONS: [(&str, &str, &str); 5] = [
     ("ITERN", "`pairs` goes through a table", "keep an array beside it: for at = 1, #list do"),
 ];
 
-/// By what is called.
+/// Keyed by the called function.
 const OF_CALLS: [(&str, &str); 12] = [
     ("string.gmatch", "use string.find with a position, or ngx.re.match"),
     ("string.gsub", "use ngx.re.gsub"),
@@ -31,7 +31,7 @@ const OF_CALLS: [(&str, &str); 12] = [
     ("pcall", "make the function that it calls once, outside"),
 ];
 
-/// By the reason.
+/// Keyed by the reason.
 const OF_REASONS: [(&str, &str); 4] = [
     ("mixed_table", "keep what is a list and what is by name or by a large number in two tables"),
     ("type_changes", "give the value one type"),
@@ -39,19 +39,19 @@ const OF_REASONS: [(&str, &str); 4] = [
     ("unroll_call", "use a loop in place of the recursion"),
 ];
 
-/// What to do about it.
+/// The alternative to the code of an abort.
 pub(super) fn of(abort: &Abort) -> Option<&'static str> {
     let by_instruction = || OF_INSTRUCTIONS.iter().find(|(name, ..)| abort.instruction == Some(name)).map(|row| row.2);
     let by_reason = || OF_REASONS.iter().find(|(name, _)| *name == abort.reason.name()).map(|row| row.1);
     of_call(&abort.called).or_else(by_instruction).or_else(by_reason)
 }
 
-/// What an instruction does, in words of the language.
+/// What an instruction does, in terms of the language.
 pub(super) fn meaning(instruction: &str) -> Option<&'static str> {
     OF_INSTRUCTIONS.iter().find(|(name, ..)| *name == instruction).map(|row| row.1)
 }
 
-/// What to do about a call that is not compiled.
+/// The alternative to a call that is not compiled.
 pub(super) fn of_call(called: &str) -> Option<&'static str> {
     OF_CALLS.iter().find(|(name, _)| *name == called).map(|row| row.1)
 }

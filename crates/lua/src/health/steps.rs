@@ -4,28 +4,28 @@
 //!  count(command) ──▶ another process: traced, warms up, begin() ── each instruction ── end()
 //! ```
 //!
-//! Valgrind is of no use here: LuaJIT finds no room for machine code in it, and interprets all. Counters of the CPU are not to be had
-//! in most virtual machines.
+//! Valgrind does not work here: LuaJIT finds no room for machine code in it, and interprets everything. CPU counters
+//! are not available in most virtual machines.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::ptr::null_mut;
 
-/// In the process that is counted: from here on. Its parent has to be in [`count`].
+/// Called in the counted process: starts counting. Its parent must be in [`count`].
 pub fn begin() {
-    // SAFETY: makes this process stop at signals, for the one that has started it.
+    // SAFETY: makes this process stop at signals, for its parent.
     unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, null_mut::<u8>(), null_mut::<u8>()) };
     raise(libc::SIGTRAP);
 }
 
-/// In the process that is counted: up to here. It does not come back.
+/// Called in the counted process: ends counting. It does not return.
 pub fn end() {
     raise(libc::SIGUSR1);
 }
 
 fn raise(signal: i32) {
-    // SAFETY: the process stops, and goes on when the one that traces it wants.
+    // SAFETY: the process stops, and continues when its tracer wants.
     unsafe { libc::raise(signal) };
 }
 
@@ -34,7 +34,7 @@ pub fn count(command: &mut Command) -> io::Result<u64> {
     let mut child = command.spawn()?;
     let pid = child.id() as libc::pid_t;
     let counted = counted(pid);
-    // It may have ended by itself, which `counted` has said then.
+    // It may have ended by itself, which `counted` has reported then.
     let _ = child.kill();
     let _ = child.wait();
     counted
@@ -50,14 +50,14 @@ fn counted(pid: libc::pid_t) -> io::Result<u64> {
         match stopped_by(pid)? {
             libc::SIGTRAP => count += 1,
             libc::SIGUSR1 => return Ok(count),
-            // What the watchdog sends is not passed on: single steps take long, and would be stopped.
+            // The watchdog's signals are not passed on: single steps take long, and the function would be stopped.
             _ => {}
         }
         go_on(pid, libc::PTRACE_SINGLESTEP)?;
     }
 }
 
-/// The signal that the process has stopped by.
+/// The signal that stopped the process.
 fn stopped_by(pid: libc::pid_t) -> io::Result<i32> {
     let mut status = 0;
     loop {
@@ -73,7 +73,7 @@ fn stopped_by(pid: libc::pid_t) -> io::Result<i32> {
     if libc::WIFSTOPPED(status) {
         return Ok(libc::WSTOPSIG(status));
     }
-    Err(io::Error::other(format!("the process that is counted has ended: {}", ExitStatus::from_raw(status))))
+    Err(io::Error::other(format!("the counted process has ended: {}", ExitStatus::from_raw(status))))
 }
 
 fn go_on(pid: libc::pid_t, how: libc::c_uint) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! The worker's own end: hears what LuaJIT says, and publishes it after the run.
+//! The worker's end: receives LuaJIT's events, and publishes them after the run.
 
 use super::reasons::{FNEW, Reason, given_up};
 use super::{
@@ -15,30 +15,30 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread;
 
-/// Texts that were loaded so far.
+/// Number of texts loaded so far.
 static LOADED: AtomicU64 = AtomicU64::new(0);
 
-/// Of one VM.
+/// The state of one VM.
 pub(crate) struct Watch {
     heard: Rc<Heard>,
-    /// What the parts of the prelude share.
+    /// Table shared by the parts of the prelude.
     shared: Table,
     published: Option<Arc<Published>>,
     generation: u64,
 }
 
-/// What the functions write that LuaJIT's events call.
+/// Events, as written by the functions that LuaJIT calls.
 #[derive(Default)]
 struct Heard {
     health: RefCell<Health>,
     is_new: Cell<bool>,
 }
 
-/// What `health.lua` says of an abort.
+/// The arguments of an abort from `health.lua`.
 type Said = (String, u32, String, String, i64, i64, String, u32, u32, bool);
 
 impl Watch {
-    /// Gives the prelude what it tells of.
+    /// Registers the event handlers with the prelude.
     pub(crate) fn new(lua: &Lua, shared: &Table, generation: u64) -> mlua::Result<Watch> {
         let heard = Rc::new(Heard::default());
         shared.set("fnew", FNEW)?;
@@ -57,29 +57,29 @@ impl Watch {
         Ok(Watch { heard, shared: shared.clone(), published: None, generation })
     }
 
-    /// What is known now.
+    /// The current state.
     pub(crate) fn health(&self) -> Health {
         self.heard.health.borrow().clone()
     }
 
-    /// How often the compiler has said something.
+    /// Number of events so far.
     pub(crate) fn events(&self) -> u64 {
         let health = self.heard.health.borrow();
         health.traces + health.flushes + health.aborts.values().sum::<u64>() + health.lost
     }
 
-    /// Counts from now on how often lines run. This is slow, and keeps functions in the interpreter.
+    /// Starts counting how often lines run. This is slow, and keeps functions in the interpreter.
     pub(crate) fn count_lines(&self) -> mlua::Result<()> {
         self.shared.get::<LuaFunction>("count_lines")?.call(())
     }
 
-    /// Ends that, and gives the counts by `NAME:LINE`, and for calls `NAME:LINE:CALLED`.
+    /// Stops counting, and returns the counts by `NAME:LINE`, and for calls by `NAME:LINE:CALLED`.
     pub(crate) fn counted_lines(&self) -> mlua::Result<HashMap<String, u64>> {
         let counts: HashMap<String, u64> = self.shared.get::<LuaFunction>("counted_lines")?.call(())?;
         Ok(counts.into_iter().map(|(line, count)| (name(line), count)).collect())
     }
 
-    /// Publishes what is new.
+    /// Publishes changes.
     #[inline]
     pub(crate) fn publish(&mut self, memory_bytes: usize) {
         if self.heard.is_new.replace(false) {
@@ -112,7 +112,7 @@ impl Watch {
     }
 
     fn is_compiling(&self) -> mlua::Result<bool> {
-        // It also gives the names of all that it may do.
+        // It also returns the names of all optimisations that are on.
         self.shared.get::<Table>("jit")?.get::<LuaFunction>("status")?.call::<bool>(())
     }
 }
@@ -133,7 +133,7 @@ fn hear<A: FromLuaMulti + 'static>(
     shared.set(name, function)
 }
 
-/// LuaJIT has a character in front that says what kind of name it is.
+/// LuaJIT prefixes a character that gives the type of the name.
 fn name(chunk: String) -> String {
     chunk.strip_prefix('=').map(str::to_owned).unwrap_or(chunk)
 }
@@ -185,7 +185,7 @@ impl Health {
         self.flushes += 1;
         self.machine_code_bytes = 0;
         for source in self.sources.values_mut() {
-            // What was given up stays so.
+            // Lines that were given up stay given up.
             source.lines.retain(|_, line| line.is_given_up);
             source.lines.values_mut().for_each(|line| (line.traces, line.stitches) = Default::default());
         }
@@ -213,7 +213,7 @@ impl Health {
         }
     }
 
-    /// Their lines are those of an earlier text.
+    /// Drops aborts whose lines are those of an earlier text.
     fn forget_aborts(&mut self, name: &str) {
         self.aborts.retain(|abort, _| abort.source != name && abort.began_source != name);
     }
@@ -231,7 +231,7 @@ impl Health {
         source.functions.sort_by_key(|function| (function.first_line, Reverse(function.last_line)));
     }
 
-    /// A line of a program's text; `None`: it is of none, or there are too many.
+    /// A line of a program's text; `None`: it belongs to no program, or there are too many.
     fn line(&mut self, chunk: &str, first: u32, line: u32) -> Option<&mut super::Line> {
         let lines: usize = self.sources.values().map(|source| source.lines.len()).sum();
         let source = self.sources.get_mut(chunk.strip_prefix('=')?)?;

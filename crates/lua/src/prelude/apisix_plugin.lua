@@ -1,4 +1,4 @@
--- `apisix.plugin`: what plugins ask of their metadata and attributes.
+-- `apisix.plugin`: a plugin's metadata and attributes.
 
 local S = ...
 local ask, op, closed, raise, ngx = S.ask, S.operations, S.closed, S.raise, S.ngx
@@ -10,7 +10,7 @@ local function name_of(name, what)
   return name
 end
 
--- What was made of the metadata of a plugin last: all requests share it, as in APISIX.
+-- The last parsed metadata of each plugin: all requests share it, as in APISIX.
 local made = {}
 local item_mt = { __index = function(_, name)
   raise("plugin_metadata(...)." .. tostring(name) .. " is not built; docs/lua.md lists what is")
@@ -33,11 +33,11 @@ end
 local function plugin_attr(name)
   name_of(name, "plugin_attr")
   local attributes = S.own.program.owner.attributes
-  if not attributes then raise("apisix.plugin.plugin_attr is there for plugins of files only") end
+  if not attributes then raise("apisix.plugin.plugin_attr exists for plugins in files only") end
   return attributes[name]
 end
 
--- A text that is the same for equal configurations. As in APISIX, it is kept in the configuration.
+-- A text that is equal for equal configurations. As in APISIX, it is kept in the configuration.
 local function conf_version(conf)
   local version = conf._version
   if not version then

@@ -1,6 +1,6 @@
--- The way to the gateway, and the standard library as far as functions may have it.
+-- The bridge to the gateway, and the standard library as far as functions may use it.
 --
--- `S` is what the parts of the prelude share. User code never sees it: it is held in locals only, and there is no `debug`.
+-- `S` is shared by the parts of the prelude. User code never sees it: it is held in locals only, and `debug` is not available.
 
 local S = ...
 local ffi, ops = S.ffi, S.operations
@@ -15,7 +15,7 @@ local bridge = ffi_cast("const void *", S.bridge)
 local reply = ffi.new("stillgate_reply")
 local int_array = ffi.typeof("const int32_t *")
 
--- The place in user code that runs: `NAME:LINE: `. The names of the prelude's own chunks begin with a bracket.
+-- The running place in user code: `NAME:LINE: `. The names of the prelude's own chunks begin with a bracket.
 local getinfo = S.getinfo
 
 local function place()
@@ -27,14 +27,15 @@ local function place()
   return ""
 end
 
--- An error with its place in user code, however deep in here it is found.
+-- An error with its place in user code, however deep in the prelude it occurs.
 local function raise(message) error(place() .. message, 0) end
 S.place, S.raise = place, raise
 
--- A result of a built-in function is returned in brackets, here and below. Otherwise that is a tail call, which LuaJIT compiles only
--- within what calls this function. Where callers are not compiled, it would give this one up, and all others that call it.
+-- A result of a built-in function is returned in brackets, here and below. Otherwise it would be a tail call, which LuaJIT
+-- compiles only within the caller of this function. If callers are not compiled, LuaJIT would give this function up, and all
+-- others that call it.
 
--- Asks the gateway: an operation, two texts, a number.
+-- Calls the gateway: an operation, two texts, a number.
 local function ask(operation, a, b, number)
   local kind = call(bridge, operation, a, #a, b, #b, number, reply)
   if kind == 1 then return (ffi_string(reply.at, reply.length)) end
@@ -45,7 +46,7 @@ local function ask(operation, a, b, number)
   raise(ffi_string(reply.at, reply.length))
 end
 
--- The same; an error is returned, and not raised.
+-- Like `ask`, but returns an error instead of raising it.
 local function try(operation, a, b, number)
   local kind = call(bridge, operation, a, #a, b, #b, number, reply)
   if kind == 1 then return (ffi_string(reply.at, reply.length)) end
@@ -54,7 +55,7 @@ local function try(operation, a, b, number)
   return kind == 3
 end
 
--- As `ask`, with the flags that a value is kept with.
+-- Like `ask`, with the flags of a stored value.
 local function ask_with_flags(operation, a, b, number)
   local value = ask(operation, a, b, number)
   local flags = reply.flags
@@ -62,7 +63,7 @@ local function ask_with_flags(operation, a, b, number)
   return value
 end
 
--- The same for searches: the number of spans, and the places. They hold until the gateway is asked again.
+-- Like `ask` for searches: returns the number of spans, and their positions, which are valid until the next call.
 local function search(operation, text, pattern, number)
   local kind = call(bridge, operation, text, #text, pattern, #pattern, number, reply)
   if kind == 4 then return tonumber(reply.length), ffi_cast(int_array, reply.at) end
@@ -72,7 +73,7 @@ end
 
 S.ask, S.try, S.ask_with_flags, S.search = ask, try, ask_with_flags, search
 
--- A table in which everything that is not there is an error that names it.
+-- A table in which every missing field is an error that names it.
 local function closed(name, members, reason)
   return setmetatable(members, {
     __index = function(_, key) raise(name .. "." .. tostring(key) .. " " .. reason) end,
@@ -80,7 +81,7 @@ local function closed(name, members, reason)
 end
 S.closed = function(name, members) return closed(name, members, "is not built; docs/lua.md lists what is") end
 
--- The n-th span of a search as Lua gives it: a text, or a position.
+-- The n-th span of a search as Lua returns it: a text, or a position.
 local function capture(text, places, at)
   local from, to = places[2 * at], places[2 * at + 1]
   if to == -2 then return from end
@@ -137,7 +138,7 @@ end
 
 function string.gmatch(text, pattern)
   text, pattern = text_of(text, 1, "gmatch"), text_of(pattern, 2, "gmatch")
-  -- In gmatch a `^` is no anchor.
+  -- In gmatch a `^` is literal.
   if byte(pattern) == 94 then pattern = "%" .. pattern end
   local place = 0
   return function()
@@ -153,7 +154,7 @@ end
 local function replaced(replacement, kind, text, places, count, whole)
   local value
   if kind == "string" then
-    -- %0 to %9 stand for what was captured.
+    -- %0 to %9 are replaced by the captures.
     local first = captures(text, places, count)
     local list = count > 2 and { captures(text, places, count) } or { first }
     local out, at = {}, 1
@@ -217,7 +218,7 @@ function string.gsub(text, pattern, replacement, most)
     if to >= from then
       place = to
     else
-      -- After an empty match one byte goes on as it is.
+      -- After an empty match one byte is copied.
       if from > #text then
         place = from - 1
         break
@@ -274,7 +275,7 @@ local count_memory = collectgarbage
 
 function collectgarbage(what)
   if what == "count" then return count_memory("count") end
-  raise("collectgarbage(" .. tostring(what) .. ") is closed to functions; only \"count\" is there")
+  raise("collectgarbage(" .. tostring(what) .. ") is not available to functions; only \"count\" is")
 end
 
 local CLOSED = "is closed to functions"

@@ -1,4 +1,4 @@
--- `apisix.core`: what functions know from APISIX.
+-- `apisix.core`: the functions known from APISIX.
 
 local S = ...
 local ask, op, closed, ngx, raise = S.ask, S.operations, S.closed, S.ngx, S.raise
@@ -65,7 +65,7 @@ local function array_find(list, value)
   return nil
 end
 
--- Whether what is at a path of a table is not copied but taken as it is: `self.a.b` is listed, or at or below the prefix.
+-- Whether the value at a path of a table is shared rather than copied: `self.a.b` is listed, or at or below the prefix.
 local function is_shallow(parent, path, options)
   if array_find(options.shallows, path) then return true end
   local prefix = options.shallow_prefix
@@ -86,7 +86,7 @@ local function deepcopy(value, seen, parent, options)
   return (setmetatable(copy, getmetatable(value)))
 end
 
--- Lists take each other's place, null removes.
+-- Lists replace each other, null removes.
 local function merge(origin, extend)
   for key, value in pairs(extend) do
     local own = origin[key]
@@ -352,7 +352,7 @@ core.response = closed("core.response", {
   end,
 })
 
--- lrucache: two generations. When the young one is full it becomes the old one, and what was not asked for since is gone.
+-- lrucache: two generations. When the young one is full it becomes the old one, and entries that were not used since are dropped.
 
 local function remember(cache, key, entry)
   if cache.count >= cache.most then
@@ -443,7 +443,7 @@ core.schema = closed("core.schema", {
   end,
 })
 
--- Who has registered a variable, and as which of all. Owners that are gone are gone from here.
+-- The owner of each registered variable, and its sequence number. Owners that were dropped are removed.
 local registered, registrations = {}, 0
 local weak = { __mode = "k" }
 
@@ -458,8 +458,8 @@ core.ctx = closed("core.ctx", {
   end,
 })
 
--- The getter that holds for the functions that run: their own, or that of another text, but of no other version of their own:
--- a request that began with one version sees nothing of the next.
+-- The getter for the running functions: their own, or that of another text, but not of another version of their own: a request
+-- that began with one version sees nothing of the next.
 local function getter_of(name, owners)
   local own = S.own.program.owner
   local found = own.vars[name]
@@ -471,7 +471,7 @@ local function getter_of(name, owners)
   return found
 end
 
--- The table of a request: what is not set in it is looked up.
+-- The table of a request: fields that are not set in it are looked up.
 
 local function value_of_var(_, name)
   local owners = registered[name]
@@ -486,7 +486,7 @@ local var = setmetatable({}, {
   __index = value_of_var,
   __newindex = function(_, name, value)
     local own = S.own
-    -- What changes the request changes it; every other name is one of functions only.
+    -- A variable that changes the request changes it; every other name is for functions only.
     if value ~= nil and ask(set_variable_op, name, tostring(value), 0) then return end
     local vars = own.vars
     if not vars then
@@ -517,14 +517,14 @@ local function resource(which)
   return { value = value, key = "/" .. which .. "s/" .. tostring(value.id) }
 end
 
--- What a consumer may lack, and what is not here of it.
+-- Fields that a consumer may lack, and fields that are not available here.
 local optional = { group_id = true, credential_id = true, custom_id = true, desc = true }
 local consumer_mt = { __index = function(_, name)
   if optional[name] then return nil end
   raise("ctx.consumer." .. tostring(name) .. " is not built; docs/lua.md lists what is")
 end }
 
--- What APISIX keeps in the table of a request, and is not here: `nil` would say that there is none.
+-- Fields that APISIX keeps in the table of a request, and that are not available here: `nil` would mean that they are unset.
 local unbuilt = {}
 for _, name in ipairs({ "matched_upstream", "upstream_conf", "upstream_key", "upstream_version", "upstream_checker", "upstream_scheme",
   "picked_server", "balancer_ip", "balancer_port", "server_picker", "plugins", "conf_type", "conf_id", "conf_version",
@@ -542,7 +542,7 @@ local static = setmetatable({ var = var }, {
     elseif name == "matched_route" then
       return resource("route")
     elseif name == "jwt_auth_payload" then
-      -- From then on a field as any other: what one function writes into the claims, the next one reads.
+      -- From then on a plain field: claims that one function writes are read by the next.
       local claims = S.document("claims")
       if claims ~= nil then rawset(S.own.ctx, name, claims) end
       return claims

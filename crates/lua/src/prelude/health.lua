@@ -1,7 +1,7 @@
--- What LuaJIT's compiler does, told to the gateway (`health.rs`) as it happens. That is seldom: while functions become warm.
+-- Reports the events of LuaJIT's compiler to the gateway (`health.rs`). They are rare: only while functions become warm.
 --
--- An instruction that ends a recording is often one of the prelude or of LuaJIT. The user wants to know the own line that has
--- led there, so the calls of a recording are kept until it has ended.
+-- An instruction that ends a recording is often in the prelude or in LuaJIT. Users want to see their own line that led there, so
+-- the calls of a recording are kept until it has ended.
 
 local S = ...
 local attach, util, band, rshift = S.jit.attach, S.jit_util, bit.band, bit.rshift
@@ -13,7 +13,7 @@ local loaded_text, loaded_function, forgotten = S.on_loaded_text, S.on_loaded_fu
 local FNEW, GIVEN_UP = S.fnew, S.given_up
 local type, tonumber, pairs, setmetatable, byte, clear = type, tonumber, pairs, setmetatable, string.byte, S.table_clear
 
--- What functions of LuaJIT are called. They have no name of their own, and the libraries are closed hereafter.
+-- The names of LuaJIT's functions. They have no name of their own, and the libraries are closed after this.
 local names = {}
 for name, value in pairs(_G) do
   if type(value) == "function" then
@@ -26,7 +26,7 @@ for name, value in pairs(_G) do
 end
 names[S.document] = "ctx.matched_route"
 
--- The same for what the prelude has made, when all of it is there.
+-- The names of the prelude's functions, when all of it is loaded.
 local are_ours_named = false
 
 local function name_ours()
@@ -55,7 +55,7 @@ end
 local functions, places, depths, count = {}, {}, {}, 0
 local start_function, start_place, is_root
 
--- Whose names begin with a bracket are ours; only those of the configuration are shown line by line.
+-- Chunks whose names begin with a bracket are ours; only those of the configuration are shown line by line.
 local own = setmetatable({}, { __mode = "k" })
 
 local function is_users(func)
@@ -69,7 +69,7 @@ local function is_users(func)
   return is
 end
 
--- Of the instruction: LuaJIT has the line that a closure ends in, and the user looks for the one that it begins in.
+-- The line of an instruction: LuaJIT has the line in which a closure ends, and users look for the one in which it begins.
 local function line_of(func, place)
   local info = function_info(func, place)
   -- A function of C.
@@ -82,8 +82,8 @@ local function line_of(func, place)
   return info.currentline or 0, info
 end
 
--- The innermost call of the user's in the recording, from its last instruction outwards: function and place, and the name of
--- what is called there. What was recorded before at the same depth has returned.
+-- The innermost user call in the recording, from its last instruction outwards: function and place, and the name of the callee.
+-- Earlier calls at the same depth have returned.
 local function users_place()
   local depth
   for at = count, 1, -1 do
@@ -108,8 +108,8 @@ local function on_record(_, func, place, depth)
   functions[count], places[count], depths[count] = func, place, depth
 end
 
--- Functions of the prelude whose machine code ends at a call that is not compiled, with the name of what users call; and the
--- lines of users that call functions of the prelude in machine code. LuaJIT may compile either of them first.
+-- Functions of the prelude whose machine code ends at a call that is not compiled, with the name that users call; and the lines
+-- of users that call functions of the prelude in machine code. LuaJIT may compile either of them first.
 local leaving, callers, callers_count = {}, {}, 0
 local CALLERS_MAX = 4096
 
@@ -134,7 +134,7 @@ local function calls(func, info)
   end
 end
 
--- Machine code that ends at a function of C goes on in the interpreter: all that has led there leaves machine code, too.
+-- Machine code that ends at a function of C continues in the interpreter: everything that led there leaves machine code, too.
 local function on_left(called)
   local depth = depths[count]
   for at = count - 1, 1, -1 do
@@ -170,7 +170,7 @@ local function on_stop(trace)
     end
   end
   local last = functions[count]
-  -- Where a function waits or ends its run there is nothing to compile.
+  -- Where a function waits or ends its run, nothing can be compiled.
   if last and (link == "stitch" or link == "return") and not function_info(last).source and names[last] ~= "coroutine.yield" then
     on_left(names[last] or "a function of C")
   end
@@ -223,7 +223,7 @@ local function on_trace(what, trace, func, place, reason, detail)
   end
 end
 
--- Tells of all functions of a chunk, so that also those are known that were never compiled.
+-- Reports all functions of a chunk, so that those are known, too, that were never compiled.
 local function tell_functions(func)
   local info = function_info(func)
   local lines = {}
@@ -244,8 +244,8 @@ end
 
 function S.tell_of_chunk_gone(chunk) forgotten(function_info(chunk).source) end
 
--- How often each line of a configuration's functions runs, and what it calls, counted while `stillgate lua check` wants it. The hook
--- would end each recording, and LuaJIT counts these against the function, so the compiler is off.
+-- Counts how often each line of a configuration's functions runs, and its callees, for `stillgate lua check`. The hook would end
+-- each recording, and LuaJIT counts these against the function, so the compiler is off.
 local hits = {}
 
 local function hit(key) hits[key] = (hits[key] or 0) + 1 end

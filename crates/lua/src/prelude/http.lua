@@ -1,4 +1,4 @@
--- `resty.http`: a client on the worker's event loop. The request waits while the other server is asked.
+-- `resty.http`: a client on the worker's event loop. The request waits for the other server.
 
 local S = ...
 local ask, op, ngx, closed, raise = S.ask, S.operations, S.ngx, S.closed, S.raise
@@ -7,20 +7,20 @@ local lower, gsub, find, match, concat, format = string.lower, string.gsub, stri
 local min, max = math.min, math.max
 
 local CALL = 5
--- As OpenResty's sockets have it.
+-- As in OpenResty's sockets.
 local TIMEOUT_MS = 60000
 
--- A part of the message to the gateway, which is divided by zero bytes.
+-- A part of the message to the gateway, whose parts are separated by zero bytes.
 local function part(value, what)
   local text = tostring(value)
   if find(text, "\0", 1, true) then raise(what .. " has a zero byte") end
   return text
 end
 
--- Beyond this, numbers are not whole.
+-- Beyond this, numbers are not exact integers.
 local WHOLE_MAX = 2 ^ 53
 
--- A whole number as the gateway reads it; more than it takes is cut there.
+-- An integer in the gateway's format; larger ones are limited there.
 local function whole(value, default, what)
   if value == nil then value = default end
   if type(value) ~= "number" or value ~= value then raise(what .. " is not a number") end
@@ -44,7 +44,7 @@ local function body_of(body)
   return tostring(body)
 end
 
--- Fields by their names in any case; what is walked are the names as they came.
+-- Fields by their names in any case; iteration returns the original names.
 local function fields(text)
   local list, count = S.decode_values(text)
   local by_lower = {}
@@ -93,7 +93,7 @@ local function query_of(query)
   return find(query, "^?") and query or "?" .. query
 end
 
--- The URL, with a path and a query in place of its own where they are given.
+-- The URL, with the given path and query instead of its own.
 local function with_target(uri, params)
   if not params.path and not params.query then return uri end
   local base, path, query = match(uri, "^(https?://[^/?]+)([^?]*)(%??.*)$")
@@ -129,7 +129,7 @@ function client:request_uri(uri, params)
   return call(self, uri, params or {})
 end
 
--- The connection itself is made, and may fail, with the request.
+-- The connection is opened, and may fail, with the request.
 function client:connect(options, port)
   if type(options) ~= "table" then options = { host = options, port = port } end
   local scheme = options.scheme or "http"

@@ -80,8 +80,8 @@ local function flag_of(value, name)
   return value
 end
 
--- An instance. Settings are its own, and hold for what it writes from then on; those of what `require` gives hold for all functions
--- of the worker, as in OpenResty.
+-- An instance. Its settings are its own, and apply to everything that it writes from then on; those of the instance that
+-- `require` returns apply to all functions of the worker, as in OpenResty.
 local function instance(name, is_safe)
   local settings, is_usual = {}, true
   for key, value in pairs(USUAL) do settings[key] = value end
@@ -96,7 +96,7 @@ local function instance(name, is_safe)
     if not is_safe then raise(why) end
     return nil, why
   end
-  -- What can be read is not changed by these: they take the values that they have.
+  -- These do not change what can be read: they accept only their current values.
   local function fixed(setting, fixed_value)
     return function(value)
       if value ~= nil and value ~= fixed_value then

@@ -1,6 +1,7 @@
--- `resty.jwt`: JSON Web Tokens that are signed.
+-- `resty.jwt`: signed JSON Web Tokens.
 --
--- What verifies is chosen by the caller's key, and never by the token alone: a secret is no public key and a public key no secret.
+-- The caller's key selects the verifier, and never the token alone: a secret is not a public key and a public key is not a
+-- secret.
 
 local S = ...
 local ask, try, op, closed, raise, ngx = S.ask, S.try, S.operations, S.closed, S.raise, S.ngx
@@ -21,14 +22,14 @@ local function fail(reason) error(setmetatable({ reason = reason }, reason_mt), 
 
 local jwt = { _VERSION = "0.3.2" }
 
--- A setting of an instance, or of the module, whose settings hold for all functions of the worker.
+-- A setting of an instance, or of the module, whose settings apply to all functions of the worker.
 local function setting(self, name)
   local own = rawget(self, name)
   if own ~= nil then return own end
   return rawget(jwt, name)
 end
 
--- Where an algorithm is in the gateway's list; `nil`: it is none.
+-- Index of an algorithm in the gateway's list; `nil`: it is unknown.
 local function number_of(alg)
   if type(alg) ~= "string" then return nil end
   return algorithms[EDDSA[alg] and "EdDSA" or alg]
@@ -54,7 +55,7 @@ function jwt:jwt_decode(text, is_json, is_payload)
   return ((decoder or json.decode)(value))
 end
 
--- A part as it is signed: as it came, or of what the caller has put together.
+-- A part in its signed form: as it came, or assembled by the caller.
 local function raw_part(self, name, token)
   local raw = token["raw_" .. name]
   if raw ~= nil then return raw end
@@ -64,7 +65,7 @@ end
 
 local function signed_part(self, token) return raw_part(self, "header", token) .. "." .. raw_part(self, "payload", token) end
 
--- The secret, or what a function gives for the token's `kid`.
+-- The secret, or the result of a function for the token's `kid`.
 local function secret_of(secret, token)
   if type(secret) == "function" then
     local kid = token.header.kid
@@ -75,7 +76,7 @@ local function secret_of(secret, token)
     secret = found
   end
   if type(secret) ~= "string" then fail("invalid secret type (must be string or function)") end
-  -- A public key is known to all: with it as a secret, anybody could sign.
+  -- A public key is public: with it as a secret, anybody could sign.
   if find(secret, "-----BEGIN", 1, true) then
     fail("invalid secret for " .. token.header.alg .. ": PEM key material cannot be used as an HMAC secret")
   end
@@ -101,7 +102,7 @@ function jwt:sign(key, token)
   return message .. "." .. jwt.jwt_encode(self, signature)
 end
 
--- The parts between dots; none is empty but the last.
+-- The parts between dots; only the last may be empty.
 local function split(text)
   local parts, from = {}, 1
   while true do
@@ -122,7 +123,7 @@ function jwt:load_jwt(text)
   local raw_header, raw_payload, signature = parts[1], parts[2], parts[3]
   local header = jwt.jwt_decode(self, raw_header, true)
   if type(header) ~= "table" then return invalid("invalid header: " .. raw_header) end
-  -- A payload that is no JSON stays a text.
+  -- A payload that is not JSON stays a text.
   local payload = jwt.jwt_decode(self, raw_payload, true, true)
   if payload == nil then payload = jwt.jwt_decode(self, raw_payload, false) end
   if payload == nil then return invalid("invalid payload: " .. raw_payload) end
@@ -130,7 +131,7 @@ function jwt:load_jwt(text)
     signature = signature, verified = false, valid = true }
 end
 
--- Why a signature is not good; `nil`: it is.
+-- Why a signature is not valid; `nil`: it is.
 local function signature_fault(self, key, token)
   local header = token.header
   local alg = header.alg
@@ -140,7 +141,7 @@ local function signature_fault(self, key, token)
   if allowed ~= nil and allowed[alg] == nil then return "whitelist unsupported alg: " .. alg end
   local number = number_of(alg)
   if not number then return "Unsupported algorithm " .. alg end
-  -- Whatever it says, it has to be understood, and is not (RFC 7515 section 4.1.11).
+  -- `crit` must be understood, whatever it says, and is not (RFC 7515 section 4.1.11).
   if header.crit ~= nil then return "Unsupported crit header" end
   local encoded = token.signature
   local signature = type(encoded) == "string" and jwt.jwt_decode(self, encoded, false)
@@ -181,7 +182,7 @@ local function flag_of(options, name)
   return value
 end
 
--- The validators that options stand for. A grace period holds for these only, and not, as in OpenResty, for all that come later.
+-- The validators for legacy options. A grace period applies to these only, and not, as in OpenResty, to all later ones.
 local function spec_of_legacy(options)
   local spec, grace = {}, options.lifetime_grace_period
   local needs_nbf, needs_exp = flag_of(options, "require_nbf_claim"), flag_of(options, "require_exp_claim")
@@ -216,7 +217,7 @@ local function specs_of(self, token, ...)
   return specs
 end
 
--- Why claims do not hold; `nil`: they do.
+-- Why claims are invalid; `nil`: they are valid.
 local function claims_fault(token, specs)
   local text, payload = json.encode(token), token.payload
   if not text then return "the token cannot be encoded" end
@@ -243,7 +244,7 @@ end
 function jwt:verify_jwt_obj(key, token, ...)
   if type(token) ~= "table" then raise("bad argument #2 to 'verify_jwt_obj' (table expected, got " .. type(token) .. ")") end
   if not token.valid then return token end
-  -- Never what an earlier look has left there.
+  -- Never the result of an earlier verification.
   token.verified, token.reason = false, nil
   if type(token.header) ~= "table" then
     token.reason = "invalid header"
@@ -252,7 +253,7 @@ function jwt:verify_jwt_obj(key, token, ...)
   local specs = specs_of(self, token, ...)
   local ok, fault = pcall(signature_fault, self, key, token)
   if not ok then fault = type(fault) == "table" and fault.reason or tostring(fault) end
-  -- Claims are those of a token that is genuine.
+  -- Only a genuine token has claims.
   fault = fault or claims_fault(token, specs)
   token.verified, token.reason = fault == nil, fault or GOOD
   return token

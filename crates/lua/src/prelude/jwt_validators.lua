@@ -59,13 +59,13 @@ function validators.require_one_of(names)
   end
 end
 
--- Both forms of a validator: `opt_NAME` holds where the claim is not there.
+-- Both forms of a validator: `opt_NAME` accepts a missing claim.
 local function define(name, optional)
   validators["opt_" .. name] = optional
   validators[name] = function(...) return validators.chain(is_there, optional(...)) end
 end
 
--- Holds where `holds(value, expected)` does, for values of a type.
+-- Accepts values of a type for which `holds(value, expected)` is true.
 local function checks(expected, holds, name, kind)
   if expected == nil then fail("Cannot create validator for nil %s.", name) end
   check_type(holds, "function", "check_function")
@@ -126,7 +126,7 @@ define_order("greater_than_or_equal", function(value, number) return value >= nu
 define_order("less_than", function(value, number) return value < number end)
 define_order("less_than_or_equal", function(value, number) return value <= number end)
 
--- Times. Leeway and clock of the module hold for all functions of the worker, as in OpenResty.
+-- Times. Leeway and clock of the module apply to all functions of the worker, as in OpenResty.
 
 local system_leeway, system_clock = 0, ngx.now
 
@@ -155,7 +155,7 @@ local function define_time(name, holds, what)
     end
     return function(value, claim)
       if value == nil then return true end
-      -- Not a number is no time, either.
+      -- NaN is not a time, either.
       if type(value) ~= "number" or not (value >= 0) then malformed(claim, "positive numeric value") end
       if holds(value, system_clock(), leeway or system_leeway) then return true end
       fail("'%s' claim %s %s", claim, what, ngx.http_time(value))

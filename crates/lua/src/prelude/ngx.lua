@@ -1,4 +1,4 @@
--- `ngx`: what functions know from OpenResty.
+-- `ngx`: the functions known from OpenResty.
 
 local S = ...
 local ask, search, op, closed, raise = S.ask, S.search, S.operations, S.closed, S.raise
@@ -8,7 +8,7 @@ local setmetatable, rawget, rawset = setmetatable, rawget, rawset
 local sub, lower, byte, gsub, format = string.sub, string.lower, string.byte, string.gsub, string.format
 local concat, floor = table.concat, math.floor
 
--- The record of the request that runs: { ctx, vars, ngx, said, status, id }.
+-- The record of the running request: { ctx, vars, ngx, said, status, id }.
 S.own = nil
 
 local ngx = {
@@ -28,7 +28,7 @@ local ngx = {
 }
 S.ngx = ngx
 
--- Texts, in whatever depth of tables, as one.
+-- Concatenates texts in nested tables.
 local function written(value, out)
   local kind = type(value)
   if kind == "table" then
@@ -65,7 +65,7 @@ function print(...) log(6, ...) end
 
 local variable_op = op.variable
 
--- Of those that nginx and APISIX always have a value for, what is not here: `nil` would be taken for it.
+-- Variables that always have a value in nginx and APISIX, but are not available here: `nil` would be taken for it.
 local unbuilt = {}
 for name in ("apisix_upstream_response_time binary_remote_addr connection connection_requests connection_time document_root " ..
   "limit_rate nginx_version original_x_forwarded_for pipe proxy_host proxy_port rate_limiting_info realpath_root " ..
@@ -102,7 +102,7 @@ S.variable = variable
 ngx.var = setmetatable({}, {
   __index = function(_, name)
     if type(name) == "number" then return nil end
-    -- Where it was rewritten, as in nginx; `ctx.var.uri` stays that which chose the route, as in APISIX.
+    -- The rewritten path, as in nginx; `ctx.var.uri` stays the one that selected the route, as in APISIX.
     if name == "uri" or name == "document_uri" then
       local path = ask(op.rewritten_path, "", "", 0)
       if path then return path end
@@ -132,7 +132,7 @@ end
 
 S.decode_values = decode_values
 
--- One value as a text, several as a list.
+-- A single value as a text, several as a list.
 local function field(operation, name)
   local text = ask(operation, name, "", 0)
   if not text then return nil end
@@ -244,7 +244,7 @@ ngx.resp = closed("ngx.resp", {
 local function escape(text) return ask(op.escape, tostring(text), "", 0) end
 local function unescape(text) return ask(op.unescape, text, "", 0) end
 
--- No closures here and below: LuaJIT does not compile where one is made, nor what calls that.
+-- No closures here and below: LuaJIT does not compile code that creates one, nor its callers.
 local function decode_args(text, most)
   local args, count, from, length = {}, 0, 1, #text
   if most == nil then most = 100 end
@@ -277,7 +277,7 @@ end
 
 local function is_before(one, other) return tostring(one) < tostring(other) end
 
--- Up to this many names are sorted here, so that sorting them is no loop of its own for the compiler.
+-- Up to this many names are sorted inline, so that the compiler sees no separate loop.
 local FEW = 16
 
 local function sort_names(names)
@@ -421,12 +421,12 @@ function ngx.eof()
   return 1
 end
 
--- Ends the function, whatever `pcall` it stands in: it yields, and is never resumed.
+-- Ends the function, even within `pcall`: it yields, and is never resumed.
 function ngx.exit(status)
   if type(status) ~= "number" then raise("bad argument #1 to 'exit' (number expected, got " .. type(status) .. ")") end
   if status >= 200 then
     local own = answering("ngx.exit(" .. status .. ")")
-    -- A status that was set before is the answer's, as in OpenResty.
+    -- The answer has the status that was set before, as in OpenResty.
     S.finish(own, status == 200 and own.status or status)
   end
   if status == 444 or (status < 200 and status ~= 0 and status ~= -1) then raise("ngx.exit(" .. status .. ") is not built") end
@@ -519,7 +519,7 @@ end
 
 function dictionary:get(key) return ask_with_flags(op.shared_get, self.prefix .. key, "", 0) end
 
--- Nothing that is over is kept, so that nothing stale is given.
+-- Expired entries are removed, so that no stale value is returned.
 function dictionary:get_stale(key)
   local value, flags = ask_with_flags(op.shared_get, self.prefix .. key, "", 0)
   if value == nil then return nil end
@@ -589,7 +589,7 @@ ngx.arg = setmetatable({}, {
   end,
 })
 
--- What is not a plain member: the status, and the table of the request.
+-- Fields that are computed: the status, and the table of the request.
 setmetatable(ngx, {
   __index = function(_, name)
     if name == "ctx" then

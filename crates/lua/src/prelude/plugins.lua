@@ -1,22 +1,22 @@
--- Plugins of files: what a file says of its plugin, and the programs that run it.
+-- Plugins in files: the description of a plugin, and the programs that run it.
 
 local S = ...
 local programs, outside = S.programs, S.outside
 local load, error, type, tostring, setmetatable, ipairs = load, error, type, tostring, setmetatable, ipairs
 local require = require
 
--- In the order that the gateway counts them in: a program of a plugin has the numbers from its own on.
+-- In the gateway's order: a program of a plugin has consecutive numbers from its own on.
 local PHASES = { "rewrite", "access", "before_proxy", "header_filter", "body_filter", "log" }
 
--- What APISIX knows of a plugin, and nothing here asks for.
+-- Fields that APISIX reads from a plugin, and that are not used here.
 local UNUSED = { "preread", "delayed_body_filter", "destroy", "api", "control_api", "workflow_handler", "encrypt_fields",
   "run_policy" }
 
--- Versions of files by their numbers. One that no program needs is collected.
+-- Versions of files by their numbers. A version that no program needs is collected.
 local loaded = setmetatable({}, { __mode = "v" })
--- How many programs need a version.
+-- The number of programs that need a version.
 local program_counts = {}
--- The lists of modules of programs, and the one whose program is not loaded yet.
+-- The lists of modules of programs, and the list whose program is being loaded.
 local modules_of_program, loading = {}, nil
 
 local function tell(version)
@@ -26,8 +26,8 @@ end
 
 local version_of
 
--- `require` of a version: files beside its own come first. What a file returns is made once for all that require the same version of
--- it; `true` stands for nothing, as in Lua.
+-- `require` of a version: files beside its own take precedence. The value that a file returns is created once for all that
+-- require the same version of it; `true` replaces nothing, as in Lua.
 local function requirer(version, by_id)
   return function(name)
     local id = version.requires[name]
@@ -41,8 +41,8 @@ local function requirer(version, by_id)
   end
 end
 
--- What a file returns. What it sets globally is its own: two versions of a file share nothing. `is_told`: it is for requests.
--- `name`: it is required as that, and runs for the plugin that requires it.
+-- The value that a file returns. Its globals are its own: two versions of a file share nothing. `is_told`: it is for requests.
+-- `name`: it is required by that name, and runs for the plugin that requires it.
 function version_of(module, by_id, is_told, name)
   local version = loaded[module.id]
   if version then return version end
@@ -55,7 +55,7 @@ function version_of(module, by_id, is_told, name)
   environment.require = requirer(version, by_id)
   -- Before it runs: its loops may be compiled then.
   if is_told then tell(version) end
-  -- One that is required runs for whom it is required by.
+  -- A required module runs for the module that requires it.
   if not name then S.own = outside(version.owner) end
   local value = chunk(name)
   if not name then S.own = nil end
@@ -65,7 +65,7 @@ function version_of(module, by_id, is_told, name)
   return version
 end
 
--- The version of the last of a list of modules; with `all`, those of the others are made, too.
+-- The version of the last of a list of modules; with `all`, those of the others are created, too.
 local function last_of(modules, is_told, all)
   local by_id = { attributes = modules.attributes }
   for _, module in ipairs(modules) do by_id[module.id] = module end
@@ -78,7 +78,7 @@ local function last_of(modules, is_told, all)
   return version
 end
 
--- The same of a plugin.
+-- The version of a plugin.
 local function plugin_of(modules, is_told, all)
   local version = last_of(modules, is_told, all)
   if type(version.value) ~= "table" then
@@ -89,7 +89,7 @@ end
 
 S.plugin_of = plugin_of
 
--- What says that a file is meant as a plugin, and no module of others.
+-- The fields that show that a file is meant as a plugin, and not as a module.
 local function has_plugin(modules)
   local value = last_of(modules, false).value
   return type(value) == "table" and (value.priority ~= nil or value.schema ~= nil)
@@ -103,7 +103,7 @@ local function describe(modules)
     if type(run) == "function" then
       phases[#phases + 1] = at - 1
     elseif run ~= nil then
-      error(name .. ": " .. phase .. " is no function, but " .. type(run), 0)
+      error(name .. ": " .. phase .. " is not a function, but " .. type(run), 0)
     end
   end
   for _, key in ipairs(UNUSED) do
@@ -115,7 +115,7 @@ local function describe(modules)
     authenticates = plugin.type == "auth" or plugin.consumer_schema ~= nil, phases = phases, unused = unused }
 end
 
--- The configuration as `check_schema` leaves it; `nil, why`: it refuses it.
+-- The configuration after `check_schema`; `nil, why`: it is invalid.
 local function check_conf(modules, conf, kind)
   local plugin, version = plugin_of(modules)
   S.own = outside(version.owner)
@@ -149,7 +149,7 @@ local function load_plugin(program_id, name, conf, modules)
   end
 end
 
--- Also of a program that could not be loaded.
+-- Also for a program that could not be loaded.
 local function forget_plugin(program_id)
   for at = 0, #PHASES - 1 do programs[program_id + at] = nil end
   local modules = modules_of_program[program_id] or loading

@@ -1,6 +1,6 @@
--- `resty.redis`: a client on the worker's event loop. The request waits while the server is asked.
+-- `resty.redis`: a client on the worker's event loop. The request waits for the server.
 --
--- The gateway has the connections, and gives replies when they are whole; here they have numbers.
+-- The gateway owns the connections, which have numbers here, and passes on complete replies.
 
 local S = ...
 local ask, search, op, closed, raise, null = S.ask, S.search, S.operations, S.closed, S.raise, S.null
@@ -10,7 +10,7 @@ local setmetatable, rawget, min = setmetatable, rawget, math.min
 local unpack, format, sub, byte, find, concat = unpack, string.format, string.sub, string.byte, string.find, table.concat
 
 local LINK = 7
--- As OpenResty's sockets have them.
+-- As in OpenResty's sockets.
 local TIMEOUT_MS, KEEP_MS, KEEP_COUNT = 60000, 60000, 30
 -- The longest time that an idle connection is kept.
 local KEEP_MS_MAX = 3600000
@@ -32,7 +32,7 @@ local function line_at(text, at)
   return sub(text, at, spot - 1), spot + 2
 end
 
--- What a reply says, why it is an error, and where the next one begins. The gateway has seen that it is whole.
+-- The value of a reply, the error if it is one, and the position of the next reply. The gateway has checked that it is complete.
 local function read(text, at)
   local kind, line, behind = byte(text, at), line_at(text, at + 1)
   if kind == STATUS then return line, nil, behind end
@@ -57,7 +57,7 @@ local function argument(value, at, name)
   local kind = type(value)
   if kind == "string" then return value end
   if kind == "number" then
-    -- Whole numbers of more than 14 digits have no exponent.
+    -- Integers of more than 14 digits are written without an exponent.
     if value % 1 == 0 and (value >= 1e14 or value <= -1e14) and value <= 2 ^ 63 and value >= -2 ^ 63 then return format("%.0f", value) end
     return (tostring(value))
   end
@@ -67,7 +67,7 @@ end
 
 local function command(name, ...)
   local args = { ... }
-  -- As in OpenResty, what is `nil` at the end is not there.
+  -- As in OpenResty, trailing `nil`s are ignored.
   local count = #args
   local out = { "*" .. (count + 1) .. "\r\n$" .. #name .. "\r\n" .. name .. "\r\n" }
   for at = 1, count do
@@ -77,7 +77,7 @@ local function command(name, ...)
   return (concat(out))
 end
 
--- Sends commands. The replies as they came, or `nil` and why there are none: then the connection is closed.
+-- Sends commands. Returns the replies as they came, or `nil` and the reason: then the connection is closed.
 local function exchange(self, text, count)
   local link = rawget(self, "_link")
   if not link then return nil, "closed" end
@@ -139,13 +139,13 @@ function redis:set_timeouts(connect, send, receive)
   self._connect_ms, self._send_ms, self._read_ms = time_of(connect), time_of(send), time_of(receive)
 end
 
--- Closes the connection of a client that is not what was asked for.
+-- Closes the connection of a client that does not fit.
 local function give_up(self, ...)
   redis.close(self)
   return ...
 end
 
--- Of a connection that is new: who asks, and which database.
+-- Sets up a new connection: user and database.
 local function introduce(self, options)
   local waiting = rawget(self, "_commands")
   self._commands = nil
@@ -176,7 +176,7 @@ function redis:connect(host, port, options)
     raise("resty.redis: server_name is not built; connect to the server by this name")
   end
   if rawget(self, "_link") then redis.close(self) end
-  -- One that has another user or another database is no stand-in.
+  -- A connection with another user or database cannot be reused.
   local pool = options.pool or host .. ":" .. format("%d", number)
   if not options.pool and (options.username or options.db) then
     pool = pool .. "/" .. tostring(options.username or "") .. "/" .. tostring(options.db or "")

@@ -44,7 +44,7 @@ local function names_of(pattern, options)
   return names
 end
 
--- Fills `groups` with what matched; a group that has not matched is `false`.
+-- Fills `groups` with the matches; a group that has not matched is `false`.
 local function fill(groups, text, places, count, pattern, options)
   for at = 0, count - 1 do
     local from = places[2 * at]
@@ -63,14 +63,14 @@ local function re_search(text, pattern, options, from)
   return search(regex_op, text, pattern, from * 64 + options)
 end
 
--- The same without groups, which cost more than the match.
+-- The match without groups, which cost more than the match.
 local function re_search_whole(text, pattern, options, from)
   return search(whole_op, text, pattern, from * 64 + options)
 end
 
 local UNBUILT = "are not built"
 
--- The reason why nothing was searched, unless the pattern is one of PCRE that no engine here knows: that is an error.
+-- The reason why nothing was searched, unless the pattern needs a feature of PCRE that the engines lack: that is an error.
 local function failed(why)
   if sub(why, -#UNBUILT) == UNBUILT then raise(why) end
   return why
@@ -85,7 +85,7 @@ local function re_match(text, pattern, options, position, groups)
     return nil
   end
   local behind, found = places[1] + 1, fill({}, text, places, count, pattern, options)
-  -- Tables of the function may run what it likes, which may ask the gateway again: `places` are not theirs any more.
+  -- Tables of the function may run arbitrary code, which may call the gateway again: `places` is invalid from here on.
   if position then position.pos = behind end
   if not groups then return found end
   for key, value in pairs(found) do groups[key] = value end

@@ -14,7 +14,7 @@ local function is_of_name(char)
   return is_digit(char) or char >= 65 and char <= 90 or char >= 97 and char <= 122 or char == UNDERSCORE or char == DOT
 end
 
--- Without the blanks around it.
+-- The text without surrounding blanks.
 local function bare(text)
   local first, last = 1, #text
   while first <= last and byte(text, first) <= 32 do first = first + 1 end
@@ -22,7 +22,7 @@ local function bare(text)
   return (sub(text, first, last))
 end
 
--- What a `$` at this place stands before, and where what follows begins: `$NAME`, `${NAME}`. Behind a backslash it is a plain one.
+-- The name after a `$` at this position, and the position after it: `$NAME`, `${NAME}`. After a backslash a `$` is literal.
 local function name_at(text, spot)
   if spot > 1 and byte(text, spot - 1) == BACKSLASH then return nil end
   if byte(text, spot + 1) == OPEN then
@@ -36,7 +36,7 @@ local function name_at(text, spot)
   return sub(text, spot + 1, last), last + 1
 end
 
--- The value of a name; what follows `??` takes the place of one that is not there. `nil`: neither is.
+-- The value of a name; the text after `??` replaces a missing one. `nil`: both are missing.
 local function value_of(name, vars)
   local spot = find(name, "??", 1, true)
   if not spot then return vars[name] end
@@ -47,7 +47,7 @@ local function value_of(name, vars)
   return bare(next_one and sub(behind, 1, next_one - 1) or behind)
 end
 
--- The text with the values of its variables, and how many it had.
+-- The text with the values of its variables, and their number.
 local function resolve_var(template, vars, escaper)
   if not template or not find(template, "$", 1, true) then return template, nil, 0 end
   local out, number, place, from, resolved = {}, 0, 1, 1, 0
@@ -73,7 +73,7 @@ local function resolve_var(template, vars, escaper)
   return concat(out), nil, resolved
 end
 
--- The same of `$1` and `${1}`, which stand for what a regular expression has captured.
+-- Like `resolve_var` for `$1` and `${1}`, which are replaced by the captures of a regular expression.
 local function resolve_var_with_captures(template, captures)
   if not template or not find(template, "$", 1, true) then return template, nil end
   captures = captures or {}
@@ -102,7 +102,7 @@ end
 
 local function percent(char) return format("%%%02X", byte(char)) end
 
--- Host and port of an address; brackets stay.
+-- Host and port of an address; brackets are kept.
 local function parse_addr(address)
   local port_at
   if byte(address, 1) == 91 then

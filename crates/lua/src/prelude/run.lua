@@ -5,14 +5,14 @@ local yield, raise, encode, clear = S.yield, S.raise, S.encode, S.table_clear
 local next, type, tostring, pcall, error, setmetatable, concat = next, type, tostring, pcall, error, setmetatable, table.concat
 local load, ipairs, rawget, unpack = load, ipairs, rawget, unpack
 
--- What a run ends with, or stops at.
+-- The ways in which a run ends or stops.
 local DONE, ANSWER, SLEEP, BODY, STOPPED = 0, 1, 2, 3, 4
 S.SLEEP, S.BODY = SLEEP, BODY
 
 local programs, records, free, ctx_mt = {}, {}, {}, S.ctx_mt
 local made = 0
 
--- The record of a request: one that is free, or a new one.
+-- The record of a request: a free one, or a new one.
 local function take()
   local count = #free
   if count > 0 then
@@ -26,7 +26,7 @@ local function take()
   return record
 end
 
--- Zero where nothing of the request has to be kept for its later phases: then the record is free again.
+-- Zero if the request has no data for its later phases: then the record is free again.
 local function settle(record, is_held)
   if not is_held and next(record.ctx) == nil and not record.vars and not record.ngx and not record.held then
     free[#free + 1] = record
@@ -43,14 +43,14 @@ local function release(id)
   free[#free + 1] = record
 end
 
--- What functions have set in `ctx` of a request.
+-- The fields that functions have set in `ctx` of a request.
 local function kept(id, name)
   local record = records[id]
   return record and rawget(record.ctx, name)
 end
 
--- Lets the request wait; what it waits for is here when this returns, or is returned. Where a function of C is in between, this is
--- an error, and the function goes on: so what it needs stays set.
+-- Lets the request wait; the result is available when this returns, or is returned. If a function of C is on the stack, this is
+-- an error, and the function continues: so the state that it needs stays set.
 function S.wait(kind, number, text)
   local own = S.own
   local first, second, third = yield(kind, own.id, number, text)
@@ -58,7 +58,7 @@ function S.wait(kind, number, text)
   return first, second, third
 end
 
--- Ends the run with an answer, for good: nobody resumes it.
+-- Ends the run with an answer; it is never resumed.
 function S.finish(own, status)
   local said = own.said
   local body = said and concat(said)
@@ -66,14 +66,14 @@ function S.finish(own, status)
   yield(ANSWER, own.id, status, body)
 end
 
--- Ends the run without one.
+-- Ends the run without an answer.
 function S.stop()
   local own = S.own
   if own.said then S.finish(own, own.status or 200) end
   yield(STOPPED, own.id, nil, nil)
 end
 
--- What APISIX does with what a function of a plugin returns: `code, body`.
+-- Handles the return values of a plugin's function, `code, body`, as APISIX does.
 local function answer(own, code, body)
   if type(code) ~= "number" then
     if code ~= nil then body = code end
@@ -93,7 +93,7 @@ local function answer(own, code, body)
   S.finish(own, code or own.status or 200)
 end
 
--- A timer's function: `false` says that it is its time, and not that the gateway ends.
+-- Calls a timer's function with `premature` = `false`, as its time has come and the gateway is not exiting.
 local function run_timer(program, record)
   program.run(false, unpack(program.arguments, 1, program.count))
   if record.said then raise("a timer has no request to answer") end
@@ -116,7 +116,7 @@ end
 -- A coroutine runs one program after the other, until one of them fails or does not end.
 local function runner(program_id, record_id, is_held)
   while true do
-    -- Another may be set, of a run that waits: if there is no memory for a record, it is not to be taken for this one's.
+    -- The record of a waiting run may be set: if there is no memory for a record, it must not be taken for this one's.
     S.own = nil
     local record = record_id == 0 and take() or records[record_id]
     local program = programs[program_id]
@@ -129,19 +129,19 @@ local function runner(program_id, record_id, is_held)
   end
 end
 
--- What there is of a request where there is none, for texts of one owner.
+-- The table that replaces a request where there is none, for texts of one owner.
 local function outside(owner)
   return { id = 0, ctx = setmetatable({}, ctx_mt), program = { key = "", owner = owner } }
 end
 
--- Whom functions are of: one version of the text that has this name.
+-- The owner of functions: one version of the text with this name.
 function S.owner(name) return { name = name, vars = {} } end
 
 local function load_program(id, name, sources, conf, is_plugin, is_filter)
   local functions, chunks, owner = {}, {}, S.owner(name)
   local program = { key = name .. "#" .. id, functions = functions, count = #sources, is_plugin = is_plugin, chunks = chunks,
     owner = owner }
-  -- There from here on, so that it can be forgotten if the rest fails.
+  -- Registered from here on, so that it can be forgotten if the rest fails.
   programs[id] = program
   S.own = outside(owner)
   for at = 1, #sources do
@@ -163,7 +163,7 @@ local function forget(id)
   programs[id] = nil
 end
 
--- Whether a text is what a configuration may have, in APISIX's words where it is not.
+-- Checks that a text is allowed in a configuration; the errors are APISIX's.
 local function check(source)
   local chunk, why = load(source, source)
   if not chunk then return "failed to loadstring: " .. why end
@@ -174,7 +174,7 @@ local function check(source)
   return nil
 end
 
--- The record of a run that has failed, if it is not known; zero: it had not begun.
+-- The record of a failed run, if it is not known; zero: the run had not begun.
 local function failed(id)
   local own = records[id] or S.own
   S.own = nil

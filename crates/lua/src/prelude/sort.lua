@@ -1,12 +1,12 @@
--- `table.sort` in Lua: LuaJIT's own is a function of C, in which nothing stops a function that runs for too long, and in which none
--- can wait. It compares what LuaJIT's compares, in the same order: elements that are equal, and orders that contradict
--- themselves, come out alike.
+-- `table.sort` in Lua: LuaJIT's own is a function of C, which cannot be interrupted when it runs for too long, and in which
+-- functions cannot wait. It compares the same elements as LuaJIT's, in the same order: equal elements, and inconsistent orders,
+-- give the same result.
 
 local S = ...
 local raise, metatable_of = S.raise, S.metatable_of
 local type, rawget, rawset, floor = type, rawget, rawset, math.floor
 
--- `<` where it is no error. That is found out here, since an error of the operator would name a line of this file.
+-- `<` if it is not an error. That is checked here, since an error of the operator would name a line of this file.
 local function compare(a, b)
   local kind, other = type(a), type(b)
   if kind == "cdata" or other == "cdata" then return a < b end
@@ -43,7 +43,7 @@ local function sort(list, first, last, is_less)
     if last - first == 2 then return end
     local pivot = rawget(list, middle)
     swap(list, middle, last - 1)
-    -- What is left of `low` and at it is not greater than the pivot, and what is right of `high` and at it is not less.
+    -- Elements left of `low`, and at it, are not greater than the pivot, and those right of `high`, and at it, are not less.
     local low, high = first, last - 1
     while true do
       low = low + 1
@@ -60,7 +60,7 @@ local function sort(list, first, last, is_less)
       swap(list, low, high)
     end
     swap(list, last - 1, low)
-    -- The smaller half by another call, so that these are not deep; the larger one by the next turn.
+    -- The smaller half by another call, so that the depth is limited; the larger one by the next turn.
     if low - first < last - low then
       sort(list, first, low - 1, is_less)
       first = low + 1

@@ -1,5 +1,5 @@
--- `ngx.run_worker_thread`: a function of the plugin's own file, on a thread that serves no request. What goes there and comes
--- back are copies.
+-- `ngx.run_worker_thread`: runs a function of the plugin's own file on a thread that does not serve requests. Arguments and
+-- results are copied.
 
 local S = ...
 local ask, op, ngx, raise = S.ask, S.operations, S.ngx, S.raise
@@ -10,7 +10,7 @@ local format, sub, find, concat = string.format, string.sub, string.find, table.
 local WORK = 6
 local DEPTH_MAX = 100
 
--- A value as bytes: a letter that says its type, and what belongs to it.
+-- A value as bytes: a letter for its type, and its content.
 local function write(value, out, depth)
   local kind = type(value)
   if kind == "nil" then
@@ -42,7 +42,7 @@ local function written(...)
   return concat(out)
 end
 
--- The number up to the next semicolon, and where what follows begins.
+-- The number up to the next semicolon, and the position after it.
 local function number_at(text, at)
   local stop = find(text, ";", at, true)
   return tonumber(sub(text, at, stop - 1)), stop + 1

@@ -1,4 +1,4 @@
--- `ngx.timer.at`: a function that runs later, outside of the request that asked for it.
+-- `ngx.timer.at`: a function that runs later, outside of the request that scheduled it.
 
 local S = ...
 local ask, op, closed, raise, ngx = S.ask, S.operations, S.closed, S.raise, S.ngx

@@ -1,10 +1,10 @@
-//! What is not there, or cannot be: an error that names it, and never `nil` by accident.
+//! Missing features: an error that names them, and never `nil` by accident.
 
 use crate::api::check;
 use crate::fake::{Fake, program, run_with};
 use stillgate_lua::Context;
 
-/// What an attacker tries first: what is silently `nil`, ignored or another value than in OpenResty and APISIX.
+/// The first tries of an attacker: names that are silently `nil`, ignored or different from OpenResty and APISIX.
 #[test]
 fn nothing_is_nil_by_accident() {
     check(&[
@@ -69,9 +69,9 @@ fn nothing_is_nil_by_accident() {
 fn an_error_names_what_is_not_there() {
     for (phase, body, expected) in [
         ("access", "ngx.status = 'teapot'", "ngx.status has to be a number, found string"),
-        ("access", "local last = ngx.arg[2]", "ngx.arg is there in the phase body_filter only"),
-        ("access", "ngx.arg[2] = false", "ngx.arg is there in the phase body_filter only"),
-        ("log", "local piece = ngx.arg[1]", "ngx.arg is there in the phase body_filter only"),
+        ("access", "local last = ngx.arg[2]", "ngx.arg exists in the phase body_filter only"),
+        ("access", "ngx.arg[2] = false", "ngx.arg exists in the phase body_filter only"),
+        ("log", "local piece = ngx.arg[1]", "ngx.arg exists in the phase body_filter only"),
         ("body_filter", "local value = ngx.arg[3]", "ngx.arg[3] is not there"),
         ("body_filter", "ngx.arg[0] = 'x'", "ngx.arg[0] cannot be set"),
         ("access", "local value = ctx.consumer.modifiedIndex", "ctx.consumer.modifiedIndex is not built"),

@@ -1,9 +1,9 @@
-//! What functions can call, case by case.
+//! The API of functions, case by case.
 
 use crate::fake::{Fake, answer, program, run_with, told};
 use stillgate_lua::Context;
 
-/// What an expression gives, as a text.
+/// Checks the values of expressions, as texts.
 #[track_caller]
 pub(crate) fn check(cases: &[(&str, &str)]) {
     for (expression, expected) in cases {
@@ -131,7 +131,7 @@ fn requests_are_read() {
             "[{\"a\":[1,2]},\"GET\",1.1]",
         ),
         ("core.request.get_path(ctx), core.request.get_ip(ctx)", "[\"\\/hello\",\"192.0.2.7\"]"),
-        // What this request does not have.
+        // Values that this request does not have.
         (
             "tostring(core.request.get_port(ctx)), tostring(core.request.get_remote_client_port(ctx)), tostring(core.response.get_upstream_status(ctx))",
             "[\"nil\",\"nil\",\"nil\"]",
@@ -143,7 +143,7 @@ fn requests_are_read() {
     ]);
 }
 
-/// What becomes of a request, field by field.
+/// The changes of a request, field by field.
 #[track_caller]
 fn changed(phase: &'static str, body: &str) -> Fake {
     let mut fake = Fake { phase, ..Fake::default() };
@@ -229,7 +229,7 @@ fn regular_expressions() {
         ("ngx.re.gsub('hello', 'l', function(m) return m[0]:upper() end)", "[\"heLLo\",2]"),
         ("ngx.re.sub('hello', 'l', '${0}$$')", "[\"hel$lo\",1]"),
         ("ngx.re.gsub('abc', '', '-')", "[\"-a-b-c-\",4]"),
-        // The function's own table asks again, for more groups, while it is filled.
+        // The function's own table searches again, for more groups, while it is filled.
         (
             "(function() local t = setmetatable({}, { __newindex = function(t, k, v) ngx.re.match(('x'):rep(200), ('(x)'):rep(150)) rawset(t, k, v) end }) ngx.re.match('ab', '(a)(b)', '', nil, t) return t[0] .. t[1] .. t[2] end)()",
             "[\"abab\"]",
@@ -310,7 +310,7 @@ fn the_rest_of_the_tables_and_times() {
     assert!(answer("ngx.redirect('/there', 200)").starts_with("error: test:1: only ngx.HTTP_MOVED_TEMPORARILY"));
 }
 
-/// Every function that is reached from `ngx` and `apisix.core`, with everything that is no right argument in each of three places.
+/// Calls every function of `ngx` and `apisix.core` with every invalid argument in each of three places.
 #[test]
 fn wrong_arguments_are_errors_of_the_function() {
     // These end the function or wait, and two take a function that they call.

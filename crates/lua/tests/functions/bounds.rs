@@ -1,10 +1,10 @@
-//! No function holds its worker up, fills its memory or gets out of the sandbox.
+//! Limits: no function blocks its worker, fills its memory or leaves the sandbox.
 
 use crate::fake::{Fake, answer, program, run_with};
 use std::time::{Duration, Instant};
 use stillgate_lua::{Context, check};
 
-/// Reached by a failure only, however little of a CPU the test gets: each function takes 50 ms of it at most.
+/// Reached only by a failure, however little CPU time the test gets: each function takes 50 ms at most.
 const PATIENCE: Duration = Duration::from_secs(300);
 const STOPPED: &str = "it ran for more than 50 ms of CPU time and was stopped";
 
@@ -14,11 +14,11 @@ fn is_stopped(body: &str) {
     let outcome = answer(body);
     assert!(outcome.starts_with("time: test:") && outcome.ends_with(STOPPED), "{body}: {outcome}");
     assert!(began.elapsed() < PATIENCE, "{body}: {:?}", began.elapsed());
-    // The worker goes on.
+    // The worker continues.
     assert_eq!(answer("ngx.say('x')"), "200 \"x\\n\"");
 }
 
-/// The outcome of what a machine that is busy with something else may stop for its time: it is run again until it ends.
+/// The outcome of a function that a busy machine may stop for its time: it is run again until it ends.
 #[track_caller]
 fn outcome_of_much(body: &str) -> String {
     let began = Instant::now();
@@ -46,7 +46,7 @@ fn endless_loops_are_stopped() {
 
 #[test]
 fn what_a_run_leaves_is_not_missing_in_the_next_one() {
-    // LuaJIT alone would look for it later, and refuse the second one its memory.
+    // LuaJIT alone would collect later, and refuse the second one its memory.
     let fills = "local t = {} for at = 1, 6 do t[at] = ('x'):rep(8e6 + at) end";
     let needs_much = "local a, b = ('y'):rep(8e6), ('z'):rep(8e6) ngx.say(#a + #b)";
     for _ in 0..3 {
@@ -75,7 +75,7 @@ fn the_bound_is_one_for_all_of_a_run_however_often_it_waits() {
     let (waited, end) = outcome.rsplit_once(", ").unwrap();
     assert!(end.starts_with("time: test:1: ") && end.ends_with(STOPPED), "{end}");
     assert!(waited.contains("slept 0ns, slept 0ns"), "each piece is shorter than the bound: {outcome}");
-    // What waits and does little goes on for long.
+    // A function that waits and does little may run for long.
     let outcome = answer("for _ = 1, 500 do ngx.sleep(0) end ngx.say('x')");
     assert!(outcome.ends_with("slept 0ns, 200 \"x\\n\""), "{}", outcome.replace("slept 0ns, ", ""));
 }
@@ -88,13 +88,13 @@ fn a_wait_that_is_refused_leaves_the_function_its_request() {
     assert!(outcome.starts_with("200 ") && outcome.ends_with(&format!("{boundary} /hello\\n\"")), "{outcome}");
     let outcome = answer("ctx.x = 1 local _, why = load(function() ngx.exit(403) end) error(why, 0)");
     assert!(outcome.starts_with("error: ") && outcome.ends_with(boundary), "{outcome}");
-    // Nothing of it is kept for others.
+    // Other functions see nothing of it.
     assert_eq!(answer("ngx.say(tostring(ctx.x))"), "200 \"nil\\n\"");
 }
 
 #[test]
 fn sorting_is_stopped_and_may_wait() {
-    // Each comparison goes through a megabyte: all of them together take minutes.
+    // Each comparison reads a megabyte: all of them together take minutes.
     is_stopped(
         "local s, t = ('x'):rep(1e6), {} local one, two = s .. '1', s .. '2' for at = 1, 20000 do t[at] = at % 2 == 0 and one or two end table.sort(t)",
     );
@@ -119,7 +119,7 @@ fn memory_is_bounded() {
     assert!(outcome == memory || outcome.ends_with(STOPPED), "{outcome}");
     assert!(answer("return ('x'):rep(2 ^ 30)").ends_with("string.rep: a text of more than 8388608 bytes"));
     assert_eq!(answer("local function deep() return 1 + deep() end deep()"), "error: test:1: stack overflow");
-    // Others go on.
+    // Other functions continue.
     assert_eq!(answer("ngx.say('x')"), "200 \"x\\n\"");
 }
 
@@ -140,7 +140,7 @@ fn patterns_are_bounded() {
 #[test]
 fn regular_expressions_are_bounded() {
     let complex = "it takes more steps than a function may use";
-    // A set of states of its own for each byte, and so many states that each step takes long.
+    // A new set of states for each byte, and so many states that each step takes long.
     let states = "local text, seed = {}, 1 for at = 1, 20000 do seed = seed * 16807 % 2147483647 text[at] = seed % 2 == 0 and 'a' or 'b' end text = table.concat(text)";
     for (call, more) in [("match", ""), ("find", ""), ("gsub", ", 'x'"), ("gmatch", "")] {
         let body = format!(
@@ -151,7 +151,7 @@ fn regular_expressions_are_bounded() {
         let outcome = answer(&body);
         let by_steps =
             outcome.starts_with("200 \"nilthe pattern is too complex for 20000 bytes") && outcome.contains(complex);
-        // On a slow CPU those that do more beside may reach the bound on time first.
+        // On a slow CPU, functions that do more may reach the time limit first.
         let by_time = call != "match" && outcome.ends_with("ms of CPU time and was stopped");
         assert!(by_steps || by_time, "{call}: {outcome}");
         assert!(began.elapsed() < PATIENCE, "{call}: {:?}", began.elapsed());
@@ -160,7 +160,7 @@ fn regular_expressions_are_bounded() {
     let groups = "ngx.say(select(2, ngx.re.match(('ab'):rep(500000), '(?:(a|ab)(c|bcd)?(b*))+')))";
     assert!(answer(groups).contains(complex), "{}", answer(groups));
     assert!(answer("ngx.say(select(3, ngx.re.find(('x'):rep(2^23) .. 'x', 'y')))").contains("more than 8388608 bytes"));
-    // What is large and easy, or complex and short, is no problem.
+    // Large and easy, or complex and short, are both accepted.
     for (text, pattern) in [
         ("('a'):rep(1000000) .. '!'", "[a-z]+!"),
         ("('a'):rep(100000) .. '!'", "^(.*)!$"),
@@ -214,7 +214,7 @@ fn what_is_closed_is_closed() {
         assert_eq!(answer(&format!("ngx.print(tostring({name}))")), "200 \"nil\"", "{name}");
     }
     for what in ["collect", "stop", "step", "setpause"] {
-        let expected = format!("error: test:1: collectgarbage({what}) is closed to functions; only \"count\" is there");
+        let expected = format!("error: test:1: collectgarbage({what}) is not available to functions; only \"count\" is");
         assert_eq!(answer(&format!("collectgarbage('{what}')")), expected);
     }
     // A metatable of the prelude gives no access to what it protects.
@@ -233,7 +233,7 @@ fn what_is_closed_is_closed() {
         let expected = format!("error: test:1: the module '{name}' is not built; docs/lua.md lists what is");
         assert_eq!(answer(&format!("require('{name}')")), expected);
     }
-    // Bytecode: of `return 1`, as far as its header.
+    // Bytecode of `return 1`, up to its header.
     for load in ["loadstring", "load"] {
         let outcome =
             answer(&format!("local chunk, why = {load}('\\27LJ\\2\\8\\0') ngx.say(tostring(chunk), ' ', why)"));
@@ -264,14 +264,14 @@ fn a_function_that_fails_leaves_nothing_behind() {
     let failing = program(&["return function(conf, ctx) ctx.left = 1 ngx.print('said') error('no') end"]);
     let mut context = Context::default();
     assert_eq!(run_with(&failing, &mut fake, &mut context), "error: test:1: no");
-    // A later phase of the same request still has what was set, and nothing that was said.
+    // A later phase of the same request still has the fields that were set, but not the output.
     let later = program(&["return function(conf, ctx) ngx.say(ctx.left) end"]);
     assert_eq!(run_with(&later, &mut fake, &mut context), "200 \"1\\n\"");
     drop(context);
     assert_eq!(run_with(&later, &mut fake, &mut Context::default()), "200 \"nil\\n\"");
 }
 
-/// Nothing of a text is made outside of the VM's memory, and what reads or writes it looks at the time.
+/// Texts are built only in the VM's memory, and reading and writing JSON checks the time.
 #[test]
 fn json_has_the_bounds_of_its_function() {
     // Lists of numbers, of lists, of objects, and one text of many escapes.
@@ -298,7 +298,7 @@ fn json_has_the_bounds_of_its_function() {
         "local c = require('cjson.safe').new() c.encode_sparse_array(false, 0) local _, why = c.encode({ [1e8] = 1 }) ngx.say(why)",
     );
     assert!(sparse.contains("longer than 16 MiB"), "{sparse}");
-    // What the schema is checked against is a tree of our own.
+    // The schema is checked against a tree outside of the VM.
     let checked = answer("core.schema.check({ type = 'object' }, { a = ('x'):rep(2 ^ 21) })");
     assert!(checked.contains("longer than 1 MiB"), "{checked}");
 }

@@ -8,7 +8,7 @@ use stillgate_lua::{
     Wait, resume, resume_with, run_part,
 };
 
-/// The request, and what becomes of it.
+/// The request, and its changes.
 pub(crate) struct Fake {
     pub(crate) phase: &'static str,
     pub(crate) request: Vec<(String, Vec<u8>)>,
@@ -22,13 +22,13 @@ pub(crate) struct Fake {
     pub(crate) route: serde_json::Value,
     pub(crate) now_ms: u64,
     pub(crate) is_body_over: bool,
-    /// Those that have been started, with their delays in seconds.
+    /// The timers that were started, with their delays in seconds.
     pub(crate) timers: Vec<(u64, f64)>,
-    /// Of the plugin `own`, with its version.
+    /// The metadata of the plugin `own`, with its version.
     pub(crate) metadata: Option<(u64, serde_json::Value)>,
-    /// What was done with connections.
+    /// The operations on connections.
     pub(crate) links: Vec<LinkCall>,
-    /// What their server replies.
+    /// The replies of their server.
     pub(crate) replies: VecDeque<Result<Vec<u8>, String>>,
 }
 
@@ -215,12 +215,12 @@ pub(crate) fn program(sources: &[&str]) -> Arc<Program> {
     Program::new("test".to_owned(), sources, serde_json::json!({"phase": "access", "list": [1, "b"]}), Kind::Plugin)
 }
 
-/// What becomes of a run, as a text. What it waits for is there at once.
+/// The outcome of a run, as a text. Everything that it waits for is available at once.
 pub(crate) fn run_with(program: &Arc<Program>, fake: &mut Fake, context: &mut Context) -> String {
     run_with_part(program, 0, fake, context)
 }
 
-/// The same of one part.
+/// The outcome of one part, as a text.
 pub(crate) fn run_with_part(program: &Arc<Program>, part: usize, fake: &mut Fake, context: &mut Context) -> String {
     let mut outcome = run_part(program, part, fake, context);
     let mut waited = String::new();
@@ -265,7 +265,7 @@ pub(crate) fn run_with_part(program: &Arc<Program>, part: usize, fake: &mut Fake
     }
 }
 
-/// An end as a text.
+/// An outcome as a text.
 pub(crate) fn told(outcome: Outcome) -> String {
     match outcome {
         Outcome::Done(_) => "done".to_owned(),
@@ -278,7 +278,7 @@ pub(crate) fn told(outcome: Outcome) -> String {
     }
 }
 
-/// The same of one function's body.
+/// The outcome of one function's body.
 pub(crate) fn answer(body: &str) -> String {
     let source = format!("return function(conf, ctx) local core = require('apisix.core') {body} end");
     run_with(&program(&[&source]), &mut Fake::default(), &mut Context::default())

@@ -1,4 +1,4 @@
-//! What is known of LuaJIT's compiler on this thread, after functions became warm.
+//! State of LuaJIT's compiler on this thread, after functions became warm.
 
 use crate::fake::Fake;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn warm(program: &Arc<Program>, runs: usize) {
     }
 }
 
-/// What this thread has published.
+/// The published state of this thread.
 fn worker() -> Worker {
     let name = std::thread::current().name().unwrap().to_owned();
     let mut all = health::of_all_threads();
@@ -43,7 +43,7 @@ fn a_vm_tells_its_memory_and_that_it_was_replaced() {
     assert!(first.is_compiling && first.memory_bytes > 100_000, "{first:?}");
     warm(&keeps, 4);
     assert!(worker().memory_bytes > first.memory_bytes + 3_000_000, "{first:?} {:?}", worker().memory_bytes);
-    // What fills the memory, and cannot be freed, costs the VM.
+    // Data that fills the memory, and cannot be freed, costs the VM.
     let fills = named(
         "fills",
         &["all = {}\nreturn function() for at = 1, 100 do all[#all + 1] = ('x'):rep(1e6 + #all) end end"],
@@ -65,7 +65,7 @@ fn aborts(health: &Health, source: &str) -> Vec<(u32, &'static str, Option<&'sta
     let of_source = health.aborts.keys().filter(|abort| abort.source == source);
     let mut all: Vec<_> =
         of_source.map(|abort| (abort.line, abort.reason.name(), abort.instruction, abort.called.clone())).collect();
-    // Recordings that began elsewhere end there, too.
+    // Recordings that began elsewhere may end there, too.
     all.dedup();
     all
 }
@@ -122,7 +122,7 @@ fn a_program_that_is_gone_is_forgotten() {
     let second = named("route", &["return function() end", "\nreturn function() end"]);
     warm(&second, RUNS);
     drop(first);
-    // It is noticed by the next run of any.
+    // The next run of any function notices it.
     warm(&named("other", &["return function() end"]), RUNS);
     let health = published();
     assert_eq!(health.sources.keys().collect::<Vec<_>>(), ["other", "route[1]", "route[2]"]);
@@ -168,7 +168,7 @@ fn a_file_s_text_is_known_for_as_long_as_a_program_runs_it() {
     assert_eq!(known(), ["other", "own.lua"]);
     drop(second);
     assert_eq!(known(), ["other"]);
-    // Another configuration may bring the same text back.
+    // Another configuration may use the same text again.
     let third = Program::of_module("c".to_owned(), module.clone(), serde_json::json!({}));
     run(&third);
     assert_eq!(known(), ["other", "own.lua"]);
@@ -185,7 +185,7 @@ end
 fill(5000)
 return function() fill(1) end";
     for _ in 0..2 {
-        // The second takes the place of the first.
+        // The second replaces the first.
         let early = named("early", &[looping]);
         warm(&early, 1);
         assert_eq!(
@@ -193,7 +193,7 @@ return function() fill(1) end";
             [(0, State::Interpreted), (2, State::Compiled), (8, State::Interpreted)]
         );
     }
-    // What cannot be loaded is not known.
+    // A text that cannot be loaded is not listed.
     let failing = named("failing", &["return function() end", "local x = nil\nreturn x.y"]);
     let outcome = run(&failing, &mut Fake::default(), &mut Context::default());
     assert!(matches!(&outcome, Outcome::Failed(failure) if failure.text.starts_with("failing[2]:2: ")), "{outcome:?}");
@@ -202,7 +202,7 @@ return function() fill(1) end";
     assert!(!health.sources.keys().any(|name| name.starts_with("failing")), "{:?}", health.sources.keys());
 }
 
-/// Calls all that functions call most, from where LuaJIT compiles nothing: a function is made first.
+/// Calls the most common functions from code that LuaJIT does not compile: a closure is made first.
 const FROM_INTERPRETER: &str = "local core = require('apisix.core')
 return function(conf, ctx)
   local made = function() return ctx end
@@ -223,14 +223,14 @@ fn what_is_not_compiled_takes_nothing_else_with_it() {
     let health = published();
     assert_eq!(states(&health, "closing")[1], (2, State::Blacklisted), "{health:#?}");
     assert_eq!(states(&health, "mended")[1..], [(5, State::Compiled), (9, State::Compiled), (14, State::Compiled)]);
-    // A function of the prelude that could not be compiled by itself would be given up, and whatever calls it with it.
+    // A function of the prelude that could not be compiled by itself would be given up, and its callers with it.
     let lost: Vec<_> = health.aborts.iter().filter(|(abort, _)| abort.reason.name() == "lower_frame").collect();
     assert!(lost.is_empty(), "{lost:#?}");
 }
 
 #[test]
 fn counting_lines_keeps_no_loop_from_being_compiled() {
-    // As many turns in the request that is counted as LuaJIT needs to try, many times over.
+    // The counted request has as many turns as LuaJIT needs to try, many times over.
     let looping = "local list = {}
 for at = 1, 30 do list[at] = { key = 'k' .. at } end
 local function look_up(key)
@@ -258,7 +258,8 @@ fn examined(source: &str) -> Examined {
     examine(&Subject::function("key.lua", source, serde_json::json!({})), targets.len(), host).unwrap()
 }
 
-/// Of the examples of the documentation: the one that is found with this reason at this line, and the one that is good.
+/// Checks the examples of the documentation: the bad one has a finding with this reason at this line, and the good one
+/// has none.
 fn check(bad: &str, line: u32, part: &str, mended: &str) {
     let found = examined(bad);
     let is_it = |finding: &Finding| finding.line == line && finding.reason.contains(part);
@@ -303,7 +304,7 @@ fn functions_that_usually_answer_are_good() {
         "return function() ngx.status = 401 ngx.say('no') ngx.exit(401) end",
         "local core = require('apisix.core')\nreturn function(conf, ctx)\n  core.response.set_header('X-A', ctx.var.remote_addr)\n  core.request.set_header(ctx, 'X-B', core.request.header(ctx, 'User-Agent'))\nend",
         "return function()\n  if ngx.re.match(ngx.var.uri, '^/hel+o') then ngx.header['X-A'] = 'b' end\nend",
-        // Of the page on functions: what they call makes no closures.
+        // The examples of the page on functions: what they call creates no closures.
         "return function(conf, ctx)\n  local core = require('apisix.core')\n  local uri_args = core.request.get_uri_args(ctx)\n  if not uri_args.name then\n    uri_args.name = 'world'\n    core.request.set_uri_args(ctx, uri_args)\n  end\nend",
         "return function()\n  local args = ngx.req.get_uri_args()\n  args.n, args.a, args.z = 1, 2, { 3, 4 }\n  ngx.req.set_header('X-A', ngx.encode_args(args))\nend",
     ] {
@@ -312,7 +313,7 @@ fn functions_that_usually_answer_are_good() {
     }
 }
 
-/// What the bench measures: it reads a header and a variable, and sets two headers.
+/// The benchmark's function: it reads a header and a variable, and sets two headers.
 #[test]
 fn a_function_that_reads_and_sets_headers_compiles_whole() {
     let source = "local core = require('apisix.core')\nreturn function(conf, ctx)\n  core.request.set_header(ctx, 'X-Agent', core.request.header(ctx, 'User-Agent'))\n  core.response.set_header('X-Client', ctx.var.remote_addr)\nend";

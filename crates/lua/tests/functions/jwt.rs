@@ -1,4 +1,4 @@
-//! `resty.jwt`: tokens that are good, and how others are refused.
+//! `resty.jwt`: good tokens, and how others are refused.
 
 use crate::fake::{Fake, program, run_with};
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
@@ -36,7 +36,7 @@ static KEYS: LazyLock<String> = LazyLock::new(|| {
     .concat()
 });
 
-/// What a function says; `told` writes its arguments, and `t` is a good token of HS256 with the secret `s`.
+/// The output of a function; `told` writes its arguments, and `t` is a good token of HS256 with the secret `s`.
 fn say(body: &str) -> String {
     let keys = &*KEYS;
     let source = format!(
@@ -86,7 +86,7 @@ fn a_good_token_has_the_shape_of_openresty() {
         ("tell(jwt.new():verify('s', t))", GOOD),
         ("told(jwt:jwt_decode(jwt:jwt_encode('??>')), jwt:jwt_encode('??>'))", r#"["??>","Pz8-"]"#),
         ("told(jwt:load_jwt('a.b'))", r#"[{"reason":"invalid jwt string","valid":false,"verified":false}]"#),
-        // A payload that is no JSON.
+        // A payload that is not JSON.
         ("local o = jwt:verify('s', sign('HS256', 's', 'text')) told(o.verified, o.payload)", r#"[true,"text"]"#),
     ]);
     let expired = r#"[false,"'exp' claim expired at Tue, 22 Mar 2011 18:43:00 GMT"]"#;
@@ -163,7 +163,7 @@ fn a_token_does_not_choose_how_it_is_verified() {
             "local o = jwt:verify(keys['rsa.pub'], jwt:jwt_encode('{\"alg\":\"ES256\"}') .. sign('RS256', keys.rsa):match('%..*$')) told(o.verified)",
             "[false]",
         ),
-        // One of PSS is none of PKCS #1.
+        // A signature of PSS is not valid for PKCS #1.
         (
             "tell(jwt:verify(keys['rsa.pub'], jwt:jwt_encode('{\"alg\":\"RS256\"}') .. sign('PS256', keys.rsa):match('%..*$')))",
             r#"[false,"Verification failed"]"#,
@@ -183,7 +183,7 @@ fn a_signature_has_one_form() {
             "[false,false,false]",
         ),
         ("told(jwt:verify('s', (t:gsub('%.[^.]*$', '.'))).verified)", "[false]"),
-        // The last digit has bits that say nothing.
+        // The last digit has bits without a meaning.
         (
             "local last = t:sub(-1) local next_one = string.char(last:byte() + 1) told(jwt:verify('s', t:sub(1, -2) .. next_one).verified)",
             "[false]",
@@ -195,7 +195,7 @@ fn a_signature_has_one_form() {
         ("tell(jwt:verify('s', '*.e30.'))", r#"[false,"invalid header: *"]"#),
         ("tell(jwt:verify('s', 'e30.*.'))", r#"[false,"invalid payload: *"]"#),
         ("tell(jwt:verify('s', 'MQ.e30.'))", r#"[false,"invalid header: MQ"]"#),
-        // What an earlier look has left is not trusted.
+        // Marks of an earlier verification are not trusted.
         (
             "local o = jwt:load_jwt(t) o.verified, o.reason = true, 'fine' tell(jwt:verify_jwt_obj('other', o))",
             &format!("[false,\"signature mismatch: {}\"]", say("ngx.say(t:match('[^.]*$'))")),
@@ -228,7 +228,7 @@ fn secrets_may_come_from_a_function() {
 
 #[test]
 fn claims_are_validated() {
-    // The clock of the test stands at 1795220833.25.
+    // The clock of the test is at 1795220833.25.
     let with = |payload: &str, spec: &str| say(&format!("tell(jwt:verify('s', sign('HS256', 's', {payload}){spec}))"));
     for (payload, spec, expected) in [
         ("{ exp = 1795220834 }", "", GOOD),
@@ -270,7 +270,7 @@ fn claims_are_validated() {
     ] {
         assert_eq!(with(payload, spec), expected, "{payload}{spec}");
     }
-    // A forged token tells nothing of its claims.
+    // A forged token reveals nothing of its claims.
     check(&[
         (
             "local o = jwt:verify('other', sign('HS256', 's', { exp = 1 })) told(o.reason:sub(1, 18))",

@@ -1,4 +1,4 @@
-//! Functions and the requests they run for: what they can call, what they cannot, and how they are stopped.
+//! Functions and their requests: what they can call, what they cannot, and how they are stopped.
 
 #![allow(clippy::unwrap_used)]
 

@@ -46,7 +46,7 @@ fn a_plugin_requires_modules_beside_it() {
     assert!(own.has_plugin(check).unwrap() && !util.has_plugin(check).unwrap());
     own.describe(check).unwrap();
     assert_eq!(run(&own, &mut Fake::default()), "200 \"lib.textX1niltruetable\"");
-    // One version of a module is made once on a worker, whoever requires it; another version is another.
+    // One version of a module is loaded once on a worker, whoever requires it; another version is separate.
     let other = plugin("local util = require('helpers')", "return 200, util.hello('y')");
     let other = module("other.lua", &other, &[("helpers", &util)]);
     assert_eq!(run(&other, &mut Fake::default()), "200 \"lib.textY2nil\"");
@@ -66,7 +66,7 @@ fn what_is_not_beside_a_plugin_is_named() {
     );
     let broken = module("broken.lua", "\nlocal a = nil\nreturn a.b", &[]);
     let own = module("own.lua", &plugin("", "return 200, require('broken')"), &[("broken", &broken)]);
-    // Also where it is required late.
+    // Also if it is required late.
     assert_eq!(own.describe(check).unwrap_err(), "broken.lua:3: attempt to index local 'a' (a nil value)");
     assert_eq!(run(&own, &mut Fake::default()), "error: route: broken.lua:3: attempt to index local 'a' (a nil value)");
     let endless = module("endless.lua", "while true do end", &[]);
@@ -97,7 +97,7 @@ fn attributes_are_there_from_the_beginning() {
     let elsewhere = program(&["return function() local attr = require('apisix.plugin').plugin_attr('own') end"]);
     assert_eq!(
         run_with(&elsewhere, &mut Fake::default(), &mut Context::default()),
-        "error: test:1: apisix.plugin.plugin_attr is there for plugins of files only"
+        "error: test:1: apisix.plugin.plugin_attr exists for plugins in files only"
     );
 }
 

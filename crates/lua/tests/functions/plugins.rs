@@ -1,4 +1,4 @@
-//! Plugins of files: what is read of them, what is refused, and how their phases run.
+//! Plugins in files: their descriptions, what is refused, and how their phases run.
 
 use crate::fake::{Fake, run_with_part, told};
 use serde_json::{Value as Json, json};
@@ -37,7 +37,7 @@ fn module(text: &str) -> Arc<Module> {
     Module::new("own.lua".to_owned(), text.to_owned())
 }
 
-/// Takes whatever has a greeting, and adds a default.
+/// Accepts every value with a greeting, and adds a default.
 fn check(schema: &Json, mut value: Json) -> Result<Json, String> {
     assert_eq!(schema["required"], json!(["greeting"]));
     if !value["greeting"].is_string() {
@@ -71,11 +71,11 @@ fn a_file_says_what_its_plugin_is() {
         ("io.open('/etc/passwd')", "own.lua:1: io.open is closed"),
         (&with("_M.name = nil"), "own.lua: name is missing"),
         (&with("_M.priority = nil"), "own.lua: priority is missing"),
-        (&with("_M.priority = 1.5"), "own.lua: priority is no whole number"),
+        (&with("_M.priority = 1.5"), "own.lua: priority is not a 32-bit integer"),
         (&with("_M.priority = 'high'"), "priority is not a number"),
         (&with("_M.version = nil"), "own.lua: version is missing"),
         (&with("_M.schema = nil"), "own.lua: schema is missing"),
-        (&with("_M.log = 1"), "own.lua: log is no function, but number"),
+        (&with("_M.log = 1"), "own.lua: log is not a function, but number"),
         (&with("_M.type = 'auth'"), "own.lua: plugins that authenticate"),
         (&with("_M.consumer_schema = {}"), "own.lua: plugins that authenticate"),
     ] {
@@ -160,7 +160,7 @@ fn a_request_sees_the_variables_of_its_own_version() {
     for (program, expected) in [(&old, "200 \"1nil\""), (&new, "200 \"2new\""), (&old, "200 \"1nil\"")] {
         assert_eq!(run(program, "access"), expected);
     }
-    // Others see what was registered last.
+    // Others see the last registration.
     let other = crate::fake::program(&["return function(conf, ctx) ngx.say(ctx.var.own_version, ctx.var.own_new) end"]);
     assert_eq!(crate::fake::run_with(&other, &mut Fake::default(), &mut Context::default()), "200 \"2new\\n\"");
 }

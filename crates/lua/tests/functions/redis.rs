@@ -1,10 +1,10 @@
-//! `resty.redis`: what goes to the server, and what functions make of its replies.
+//! `resty.redis`: the commands sent to the server, and the values that functions make of its replies.
 
 use crate::fake::{Fake, program, run_with};
 use std::time::Duration;
 use stillgate_lua::{Context, LinkCall};
 
-/// What a function says with these replies of the server, and what it did with connections.
+/// The output of a function with these replies of the server, and its operations on connections.
 fn run(body: &str, replies: &[Result<&str, &str>]) -> (String, Vec<LinkCall>) {
     let to_text = |reply: &Result<&str, &str>| reply.map(|text| text.as_bytes().to_vec()).map_err(str::to_owned);
     let mut fake = Fake { replies: replies.iter().map(to_text).collect(), ..Fake::default() };
@@ -23,7 +23,7 @@ fn run(body: &str, replies: &[Result<&str, &str>]) -> (String, Vec<LinkCall>) {
     (text, fake.links)
 }
 
-/// The same after `connect`, of one exchange with these replies: what was sent, and what was said.
+/// The same after `connect`, for one exchange with these replies: the commands, and the output.
 #[track_caller]
 fn check(body: &str, replies: &str, sent: &str, said: &str) {
     let (text, links) = run(&format!("red:connect('h', 6379) {body}"), &[Ok(replies)]);

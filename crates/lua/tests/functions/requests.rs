@@ -1,4 +1,4 @@
-//! How runs end, wait, and keep what belongs to a request.
+//! How runs end, wait, and keep the data of a request.
 
 use crate::fake::{Fake, answer, program, run_with};
 use stillgate_lua::{Context, Kind, Outcome, Program, check, run};
@@ -17,8 +17,8 @@ fn functions_run_one_after_the_other() {
     check(&["return function() return 403 end", "return function() ngx.say('never') end"], "403 nothing");
     check(&["return function() return 403, { error_msg = 'no' } end"], "403 \"{\\\"error_msg\\\":\\\"no\\\"}\\n\"");
     check(&["return function() return nil, 'text' end"], "200 \"text\"");
-    check(&["return function() return 99 end"], "error: 99 is no status of an answer; it is from 200 to 599");
-    // What a chunk has of its own outlives a request.
+    check(&["return function() return 99 end"], "error: 99 is not a valid status; use 200 to 599");
+    // Locals of a chunk outlive a request.
     let counting = program(&["local count = 1 return function() count = count + 1 ngx.say(count) end"]);
     for expected in ["200 \"2\\n\"", "200 \"3\\n\""] {
         assert_eq!(run_with(&counting, &mut Fake::default(), &mut Context::default()), expected);
@@ -48,7 +48,7 @@ fn answers() {
         "ngx.redirect('/x', 200)",
         "error: test:1: only ngx.HTTP_MOVED_TEMPORARILY, ngx.HTTP_MOVED_PERMANENTLY, ngx.HTTP_PERMANENT_REDIRECT, ngx.HTTP_SEE_OTHER, and ngx.HTTP_TEMPORARY_REDIRECT are allowed",
     );
-    check("ngx.exit(700)", "error: 700 is no status of an answer; it is from 200 to 599");
+    check("ngx.exit(700)", "error: 700 is not a valid status; use 200 to 599");
 }
 
 #[test]

@@ -1,15 +1,16 @@
-//! Arguments in the body of a request, for conditions and texts that name them: they are waited for before they are asked for.
+//! Arguments in the body of a request, for conditions and texts that name them: the request waits for the body before
+//! they are read.
 //!
 //! ```text
 //!   Arguments (of a filter, of a plugin) ── Request::await_arguments ──▶ None: they are known
 //!                                                                    ──▶ Flow::Body ──▶ read here, or on a thread for such work
 //! ```
 //!
-//! Of a body nothing is kept but the values that are asked for, none longer than [`VALUE_BYTES_MAX`]. They are those of the body
-//! that was here when they were first asked for, whatever becomes of it behind.
+//! Only the requested values of a body are kept, none longer than [`VALUE_BYTES_MAX`]. They are those of the body at
+//! the time of the first look-up, even if it is changed later.
 //!
-//! A body that cannot be read, or a value that is longer, is not absent: a node may read it, and a condition on it may be what keeps
-//! clients out. The request is answered 400 or 413, unless a plugin asks that only watches.
+//! A body that cannot be read, or a value that is longer, is not treated as absent: a node may read it, and a condition
+//! on it may be what keeps clients out. The request is answered with 400 or 413, unless the plugin only watches.
 
 mod multipart;
 mod reading;
@@ -23,27 +24,27 @@ use std::sync::Arc;
 use stillgate_route::Variable;
 use stillgate_wire::FieldName;
 
-/// Bytes of a value that is kept.
+/// Longest value that is kept.
 pub const VALUE_BYTES_MAX: usize = 64 * 1024;
-/// A longer body is read on a thread that serves no requests.
+/// A longer body is parsed on a thread that does not serve requests.
 const SHORT_BYTES_MAX: usize = 8 * 1024;
 
 const CONTENT_TYPE: FieldName<'static> = FieldName::constant("Content-Type");
 const CONTENT_ENCODING: FieldName<'static> = FieldName::constant("Content-Encoding");
 
-/// Arguments that somebody asks for.
+/// The arguments that a filter or plugin needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arguments {
-    /// In the body, each once.
+    /// The variables in the body, each once.
     variables: Arc<[Variable]>,
     bytes_max: usize,
-    /// Whether one that cannot be read is absent to whoever asks.
+    /// Whether an unreadable argument counts as absent.
     takes_unread: bool,
 }
 
 impl Arguments {
-    /// Of the variables that `each` visits, those in the body, which may have so many bytes; `None`: there are none.
-    /// `only_watches`: what asks can neither refuse nor change the request.
+    /// The variables in the body among those that `each` visits, with the limit of the body's length; `None`: there are
+    /// none. `only_watches`: the plugin can neither refuse nor change the request.
     pub fn among(
         each: impl FnOnce(&mut dyn FnMut(&Variable)),
         bytes_max: usize,
@@ -61,13 +62,13 @@ impl Arguments {
     }
 }
 
-/// A value; `None`: the body has none.
+/// A value; `None`: the body does not have it.
 type Value = Result<Option<Box<[u8]>>, Unread>;
 
-/// One each.
+/// The values of a list of variables.
 type Values = Vec<Value>;
 
-/// Arguments that are known of one request.
+/// The arguments of one request that have been read.
 #[derive(Debug, Default)]
 pub(crate) struct Known(Vec<(Arc<[Variable]>, Values)>);
 
@@ -80,7 +81,7 @@ impl Known {
         self.find(variable)?.as_ref().ok()?.as_deref()
     }
 
-    /// The answer to a request of which something that is asked for cannot be read.
+    /// The answer to a request of which a needed argument cannot be read.
     fn refusal(&self, wanted: &Arguments) -> Option<Flow> {
         if wanted.takes_unread {
             return None;
@@ -103,7 +104,7 @@ impl Known {
 }
 
 impl Request<'_> {
-    /// What is to be waited for before the arguments can be asked for; it ends with [`Flow::Continue`], or with an answer where one
+    /// What to wait for before the arguments can be read; it ends with [`Flow::Continue`], or with an answer if one
     /// cannot be read. `None`: nothing.
     pub fn await_arguments(&mut self, wanted: &Arguments) -> Option<Flow> {
         if wanted.variables.iter().all(|variable| self.settled.arguments.find(variable).is_some()) {
@@ -120,7 +121,7 @@ impl Request<'_> {
         Some(Flow::body(bytes_max, move |request| request.read_arguments(&wanted, reading).unwrap_or(Flow::Continue)))
     }
 
-    /// What the node will get, or what the client has sent where that is changed on its way.
+    /// The body that the node will get, or the client's if a filter changes it on its way.
     fn body_here(&self) -> Option<&[u8]> {
         self.whole_body().or(self.received)
     }

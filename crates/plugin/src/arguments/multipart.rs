@@ -1,5 +1,5 @@
-//! The parts of a multipart body (RFC 7578), read strictly: a part that another reader could see elsewhere, or under another name,
-//! makes the whole body one that cannot be read.
+//! Parses multipart bodies (RFC 7578) strictly: if another parser could find a part elsewhere, or under another name,
+//! the whole body is unreadable.
 //!
 //! ```text
 //!  --B CRLF                                  preamble and what follows the last mark are not looked at
@@ -10,7 +10,7 @@
 
 use super::reading::Unread;
 
-/// Parts of a body that are looked at.
+/// Most parts of a body that are read.
 pub(super) const PARTS_MAX: usize = 256;
 
 /// A part with a name.
@@ -47,18 +47,18 @@ pub(super) fn parts<'b>(body: &'b [u8], boundary: &[u8]) -> Result<Vec<Part<'b>>
         }
         from = Some(at + mark.len() + blanks + 2);
     }
-    // It breaks off.
+    // The body is truncated.
     Err(Unread::Body)
 }
 
-/// A part from its head on.
+/// A part, parsed from its head on.
 fn part(text: &[u8]) -> Result<Part<'_>, Unread> {
     let end = memchr::memmem::find(text, b"\r\n\r\n").ok_or(Unread::Body)?;
     let name = name_of(&text[..end]).ok_or(Unread::Body)?;
     Ok(Part { name, content: &text[end + 4..] })
 }
 
-/// The name of a part, by its head; `None`: it has none, or it may be another one to others.
+/// The name of a part, from its head; `None`: it has none, or other parsers may read another one.
 fn name_of(head: &[u8]) -> Option<&[u8]> {
     let mut name = None;
     for line in head.split_inclusive(|byte| *byte == b'\n') {
@@ -77,7 +77,7 @@ fn name_of(head: &[u8]) -> Option<&[u8]> {
             let own = parameter(parameters, b"name").filter(|_| is_form && name.is_none());
             name = Some(own.flatten()?);
         }
-        // Its content would be another one.
+        // Another transfer encoding would change its content.
         let is_plain = || [&b"7bit"[..], b"8bit", b"binary"].iter().any(|kind| value.eq_ignore_ascii_case(kind));
         if field.eq_ignore_ascii_case(b"content-transfer-encoding") && !is_plain() {
             return None;
@@ -86,8 +86,8 @@ fn name_of(head: &[u8]) -> Option<&[u8]> {
     name
 }
 
-/// A parameter of a header field, in quotes or without: of `; a=1; name="value"`. `None`: what is written can be read in
-/// several ways; `Some(None)`: there is none.
+/// A parameter of a header field, quoted or not: from `; a=1; name="value"`. `None`: the text is ambiguous;
+/// `Some(None)`: it is absent.
 pub(super) fn parameter<'a>(mut text: &'a [u8], name: &[u8]) -> Option<Option<&'a [u8]>> {
     let mut found = None;
     loop {
@@ -104,7 +104,7 @@ pub(super) fn parameter<'a>(mut text: &'a [u8], name: &[u8]) -> Option<Option<&'
         let (value, rest) = match rest.strip_prefix(b"\"") {
             Some(quoted) => {
                 let (value, rest) = quoted.split_at(memchr::memchr(b'"', quoted)?);
-                // Some take it for an escape, and others do not.
+                // Some parsers take it for an escape, and others do not.
                 if value.ends_with(b"\\") {
                     return None;
                 }
@@ -165,7 +165,7 @@ mod tests {
         check("--B--\r\n", &[]);
     }
 
-    /// Of each of these, another reader may see another name, or another content.
+    /// For each of these, another parser may read another name, or another content.
     #[test]
     fn what_can_be_read_in_several_ways_is_not_read() {
         let of = |head: &str| read(&format!("--B\r\n{head}\r\n\r\n1\r\n--B--"));

@@ -1,8 +1,8 @@
-//! What a body has under the names that are asked for.
+//! Reads the requested arguments from a body.
 //!
-//! Several values of a name, and the items of a list, are one text with `, ` between them, as several lines of a header field are;
-//! but `post_arg_NAME` is the first. A value that is no text, number, flag or list of those is as if it were not there. One that
-//! cannot be read is another matter: nobody knows what it is.
+//! Several values of a name, and the items of a list, are joined by `, `, like several lines of a header field; but
+//! `post_arg_NAME` is the first. A value that is not a text, number, flag or list of those counts as absent. One that
+//! cannot be read does not: its value is unknown.
 
 use super::multipart::{Part, parameter, parts};
 use super::{VALUE_BYTES_MAX, Value, Values};
@@ -11,16 +11,16 @@ use crate::query::decoded;
 use serde_json::Value as Json;
 use stillgate_route::{BodyPath, BodyStep, Variable};
 
-/// Why nobody knows what a value is.
+/// The reason why a value is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unread {
-    /// The body is not what its type says.
+    /// The body does not have the type of its `Content-Type`.
     Body,
-    /// It is longer than [`VALUE_BYTES_MAX`].
+    /// The value is longer than [`VALUE_BYTES_MAX`].
     TooLong,
 }
 
-/// What a body is read as.
+/// The format of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reading {
     kind: Kind,
@@ -32,7 +32,7 @@ pub(super) struct Reading {
 enum Kind {
     Json,
     Form,
-    /// With what stands between its parts, where that is said.
+    /// Multipart, with the boundary, if it is given.
     Multipart(Option<Box<[u8]>>),
 }
 
@@ -42,7 +42,7 @@ const KINDS: [(&[u8], Kind); 3] = [
     (b"multipart/form-data", Kind::Multipart(None)),
 ];
 
-/// A body that has been looked into.
+/// A parsed body.
 enum Contents<'b> {
     Json(Json),
     Form(&'b [u8]),
@@ -50,8 +50,8 @@ enum Contents<'b> {
 }
 
 impl Reading {
-    /// By the values of `Content-Type` and `Content-Encoding`; `None`: such a body has no arguments. As in APISIX, a type may have
-    /// another text around it.
+    /// The format for the values of `Content-Type` and `Content-Encoding`; `None`: such a body has no arguments. As in
+    /// APISIX, a type may be surrounded by other text.
     pub(super) fn of(content_type: &[u8], content_encoding: Option<&[u8]>) -> Option<Reading> {
         let (own, parameters) = content_type.split_at(memchr::memchr(b';', content_type).unwrap_or(content_type.len()));
         let (own, whole) = (own.trim_ascii().to_ascii_lowercase(), content_type.to_ascii_lowercase());
@@ -67,7 +67,7 @@ impl Reading {
         Some(Reading { kind, is_coded })
     }
 
-    /// Whether such a body may have a value of the variable.
+    /// Whether such a body may contain the variable.
     pub(super) fn may_have(&self, variable: &Variable) -> bool {
         matches!(variable, Variable::BodyArg(_)) || self.kind == Kind::Form
     }
@@ -76,7 +76,7 @@ impl Reading {
     ///
     /// # Errors
     ///
-    /// If the body says more than may be held at once.
+    /// If the parsed body needs more memory than the limit.
     pub(super) fn values(&self, body: &[u8], variables: &[Variable], bytes_max: usize) -> Result<Values, Exhausted> {
         if body.trim_ascii().is_empty() {
             return Ok(variables.iter().map(|_| Ok(None)).collect());
@@ -118,10 +118,10 @@ fn value(contents: &Contents<'_>, variable: &Variable) -> Value {
     Ok(found.map(Vec::into_boxed_slice))
 }
 
-/// The texts that a value is put together from; `None`: there are none.
+/// The joined values; `None`: there are none.
 type Joined = Result<Option<Vec<u8>>, Unread>;
 
-/// Of the values of a name, those that a way leads to.
+/// The values of a name that a path selects.
 fn chosen<'w, T: AsRef<[u8]>, I: Iterator<Item = T>>(named: impl FnOnce(&'w str) -> I, way: &'w BodyPath) -> Joined {
     match way.steps() {
         [BodyStep::Name(name)] | [BodyStep::Name(name), BodyStep::Each] => joined(named(name)),
@@ -130,7 +130,7 @@ fn chosen<'w, T: AsRef<[u8]>, I: Iterator<Item = T>>(named: impl FnOnce(&'w str)
     }
 }
 
-/// One text of several.
+/// Joins several texts.
 fn joined<T: AsRef<[u8]>>(texts: impl IntoIterator<Item = T>) -> Joined {
     texts.into_iter().try_fold(None, |out: Option<Vec<u8>>, text| {
         let mut out = match out {
@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// What a node may read all the same must not pass for nothing.
+    /// A body that a node may be able to read must not count as empty.
     #[test]
     fn a_body_that_cannot_be_read_is_not_empty() {
         for broken in
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(lengths(VALUE_BYTES_MAX), [Ok(VALUE_BYTES_MAX), Err(Unread::TooLong)]);
         assert_eq!(lengths(VALUE_BYTES_MAX - 2), [Ok(VALUE_BYTES_MAX - 2), Ok(VALUE_BYTES_MAX)]);
         assert_eq!(lengths(VALUE_BYTES_MAX + 2), [Err(Unread::TooLong); 2]);
-        // The first of a form counts by itself.
+        // The first value of a form has its own limit.
         let form = format!("a=1&a={}", "x".repeat(VALUE_BYTES_MAX));
         check("application/x-www-form-urlencoded", &form, "post_arg_a", Some("1"));
         assert_eq!(read("application/x-www-form-urlencoded", &form, "post_arg.a"), Err(Unread::TooLong));

@@ -1,7 +1,8 @@
-//! Where what stands, by the hash of a text. Two plugins may have the same text: who searches says which slot is meant.
+//! An index from the hash of a text to its slot. Two plugins may have the same text: the caller decides which slot is
+//! meant.
 //!
-//! Hashes are SipHash with a key that nobody knows, kept whole and compared before the texts are: how long a search takes tells
-//! nothing of a credential that is not the one searched for.
+//! Hashes are SipHash with a secret key, stored whole and compared before the texts are: the duration of a search
+//! reveals nothing about other credentials.
 
 use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
@@ -9,16 +10,16 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-/// Pieces of the index, a power of two. A change copies one of them: of 100,000 consumers about 6 KiB.
+/// Number of pieces of the index, a power of two. A change copies one of them: for 100,000 consumers about 6 KiB.
 const PIECES: usize = 1024;
 
-/// Where something stands.
+/// The place of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slot {
     hash: u64,
-    /// Place of a consumer.
+    /// The consumer's place.
     pub(super) place: u32,
-    /// What of it.
+    /// Which text of the consumer.
     pub(super) which: u32,
 }
 
@@ -26,9 +27,9 @@ const _: () = assert!(size_of::<Slot>() == 16, "one consumer has two or more of 
 
 #[derive(Clone)]
 pub(super) struct Index {
-    /// Empty until the first is inserted.
+    /// Empty until the first text is inserted.
     pieces: Vec<Arc<HashTable<Slot>>>,
-    /// Takes a text in as one piece, which the standard library's does not.
+    /// Hashes a text as one piece, unlike the standard library's.
     hasher: SipHasher13,
 }
 
@@ -47,7 +48,7 @@ impl fmt::Debug for Index {
 }
 
 impl Index {
-    /// The slot for which `is_it` holds, among those with the same hash.
+    /// The slot that `is_it` accepts, among those with the same hash.
     #[inline]
     pub(super) fn find(&self, text: &[u8], is_it: impl Fn(&Slot) -> bool) -> Option<Slot> {
         let hash = self.hasher.hash(text);
@@ -64,7 +65,7 @@ impl Index {
         piece.insert_unique(hash, Slot { hash, place, which }, |slot| slot.hash);
     }
 
-    /// Takes a slot out, if it is there.
+    /// Removes a slot, if it exists.
     pub(super) fn remove(&mut self, text: &[u8], place: u32, which: u32) {
         let slot = Slot { hash: self.hasher.hash(text), place, which };
         let Some(piece) = self.pieces.get_mut(piece_of(slot.hash)) else { return };
@@ -74,7 +75,7 @@ impl Index {
     }
 }
 
-/// By bits that the tables themselves do not use: they take the lowest ones and the highest seven.
+/// Uses bits that the tables themselves do not use: they use the lowest ones and the highest seven.
 fn piece_of(hash: u64) -> usize {
     (hash >> 32) as usize % PIECES
 }

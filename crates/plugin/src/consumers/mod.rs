@@ -1,8 +1,8 @@
-//! Consumers, and how they are found by their credentials.
+//! The table of consumers, which finds them by their credentials.
 //!
-//! One table follows the other with each configuration, and most consumers are in both. So a clone shares everything with
-//! what it was cloned from, and a change costs what changed: the page that a consumer stands in, and the pieces of the index
-//! that lead to it.
+//! Each configuration has a new table, and most consumers are in both the old and the new one. So a clone shares
+//! everything with its original, and a change costs what changed: the page that holds a consumer, and the pieces of the
+//! index that lead to it.
 
 mod index;
 
@@ -16,12 +16,12 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// Who asks, as an auth plugin has found out: places in [`Consumers`], which an exchange holds to its end.
+/// The authenticated consumer of a request: places in [`Consumers`], which an exchange holds to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attached {
-    /// Place of the consumer.
+    /// The consumer's place.
     pub consumer: u32,
-    /// Place of the credential among the consumer's; `None`: it was found by what stands in the consumer itself.
+    /// Index of the credential among the consumer's; `None`: the credential is in the consumer itself.
     pub credential: Option<u16>,
 }
 
@@ -32,58 +32,58 @@ pub struct Consumer {
     pub name: Box<str>,
     /// `group_id`
     pub group: Option<Box<str>>,
-    /// Names and texts, sorted by name.
+    /// Names and values, sorted by name.
     pub labels: Box<[(Box<str>, Box<str>)]>,
-    /// Its plugins that do not authenticate, merged with those of its group. Consumers that have the same by pointer have the
-    /// same list by pointer.
+    /// Its plugins that do not authenticate, merged with those of its group. Consumers whose plugins are equal by
+    /// pointer share one list.
     pub plugins: Arc<[Arc<Plugin>]>,
     /// Ids of its credentials.
     pub credentials: Box<[Box<str>]>,
 }
 
 impl Consumer {
-    /// A label, by its name.
+    /// The label with this name.
     pub fn label(&self, name: &str) -> Option<&str> {
         let found = self.labels.binary_search_by(|(label, _)| (**label).cmp(name));
         found.ok().map(|at| &*self.labels[at].1)
     }
 }
 
-/// A credential, to be found by.
+/// A credential for look-ups.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credential {
-    /// The plugin that asks for it.
+    /// The plugin that uses it.
     pub plugin: &'static str,
-    /// What it is looked up by.
+    /// The look-up key.
     pub lookup: Box<[u8]>,
-    /// Place among the consumer's credentials; `None`: it stands in the consumer itself.
+    /// Index among the consumer's credentials; `None`: it is in the consumer itself.
     pub place: Option<u16>,
-    /// What requests are checked against; `None`: finding the credential is enough.
+    /// What requests are verified against; `None`: finding the credential is enough.
     pub proof: Option<Arc<Proof>>,
 }
 
-/// What requests are checked against that were looked up by a credential: [`crate::Authenticate::proof`].
+/// What a request is verified against after its credential was found: [`crate::Authenticate::proof`].
 pub struct Proof {
-    /// Of the plugin and all that the credential says, what secrets stand for included: what was found out by this proof holds
-    /// for others with the same identity, and no longer than such a one is there.
+    /// Digest of the plugin and the whole credential, including resolved secrets: results obtained with this proof
+    /// apply to others with the same identity, and are kept no longer than one of them exists.
     pub identity: Identity,
     value: Box<dyn Any + Send + Sync>,
 }
 
 impl Proof {
-    /// Of what a plugin has made.
+    /// Wraps the value that a plugin has compiled.
     pub fn new(identity: Identity, value: impl Any + Send + Sync) -> Proof {
         Proof { identity, value: Box::new(value) }
     }
 
-    /// What the plugin has made, which knows its type.
+    /// The compiled value; the plugin knows its type.
     #[inline]
     pub fn get<T: 'static>(&self) -> Option<&T> {
         self.value.downcast_ref()
     }
 }
 
-/// The same credential, compiled once or twice.
+/// Compares the identity: equal for the same credential, compiled once or twice.
 impl PartialEq for Proof {
     fn eq(&self, other: &Proof) -> bool {
         self.identity == other.identity
@@ -92,14 +92,14 @@ impl PartialEq for Proof {
 
 impl Eq for Proof {}
 
-/// Without what it is made of, which are secrets.
+/// Omits the value, which is secret.
 impl fmt::Debug for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Proof")
     }
 }
 
-/// Without what it is looked up by, which is a secret.
+/// Omits the look-up key, which is secret.
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a credential of {}", self.plugin)
@@ -108,17 +108,17 @@ impl fmt::Debug for Credential {
 
 /// All consumers, with an index of their names and credentials. It is built off the workers.
 ///
-/// Two are equal that have the same consumers, in whatever places.
+/// Two tables are equal if they have the same consumers, whatever their places.
 #[derive(Debug, Default, Clone)]
 pub struct Consumers {
     pages: Vec<Arc<Page>>,
     index: Index,
     count: usize,
-    /// Places that were left; the last is taken first.
+    /// Free places; the last is used first.
     free: Vec<u32>,
-    /// How many have a plugin that is called when a response is out.
+    /// Number of consumers with a plugin in the phase `log`.
     logged: usize,
-    /// How many have a plugin that counts in the table of limits.
+    /// Number of consumers with a plugin that counts in the table of limits.
     limited: usize,
 }
 
@@ -126,34 +126,34 @@ pub struct Consumers {
 type Page = Vec<Option<Arc<IndexedConsumer>>>;
 
 const PAGE_PLACES: usize = 256;
-/// Places that [`Consumers::stand_in`] looks at.
+/// Most places that [`Consumers::stand_in`] tries.
 const STAND_IN_LOOKS_MAX: u64 = 64;
 
-/// A consumer and what it is found by.
+/// A consumer and its look-up keys.
 #[derive(Debug, PartialEq)]
 struct IndexedConsumer {
     consumer: Consumer,
     credentials: Box<[Credential]>,
 }
 
-/// In [`Slot::which`] for a name; others are the place in [`IndexedConsumer::credentials`].
+/// [`Slot::which`] of a name; other values are indices into [`IndexedConsumer::credentials`].
 const NAME: u32 = u32::MAX;
-/// In place of a plugin's name, for names of consumers.
+/// Replaces the plugin's name in look-ups of names.
 const OF_NAMES: &str = "";
 
 impl Consumers {
-    /// Adds a consumer, at a place that it keeps as long as it is there. Its name must be new.
+    /// Adds a consumer, at a place that it keeps as long as it exists. Its name must be new.
     ///
     /// # Errors
     ///
-    /// Where another consumer, or this one, has one of its credentials: the place of that credential in the list, and its
-    /// owner. The consumer is there all the same, without that credential.
+    /// If another consumer, or this one, already has one of its credentials: the index of that credential in the list,
+    /// and its owner. The consumer is added nevertheless, without that credential.
     pub fn insert(&mut self, consumer: Consumer, credentials: Vec<Credential>) -> Result<(), Taken> {
         let place = self.free.pop().unwrap_or_else(|| self.places());
         self.put(place, consumer, credentials)
     }
 
-    /// Puts a consumer in the place of the one of the same name, or adds it.
+    /// Replaces the consumer of the same name, or adds it.
     ///
     /// # Errors
     ///
@@ -165,28 +165,28 @@ impl Consumers {
         }
     }
 
-    /// Takes a consumer out. `false`: there is none of that name.
+    /// Removes a consumer. `false`: no consumer has that name.
     pub fn remove(&mut self, name: &str) -> bool {
         let place = self.take(name);
         self.free.extend(place);
         place.is_some()
     }
 
-    /// The one that has a credential: what an auth plugin's [`crate::Authenticate::lookup`] gives.
+    /// The consumer with a credential: the key is that of an auth plugin's [`crate::Authenticate::lookup`].
     #[inline]
     pub fn find(&self, plugin: &str, lookup: &[u8]) -> Option<Attached> {
         self.credential(plugin, lookup).map(|(attached, _)| attached)
     }
 
-    /// [`Consumers::find`], with what the request is checked against.
+    /// Like [`Consumers::find`], with the proof that the request is verified against.
     #[inline]
     pub fn find_with_proof(&self, plugin: &str, lookup: &[u8]) -> Option<(Attached, &Arc<Proof>)> {
         let (attached, credential) = self.credential(plugin, lookup)?;
         Some((attached, credential.proof.as_ref()?))
     }
 
-    /// What somebody's requests are checked against, for one that names nobody: checking it takes as long. The same `seed` gives
-    /// the same one; `None`: few have a credential of the plugin.
+    /// Some consumer's proof, for a request whose credential is unknown, so that refusing it takes as long. The same
+    /// `seed` returns the same one; `None`: few consumers have a credential of the plugin.
     pub fn stand_in(&self, plugin: &str, seed: u64) -> Option<&Arc<Proof>> {
         let places = u64::from(self.places());
         let looked_at = (0..places.min(STAND_IN_LOOKS_MAX)).map(|step| ((seed % places + step) % places) as u32);
@@ -195,24 +195,24 @@ impl Consumers {
         credentials.find(proof)?.proof.as_ref()
     }
 
-    /// The one of a name.
+    /// The consumer with a name.
     pub fn named(&self, name: &str) -> Option<Attached> {
         self.slot(OF_NAMES, name.as_bytes()).map(|slot| Attached { consumer: slot.place, credential: None })
     }
 
-    /// One that was found here.
+    /// A consumer that was found in this table.
     #[inline]
     pub fn of(&self, attached: Attached) -> &Consumer {
         &self.known(attached.consumer).expect("it was found here").consumer
     }
 
-    /// The one at a place, where there is one.
+    /// The consumer at a place, if there is one.
     pub fn get(&self, attached: Attached) -> Option<&Consumer> {
         self.known(attached.consumer).map(|known| &known.consumer)
     }
 
-    /// What tells what a request was authenticated by from what took its place: another key of the same credential has another
-    /// mark. The same in the process that takes over.
+    /// A mark of the credential that authenticated a request: a new key of the same credential has another mark. It is
+    /// stable across processes.
     pub fn mark(&self, attached: Attached) -> Option<u64> {
         let known = self.known(attached.consumer)?;
         let mut hasher = DefaultHasher::new();
@@ -223,27 +223,27 @@ impl Consumers {
         Some(hasher.finish())
     }
 
-    /// The plugins of which somebody has a credential. It looks at every consumer.
+    /// The plugins for which some consumer has a credential. It visits every consumer.
     pub fn plugins_with_credentials(&self) -> BTreeSet<&'static str> {
         self.all().flat_map(|known| known.credentials.iter()).map(|credential| credential.plugin).collect()
     }
 
-    /// All of them.
+    /// All consumers.
     pub fn iter(&self) -> impl Iterator<Item = &Consumer> {
         self.all().map(|known| &known.consumer)
     }
 
-    /// How many there are.
+    /// Number of consumers.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there is none.
+    /// Whether there are no consumers.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Whether some consumer's plugin is called when a response is out.
+    /// Whether some consumer has a plugin in the phase `log`.
     pub fn are_logged(&self) -> bool {
         self.logged > 0
     }
@@ -253,7 +253,7 @@ impl Consumers {
         self.limited > 0
     }
 
-    /// Above every place there is.
+    /// Upper bound of all places.
     pub fn places(&self) -> u32 {
         match self.pages.split_last() {
             None => 0,
@@ -261,8 +261,8 @@ impl Consumers {
         }
     }
 
-    /// Whether a place that somebody had in `earlier` is free here, or somebody else's: what was kept under the numbers of places
-    /// no longer holds. It looks at the pages that changed.
+    /// Whether a place of a consumer in `earlier` is free here, or another consumer's: then state kept under the
+    /// numbers of places is invalid. It compares the pages that changed.
     pub fn has_moved_since(&self, earlier: &Consumers) -> bool {
         let mut pages = earlier.pages.iter().enumerate();
         pages.any(|(at, old)| {
@@ -283,7 +283,7 @@ impl Consumers {
         for (at, credential) in credentials.iter().enumerate() {
             match self.find(credential.plugin, &credential.lookup) {
                 Some(by) => taken = taken.and(Err(Taken { at, by })),
-                // Not yet in its page: a second credential of the same text is compared with the list below.
+                // It is not in its page yet: a second credential of the same text is compared with the list below.
                 None => match credentials[..at].iter().position(|earlier| earlier.is_found_like(credential)) {
                     Some(earlier) => {
                         let by = Attached { consumer: place, credential: credentials[earlier].place };
@@ -380,12 +380,12 @@ impl Credential {
     }
 }
 
-/// A credential that a consumer has already.
+/// A credential that another consumer has already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
-    /// Its place in the list that was to be inserted.
+    /// Its index in the list to insert.
     pub at: usize,
-    /// Who has it.
+    /// Its owner.
     pub by: Attached,
 }
 
@@ -421,7 +421,7 @@ mod tests {
         assert_eq!(all.find("", b"a"), None, "a name is no credential");
         let twice = all.insert(consumer("c"), vec![credential(3), credential(3)]).unwrap_err();
         assert_eq!((twice.at, Some(twice.by)), (1, all.named("c")));
-        // What b did not get, it does not take away.
+        // b's removal does not affect the credential that it did not get.
         assert!(all.remove("b"));
         assert_eq!(all.find("key-auth", &[1]), Some(by));
         assert_eq!(all.find("key-auth", &[2]), None);
@@ -485,7 +485,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain model: who has what, and places that stay; a table that was cloned does not change.
+        /// Compares with a plain model: owners of credentials, and stable places; a cloned table does not change.
         #[test]
         fn a_table_is_what_was_put_there(steps in steps()) {
             let (mut all, mut model) = (Consumers::default(), BTreeMap::<u8, Vec<u8>>::new());

@@ -1,28 +1,28 @@
-//! What became of entries.
+//! Counters of log entries.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why an entry was lost.
+/// The reason why an entry was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DropReason {
     /// The sender does not keep up with the worker.
     Queue,
     /// The receiver does not keep up with the sender.
     Full,
-    /// It was tried as often as it may be.
+    /// All attempts failed.
     Failed,
-    /// It is longer than an entry may be.
+    /// It is longer than the limit.
     TooLarge,
     /// The process ended before the receiver took it.
     Ended,
-    /// The receiver took the batch, and said that it did not take this entry.
+    /// The receiver accepted the batch, and reported that it refused this entry.
     Refused,
 }
 
 impl DropReason {
-    /// How many there are.
+    /// Number of reasons.
     pub const COUNT: usize = 6;
-    /// All of them.
+    /// All reasons.
     pub const ALL: [DropReason; DropReason::COUNT] = [
         DropReason::Queue,
         DropReason::Full,
@@ -32,7 +32,7 @@ impl DropReason {
         DropReason::Refused,
     ];
 
-    /// As metrics show it.
+    /// Name in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             DropReason::Queue => "queue",
@@ -45,11 +45,11 @@ impl DropReason {
     }
 }
 
-/// What became of entries so far, by plugin. Shared by workers, which write only where something is lost, and the sender.
+/// Counters of entries, by plugin. Shared by workers, which write only when an entry is lost, and the sender.
 #[derive(Debug)]
 pub struct Counts(Box<[(&'static str, Count)]>);
 
-/// What became of the entries of one plugin.
+/// Counters of one plugin.
 #[derive(Debug, Default)]
 pub struct Count {
     dropped: [AtomicU64; DropReason::COUNT],
@@ -59,7 +59,7 @@ pub struct Count {
 }
 
 impl Counts {
-    /// For these plugins.
+    /// Creates the counters of these plugins.
     pub fn new(plugins: impl IntoIterator<Item = &'static str>) -> Counts {
         Counts(plugins.into_iter().map(|plugin| (plugin, Count::default())).collect())
     }
@@ -68,14 +68,14 @@ impl Counts {
         self.0.iter().find(|(name, _)| *name == plugin).map(|(_, count)| count)
     }
 
-    /// So many entries are lost.
+    /// Counts lost entries.
     pub fn lose(&self, plugin: &str, reason: DropReason, entries: u64) {
         if let Some(count) = self.of(plugin) {
             count.dropped[reason as usize].fetch_add(entries, Ordering::Relaxed);
         }
     }
 
-    /// So many entries have arrived, in so many bytes.
+    /// Counts delivered entries, and the bytes of their batches.
     pub fn sent(&self, plugin: &str, entries: u64, bytes: u64) {
         if let Some(count) = self.of(plugin) {
             count.sent.fetch_add(entries, Ordering::Relaxed);
@@ -83,14 +83,14 @@ impl Counts {
         }
     }
 
-    /// The sender holds so many bytes.
+    /// Sets the number of bytes that the sender holds.
     pub fn set_held(&self, plugin: &str, bytes: u64) {
         if let Some(count) = self.of(plugin) {
             count.held_bytes.store(bytes, Ordering::Relaxed);
         }
     }
 
-    /// Every plugin with what became of its entries.
+    /// Every plugin with its counters.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, Counted)> {
         self.0.iter().map(|(plugin, count)| {
             let read = |of: &AtomicU64| of.load(Ordering::Relaxed);
@@ -105,21 +105,21 @@ impl Counts {
     }
 }
 
-/// What became of the entries of one plugin so far.
+/// Values of the counters of one plugin.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counted {
-    /// By [`DropReason`].
+    /// Lost entries, indexed by [`DropReason`].
     pub dropped: [u64; DropReason::COUNT],
-    /// Entries that have arrived.
+    /// Delivered entries.
     pub sent: u64,
-    /// Bytes that they were sent in.
+    /// Bytes of the delivered batches.
     pub sent_bytes: u64,
     /// Bytes that wait to be sent, now.
     pub held_bytes: u64,
 }
 
 impl Counted {
-    /// Whether there was any entry.
+    /// Whether there were any entries.
     pub fn is_used(&self) -> bool {
         *self != Counted::default()
     }

@@ -1,12 +1,12 @@
-//! What plugins send elsewhere: entries that a worker hands on, and what is to become of them.
+//! Log entries that plugins send: a worker passes them on, with instructions for the sender.
 //!
 //! ```text
 //!  worker ── Outbox ── Chunk ──▶ Post ──▶ the thread that sends ── Encode ──▶ Receiver
 //!     └ counts what has no room                └ batches, tries again, counts what is lost
 //! ```
 //!
-//! A worker writes an entry once, behind the others, and never waits: what has no room is counted and dropped. The sending is
-//! done in the crate `logs`; here is what both sides know, and no IO.
+//! A worker appends an entry to its chunk, and never waits: entries without room are counted and dropped. The crate
+//! `logs` sends them; this module has the definitions for both sides, and no IO.
 
 mod counts;
 mod receiver;
@@ -21,37 +21,37 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// A chunk this full is handed on.
+/// A chunk with so many bytes is passed on.
 pub const CHUNK_BYTES: usize = 64 * 1024;
-/// What one worker has handed on and the sender has not looked at yet.
+/// Most bytes that one worker has passed on and the sender has not handled yet.
 pub const QUEUE_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// What waits to be sent of one outlet, unless it has a bound of its own.
+/// Most bytes that wait to be sent for one outlet, unless it has a limit of its own.
 pub const PENDING_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// The longest entry.
+/// Longest entry.
 pub const ENTRY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// One configured plugin as a source of entries.
 pub struct Outlet {
     /// The plugin's name.
     pub plugin: &'static str,
-    /// What messages call it.
+    /// Its name in messages.
     pub name: String,
-    /// What tells it from all others, before a reload and after.
+    /// Identifies it across reloads.
     pub identity: Identity,
-    /// When entries go.
+    /// When entries are sent.
     pub batching: Batching,
-    /// Where they go.
+    /// Their destination.
     pub receiver: Receiver,
-    /// As what they go.
+    /// Their encoding.
     pub encode: Box<dyn Encode>,
-    /// The sender has no room for more: workers need not write entries that would be dropped.
+    /// The sender's queue is full: workers need not write entries that would be dropped.
     is_full: AtomicBool,
-    /// In place of that of `batching`, since the plugin's metadata can change it.
+    /// Overrides the value of `batching`, since the plugin's metadata can change it.
     pending_entries_max: AtomicUsize,
 }
 
 impl Outlet {
-    /// An outlet with room.
+    /// Creates an outlet whose queue is not full.
     pub fn new(
         (plugin, name): (&'static str, String),
         identity: Identity,
@@ -64,73 +64,73 @@ impl Outlet {
         Outlet { plugin, name, identity, batching, receiver, encode, is_full, pending_entries_max }
     }
 
-    /// Whether the sender has no room.
+    /// Whether the sender's queue is full.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// Entries that wait at most.
+    /// Most entries that wait.
     pub fn pending_entries_max(&self) -> usize {
         self.pending_entries_max.load(Ordering::Relaxed)
     }
 
-    /// Sets that bound.
+    /// Sets that limit.
     #[inline]
     pub fn set_pending_entries_max(&self, entries: usize) {
         self.pending_entries_max.store(entries, Ordering::Relaxed);
     }
 
-    /// Says whether the sender has room.
+    /// Sets whether the sender's queue is full.
     pub fn set_full(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::Relaxed);
     }
 }
 
-/// Without what may be secret.
+/// Omits values that may be secret.
 impl fmt::Debug for Outlet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Outlet").field("plugin", &self.plugin).finish_non_exhaustive()
     }
 }
 
-/// When a batch is sent, and how often it is tried: APISIX's batch processor.
+/// When a batch is sent, and how often it is retried: APISIX's batch processor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Batching {
-    /// So many entries are sent at once.
+    /// Number of entries that are sent at once.
     pub entries_max: usize,
-    /// A batch is sent that got no entry for so long.
+    /// A batch is sent when it got no entry for so long.
     pub inactive_timeout: Duration,
-    /// A batch is sent whose first entry is so old.
+    /// A batch is sent when its first entry is so old.
     pub buffer_duration: Duration,
-    /// How often a batch is sent again that failed.
+    /// Number of retries of a failed batch.
     pub retries_max: u32,
-    /// How long the first of these waits; each one after it twice as long.
+    /// Delay of the first retry; doubled for each further one.
     pub retry_delay: Duration,
-    /// Bytes that wait: what comes beyond them is lost.
+    /// Most bytes that wait: further entries are lost.
     pub pending_bytes_max: usize,
-    /// Entries that wait, likewise.
+    /// Most entries that wait: further entries are lost.
     pub pending_entries_max: usize,
 }
 
-/// Makes of entries what is sent. It runs on the sender's thread.
+/// Encodes entries for sending. It runs on the sender's thread.
 pub trait Encode: Send + Sync {
-    /// An entry as it waits to be sent, of what a worker has written: what is to be decoded is decoded here, so that the bounds of
-    /// what waits count what it becomes.
+    /// Converts an entry from a worker to the form in which it waits: it is decoded here, so that the limits of the
+    /// queue count its decoded size.
     fn unpack<'e>(&self, entry: &'e [u8]) -> Cow<'e, [u8]> {
         Cow::Borrowed(entry)
     }
 
-    /// What an entry takes of what is sent, about: it is counted with that where it is more than the entry itself.
+    /// Approximate bytes of an entry in the message: used for the limits if it is more than the entry itself.
     fn sent_bytes(&self, entry: &[u8]) -> usize {
         entry.len()
     }
 
-    /// Appends what is sent for these entries, of which there is at least one.
+    /// Appends the message for these entries, of which there is at least one.
     fn encode(&self, entries: &Entries, out: &mut Vec<u8>);
 }
 
-/// Entries, one behind the other.
+/// Concatenated entries.
 #[derive(Debug, Default)]
 pub struct Entries {
     bytes: Vec<u8>,
@@ -138,39 +138,39 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// Adds one.
+    /// Appends an entry.
     pub fn push(&mut self, entry: &[u8]) {
         self.bytes.extend_from_slice(entry);
         self.ends.push(self.bytes.len());
     }
 
-    /// How many there are.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// What all of them take.
+    /// Total bytes of all entries.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Gives memory back that has no entry.
+    /// Frees unused memory.
     pub fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
         self.ends.shrink_to_fit();
     }
 
-    /// What they take of memory.
+    /// Bytes of memory.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.capacity() + self.ends.capacity() * size_of::<usize>()
     }
 
-    /// Each of them.
+    /// All entries, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         (0..self.ends.len()).map(|index| {
             let start = if index == 0 { 0 } else { self.ends[index - 1] };
@@ -179,14 +179,14 @@ impl Entries {
     }
 }
 
-/// Entries of one worker on their way, of any outlets.
+/// Entries of one worker on their way to the sender, of any outlets.
 #[derive(Debug, Default)]
 pub struct Chunk {
     bytes: Vec<u8>,
-    /// Each with its outlet's place in `outlets`, and where it ends.
+    /// The index of each entry's outlet in `outlets`, and the entry's end.
     entries: Vec<(usize, usize)>,
     outlets: Vec<Arc<Outlet>>,
-    /// What the worker has on its way; less by this chunk once that is done with.
+    /// Number of the worker's bytes on their way; reduced by this chunk when it is done.
     queued: Arc<AtomicUsize>,
 }
 
@@ -199,17 +199,17 @@ impl Chunk {
             .map(move |&(outlet, end)| (&self.outlets[outlet], &self.bytes[std::mem::replace(&mut start, end)..end]))
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is no entry.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The sender has taken what was in it: its memory can be used again.
+    /// Called when the sender has taken the entries: its memory can be reused.
     pub fn clear(&mut self) {
         self.queued.fetch_sub(self.bytes.len(), Ordering::Relaxed);
         self.bytes.clear();
@@ -219,7 +219,7 @@ impl Chunk {
     }
 
     fn outlet(&mut self, outlet: &Arc<Outlet>) -> usize {
-        // Mostly the one before; a few routes take turns.
+        // Usually it is the last outlet; a few routes take turns.
         let known = self.outlets.iter().rev().take(8).position(|known| Arc::ptr_eq(known, outlet));
         match known {
             Some(back) => self.outlets.len() - 1 - back,
@@ -231,18 +231,18 @@ impl Chunk {
     }
 }
 
-/// The way to the sender. Neither waits.
+/// The channel to the sender. Its methods never block.
 pub trait Post: Send {
-    /// Hands on a chunk, or gives it back where the sender is gone or has too many.
+    /// Passes a chunk on, or returns it if the sender has ended or its queue is full.
     fn post(&mut self, chunk: Chunk) -> Result<(), Chunk>;
 
-    /// A chunk that was handed on before and is empty again.
+    /// An emptied chunk for reuse.
     fn empty(&mut self) -> Option<Chunk>;
 }
 
-/// A worker's end.
+/// A worker's end of the channel.
 pub struct Outbox {
-    /// `None`: nothing is sent, and all is counted as lost.
+    /// `None`: all entries are dropped and counted as lost.
     post: Option<Box<dyn Post>>,
     current: Chunk,
     queued: Arc<AtomicUsize>,
@@ -256,12 +256,12 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    /// With a way to the sender, and where losses are counted.
+    /// Creates an outbox with a channel to the sender, and the counters of lost entries.
     pub fn new(post: Box<dyn Post>, counts: Arc<Counts>) -> Outbox {
         Outbox { post: Some(post), current: Chunk::default(), queued: Arc::default(), counts }
     }
 
-    /// Adds the entry that `write` appends, or drops and counts it.
+    /// Appends the entry that `write` writes, or drops and counts it.
     pub fn push(&mut self, outlet: &Arc<Outlet>, write: impl FnOnce(&mut Vec<u8>)) {
         let Some(reason) = self.no_room(outlet) else {
             let start = self.current.bytes.len();
@@ -290,7 +290,7 @@ impl Outbox {
         (self.post.is_none() || queued >= QUEUE_BYTES_MAX).then_some(DropReason::Queue)
     }
 
-    /// Hands on what there is.
+    /// Passes the current chunk on.
     pub fn flush(&mut self) {
         if self.current.is_empty() {
             return;
@@ -310,7 +310,7 @@ impl Outbox {
     }
 }
 
-/// What is left is handed on.
+/// Passes the last chunk on.
 impl Drop for Outbox {
     fn drop(&mut self) {
         self.flush();

@@ -1,10 +1,10 @@
-//! Where entries go.
+//! Receivers of log entries.
 
 use std::time::Duration;
 
-/// Where entries go.
+/// The destination of entries.
 pub enum Receiver {
-    /// A file that is appended to.
+    /// A file, to which entries are appended.
     File(FileReceiver),
     /// A server that speaks HTTP.
     Http(Box<HttpReceiver>),
@@ -14,7 +14,7 @@ pub enum Receiver {
     Udp(SocketReceiver),
 }
 
-/// A file that is appended to, and opened anew where another one, or none, is at its path.
+/// A file, to which entries are appended; it is opened again if the file at its path is replaced or missing.
 pub struct FileReceiver {
     /// Its path.
     pub path: String,
@@ -26,49 +26,49 @@ pub struct SocketReceiver {
     pub host: String,
     /// The port.
     pub port: u16,
-    /// `None`: without TLS. The name that is asked for; certificates are not checked, as in APISIX.
+    /// The requested server name; `None`: without TLS. Certificates are not verified, as in APISIX.
     pub tls_name: Option<String>,
-    /// For connecting, and for writing.
+    /// Timeout of connecting, and of writing.
     pub timeout: Duration,
-    /// Entries go in datagrams of their own, or the connection stays: syslog.
+    /// Syslog: each entry is a datagram of its own, or the connection is kept open.
     pub is_syslog: bool,
 }
 
-/// Servers of which one is asked for each batch, by chance.
+/// HTTP servers, one of which is chosen at random for each batch.
 pub struct HttpReceiver {
-    /// Where to post to.
+    /// URLs to post to.
     pub urls: Vec<Url>,
-    /// Header fields, checked. Their values may be secret.
+    /// Header fields, validated. Their values may be secret.
     pub headers: Vec<(String, String)>,
-    /// Whether certificates are checked.
+    /// Whether certificates are verified.
     pub verifies: bool,
-    /// For one request, from connecting to the end of the response.
+    /// Timeout of one request, from connecting to the end of the response.
     pub timeout: Duration,
-    /// Connections are kept so long; `None`: each request has its own.
+    /// How long connections are kept; `None`: each request has its own.
     pub keepalive: Option<Duration>,
-    /// A batch has arrived where the status is below this, and from 200 on.
+    /// A batch is delivered if the status is below this, and at least 200.
     pub status_below: u16,
-    /// Asked for with GET before the first batch; header fields that its response leads to.
+    /// A GET request before the first batch, whose response determines further header fields.
     pub question: Option<Question>,
-    /// How many entries of a batch that has arrived the server did not take, by the body of its response.
+    /// Counts the entries of a delivered batch that the server refused, from the body of its response.
     pub refused: Option<Refused>,
 }
 
-/// How many entries the body of a response refuses.
+/// Counts the entries that the body of a response refuses.
 pub type Refused = fn(body: &[u8]) -> u64;
 
-/// What header fields the answer to a [`Question`] leads to; or why it is none.
+/// Returns the header fields that the response to a [`Question`] determines; or the error if it is invalid.
 pub type Learn = fn(body: &[u8]) -> Result<Vec<(&'static str, String)>, String>;
 
-/// What a server is asked before the first batch.
+/// A request before the first batch.
 pub struct Question {
     /// Path and query.
     pub target: String,
-    /// What header fields its answer leads to.
+    /// Reads header fields from its response.
     pub learn: Learn,
 }
 
-/// An address of HTTP.
+/// An HTTP URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
     /// Whether it is `https`.
@@ -77,18 +77,18 @@ pub struct Url {
     pub host: String,
     /// The port.
     pub port: u16,
-    /// As `Host` has it.
+    /// The value of `Host`.
     pub authority: String,
     /// Path and query.
     pub target: String,
 }
 
 impl Url {
-    /// Parses an absolute address.
+    /// Parses an absolute URL.
     ///
     /// # Errors
     ///
-    /// If it is none of HTTP, or has what is better written elsewhere; with what to do.
+    /// If it is not an HTTP URL, or has parts that belong into other keys; with a hint.
     pub fn parse(text: &str) -> Result<Url, String> {
         let (is_tls, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
             (Some(rest), _) => (false, rest),
@@ -96,7 +96,7 @@ impl Url {
             _ => return Err("it does not begin with http:// or https://".to_owned()),
         };
         if let Some(bad) = rest.bytes().find(|byte| !(b'!'..=b'~').contains(byte) || *byte == b'#') {
-            return Err(format!("it has {:?}, which no address has there", char::from(bad)));
+            return Err(format!("it has {:?}, which is not allowed there", char::from(bad)));
         }
         let at = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, target) = rest.split_at(at);

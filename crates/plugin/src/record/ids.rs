@@ -1,9 +1,9 @@
-//! What a request is known by in several logs: an id of ours, and that of its trace.
+//! Identifies a request in several logs: an id of ours, and that of its trace.
 
-/// Digits of an id.
+/// Number of digits of an id.
 pub const DIGITS: usize = 32;
 
-/// Makes ids as nginx's `$request_id`: 16 random bytes in hexadecimal. They need to be different, not secret.
+/// Generates ids like nginx's `$request_id`: 16 random bytes in hexadecimal. They need to be unique, not secret.
 #[derive(Debug)]
 pub struct Ids {
     // Never both zero.
@@ -11,7 +11,7 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// With these random numbers as its beginning.
+    /// Creates a generator with these random numbers as its seed.
     pub fn new(seed: [u64; 2]) -> Ids {
         Ids { state: [seed[0], seed[1] | 1] }
     }
@@ -27,8 +27,8 @@ impl Ids {
         id
     }
 
-    /// xoroshiro128++ (Blackman and Vigna, "Scrambled Linear Pseudorandom Number Generators"). Its state is as long as an id,
-    /// so workers and restarts do not get into each other's sequences.
+    /// xoroshiro128++ (Blackman and Vigna, "Scrambled Linear Pseudorandom Number Generators"). Its state is as long as
+    /// an id, so the sequences of workers and restarts do not overlap.
     pub fn random(&mut self) -> u64 {
         let [a, b] = self.state;
         let mixed = a ^ b;
@@ -44,7 +44,7 @@ pub fn trace_id(traceparent: &[u8]) -> Option<&[u8]> {
     let is_hex = |part: &&[u8]| part.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     let version = version.filter(is_hex).filter(|version| *version != b"ff")?;
     let is_split = [2, 35, 52].iter().all(|at| traceparent.get(*at) == Some(&b'-'));
-    // Later versions may have more behind another dash.
+    // Later versions may have more after another dash.
     let ends = match version {
         b"00" => traceparent.len() == 55,
         _ => matches!(traceparent.get(55), None | Some(b'-')),
@@ -70,7 +70,8 @@ mod tests {
             assert!(seen.insert(id));
         }
         let mut generator = Ids { state: [1, 2] };
-        // The reference implementation (https://prng.di.unimi.it/xoroshiro128plusplus.c) with this state.
+        // Computed by hand from the reference implementation (https://prng.di.unimi.it/xoroshiro128plusplus.c) with
+        // this state.
         assert_eq!(generator.random(), 3u64.rotate_left(17) + 1);
     }
 

@@ -1,7 +1,7 @@
-//! What is known of a request once its response is out: what the access log and the plugins that log can tell.
+//! The record of a request whose response is finished: values for the access log and the plugins that log.
 //!
-//! [`AccessValue`] is the table of what can be told, by the names that nginx and APISIX use; [`write`] is how each is
-//! written as JSON. A log line and an entry of a logger differ in their layout only.
+//! [`AccessValue`] is the table of values, by the names of nginx and APISIX; [`write`] formats each as JSON. A log line
+//! and an entry of a logger differ only in their layout.
 
 pub mod ids;
 pub mod stamp;
@@ -20,10 +20,10 @@ use std::cell::OnceCell;
 use std::net::IpAddr;
 use stillgate_route::Lookup;
 
-/// A request's id, made where something first asks for it.
+/// A request's id, generated on first use.
 pub type RequestId = OnceCell<[u8; ids::DIGITS]>;
 
-/// A request that has ended.
+/// A finished request.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     /// When the response ended, in milliseconds since the epoch.
@@ -32,7 +32,7 @@ pub struct Record<'a> {
     pub status: u16,
     /// Bytes sent to the client, head included.
     pub bytes_sent: u64,
-    /// Bytes of the response's body as sent, with its chunk framing; what the combined format shows.
+    /// Bytes of the response's body as sent, with its chunk framing; the value of the combined format.
     pub body_bytes_sent: u64,
     /// Bytes received for this request, head included.
     pub bytes_received: u64,
@@ -40,33 +40,34 @@ pub struct Record<'a> {
     pub request_time_us: u64,
     /// From choosing the last node to its response head, in microseconds; `None`: no node answered.
     pub upstream_time_us: Option<u64>,
-    /// From the request's first byte being read to choosing the first node, in microseconds; `None`: none was asked.
+    /// From the request's first byte being read to choosing the first node, in microseconds; `None`: no node was
+    /// chosen.
     pub asked_us: Option<u64>,
-    /// From choosing the first node to the end of the last one's response, in microseconds; `None`: none was asked.
+    /// From choosing the first node to the end of the last one's response, in microseconds; `None`: no node was chosen.
     pub node_time_us: Option<u64>,
-    /// The nodes that were asked.
+    /// The attempts at nodes.
     pub tries: &'a NodeTries,
-    /// The route that matched.
+    /// The matched route.
     pub route_id: Option<&'a str>,
     /// Its service.
     pub service_id: Option<&'a str>,
-    /// The request line's method, as it came; empty where the request could not be read.
+    /// The request line's method, as it came; empty if the request could not be read.
     pub method: &'a [u8],
     /// The request line's target, as it came.
     pub target: &'a [u8],
-    /// `HTTP/1.1` and its like.
+    /// Such as `HTTP/1.1`.
     pub version: &'a str,
-    /// Who asked.
+    /// The client's address.
     pub client: IpAddr,
     /// The request's variables.
     pub vars: &'a dyn Lookup,
-    /// The trace it is a part of, where a plugin traces it.
+    /// The trace that contains it, if a plugin traces it.
     pub trace: Option<Trace>,
     /// Its id, the same in all logs.
     pub id: &'a RequestId,
-    /// The id that a plugin has given it; empty: none has.
+    /// The id that a plugin has set; empty: none has.
     pub given_id: &'a [u8],
-    /// Who tells.
+    /// The process that serves it.
     pub process: &'a Process,
 }
 
@@ -77,20 +78,20 @@ impl Record<'_> {
     }
 }
 
-/// The place of a request in a trace.
+/// The trace context of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trace {
     /// 16 bytes, as W3C Trace Context has it.
     pub trace_id: u128,
-    /// That of the gateway's span.
+    /// Id of the gateway's span.
     pub span_id: u64,
-    /// Whether it is recorded.
+    /// Whether it is sampled.
     pub is_sampled: bool,
-    /// Whose variables tell it: `opentelemetry_…` or `zipkin_…`.
+    /// The variables that show it: `opentelemetry_…` or `zipkin_…`.
     pub shown_by: Option<Tracer>,
 }
 
-/// A plugin that traces.
+/// A tracing plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tracer {
     /// `opentelemetry`
@@ -99,12 +100,12 @@ pub enum Tracer {
     Zipkin,
 }
 
-/// The process that serves, as logs name it.
+/// The serving process, as named in logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     /// The machine's name.
     pub hostname: Box<str>,
-    /// Its id.
+    /// Its pid.
     pub pid: u32,
     /// The gateway's version.
     pub version: &'static str,

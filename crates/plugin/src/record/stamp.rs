@@ -1,7 +1,7 @@
-//! Writes a point in time as the logs show it: RFC 3339 with milliseconds, or Apache's common log date; always UTC.
+//! Formats a point in time for logs: RFC 3339 with milliseconds, or Apache's common log date; always UTC.
 //!
-//! The calendar is worked out once a second and kept as text, since a busy worker writes thousands of lines in one
-//! second. No time zones: a gateway's log is read next to those of other machines.
+//! The calendar is computed once a second and kept as text, since a busy worker writes thousands of lines in one
+//! second. Other time zones are not supported: a gateway's log is read next to those of other machines.
 
 /// The last second of the year 9999, after which neither format has room for the year.
 const LAST_SECOND: u64 = 253_402_300_799;
@@ -9,7 +9,7 @@ const LAST_SECOND: u64 = 253_402_300_799;
 const MONTHS: [&[u8; 3]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
-/// The text of one second, kept until another one is asked for.
+/// The text of one second, kept until another one is requested.
 #[derive(Debug, Clone)]
 pub struct Stamp {
     second: u64,

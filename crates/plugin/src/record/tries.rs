@@ -1,26 +1,27 @@
-//! Which nodes a request was sent to and what came of each try, as the access log and warnings tell of it.
+//! The attempts of a request at nodes and their outcomes, for the access log and warnings.
 //!
-//! The rules for another try are not made from this; they are `stillgate-upstream`'s business.
+//! Retries are not decided here, but in `stillgate-upstream`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Tries that are told of one by one. Of more, the first ones are only counted: a UDP session may change its node for days.
+/// Most attempts that are shown one by one. Further ones replace the oldest, which are only counted: a UDP session may
+/// change its node for days.
 const SHOWN_MAX: usize = 16;
 
-/// One try at one node.
+/// One attempt at one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTry {
-    /// Which node.
+    /// The node.
     pub node: SocketAddr,
-    /// Of the node's response, or what its failure came to (502, 504); zero: it was broken off before either.
+    /// The status of the node's response, or of its failure (502, 504); zero: it was aborted before either.
     pub status: u16,
-    /// How long connecting took, zero on a kept connection; `None`: there was none.
+    /// Duration of connecting, zero on a kept connection; `None`: it did not connect.
     pub connect_us: Option<u64>,
 }
 
-/// The tries of one request, in their order. Its memory is kept from request to request.
+/// The attempts of one request, in their order. Its memory is reused.
 #[derive(Debug, Clone, Default)]
 pub struct NodeTries {
     shown: Vec<NodeTry>,
@@ -28,24 +29,24 @@ pub struct NodeTries {
 }
 
 impl NodeTries {
-    /// There have been none.
+    /// Removes all attempts.
     pub fn clear(&mut self) {
         self.shown.clear();
         self.count = 0;
     }
 
-    /// This node is tried now.
+    /// Begins an attempt at this node.
     #[inline]
     pub fn begin(&mut self, node: SocketAddr) {
         self.push(NodeTry { node, status: 0, connect_us: None });
     }
 
-    /// One that another process has made.
+    /// Adds an attempt that another process has made.
     pub fn push(&mut self, tried: NodeTry) {
         if self.shown.len() == SHOWN_MAX {
             self.shown.remove(0);
         }
-        // Most have one, and sessions of streams keep theirs for as long as they last.
+        // Most requests have one, and sessions of streams keep theirs for as long as they last.
         if self.shown.capacity() == 0 {
             self.shown.reserve_exact(1);
         }
@@ -53,7 +54,7 @@ impl NodeTries {
         self.count += 1;
     }
 
-    /// The node tried last is connected to.
+    /// The current node is connected.
     #[inline]
     pub fn connected(&mut self, connect_us: u64) {
         if let Some(last) = self.shown.last_mut() {
@@ -61,7 +62,7 @@ impl NodeTries {
         }
     }
 
-    /// It has answered, or failed with what comes to this status.
+    /// The current node has answered, or failed with an error of this status.
     #[inline]
     pub fn answered(&mut self, status: u16) {
         if let Some(last) = self.shown.last_mut() {
@@ -69,23 +70,23 @@ impl NodeTries {
         }
     }
 
-    /// How many there have been, shown or not.
+    /// Number of attempts, shown or not.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Those that are told of.
+    /// The shown attempts.
     pub fn shown(&self) -> &[NodeTry] {
         &self.shown
     }
 
-    /// The one tried last.
+    /// The last attempt.
     pub fn last(&self) -> Option<&NodeTry> {
         self.shown.last()
     }
 }
 
-/// The nodes, separated by `, `, or `none`.
+/// Lists the nodes, separated by `, `, or `none`.
 impl fmt::Display for NodeTries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.shown.is_empty() {

@@ -1,4 +1,4 @@
-//! What can be told of a request that has ended, by name.
+//! Values of a finished request, by name.
 
 use super::Tracer;
 use stillgate_route::{HeaderName, Variable};
@@ -6,16 +6,16 @@ use stillgate_schema::Fault;
 use stillgate_schema::text::diagnostic::shortened;
 use stillgate_schema::text::nearest::nearest;
 
-/// What a log can tell of a request.
+/// A value for logs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AccessValue {
     /// Time the response ended, RFC 3339 with milliseconds.
     Time,
-    /// The same as nginx's `$time_iso8601` has it, to the second.
+    /// The time like nginx's `$time_iso8601`, to the second.
     TimeIso8601,
-    /// The same as nginx's `$time_local` has it.
+    /// The time like nginx's `$time_local`.
     TimeLocal,
-    /// The same in seconds since the epoch, as nginx's `$msec`.
+    /// The time in seconds since the epoch, like nginx's `$msec`.
     Msec,
     /// The request line.
     RequestLine,
@@ -29,31 +29,32 @@ pub enum AccessValue {
     BytesReceived,
     /// Seconds from the first request byte to the last response byte, as a decimal number.
     RequestTime,
-    /// Seconds from choosing the last node to its response head; null where there was none.
+    /// Seconds from choosing the last node to its response head; null without one.
     UpstreamTime,
-    /// Seconds that connecting to the last node took, its TLS handshake included; 0 on a kept connection, null without one.
+    /// Seconds of connecting to the last node, its TLS handshake included; 0 on a kept connection, null without one.
     UpstreamConnectTime,
-    /// Every node that was tried, as `IP:PORT` separated by `, `; null where none was.
+    /// The nodes of all attempts, as `IP:PORT` separated by `, `; null without attempts.
     UpstreamAddr,
-    /// The status of every try, separated by `, `; `-` where a try has none. Null where no node was tried.
+    /// The status of every attempt, separated by `, `; `-` for an attempt without one. Null without attempts.
     UpstreamStatus,
-    /// How many tries there were, a number.
+    /// Number of attempts.
     UpstreamTries,
-    /// The address of the node tried last.
+    /// The address of the last node.
     BalancerIp,
     /// Its port.
     BalancerPort,
-    /// The route's id; null where none matched.
+    /// The route's id; null without a match.
     RouteId,
-    /// The id of the route's service; null where it has none.
+    /// The id of the route's service; null without one.
     ServiceId,
-    /// 16 random bytes in hexadecimal, made for this request.
+    /// 16 random bytes in hexadecimal, generated for this request.
     RequestId,
-    /// The id from the plugin `request-id`; without the plugin, as [`Self::RequestId`].
+    /// The id from the plugin `request-id`; without the plugin, like [`Self::RequestId`].
     GivenId,
-    /// The trace id that a plugin has found or made, else that in the request's `traceparent` (W3C); null where there is none.
+    /// The trace id that a plugin has found or created, else that in the request's `traceparent` (W3C); null without
+    /// either.
     TraceId,
-    /// What a plugin that traces gives the node as `traceparent`.
+    /// The `traceparent` that a tracing plugin sends to the node.
     TraceContext(Tracer),
     /// The trace id in it.
     TraceOfPlugin(Tracer),
@@ -107,21 +108,21 @@ const OWN_VALUES: [(&str, AccessValue); 33] = [
     ("consumer", AccessValue::Variable(Variable::ConsumerName)),
 ];
 
-/// What becomes of the name of a header field.
+/// Makes a value from the name of a header field.
 type OfField = fn(HeaderName) -> AccessValue;
 
-/// What the values of header fields of a response begin with, and what an example of each looks like.
+/// The prefixes of names for response header fields, with an example of each.
 const RESPONSE_FIELDS: [(&str, &str, OfField); 2] = [
     ("sent_http_", "sent_http_NAME", AccessValue::SentHeader),
     ("upstream_http_", "upstream_http_NAME", AccessValue::UpstreamHeader),
 ];
 
-/// The names of the values that are no variables of requests; an example of those with a name in them.
+/// The names of the values that are not request variables; an example for those that contain a field's name.
 pub fn own_names() -> impl Iterator<Item = &'static str> {
     OWN_VALUES.iter().map(|(name, _)| *name).chain(RESPONSE_FIELDS.iter().map(|(_, example, _)| *example))
 }
 
-/// The value of a name. `late`: plugins ask, which know what the route has found.
+/// The value with a name. `late`: for plugins, which know the matched route.
 ///
 /// # Errors
 ///
@@ -132,7 +133,7 @@ pub fn access_value(name: &str, late: bool) -> Result<AccessValue, Fault> {
     }
     for (prefix, example, value) in RESPONSE_FIELDS {
         if let Some(field) = name.strip_prefix(prefix) {
-            let fault = || Fault::new(format!("{:?}: no header field has that name", shortened(name)));
+            let fault = || Fault::new(format!("{:?}: not the name of a header field", shortened(name)));
             return HeaderName::from_variable(field)
                 .map(value)
                 .ok_or_else(|| fault().hint(format!("write {example}, such as {prefix}content_type")));

@@ -1,7 +1,7 @@
 //! Writes the values of a [`Record`] as JSON.
 //!
-//! Whatever a client sends ends up inside a string that cannot be left: strings are escaped by RFC 8259, with U+FFFD for
-//! what is not UTF-8.
+//! Everything that a client sends is inside a JSON string that it cannot leave: strings are escaped by RFC 8259, with
+//! U+FFFD for invalid UTF-8.
 
 use super::ids::{Ids, trace_id};
 use super::stamp::Stamp;
@@ -12,20 +12,20 @@ use super::{Record, Trace, Tracer};
 use std::io::Write;
 use stillgate_route::{HeaderName, Variable};
 
-/// What writing needs room for, kept so that a line allocates nothing.
+/// Buffers for writing, reused so that a line allocates nothing.
 #[derive(Debug)]
 pub struct Scratch {
-    /// The text of the present second.
+    /// The text of the current second.
     pub stamp: Stamp,
-    /// The value of a variable that does not stand in the request.
+    /// The value of a variable that is not stored in the request.
     pub value: Vec<u8>,
-    /// For the ids of requests.
+    /// Generator of request ids.
     pub ids: Ids,
     traceparent: Variable,
 }
 
 impl Scratch {
-    /// With random numbers for ids.
+    /// Creates it with a random seed for ids.
     pub fn new(seed: [u64; 2]) -> Scratch {
         let traceparent = HeaderName::from_variable("traceparent").expect("a good name");
         let traceparent = Variable::Header(traceparent);
@@ -33,9 +33,10 @@ impl Scratch {
     }
 }
 
-/// Writes a value. `text_bytes_max` of a text are shown. Returns whether there is one; if not, nothing is written.
+/// Writes a value. At most `text_bytes_max` bytes of a text are written. Returns whether it exists; if not, nothing is
+/// written.
 ///
-/// Header fields of the response are not in the record: of those it writes nothing.
+/// Header fields of the response are not in the record: nothing is written for them.
 pub fn push_value(
     value: &AccessValue,
     record: &Record<'_>,
@@ -99,8 +100,8 @@ pub fn push_value(
     true
 }
 
-/// Writes a value as a text, without the quotes of JSON; of one that is not known nothing. `name`: one of
-/// [`stillgate_route::RECORDED`]. Returns whether there is one.
+/// Writes a value as a text, without the quotes of JSON; nothing for an unknown one. `name`: one of
+/// [`stillgate_route::RECORDED`]. Returns whether it exists.
 pub fn push_recorded(name: &str, record: &Record<'_>, seed: [u64; 2], out: &mut Vec<u8>) -> bool {
     if name == "request" {
         for part in [record.method, b" ", record.target, b" ", record.version.as_bytes()] {
@@ -142,7 +143,7 @@ fn push_some_seconds(time_us: Option<u64>, line: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Something of each try, separated as nginx does.
+/// Writes a value of each attempt, with nginx's separators.
 fn push_tries(record: &Record<'_>, line: &mut Vec<u8>, push: impl Fn(&NodeTry, &mut Vec<u8>)) -> bool {
     let tries = record.tries.shown();
     if tries.is_empty() {
@@ -159,7 +160,7 @@ fn push_tries(record: &Record<'_>, line: &mut Vec<u8>, push: impl Fn(&NodeTry, &
     true
 }
 
-/// Where the request could not be read there is none.
+/// A request that could not be read has no request line.
 fn push_request_line(record: &Record<'_>, bytes_max: usize, scratch: &mut Scratch, line: &mut Vec<u8>) -> bool {
     if record.method.is_empty() {
         return false;
@@ -201,7 +202,7 @@ fn push_trace(value: &AccessValue, record: &Record<'_>, scratch: &mut Scratch, l
     true
 }
 
-/// As `traceparent` has it (W3C Trace Context, section 3.2).
+/// Formats `traceparent` (W3C Trace Context, section 3.2).
 pub fn push_traceparent(trace: &Trace, out: &mut Vec<u8>) {
     out.extend_from_slice(b"00-");
     push_hex_number(trace.trace_id, 32, out);

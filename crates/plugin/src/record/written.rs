@@ -1,21 +1,22 @@
-//! How values of logs are written: numbers, addresses, times, and what clients sent, escaped.
+//! Formats values for logs: numbers, addresses, times, and escaped values from clients.
 //!
-//! It knows nothing of fields and layouts.
+//! It does not depend on fields and layouts.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 
-/// What a line of the access log shows of one value sent by a client; what is longer ends in `...`.
+/// Most bytes of one client-sent value in a line of the access log; a longer value is cut and ends in `...`.
 pub const VALUE_BYTES_MAX: usize = 4096;
 
 const CUT: &[u8] = b"...";
 
-/// A number in decimal.
+/// Appends a number in decimal.
 pub fn push_number(number: impl itoa::Integer, line: &mut Vec<u8>) {
     line.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
-/// `Display` of an IPv4 address costs as much as the rest of a line, so its octets are written one by one.
+/// Appends an address. `Display` of an IPv4 address costs as much as the rest of a line, so its octets are written one
+/// by one.
 pub fn push_ip(ip: IpAddr, line: &mut Vec<u8>) {
     match ip {
         IpAddr::V4(ip) => {
@@ -30,7 +31,7 @@ pub fn push_ip(ip: IpAddr, line: &mut Vec<u8>) {
     }
 }
 
-/// An address and a port.
+/// Appends an address and a port.
 pub fn push_address(address: SocketAddr, line: &mut Vec<u8>) {
     match address {
         SocketAddr::V4(address) => {
@@ -42,7 +43,7 @@ pub fn push_address(address: SocketAddr, line: &mut Vec<u8>) {
     }
 }
 
-/// Microseconds as decimal seconds: `0.001234`.
+/// Appends microseconds as decimal seconds: `0.001234`.
 pub fn push_seconds(time_us: u64, line: &mut Vec<u8>) {
     push_number(time_us / 1_000_000, line);
     line.push(b'.');
@@ -55,14 +56,14 @@ pub fn push_seconds(time_us: u64, line: &mut Vec<u8>) {
     line.extend_from_slice(&fraction);
 }
 
-/// As so many digits in hexadecimal, in lower case.
+/// Appends a number as so many lower-case hexadecimal digits.
 pub fn push_hex_number(number: u128, digits: u32, out: &mut Vec<u8>) {
     for digit in (0..digits).rev() {
         out.push(b"0123456789abcdef"[(number >> (4 * digit) & 15) as usize]);
     }
 }
 
-/// A string of JSON, with at most so many bytes of the text; what is longer ends in `...`.
+/// Appends a JSON string, with at most so many bytes of the text; a longer text is cut and ends in `...`.
 pub fn push_json_string(value: &[u8], bytes_max: usize, line: &mut Vec<u8>) {
     let (value, cut) = shorten(value, bytes_max);
     line.push(b'"');
@@ -76,7 +77,7 @@ pub fn push_json_string(value: &[u8], bytes_max: usize, line: &mut Vec<u8>) {
     line.push(b'"');
 }
 
-/// How long [`push_json_string`] makes a text.
+/// Length of the output of [`push_json_string`].
 pub fn json_string_bytes(value: &[u8]) -> usize {
     let of_text = |text: &str| -> usize {
         let of_byte = |byte: u8| match byte {
@@ -111,7 +112,8 @@ fn push_json_text(text: &str, line: &mut Vec<u8>) {
     line.extend_from_slice(rest);
 }
 
-/// As `ngx_http_log_escape` in nginx's `ngx_http_log_module.c`: controls, `"`, `\` and everything from 0x7F on.
+/// Escapes like `ngx_http_log_escape` in nginx's `ngx_http_log_module.c`: controls, `"`, `\` and everything from 0x7F
+/// on.
 pub fn push_combined(value: &[u8], line: &mut Vec<u8>) {
     let (mut rest, cut) = shorten(value, VALUE_BYTES_MAX);
     while let Some(at) = rest.iter().position(|&byte| !(0x20..0x7F).contains(&byte) || byte == b'"' || byte == b'\\') {

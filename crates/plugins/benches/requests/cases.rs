@@ -1,4 +1,4 @@
-//! The chains that are measured, each with the requests that it gets.
+//! The measured chains, each with its requests.
 
 use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
 use aws_lc_rs::hmac;
@@ -17,16 +17,16 @@ const TOKENS: usize = 20_000;
 const CONSUMERS: usize = 100_000;
 const NETWORKS: usize = 100_000;
 const RULES: usize = 1_000;
-/// Addresses and paths that come in turn.
+/// Number of addresses and paths that are used in turn.
 const SEVERAL: usize = 4_096;
 const TARGET: &str = "/12/item";
-/// Of "password".
+/// A hash of "password".
 const HASH: &str = "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4";
 
-/// Whether there is a plugin at all.
+/// Whether the case has a plugin at all.
 #[derive(PartialEq, Eq)]
 pub(super) enum Kind {
-    /// What the bench itself costs.
+    /// The cost of the bench itself.
     Nothing,
     Plugins,
 }
@@ -34,17 +34,17 @@ pub(super) enum Kind {
 pub(super) struct Case {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
-    /// What a request may pay, at most.
+    /// Target for the cost of a request, in nanoseconds.
     pub(super) mark_ns: Option<u32>,
     pub(super) plugins: String,
-    /// Each of a consumer of its own, under its plugin's name.
+    /// Credentials under their plugin's name, each of a consumer of its own.
     pub(super) credentials: Vec<String>,
     pub(super) metadata: Option<(&'static str, &'static str)>,
-    /// Header lines of requests, which come in turn.
+    /// Header lines of requests, used in turn.
     pub(super) fields: Vec<String>,
-    /// Their targets, in turn as well.
+    /// Targets of requests, used in turn.
     pub(super) targets: Vec<String>,
-    /// Their clients.
+    /// Addresses of clients, used in turn.
     pub(super) clients: Vec<IpAddr>,
 }
 
@@ -85,7 +85,7 @@ fn credentials() -> Vec<Case> {
     let by_bcrypt = vec![format!("basic-auth: {{username: jack, password: \"{bcrypt}\"}}")];
     let hashed = vec![format!("basic-auth: {{username: jack, password: \"{HASH}\"}}")];
     let keys = (0..CONSUMERS).map(|number| format!("key-auth: {{key: key-of-consumer-{number:06}}}"));
-    // Some thousand of them, from all over.
+    // Some thousand of them, spread over all.
     let used = (0..4_096).map(|number| format!("apikey: key-of-consumer-{:06}\r\n", number * 7_919 % CONSUMERS));
     let jwt =
         |name, mark_ns, fields, credentials| Case { fields, credentials, ..Case::of(name, mark_ns, "jwt-auth: {}") };
@@ -176,7 +176,7 @@ fn lists() -> Vec<Case> {
         .collect();
     let near = |number: usize| format!("/blocked-{}/item-{number}.phpx", number % (2 * RULES));
     let other = |number: usize| format!("/shop/{number}/items?page={}", number % 7);
-    // Nothing that all of them begin with, end with, or have in them.
+    // They share no prefix, suffix or infix.
     let unlike: Vec<String> = (0..RULES)
         .map(|number| match number % 3 {
             0 => format!("'^/[a-f]{{2}}{number}[.](cgi|pl)'"),
@@ -217,7 +217,7 @@ fn traces() -> Vec<Case> {
     ]
 }
 
-/// Those that the bench of plugins has together, too.
+/// The chain that the bench of plugins uses, too.
 fn five() -> Case {
     let plugins = "{key-auth: {}, limit-count: {count: 1000000000, time_window: 3600}, \
         cors: {allow_origins: https://bench.example, allow_methods: 'GET,POST', allow_headers: 'apikey,content-type', max_age: 600}, \

@@ -1,10 +1,11 @@
-//! What a request pays for its plugins, in nanoseconds and in instructions: `cargo bench -p stillgate-plugins --bench requests`.
+//! Cost of a request for its plugins, in nanoseconds and in instructions: `cargo bench -p stillgate-plugins --bench
+//! requests`.
 //!
-//! All phases of a chain are called as the gateway calls them, without IO and without a gateway around them. What is timed is
-//! short: a few requests, which are in the CPU's cache as if they had just been received. Each is timed in several runs, of which
-//! the best counts, so that what else the machine does matters little; times are for orientation all the same, and no gate.
-//! Instructions are callgrind's, where valgrind is installed: the program runs itself with two counts of requests and divides
-//! the difference.
+//! All phases of a chain are called as the gateway calls them, without IO and without a gateway around them. The timed
+//! sections are short: a few requests, which are in the CPU's cache as if they had just been received. Each is timed in
+//! several runs, of which the best counts, so that the load of the machine matters little; times are nevertheless an
+//! indication, not a gate. Instructions are callgrind's, if valgrind is installed: the program runs itself with two
+//! counts of requests and divides the difference.
 
 #![allow(clippy::unwrap_used, reason = "a bench may stop at the first surprise")]
 
@@ -36,7 +37,7 @@ const RUNS: usize = 15;
 const REQUESTS: usize = 40_000;
 /// Requests that are timed together.
 const BATCH: usize = 32;
-/// Requests that callgrind sees, and as many more.
+/// Number of requests that callgrind sees; the second run sees twice as many.
 const COUNTED: usize = 2_000;
 const NOW_MS: u64 = 1_795_220_833_000;
 const LIMITS_BYTES: usize = 1024 * 1024;
@@ -68,7 +69,7 @@ fn main() {
     }
 }
 
-/// Instructions of one request; `None`: there is no valgrind.
+/// Instructions of one request; `None`: valgrind is not installed.
 fn counted(name: &str) -> Option<f64> {
     let all = |count: usize| {
         let mut command = Command::new("valgrind");
@@ -82,7 +83,7 @@ fn counted(name: &str) -> Option<f64> {
     Some((all(2 * COUNTED)? - all(COUNTED)?) / COUNTED as f64)
 }
 
-/// Takes everything, and sends nothing.
+/// Accepts every chunk, and sends nothing.
 #[derive(Default)]
 struct Nowhere(Option<Chunk>);
 
@@ -98,7 +99,7 @@ impl Post for Nowhere {
     }
 }
 
-/// A chain, what it needs, and the requests that it gets in turn.
+/// A chain with its state, and the requests that it gets in turn.
 struct Bench {
     chain: Chain,
     consumers: Consumers,
@@ -109,7 +110,7 @@ struct Bench {
     kept: Kept,
 }
 
-/// One request.
+/// A request.
 struct Asked {
     head: Vec<u8>,
     request: RequestHead,
@@ -117,7 +118,7 @@ struct Asked {
     client: IpAddr,
 }
 
-/// What a connection keeps from request to request.
+/// State that a connection reuses from request to request.
 #[derive(Default)]
 struct Kept {
     edits: RequestEdits,
@@ -181,7 +182,7 @@ impl Bench {
         Bench { chain, consumers, metadata, worker: worker(), asked, next, kept }
     }
 
-    /// Reads what comes next, as a gateway has done that has just parsed it.
+    /// Reads the next requests, like a gateway that has just parsed them.
     fn receive(&self, count: usize) {
         for ahead in 1..=count {
             let Asked { head, request, target, .. } = &self.asked[(self.next + ahead) % self.asked.len()];
@@ -191,7 +192,7 @@ impl Bench {
         }
     }
 
-    /// Alone what callgrind counts.
+    /// The only part that callgrind counts.
     #[inline(never)]
     fn run(&mut self, count: usize) {
         for _ in 0..count {
@@ -259,7 +260,7 @@ impl Bench {
     }
 }
 
-/// The response's phases.
+/// Runs the response's phases.
 fn respond(chain: &Chain, request: Request<'_>, edits: &mut ResponseEdits, tries: &NodeTries, process: &Process) {
     let Request { facts, edits: asked, body, settled, consumer, consumers, worker, metadata, .. } = request;
     let fields = Fields::default();

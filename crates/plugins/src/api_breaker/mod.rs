@@ -1,7 +1,7 @@
-//! `api-breaker`: answers in place of a node that fails again and again, for a time that grows.
+//! `api-breaker`: answers requests instead of a node that fails repeatedly, for a growing time.
 //!
-//! State is kept by host and path for all workers, as in APISIX: neither the route nor the configuration makes a difference. It
-//! is bounded; the time is the worker's.
+//! State is kept by host and path for all workers, as in APISIX: neither the route nor the configuration makes a
+//! difference. It is bounded; the time is the worker's.
 
 mod table;
 
@@ -14,7 +14,7 @@ use stillgate_wire::{FieldValue, Fields, OwnedFieldName};
 use table::{State, Table};
 
 object! {
-    /// Answers in place of a node that fails.
+    /// Answers requests instead of a node that fails.
     pub(crate) struct ApiBreakerKeys {
         /// The status of the answer.
         break_response_code: u16 = int(200, 599) => required;
@@ -22,11 +22,11 @@ object! {
         break_response_body: String = TEXT => optional;
         /// Its header fields; values may have variables. They are sent with a body only.
         break_response_headers: Vec<BreakHeader> = list(map::<BreakHeader>()) => optional;
-        /// The longest time that the node is left alone for, in seconds.
+        /// The longest time for which the node gets no requests, in seconds.
         max_breaker_sec: u32 = int(3, 86_400) => default(300);
-        /// When a node counts as failing.
+        /// When a node counts as unhealthy.
         unhealthy: UnhealthyKeys = map::<UnhealthyKeys>() => optional;
-        /// When it counts as working again.
+        /// When it counts as healthy again.
         healthy: HealthyKeys = map::<HealthyKeys>() => optional;
     }
 }
@@ -42,26 +42,26 @@ object! {
 }
 
 object! {
-    /// When a node counts as failing.
+    /// When a node counts as unhealthy.
     pub(crate) struct UnhealthyKeys {
         /// Statuses that count as failures.
         http_statuses: Vec<u16> = unique(some(int(500, 599))) => default(vec![500]);
-        /// So many, and the node is left alone.
+        /// After so many, the node gets no requests for some time.
         failures: u32 = int(1, 1_000_000) => default(3);
     }
 }
 
 object! {
-    /// When a node counts as working again.
+    /// When a node counts as healthy again.
     pub(crate) struct HealthyKeys {
         /// Statuses that count as successes.
         http_statuses: Vec<u16> = unique(some(int(200, 499))) => default(vec![200]);
-        /// So many, and its failures are forgotten.
+        /// After so many, its failures are forgotten.
         successes: u32 = int(1, 1_000_000) => default(3);
     }
 }
 
-/// What all workers know. It is made with the first configuration, off the workers.
+/// The state of all workers. It is created with the first configuration, off the workers.
 static KNOWN: LazyLock<Table> = LazyLock::new(Table::new);
 
 /// The plugin.
@@ -117,7 +117,7 @@ impl Plugin for ApiBreaker {
             template.write(request, &mut text, &mut buffer);
             let name = name.name();
             match FieldValue::new(&text) {
-                // There is only one of it.
+                // A response has only one.
                 Ok(value) if name.bytes().eq_ignore_ascii_case(b"content-type") => {
                     request.response.set(&Fields::default(), &[], name, value)
                 }
@@ -145,7 +145,7 @@ impl ApiBreaker {
         state.broken_s.is_some_and(|broken_s| broken_s + self.rest_s(state.failures) >= now_s)
     }
 
-    /// 2, 4, 8 seconds and so on, with every `failures` that were counted.
+    /// 2, 4, 8 seconds and so on, doubled for every `failures` that were counted.
     fn rest_s(&self, failures: u32) -> u64 {
         let times = failures.div_ceil(self.unhealthy.failures).max(1);
         1u64.checked_shl(times).unwrap_or(u64::MAX).min(self.rest_s_max)

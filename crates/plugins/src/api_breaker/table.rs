@@ -1,17 +1,17 @@
-//! What is known of hosts and paths that fail: a table of atomics that all workers share. No lock, no wait, no allocation.
+//! Failures of hosts and paths: a table of atomics that all workers share, without locks, waits or allocations.
 //!
 //! ```text
 //!   slot: | key, 64 bits | failures, 32 bits; successes, 32 bits | broken since | last failure |
 //! ```
 //!
-//! A key is in one of the slots of its window. One that has not failed takes the place of another that has healed, or else of the
-//! one whose last failure is the oldest. Workers that meet in a slot at the moment in which it changes its key may lose a failure,
-//! or count one for the other key.
+//! A key is in one of the slots of its window. A new failing key replaces one that has healed, or else the one whose
+//! last failure is the oldest. Workers that meet in a slot while it changes its key may lose a failure, or count one
+//! for the other key.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Paths that something is known of.
+/// Capacity in paths.
 const SLOTS: usize = 16 * 1024;
 /// Slots that a path may be in.
 const WINDOW: usize = 8;
@@ -28,17 +28,17 @@ struct Slot {
     key: AtomicU64,
     /// Failures above, successes below.
     counts: AtomicU64,
-    /// When enough failures were counted last, in seconds and one more; 0: not since it healed.
+    /// When the limit of failures was last reached, in seconds plus one; 0: not since it healed.
     broken: AtomicU64,
     failed_s: AtomicU64,
 }
 
-/// Of a path that has failed.
+/// State of a path that has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) failures: u32,
     pub(super) successes: u32,
-    /// When enough failures were counted last, in seconds.
+    /// When the limit of failures was last reached, in seconds.
     pub(super) broken_s: Option<u64>,
 }
 
@@ -60,7 +60,7 @@ impl Table {
         (failures > 0).then_some(State { failures, successes, broken_s })
     }
 
-    /// Counts a failure. With each `enough` of them the path is broken anew.
+    /// Counts a failure. Every `enough` of them break the path again.
     pub(super) fn fail(&self, key: u64, now_s: u64, enough: u32) {
         let slot = self.find(key).unwrap_or_else(|| self.claim(key));
         let count = |counts| Some(joined(split(counts).0.saturating_add(1), 0));
@@ -71,7 +71,7 @@ impl Table {
         }
     }
 
-    /// Counts a success of a path that has failed. With `enough` of them it has healed.
+    /// Counts a success of a path that has failed. After `enough` of them it has healed.
     pub(super) fn succeed(&self, key: u64, enough: u32) {
         let Some(slot) = self.find(key) else { return };
         let count = |counts| {
@@ -95,7 +95,7 @@ impl Table {
         self.window(key).find(|slot| slot.key.load(Ordering::Acquire) == key)
     }
 
-    /// A slot for a key that has none.
+    /// Claims a slot for a key that has none.
     fn claim(&self, key: u64) -> &Slot {
         let age = |slot: &&Slot| match split(slot.counts.load(Ordering::Acquire)).0 {
             0 => 0,

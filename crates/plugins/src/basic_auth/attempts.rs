@@ -1,17 +1,18 @@
-//! How often passwords may be compared with hashes: wrong ones must not use up the threads that do it.
+//! Limits how often passwords are compared with hashes: wrong ones must not use up the threads that do it.
 //!
-//! Each comparison costs a credit of the user and the address together, and one of the address. A right password gives them
-//! back. The credits of an address that has none left come back with time. A right password that was compared before needs none.
+//! Each comparison costs a credit of the pair of user and address, and one of the address. A correct password returns
+//! them. The credits of an address that has none left come back with time. A correct password that was compared before
+//! needs none.
 
 use crate::digested::Digested;
 use std::net::IpAddr;
 
-/// Comparisons at once, for one user and one address; and how long one credit takes to come back.
+/// Burst of comparisons for one user and one address; and the time after which one credit comes back.
 const OF_BOTH: Rate = Rate { credits: 32, back_ms: 4_000 };
-/// The same for all users of one address.
+/// The rate for all users of one address.
 const OF_ADDRESS: Rate = Rate { credits: 256, back_ms: 250 };
 
-/// What a client is told to wait, in seconds.
+/// `Retry-After` of a refused request, in seconds.
 pub(super) const RETRY_AFTER_S: &str = "4";
 const _: () = assert!(OF_BOTH.back_ms == 4_000, "`RETRY_AFTER_S` says so");
 
@@ -20,7 +21,7 @@ struct Rate {
     back_ms: u64,
 }
 
-/// What was spent, per worker. Who has not been seen for the longest time is forgotten.
+/// Spent credits, per worker. The least recently used entry is dropped.
 pub(super) struct Attempts {
     /// When all credits will be back, in milliseconds since 1970.
     spent: Digested<u64>,
@@ -38,7 +39,7 @@ impl Attempts {
         Attempts { spent: Digested::new() }
     }
 
-    /// Takes the credits of a comparison; `None`: there are none.
+    /// Takes the credits of a comparison; `None`: none are left.
     pub(super) fn begin(&mut self, credential: u128, client: IpAddr, now_ms: u64) -> Option<Attempt> {
         let address = address_of(client);
         let attempt = Attempt {
@@ -52,7 +53,7 @@ impl Attempts {
         Some(attempt)
     }
 
-    /// Gives the credits back: the password was right, or was not compared.
+    /// Returns the credits: the password was correct, or was not compared.
     pub(super) fn give_back(&mut self, attempt: Attempt) {
         for (digest, rate) in [(attempt.both, &OF_BOTH), (attempt.address, &OF_ADDRESS)] {
             if let Some(back_at) = self.spent.get(digest).copied() {
@@ -68,7 +69,7 @@ impl Attempts {
     }
 }
 
-/// An address, or the network of one that can choose among many.
+/// An address, or the network of a client that can choose among many.
 fn address_of(client: IpAddr) -> [u8; 8] {
     let mut bytes = [0; 8];
     match client.to_canonical() {
@@ -98,7 +99,7 @@ mod tests {
         assert_eq!(spend(&mut attempts, 1, client, now + 3_999), 0);
         assert_eq!(spend(&mut attempts, 1, client, now + 4_000), 1);
         assert_eq!(spend(&mut attempts, 1, client, now + 1_000_000), 32);
-        // Right passwords cost nothing.
+        // Correct passwords cost nothing.
         for _ in 0..1000 {
             let attempt = attempts.begin(3, client, now + 2_000_000).unwrap();
             attempts.give_back(attempt);

@@ -1,12 +1,12 @@
-//! basic-auth: a user name and a password say which consumer asks.
+//! basic-auth: authenticates consumers by a user name and a password.
 //!
-//! Statuses, bodies and header fields are APISIX's. It differs in that a password ends with the header and not at its second
-//! colon.
+//! Statuses, bodies and header fields are APISIX's. It differs in that a password extends to the end of the header and
+//! not only to its second colon.
 
 //!
-//! An addition: the password in the configuration may be a hash by argon2 or bcrypt. Comparing with one takes milliseconds, so
-//! it is done by threads that serve nobody; what was right is remembered by its digest, per worker, and counts as long as the
-//! consumer has the same credential.
+//! An addition: the password in the configuration may be a hash by argon2 or bcrypt. Comparing with one takes
+//! milliseconds, so it is done by threads that do not serve requests; correct passwords are remembered by their
+//! digests, per worker, and are valid as long as the consumer has the same credential.
 
 mod attempts;
 mod password;
@@ -27,11 +27,11 @@ use stillgate_schema::{Flag, TEXT, object};
 use stillgate_wire::{FieldName, FieldValue};
 
 object! {
-    /// Asks for a consumer's user name and password.
+    /// Authenticates a consumer by its user name and password.
     pub struct BasicAuthKeys {
-        /// The node does not get the user name and the password.
+        /// Do not forward the user name and the password to the node.
         hide_credentials: bool = Flag => default(false);
-        /// The consumer that requests without a valid password count as. Without it they are answered with 401.
+        /// The consumer for requests without a valid password. Without this key they are answered with 401.
         anonymous_consumer: String = TEXT => optional;
         /// The realm in `WWW-Authenticate` of an answer with 401.
         realm: String = REALM => default("basic".to_owned());
@@ -90,9 +90,9 @@ const INVALID: &str = "{\"message\":\"Invalid user authorization\"}\n";
 const TOO_MANY: &str = "{\"message\":\"Too many attempts\"}\n";
 const RETRY_AFTER: FieldName<'static> = FieldName::constant("Retry-After");
 
-/// What a worker keeps, for all configurations.
+/// A worker's memory, for all configurations.
 struct Memory {
-    /// Passwords that a hash is of.
+    /// Passwords that were found to match a hash.
     right: Digested<()>,
     attempts: Attempts,
 }
@@ -103,18 +103,18 @@ thread_local! {
         RefCell::new(Memory { right: Digested::new(), attempts: Attempts::new() });
 }
 
-/// What is known of a request.
+/// Result of looking at a request.
 enum Outcome {
     Known(Attached),
     /// The password has to be compared with a hash.
     Hashed(Login),
 }
 
-/// A password, and whose it should be.
+/// A password, and the consumer that it should belong to.
 struct Login {
-    /// `None`: nobody has the user name. The password is compared all the same, so that time does not tell.
+    /// `None`: the user name is unknown. The password is compared nevertheless, so that timing reveals nothing.
     attached: Option<Attached>,
-    /// Whose attempt it is.
+    /// Identifies the attempt for its limits.
     identity: u128,
     proof: Arc<Proof>,
     password: Vec<u8>,
@@ -135,11 +135,11 @@ impl Plugin for BasicAuth {
     }
 }
 
-/// Compares a password with a hash, where it was not right before.
+/// Compares a password with a hash, unless it was correct before.
 fn compare(config: Arc<Config>, login: Login, request: &mut Request<'_>) -> Flow {
     let Login { attached, identity, proof, password } = login;
     let (digest, attempt) = MEMORY.with_borrow_mut(|Memory { right, attempts }| {
-        // With the credential's identity: what is right for one hash says nothing of another.
+        // Includes the credential's identity: a match with one hash says nothing about another.
         let digest = right.digest(&[&identity.to_le_bytes(), &password]);
         match right.get(digest) {
             Some(()) if attached.is_some() => (None, None),
@@ -195,7 +195,7 @@ impl Config {
     }
 }
 
-/// Who asks, or why that is not known. The buffers are for what is decoded.
+/// The consumer, or the reason for refusing the request. The buffers are for decoded data.
 fn find(request: &Request<'_>, buffer: &mut Vec<u8>, spare: &mut Vec<u8>) -> Result<Outcome, &'static str> {
     let header = request.first_header(AUTHORIZATION).ok_or(MISSING)?;
     let (user, password) = decode(header, buffer).ok_or(MALFORMED)?;
@@ -227,7 +227,7 @@ fn find(request: &Request<'_>, buffer: &mut Vec<u8>, spare: &mut Vec<u8>) -> Res
     }
 }
 
-/// Of a password whose hash is known, blanks count; a line end behind it does not.
+/// For a hashed password, blanks count; a line end behind it does not.
 fn without_line_end(password: &[u8]) -> &[u8] {
     let password = password.strip_suffix(b"\n").unwrap_or(password);
     password.strip_suffix(b"\r").unwrap_or(password)
@@ -250,7 +250,7 @@ fn decode<'a>(header: &[u8], buffer: &'a mut Vec<u8>) -> Option<(&'a [u8], &'a [
     Some((&buffer[..colon], &buffer[colon + 1..]))
 }
 
-/// As APISIX takes a user name and a password: some clients encode a line end with them.
+/// Trims a user name or a password like APISIX: some clients encode a line end with them.
 fn without_blanks<'a>(text: &'a [u8], spare: &'a mut Vec<u8>) -> &'a [u8] {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
     if !text.iter().any(is_blank) {

@@ -1,4 +1,4 @@
-//! What a password is compared with: the password itself, or a hash of it.
+//! The stored form of a password: the password itself, or a hash of it.
 
 use argon2::{Argon2, Params, PasswordHash, PasswordVerifier};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -8,31 +8,31 @@ use stillgate_schema::Fault;
 
 /// A consumer's password.
 pub(crate) enum Password {
-    /// As it is.
+    /// The password itself.
     Plain(Secret),
     /// A hash of it, which takes long to compare with.
     Hashed(Hash),
 }
 
-/// A hash, as it is written.
+/// A hash in its text form.
 pub(crate) enum Hash {
     Argon2(Secret),
     Bcrypt(Secret),
 }
 
-/// What hashes begin with.
+/// Prefixes of argon2 hashes.
 const ARGON2: [&str; 3] = ["$argon2id$", "$argon2i$", "$argon2d$"];
 const BCRYPT: [&str; 4] = ["$2a$", "$2b$", "$2x$", "$2y$"];
 
-/// What comparing with a hash may take of memory.
+/// Most memory for comparing with a hash.
 const ARGON2_MEMORY_KIB_MAX: u32 = 256 * 1024;
-/// What it may take of time, as memory times passes over it: a second or two.
+/// Most work for comparing with a hash, as memory times passes over it: a second or two.
 const ARGON2_WORK_KIB_MAX: u64 = 1024 * 1024;
-/// The same of bcrypt: two to this power.
+/// Most work for bcrypt: two to this power.
 const BCRYPT_COST_MAX: u32 = 15;
 
 impl Password {
-    /// Of what a credential says. A text that begins as a hash is one, or is refused.
+    /// Parses a credential's password. A text that begins like a hash is one, or is refused.
     pub(super) fn new(password: Secret, cx: &mut CompileCredential<'_>) -> Option<Password> {
         let text = password.reveal();
         let begins = |starts: &[&str]| starts.iter().any(|start| text.starts_with(start));
@@ -74,7 +74,7 @@ fn check_bcrypt(text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether two passwords are the same. How long that takes tells nothing but whether their lengths are.
+/// Whether two passwords are equal. The duration reveals only whether their lengths are.
 pub(super) fn is_same(known: &Secret, password: &[u8]) -> bool {
     verify_slices_are_equal(known.reveal().as_bytes(), password).is_ok()
 }

@@ -1,10 +1,11 @@
-//! What filling a template may make and work on: a short template can become much, and a loop can do much for nothing.
+//! Limits the output and work of filling a template: a short template can become long, and a loop can do much work
+//! without output.
 
 use std::cell::Cell;
 
-/// The bounds of one template that is filled.
+/// The limits of one template.
 pub(super) struct Effort {
-    /// The longest text: of the whole, and of what is put together or escaped on the way to it.
+    /// Longest text: of the output, and of each intermediate text.
     text_bytes_max: usize,
     work_left: Cell<usize>,
 }
@@ -21,7 +22,7 @@ impl Effort {
         Ok(())
     }
 
-    /// Refuses a text that is too long, before it is made.
+    /// Refuses a text that is too long, before it is built.
     pub(super) fn check_length(&self, bytes: usize) -> Result<(), String> {
         match bytes <= self.text_bytes_max {
             true => Ok(()),
@@ -29,7 +30,7 @@ impl Effort {
         }
     }
 
-    /// Appends to the whole.
+    /// Appends to the output.
     pub(super) fn append(&self, text: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
         self.check_length(out.len() + text.len())?;
         self.work(text.len())?;

@@ -1,4 +1,4 @@
-//! Expressions of templates: those of Lua that need no more than values.
+//! Expressions of templates: the subset of Lua's that needs only values.
 //!
 //! ```text
 //!  or  and  < > <= >= ~= ==  ..  + -  * / %  not # -      from the weakest; all as in Lua
@@ -7,11 +7,12 @@
 //!  _body  _ctx.var.NAME  _escape_json(…)  _escape_xml(…)  tonumber(…)  tostring(…)
 //! ```
 //!
-//! Functions of Lua are refused when the configuration is read. To call a field is an error of the request, as in APISIX.
+//! Functions of Lua are refused when the configuration is read. Calling a field is an error of the request, as in
+//! APISIX.
 
 use stillgate_route::{Variable, VariableError};
 
-/// An expression, parsed.
+/// A parsed expression.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Expression {
     Nil,
@@ -19,11 +20,11 @@ pub(super) enum Expression {
     Number(f64),
     Text(String),
     Body,
-    /// Its place in the list.
+    /// Index into the list.
     Variable(usize),
     Field(Vec<Step>),
     Call(Function, Box<Expression>),
-    /// A field is called, which nothing can be.
+    /// A call of a field, which always fails.
     CallOf(Vec<Step>),
     Not(Box<Expression>),
     Negated(Box<Expression>),
@@ -35,11 +36,11 @@ pub(super) enum Expression {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
     Name(String),
-    /// From 1.
+    /// Counted from 1.
     Index(usize),
 }
 
-/// What can be called.
+/// A function that can be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Function {
     EscapeJson,
@@ -66,7 +67,7 @@ pub(super) enum Operator {
     Modulo,
 }
 
-/// Operators by their strength, weakest first; a sign before those that it begins with.
+/// Operators by precedence, weakest first; a longer operator before its prefixes.
 const LEVELS: [&[(&str, Operator)]; 6] = [
     &[("or", Operator::Or)],
     &[("and", Operator::And)],
@@ -90,7 +91,7 @@ const FUNCTIONS: [(&str, Function); 4] = [
     ("tostring", Function::ToString),
 ];
 
-/// Words of Lua, and what it has by itself: no fields.
+/// Words of Lua, and its globals: they are not fields.
 const LUA: [&str; 34] = [
     "_multipart",
     "assert",
@@ -128,12 +129,12 @@ const LUA: [&str; 34] = [
     "while",
 ];
 
-/// Expressions inside one another.
+/// Most levels of nested expressions.
 const DEPTH_MAX: usize = 32;
 
 /// Parses the expressions of one template.
 pub(super) struct Parser<'u> {
-    /// What `_ctx.var` asks for.
+    /// The variables used by `_ctx.var`.
     pub(super) variables: Vec<Variable>,
     unknown: &'u mut dyn FnMut(VariableError),
 }
@@ -143,14 +144,14 @@ impl<'u> Parser<'u> {
         Parser { variables: Vec::new(), unknown }
     }
 
-    /// A text that is one expression; the error says what is wrong with it.
+    /// Parses a text that is one expression; the error says what is wrong with it.
     pub(super) fn whole(&mut self, text: &str) -> Result<Expression, String> {
         let mut cursor = Cursor { text: text.trim(), whole: text.trim() };
         let value = self.level(&mut cursor, 0, 0)?;
         if cursor.text.is_empty() { Ok(value) } else { Err(cursor.refusal()) }
     }
 
-    /// Operands of the operators of a level, and those.
+    /// Parses the operands and operators of a level.
     fn level(&mut self, cursor: &mut Cursor<'_>, level: usize, depth: usize) -> Result<Expression, String> {
         if depth > DEPTH_MAX {
             return Err(cursor.refusal());
@@ -160,7 +161,7 @@ impl<'u> Parser<'u> {
         let mut count = 0;
         while let Some(operator) = cursor.operator(operators) {
             count += 1;
-            // Each stands inside the next.
+            // Each is nested in the next.
             if count > DEPTH_MAX {
                 return Err(cursor.refusal());
             }
@@ -250,7 +251,7 @@ impl<'u> Parser<'u> {
         }
     }
 
-    /// The arguments of a call of a field, which come to nothing.
+    /// Parses the arguments of a call of a field, which are ignored.
     fn call(&mut self, cursor: &mut Cursor<'_>, steps: Vec<Step>, depth: usize) -> Result<Expression, String> {
         if !cursor.take(")") {
             loop {
@@ -267,13 +268,13 @@ impl<'u> Parser<'u> {
     }
 }
 
-/// Whether a text is a name that a field could have.
+/// Whether a text is a valid field name.
 pub(super) fn is_name(text: &str) -> bool {
     let mut cursor = Cursor { text, whole: text };
     cursor.name().is_some_and(|name| name == text && !LUA.contains(&name))
 }
 
-/// An expression as far as it is not read.
+/// The unread part of an expression.
 struct Cursor<'a> {
     text: &'a str,
     whole: &'a str,
@@ -298,7 +299,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A word, and not the beginning of a longer one.
+    /// Takes a word that is not the beginning of a longer one.
     fn take_word(&mut self, word: &str) -> bool {
         let rest = self.text.trim_start().strip_prefix(word);
         let Some(rest) = rest.filter(|rest| !rest.bytes().next().is_some_and(is_name_byte)) else { return false };

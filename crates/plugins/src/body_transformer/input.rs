@@ -1,4 +1,4 @@
-//! Bodies as fields: JSON, forms and XML. What they take of memory is counted as it is made.
+//! Parses bodies into fields: JSON, forms and XML. Memory is counted as it is used.
 
 use super::multipart;
 use super::xml;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json};
 use stillgate_plugin::json::{self, Budget, Exhausted};
 use stillgate_plugin::query::decoded;
 
-/// How a body is read.
+/// The format of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     Json,
@@ -15,14 +15,14 @@ pub(crate) enum Format {
     Encoded,
     /// The query.
     Args,
-    /// Not at all.
+    /// It is not parsed.
     Plain,
-    /// A form of several parts.
+    /// A multipart form.
     Multipart,
 }
 
 impl Format {
-    /// By the value of `Content-Type`; `None`: the template is filled without fields.
+    /// The format for the value of `Content-Type`; `None`: the template is filled without fields.
     pub(super) fn of(content_type: Option<&[u8]>) -> Option<Format> {
         let text = content_type?.to_ascii_lowercase();
         let has = |part: &str| memchr::memmem::find(&text, part.as_bytes()).is_some();
@@ -35,7 +35,7 @@ impl Format {
         }
     }
 
-    /// The fields of a body; the error says what is wrong with it.
+    /// Parses the fields of a body; the error says what is wrong with it.
     pub(super) fn read(
         self,
         body: &[u8],
@@ -59,7 +59,7 @@ impl Format {
     }
 }
 
-/// Pairs of a form: several of one name are a list, one without `=` is `true`.
+/// The pairs of a form: several of one name become a list, one without `=` is `true`.
 pub(crate) fn form(text: &[u8], budget: &mut Budget) -> Result<Json, Exhausted> {
     let mut fields = Map::new();
     let lossy = |text: &[u8]| String::from_utf8_lossy(&decoded(text).collect::<Vec<u8>>()).into_owned();
@@ -72,7 +72,7 @@ pub(crate) fn form(text: &[u8], budget: &mut Budget) -> Result<Json, Exhausted> 
     Ok(Json::Object(fields))
 }
 
-/// [`add`], where there is memory for it. What is inside the value has been counted.
+/// Like [`add`], within the budget. The content of the value has been counted.
 pub(super) fn add_within(
     budget: &mut Budget,
     fields: &mut Map<String, Json>,
@@ -91,7 +91,7 @@ pub(super) fn add_within(
     Ok(())
 }
 
-/// Several of one name become a list.
+/// Adds a field; several with one name become a list.
 pub(crate) fn add(fields: &mut Map<String, Json>, name: String, value: Json) {
     match fields.get_mut(&name) {
         None => drop(fields.insert(name, value)),

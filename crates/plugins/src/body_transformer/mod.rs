@@ -1,8 +1,8 @@
-//! `body-transformer`: makes the bodies of requests and responses anew, by a template that is filled with what the old one says.
+//! `body-transformer`: replaces the bodies of requests and responses by templates filled with the old body's fields.
 //!
-//! A body is read and a template filled in time that grows with the body, so longer ones are done on a thread that serves no
-//! requests. Both have bounds of their own: [`Budget`] for what the body says, `Effort` for what the template makes of it. What of
-//! APISIX's templates is Lua is refused when the configuration is read.
+//! Parsing a body and filling a template take time in proportion to the body, so longer ones are processed on a thread
+//! that does not serve requests. Both have limits of their own: [`Budget`] for the parsed body, `Effort` for the filled
+//! template. Lua code in APISIX's templates is refused when the configuration is read.
 
 mod effort;
 mod expression;
@@ -33,15 +33,15 @@ use stillgate_schema::{At, Choice, Fault, Flag, Located, TEXT, int, map, object}
 use template::{Data, Template};
 
 object! {
-    /// Makes bodies anew by templates.
+    /// Replaces bodies by filled templates.
     pub(crate) struct BodyTransformerKeys {
-        /// How the bodies of requests are made.
+        /// How the bodies of requests are transformed.
         request: TransformKeys = map() => optional;
-        /// How the bodies of responses are made.
+        /// How the bodies of responses are transformed.
         response: TransformKeys = map() => optional;
-        /// Bytes that the body of a request may have; a longer one is answered 413. APISIX's default is 67108864.
+        /// Most bytes of a request's body; a longer one is answered 413. APISIX's default is 67108864.
         max_req_body_size: usize = int(1, BODY_BYTES_MAX as i64) => default(FILTER_BYTES_MAX);
-        /// Bytes that the body of a response may have; a longer one becomes a 502. APISIX's default is 67108864.
+        /// Most bytes of a response's body; a longer one becomes a 502. APISIX's default is 67108864.
         max_resp_body_size: usize = int(1, BODY_BYTES_MAX as i64) => default(FILTER_BYTES_MAX);
         any_of {
             "there is nothing to transform": request | response;
@@ -49,22 +49,22 @@ object! {
     }
 }
 
-/// Most that the bounds can be.
+/// Upper bound of the limits.
 const BODY_BYTES_MAX: usize = 1024 * 1024 * 1024;
-/// How much longer a new body can be than an old one may.
+/// Largest ratio of a new body's length to the limit of the old one.
 const GROWTH_MAX: usize = 4;
-/// A new body can be that long in any case.
+/// A new body can always have this length.
 const NEW_BYTES_MIN: usize = 4 * 1024 * 1024;
 
 object! {
-    /// How a body is made.
+    /// How a body is transformed.
     pub(crate) struct TransformKeys {
-        /// What the old body is: `json`, `xml`, `encoded` (a form), `multipart` (a form of parts), `args` (the query is read in its
-        /// place) or `plain`. If the key is absent, `Content-Type` says; a GET request is `args`.
+        /// The format of the old body: `json`, `xml`, `encoded` (a form), `multipart` (a multipart form), `args` (the
+        /// query is read instead) or `plain`. Without the key it follows from `Content-Type`; a GET request is `args`.
         input_format: Format = FORMAT => optional;
         /// The template.
         template: At<String> = Located(TEXT) => required;
-        /// Whether the template is written in Base64. One that is anyway need not say so.
+        /// Whether the template is written in Base64. Base64 is also detected without this key.
         template_is_base64: bool = Flag => default(false);
     }
 }
@@ -87,12 +87,12 @@ pub(crate) struct BodyTransformer {
     response: Option<Arc<Transform>>,
 }
 
-/// One direction.
+/// The transformation of one direction.
 struct Transform {
-    /// `None`: by `Content-Type`.
+    /// `None`: it follows from `Content-Type`.
     format: Option<Format>,
     template: Template,
-    /// The old body may have so many.
+    /// Most bytes of the old body.
     body_bytes_max: usize,
 }
 
@@ -143,7 +143,7 @@ impl Transform {
         self.template.variables.iter().map(value).collect()
     }
 
-    /// The new body; the error is a status, and what is wrong.
+    /// Makes the new body; the error is a status, and a description.
     fn make(&self, format: Option<Format>, old: &Old, direction: &str) -> Result<Vec<u8>, (u16, String)> {
         let fields = match format {
             None => Json::Object(Map::new()),
@@ -159,7 +159,7 @@ impl Transform {
     }
 }
 
-/// What a new body is made of.
+/// The input for a new body.
 struct Old {
     body: Vec<u8>,
     query: Vec<u8>,
@@ -167,7 +167,7 @@ struct Old {
     variables: Vec<Option<Vec<u8>>>,
 }
 
-/// The text behind Base64, with padding or without; `None`: it is none.
+/// Decodes Base64, with padding or without; `None`: it is invalid.
 fn of_base64(text: &str) -> Option<String> {
     const LENIENT: GeneralPurpose = GeneralPurpose::new(
         &alphabet::STANDARD,
@@ -176,7 +176,7 @@ fn of_base64(text: &str) -> Option<String> {
     LENIENT.decode(text.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok()).filter(|text| !text.is_empty())
 }
 
-/// A body up to this length is transformed by the worker: it takes about 50 µs.
+/// Up to this length a body is transformed by the worker: it takes about 50 µs.
 const SHORT_BYTES_MAX: usize = 8 * 1024;
 
 impl Plugin for BodyTransformer {
@@ -194,7 +194,7 @@ impl Plugin for BodyTransformer {
         Flow::body(transform.body_bytes_max, move |request| {
             let (query, variables) = (request.facts.query().unwrap_or_default().to_vec(), transform.variables(request));
             let old = Old { body: request.take_whole_body(), query, content_type, variables };
-            // Without a body there is nothing to read, but in a query.
+            // Without a body nothing can be parsed, except the query.
             let format = format.filter(|format| !old.body.is_empty() || *format == Format::Args);
             if old.body.len() <= SHORT_BYTES_MAX && !transform.template.has_loops {
                 return finish(transform.make(format, &old, "request"), request);
@@ -232,7 +232,7 @@ impl Plugin for BodyTransformer {
     }
 }
 
-/// Puts the new body in place of the old one.
+/// Replaces the old body by the new one.
 fn finish(made: Result<Vec<u8>, (u16, String)>, request: &mut Request<'_>) -> Flow {
     match made {
         Ok(body) => {
@@ -244,11 +244,11 @@ fn finish(made: Result<Vec<u8>, (u16, String)>, request: &mut Request<'_>) -> Fl
     }
 }
 
-/// How the body of a response is made.
+/// The transformation of a response's body.
 struct Task {
     transform: Arc<Transform>,
     format: Option<Format>,
-    /// Of an answer of our own, which stays as it is where it cannot be transformed: it may say that a request could not.
+    /// A local reply, which is kept if it cannot be transformed: it may report that a request could not.
     is_own: bool,
 }
 
@@ -262,15 +262,15 @@ impl Task {
     }
 }
 
-/// The body of a response, which is made when all of it is here.
+/// The body of a response, which is transformed when it is complete.
 struct Transforming {
     task: Arc<Task>,
     decoder: Decoder,
-    /// Until the end.
+    /// The old body, until its end.
     old: Option<Old>,
-    /// What is to be made, from the end on.
+    /// The input of the transformation, from the end of the body on.
     made: Option<Old>,
-    /// Of the old body, as long as the new one is being made of it.
+    /// Bytes of the old body, while it is being transformed.
     held_bytes: usize,
 }
 

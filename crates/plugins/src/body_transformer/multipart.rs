@@ -1,17 +1,17 @@
-//! Forms of several parts (RFC 7578) as fields: each part by its name, several of one name as a list.
+//! Parses multipart forms (RFC 7578) into fields: each part by its name, several of one name as a list.
 //!
-//! Only the names and contents of parts count; names of files and content types are not told.
+//! Only the names and contents of parts count; file names and content types are ignored.
 
 use super::input::add_within;
 use serde_json::{Map, Value as Json};
 use stillgate_plugin::json::Budget;
 
-/// The fields of a body; the error says what is wrong with it.
+/// Parses the fields of a body; the error says what is wrong with it.
 pub(super) fn fields(body: &[u8], content_type: &[u8], budget: &mut Budget) -> Result<Json, String> {
     let boundary = boundary(content_type).ok_or("Content-Type has no boundary")?;
     let delimiter = [b"--", boundary].concat();
     let mut fields = Map::new();
-    // What stands before the first delimiter and behind the last is no part.
+    // Bytes before the first delimiter and after the last are not parts.
     let mut starts = memchr::memmem::find_iter(body, &delimiter).map(|at| (at, at + delimiter.len())).peekable();
     while let Some((_, start)) = starts.next() {
         let Some((end, _)) = starts.peek() else { break };
@@ -25,7 +25,7 @@ pub(super) fn fields(body: &[u8], content_type: &[u8], budget: &mut Budget) -> R
     Ok(Json::Object(fields))
 }
 
-/// The parameter `boundary`, in quotes or without.
+/// The parameter `boundary`, quoted or not.
 fn boundary(content_type: &[u8]) -> Option<&[u8]> {
     parameter(content_type, b"boundary").filter(|boundary| !boundary.is_empty())
 }

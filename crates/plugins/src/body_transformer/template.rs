@@ -7,7 +7,7 @@
 //!  {% for NAME, NAME in ipairs(expression) do %} … {% end %}      for each item of a list, with its number
 //! ```
 //!
-//! What an expression is stands in `expression`, what it comes to in `value`.
+//! `expression` describes expressions, and `value` their values.
 
 use super::effort::Effort;
 use super::expression::{Expression, Parser};
@@ -15,13 +15,13 @@ use super::value::{Scope, Value, escape_html};
 use serde_json::Value as Json;
 use stillgate_route::{Variable, VariableError};
 
-/// A template, parsed.
+/// A parsed template.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Template {
     parts: Vec<Part>,
-    /// What `_ctx.var` asks for.
+    /// The variables used by `_ctx.var`.
     pub(super) variables: Vec<Variable>,
-    /// Whether how long it takes depends on more than its length.
+    /// Whether its running time depends on more than its length.
     pub(super) has_loops: bool,
 }
 
@@ -32,7 +32,7 @@ enum Part {
         value: Expression,
         escapes: bool,
     },
-    /// The first whose condition holds; `else` has none.
+    /// Branches, of which the first whose condition holds is used; `else` has none.
     If(Vec<(Option<Expression>, Vec<Part>)>),
     For {
         names: [String; 2],
@@ -41,7 +41,7 @@ enum Part {
     },
 }
 
-/// What a template is filled with.
+/// The input of a template.
 pub(super) struct Data<'a> {
     /// The fields.
     pub(super) fields: &'a Json,
@@ -51,24 +51,24 @@ pub(super) struct Data<'a> {
     pub(super) variables: &'a [Option<Vec<u8>>],
 }
 
-/// Blocks inside one another.
+/// Most levels of nested blocks.
 const BLOCKS_MAX: usize = 16;
-/// Items of lists that one template goes through.
+/// Most list items that one template iterates over.
 const ITEMS_MAX: usize = 100_000;
-/// What filling a template may work on, for each byte that it may become: texts that are put together, compared and escaped, and
-/// [`PART_COST`] for each part.
+/// Most work for filling a template, for each byte of the longest output: bytes that are concatenated, compared and
+/// escaped, and [`PART_COST`] for each part.
 const WORK_PER_BYTE: usize = 8;
 const WORK_MIN: usize = 64 * 1024 * 1024;
-/// A part, in bytes that are copied meanwhile.
+/// Cost of a part, in copied bytes.
 const PART_COST: usize = 16;
 
-/// A block whose end is not here yet.
+/// A block whose end was not read yet.
 enum Block {
     If { done: Vec<(Option<Expression>, Vec<Part>)>, condition: Option<Expression> },
     For { names: [String; 2], list: Expression },
 }
 
-/// Parses a template: the parts of the blocks that are open, outermost first.
+/// Parses a template: holds the parts of the open blocks, outermost first.
 struct Reader<'u> {
     open: Vec<(Vec<Part>, Block)>,
     parts: Vec<Part>,
@@ -78,7 +78,7 @@ struct Reader<'u> {
 }
 
 impl Template {
-    /// Parses a text; the error says what is wrong with it. A variable that there is not is nil; `unknown` learns of it.
+    /// Parses a text; the error says what is wrong with it. An unknown variable is nil; `unknown` is called with it.
     pub(super) fn parse(text: &str, unknown: &mut dyn FnMut(VariableError)) -> Result<Template, String> {
         let parser = Parser::new(unknown);
         let mut reader = Reader { open: Vec::new(), parts: Vec::new(), plain: String::new(), parser, has_loops: false };
@@ -105,7 +105,7 @@ impl Template {
         }
     }
 
-    /// Fills the template, which may become so long; the error says what of it cannot be.
+    /// Fills the template, up to this length; the error says what is wrong.
     pub(super) fn render(&self, data: &Data<'_>, bytes_max: usize) -> Result<Vec<u8>, String> {
         let mut out = Vec::new();
         let work_max = bytes_max.saturating_mul(WORK_PER_BYTE).max(WORK_MIN);
@@ -116,7 +116,7 @@ impl Template {
 }
 
 impl Reader<'_> {
-    /// Reads a tag; what follows it, or `None`: it is none.
+    /// Parses a tag; returns the rest, or `None` if it is not a tag.
     fn tag<'a>(&mut self, tag: &'a str) -> Result<Option<&'a str>, String> {
         let end_of = |end: &str| tag.get(2..).and_then(|inner| inner.split_once(end));
         let needs_lua = |what: &str| Err(format!("{what} needs Lua, which is not built"));
@@ -243,7 +243,7 @@ fn render<'a>(parts: &'a [Part], scope: &mut Scope<'a>, out: &mut Vec<u8>) -> Re
                     Value::Table(_) => &[],
                     other => return Err(format!("bad argument #1 to 'ipairs' (table expected, got {})", other.kind())),
                 };
-                // As `ipairs`, it ends at the first nil.
+                // Like `ipairs`, it ends at the first nil.
                 for (index, item) in items.iter().enumerate().take_while(|(_, item)| !item.is_null()) {
                     scope.take_item()?;
                     scope.with(names, (index + 1, item), |scope| render(body, scope, out))?;

@@ -1,4 +1,4 @@
-//! What expressions of templates come to: values of Lua, with its rules of comparing, adding and joining.
+//! Values of expressions in templates: values of Lua, with its rules of comparison, arithmetic and concatenation.
 
 use super::effort::Effort;
 use super::expression::{Expression, Function, Operator, Step};
@@ -11,25 +11,25 @@ use stillgate_plugin::record::written::json_string_bytes;
 /// A value.
 #[derive(Debug)]
 pub(super) enum Value<'a> {
-    /// Also what JSON calls null.
+    /// Also JSON's null.
     Nil,
     Bool(bool),
     Number(f64),
-    /// A number of the body, as it is written there.
+    /// A number of the body, in its original form.
     Written(&'a serde_json::Number),
     Bytes(Cow<'a, [u8]>),
     /// An object or a list.
     Table(&'a Json),
 }
 
-/// What names stand for.
+/// The values of names.
 pub(super) struct Scope<'a> {
     fields: &'a Json,
     body: &'a [u8],
     variables: &'a [Option<Vec<u8>>],
-    /// Of loops, the innermost last.
+    /// Variables of loops, the innermost last.
     locals: Vec<Local<'a>>,
-    /// Items that loops may still take.
+    /// Number of items that loops may still take.
     items_left: usize,
     pub(super) effort: Effort,
 }
@@ -51,7 +51,7 @@ impl<'a> Scope<'a> {
         Ok(())
     }
 
-    /// Calls `then` where the names of a loop stand for an item and its number.
+    /// Calls `then` while the names of a loop have the values of an item and its number.
     pub(super) fn with<R>(
         &mut self,
         names: &'a [String; 2],
@@ -64,7 +64,7 @@ impl<'a> Scope<'a> {
         result
     }
 
-    /// What an expression comes to; the error is Lua's.
+    /// The value of an expression; the error is Lua's.
     pub(super) fn value(&self, expression: &'a Expression) -> Result<Value<'a>, String> {
         Ok(match expression {
             Expression::Nil => Value::Nil,
@@ -102,7 +102,7 @@ impl<'a> Scope<'a> {
         }
         let second = self.value(right)?;
         if let (Value::Bytes(first), Value::Bytes(second)) = (&first, &second) {
-            // What is compared.
+            // The compared bytes.
             self.effort.work(first.len().min(second.len()))?;
         }
         let numbers = || Ok::<_, String>((self.operand(&first)?, self.operand(&second)?));
@@ -125,12 +125,12 @@ impl<'a> Scope<'a> {
             Operator::Subtract => numbers().map(|(a, b)| Value::Number(a - b))?,
             Operator::Multiply => numbers().map(|(a, b)| Value::Number(a * b))?,
             Operator::Divide => numbers().map(|(a, b)| Value::Number(a / b))?,
-            // Of the sign of the divisor.
+            // The result has the sign of the divisor.
             Operator::Modulo => numbers().map(|(a, b)| Value::Number(a - (a / b).floor() * b))?,
         })
     }
 
-    /// As Lua looks fields up: what nothing has, has no fields.
+    /// Looks fields up like Lua: fields of a missing field are missing.
     fn field(&self, steps: &'a [Step]) -> Result<Value<'a>, String> {
         let mut steps = steps;
         let mut value = Some(self.fields);
@@ -235,13 +235,13 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// As the template writes it.
+    /// Its form in the output.
     pub(super) fn into_bytes(self) -> Cow<'a, [u8]> {
         match self {
             Value::Nil => Cow::Borrowed(&[]),
             Value::Bool(value) => Cow::Borrowed(if value { b"true" } else { b"false" }),
             Value::Number(number) => Cow::Owned(written(number).into_bytes()),
-            // Lua knows no difference between 1 and 1.0.
+            // Lua does not distinguish 1 from 1.0.
             Value::Written(number) => {
                 let text = number.to_string();
                 Cow::Owned(text.strip_suffix(".0").unwrap_or(&text).as_bytes().to_vec())
@@ -251,7 +251,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// As `tonumber`: a text may be a number.
+    /// Like `tonumber`: a text may be a number.
     fn number(&self) -> Option<f64> {
         match self {
             Value::Number(number) => Some(*number),
@@ -260,7 +260,7 @@ impl<'a> Value<'a> {
                 let text = std::str::from_utf8(text).ok()?.trim();
                 match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
                     Some(digits) => u64::from_str_radix(digits, 16).ok().map(|number| number as f64),
-                    // Words such as "inf" are none.
+                    // Words such as "inf" are not numbers.
                     None if text.ends_with(|last: char| last.is_ascii_digit() || last == '.') => text.parse().ok(),
                     None => None,
                 }
@@ -273,7 +273,7 @@ impl<'a> Value<'a> {
         self.number().ok_or_else(|| format!("attempt to perform arithmetic on a {} value", self.kind()))
     }
 
-    /// For joining.
+    /// A text for concatenation.
     fn part(&self) -> Result<Cow<'_, [u8]>, String> {
         match self {
             Value::Number(number) => Ok(Cow::Owned(written(*number).into_bytes())),
@@ -296,7 +296,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// `None`: one is not a number.
+    /// `None`: one is NaN.
     fn compared(&self, other: &Value<'_>) -> Result<Option<Ordering>, String> {
         match (self, other) {
             (Value::Bytes(a), Value::Bytes(b)) => Ok(Some(a.cmp(b))),
@@ -308,7 +308,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A number as Lua writes it: `%.14g`.
+/// A number in Lua's format: `%.14g`.
 fn written(number: f64) -> String {
     const DIGITS: i32 = 14;
     if !number.is_finite() {

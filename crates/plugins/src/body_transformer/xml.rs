@@ -1,5 +1,5 @@
-//! XML as fields. Who sends a document chooses how it is built, so what it takes is counted: its elements, attributes and texts
-//! as steps, and the memory of what is made of them.
+//! Parses XML into fields. The sender chooses the structure of a document, so the cost is counted: its elements,
+//! attributes and texts as steps, and the memory of the result.
 
 use super::input::add_within;
 use quick_xml::Reader;
@@ -7,27 +7,27 @@ use quick_xml::events::{BytesStart, Event};
 use serde_json::{Map, Value as Json};
 use stillgate_plugin::json::Budget;
 
-/// Elements inside one another.
+/// Most levels of nested elements.
 const DEPTH_MAX: usize = 128;
-/// Attributes of one element.
+/// Most attributes of one element.
 const ATTRIBUTES_MAX: usize = 1024;
-/// Elements, attributes, texts, entities and comments of one document, and comparisons of names.
+/// Most steps of one document: elements, attributes, texts, entities, comments, and comparisons of names.
 const STEPS_MAX: usize = 500_000;
-/// Comparisons of names that take as long as one of the others.
+/// Number of name comparisons that cost as much as another step.
 const COMPARISONS_A_STEP: usize = 16;
 
-/// Elements by their names without prefix: one with text only is that text, one with attributes has them under `_attr` and its text
-/// as the first item; several of one name are a list. Entities of the document's own are refused.
+/// Parses elements by their names without prefix: one with text only is that text, one with attributes has them under
+/// `_attr` and its text as the first item; several of one name are a list. The document's own entities are refused.
 pub(super) fn fields(body: &[u8], budget: &mut Budget) -> Result<Json, String> {
     Document::new(budget).read(body)
 }
 
-/// A document as far as it has been read.
+/// A partly parsed document.
 struct Document<'b> {
     budget: &'b mut Budget,
     steps_left: usize,
     comparisons: usize,
-    /// The root, and the elements that are open.
+    /// The root, and the open elements.
     open: Vec<Element>,
 }
 
@@ -65,7 +65,7 @@ impl Document<'_> {
         Ok(())
     }
 
-    /// Fails if two of the names are the same. They are sorted: each with each would be their number squared.
+    /// Fails if two of the names are equal. They are sorted: comparing all pairs would be quadratic.
     fn check_unique(&mut self, names: &mut [&[u8]]) -> Result<(), String> {
         let before = self.comparisons;
         names.sort_unstable_by(|a, b| {
@@ -74,12 +74,12 @@ impl Document<'_> {
         });
         self.steps((self.comparisons - before) / COMPARISONS_A_STEP)?;
         match names.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(format!("the attribute {:?} is there twice", String::from_utf8_lossy(pair[0]))),
+            Some(pair) => Err(format!("the attribute {:?} is given twice", String::from_utf8_lossy(pair[0]))),
             None => Ok(()),
         }
     }
 
-    /// Takes what comes next; `false`: that was the end.
+    /// Processes the next event; `false`: that was the end.
     fn take(&mut self, event: Event<'_>) -> Result<bool, String> {
         match event {
             Event::Start(start) => {
@@ -147,11 +147,11 @@ impl Document<'_> {
         Ok(Element { name, attributes, ..Element::default() })
     }
 
-    /// An element has ended: it becomes a field of the one around it.
+    /// An element has ended: it becomes a field of its parent.
     fn end(&mut self, element: Element) -> Result<(), String> {
         let (name, json) = element.into_json();
         let Some(parent) = self.open.last_mut() else { return Err("an end without a beginning".to_owned()) };
-        // An object besides, as its children and attributes are counted as entries.
+        // Plus an object, as its children and attributes are counted as entries.
         let taken = self.budget.take_value();
         let added = taken.and_then(|()| add_within(self.budget, &mut parent.children, name, json));
         added.map_err(|exhausted| exhausted.to_string())
@@ -190,12 +190,12 @@ mod tests {
         fields(body.as_bytes(), &mut Budget::of_body(0)).map(|json| json.to_string())
     }
 
-    /// What a document takes.
+    /// The cost of a document.
     #[derive(Debug)]
     struct Work {
         steps: usize,
         comparisons: usize,
-        /// All that was ever allocated: what copies again what it has copied before shows here.
+        /// Total of all allocations: repeated copying shows here.
         bytes: usize,
     }
 
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn attributes_are_read_and_bounded() {
         assert_eq!(read("<a b='1' c='&lt;'/>").as_deref(), Ok(r#"{"a":{"_attr":{"b":"1","c":"<"}}}"#));
-        assert_eq!(read("<a b='1' b='2'/>"), Err("the attribute \"b\" is there twice".to_owned()));
+        assert_eq!(read("<a b='1' b='2'/>"), Err("the attribute \"b\" is given twice".to_owned()));
         assert_eq!(read("<a x:b='1' y:b='2'/>").as_deref(), Ok(r#"{"a":{"_attr":{"b":"2"}}}"#));
         let with = |count: usize| {
             let attributes: String = (0..count).map(|n| format!(" a{n}='{n}'")).collect();
@@ -250,8 +250,8 @@ mod tests {
         }
     }
 
-    /// A document that is four times as large takes about four times the work, and not sixteen times. (Where two attributes have
-    /// one name the error is ours, so the reader does not compare each with each; see `attributes_are_read_and_bounded`.)
+    /// A document four times as large takes about four times the work, not sixteen times. (For two attributes with one
+    /// name the error is ours, so the reader does not compare all pairs; see `attributes_are_read_and_bounded`.)
     #[test]
     fn work_grows_with_the_document() {
         let attributes = |count: usize| (0..count).map(|n| format!("a{n}='1' ")).collect::<String>();
@@ -269,13 +269,13 @@ mod tests {
                 format!("<r><!--{}--></r>", ">".repeat(16 * size)),
             ]
         };
-        // The larger one as many attributes as an element may have.
+        // The larger one has as many attributes as an element may have.
         for (small, large) in of(ATTRIBUTES_MAX / 4).iter().zip(&of(ATTRIBUTES_MAX)) {
             let (small, large) = (work_of(small), work_of(large));
             assert!(large.steps <= 4 * small.steps + small.steps / 2, "{small:?} {large:?}");
             // Sorting takes a little more each.
             assert!(large.comparisons <= 7 * small.comparisons, "{small:?} {large:?}");
-            // What grows is copied when it is full, twice as large each time; a list or a map may have grown once more.
+            // A growing buffer is copied when it is full, to twice the size; a list or a map may have grown once more.
             assert!(large.bytes <= 8 * small.bytes + 4096, "{small:?} {large:?}");
         }
         let one = work_of(&format!("<r {}/>", attributes(ATTRIBUTES_MAX)));

@@ -1,6 +1,6 @@
-//! `Accept-Encoding` (RFC 9110 section 12.5.3): whether a client takes a coding, and how gladly.
+//! `Accept-Encoding` (RFC 9110 section 12.5.3): whether a client accepts a coding, and with which preference.
 
-/// The codings that a client takes, as far as they matter for one of them. Weights are thousandths.
+/// The weights of codings that matter for one of them. They are thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Weights {
     coding: Option<u16>,
@@ -9,11 +9,11 @@ struct Weights {
     identity: Option<u16>,
 }
 
-/// The weight of a coding for a client with these lines of `Accept-Encoding`, in thousandths, where a body may, and should, be
-/// sent in it: the coding is named or `*`, with a weight that is not zero and not below that of the plain body, where that has
-/// one. Otherwise zero.
+/// The weight of a coding for a client with these lines of `Accept-Encoding`, in thousandths, if a body may, and
+/// should, be sent in it: the coding is named or `*`, with a weight that is not zero and not below that of the identity
+/// coding, if that has one. Otherwise zero.
 ///
-/// A client without the field would take any coding; as in nginx it gets none, since it may not know of them.
+/// A client without the field would accept any coding; as in nginx it gets none, since it may not know of them.
 pub(super) fn weight_of<'a>(lines: impl Iterator<Item = &'a [u8]>, coding: &str) -> u16 {
     let mut weights = Weights::default();
     for item in lines.flat_map(|line| line.split(|byte| *byte == b',')) {
@@ -27,14 +27,14 @@ pub(super) fn weight_of<'a>(lines: impl Iterator<Item = &'a [u8]>, coding: &str)
             _ if is("identity") => &mut weights.identity,
             _ => continue,
         };
-        // The first counts.
+        // The first one counts.
         place.get_or_insert(weight(parts));
     }
     let weight = weights.coding.or(weights.others).unwrap_or(0);
     if weight >= weights.identity.unwrap_or(0) { weight } else { 0 }
 }
 
-/// The weight of an item, of its parameters; 0 where it is no weight.
+/// The weight of an item, from its parameters; 0 if it is invalid.
 fn weight<'a>(parameters: impl Iterator<Item = &'a [u8]>) -> u16 {
     for parameter in parameters {
         if let [b'q' | b'Q', b'=', value @ ..] = parameter {

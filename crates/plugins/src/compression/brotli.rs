@@ -1,7 +1,7 @@
-//! `brotli`, whose encoder takes too long for a worker: 0.3 ms for 16 KiB at the default level, 17 ms at the highest.
+//! `brotli`: its encoder takes too long for a worker: 0.3 ms for 16 KiB at the default level, 17 ms at the highest.
 //!
-//! So the work is done on a thread that serves no requests, a block at a time, and the body goes on when the block is done.
-//! Only short bodies are coded at once.
+//! So the work is done on a thread that does not serve requests, a block at a time, and the body continues when the
+//! block is done. Only short bodies are coded at once.
 
 use super::filter::Reserved;
 use super::policy::{HTTP_VERSION, HttpVersion, Policy, Types, TypesKind};
@@ -15,20 +15,21 @@ object! {
     pub(crate) struct BrotliKeys {
         /// Media types of responses that are compressed, without parameters; or `*`: all.
         types: Types = TypesKind => default(Types::default());
-        /// Least bytes of a body that is compressed. One whose length is not known is compressed.
+        /// Shortest body that is compressed. One of unknown length is compressed.
         min_length: u64 = int(1, i64::MAX) => default(20);
-        /// What bodies are: 0: anything, 1: text in UTF-8, 2: fonts (WOFF 2.0).
+        /// The type of content: 0: any, 1: text in UTF-8, 2: fonts (WOFF 2.0).
         mode: u8 = int(0, 2) => default(0);
         /// From 0, the fastest, to 11, the smallest. 7, 8 and 9 count as 6, which makes bodies as small in less time and
         /// memory.
         comp_level: u8 = int(0, 11) => default(6);
         /// How far back matches reach, as a power of two; 0: the least. Above 20 counts as 20.
         lgwin: u8 = WINDOW => default(19);
-        /// Bytes that are looked at together, as a power of two; 0: 16. Above 18 counts as 18, and at levels 10 and 11 as 16.
+        /// Size of a block that is processed at once, as a power of two; 0: 16. Above 18 counts as 18, and at levels 10
+        /// and 11 as 16.
         lgblock: u8 = BLOCK => default(0);
         /// Lowest version of HTTP of requests whose responses are compressed.
         http_version: HttpVersion = HTTP_VERSION => default(HttpVersion::Http11);
-        /// Whether `Vary: Accept-Encoding` is added to responses that are compressed for clients that take it.
+        /// Whether `Vary: Accept-Encoding` is added to responses that are compressed for clients that accept it.
         vary: bool = Flag => default(false);
     }
 }
@@ -86,7 +87,7 @@ impl Define for Brotli {
     fn compile(keys: BrotliKeys, _: &mut Compile<'_>) -> Option<Brotli> {
         let quality = if (7..=9).contains(&keys.comp_level) { 6 } else { keys.comp_level };
         let lgwin = keys.lgwin.clamp(LGWIN_MIN, LGWIN_MAX);
-        // A block is never more than the window.
+        // A block never exceeds the window.
         let most = if quality < 10 { LGBLOCK_MAX.min(lgwin) } else { LGBLOCK_MIN };
         let lgblock = keys.lgblock.clamp(LGBLOCK_MIN, most.max(LGBLOCK_MIN));
         let params = Params { mode: keys.mode, quality, lgwin, lgblock };
@@ -104,12 +105,14 @@ impl Define for Brotli {
     }
 }
 
-/// Least and most of a window, as powers of two. The format knows up to 24; a window is held twice.
+/// Smallest and largest window, as powers of two. The format allows up to 24; a window is held twice.
 const LGWIN_MIN: u8 = 10;
 const LGWIN_MAX: u8 = 20;
-/// No short body makes a window smaller: at levels 5 to 9 the encoder has other tables for those, which take twice the time.
+/// Short bodies do not reduce the window below this: at levels 5 to 9 the encoder has other tables for smaller ones,
+/// which take twice the time.
 const LGWIN_SHORT_MIN: u8 = 17;
-/// The same of a block. The format knows up to 24, for which the encoder takes ten times as much, and 70 times at levels 10 and 11.
+/// Smallest and largest block. The format allows up to 24, for which the encoder takes ten times as much, and 70 times
+/// at levels 10 and 11.
 const LGBLOCK_MIN: u8 = 16;
 const LGBLOCK_MAX: u8 = 18;
 
@@ -124,7 +127,7 @@ impl Plugin for Brotli {
 
     fn code_content(&self, response: &mut Response<'_>) {
         let mut params = self.params;
-        // A window that is larger than the body takes memory for nothing.
+        // A window larger than the body wastes memory.
         if let Some(length) = response.length.filter(|_| response.body.is_empty()) {
             let needed = (u64::BITS - length.leading_zeros()) as u8;
             params.lgwin = params.lgwin.min(needed.max(LGWIN_SHORT_MIN));
@@ -140,10 +143,10 @@ impl Plugin for Brotli {
     }
 }
 
-/// What is given to the encoder at once. It looks at blocks of that length.
+/// Size of a block for the encoder.
 const BLOCK_BYTES: usize = 64 * 1024;
 
-/// What takes less than 100 µs (`docs/benchmarks.md`): bodies up to this length are coded by the worker.
+/// Longest body that is coded by the worker: it takes less than 100 µs (`docs/benchmarks.md`).
 fn short_bytes_max(quality: u8) -> usize {
     match quality {
         ..=1 => 16 * 1024,
@@ -153,17 +156,17 @@ fn short_bytes_max(quality: u8) -> usize {
     }
 }
 
-/// What comes back from the thread: the encoder, unless the body has ended, and what it gave.
+/// The result from the thread: the encoder, unless the body has ended, and its output.
 type Coded = Option<(Option<Encoder>, Vec<u8>)>;
 
 struct BrotliFilter {
     params: Params,
-    /// `None`: not made yet, at work, or done.
+    /// `None`: not created yet, at work, or done.
     encoder: Option<Encoder>,
-    /// What the encoder has not been given yet.
+    /// Bytes that the encoder has not got yet.
     pending: Vec<u8>,
     then: Then,
-    /// Something was given since the last flush.
+    /// Bytes were given since the last flush.
     is_dirty: bool,
     reserved: Option<Reserved>,
     held_bytes: usize,
@@ -190,7 +193,7 @@ impl BrotliFilter {
     }
 }
 
-/// Gives a block to the encoder, or to a new one.
+/// Passes a block to the encoder, or to a new one.
 fn code(encoder: Option<Encoder>, params: Params, block: &[u8], then: Then) -> Coded {
     let mut encoder = encoder.or_else(|| Encoder::new(params))?;
     let mut out = Vec::new();

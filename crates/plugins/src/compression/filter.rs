@@ -1,11 +1,11 @@
-//! A body on its way through an encoder, and what all encoders of a worker may take.
+//! A filter that compresses a body, and the memory limit of all encoders of a worker.
 
 use super::policy::Policy;
 use std::cell::{Cell, RefCell};
 use stillgate_plugin::{BodyError, BodyFilter, Response};
 
-/// What the encoders of one worker may take. It is less than half of what filters may hold, above which each client has a bound
-/// of its own: a response for which there is no more goes on without a coding.
+/// Most memory of one worker's encoders. It is less than half of the limit for filters, above which each client has a
+/// limit of its own: a response for which there is no more memory is sent without a coding.
 const ENCODER_BYTES_MAX: usize = 24 * 1024 * 1024;
 
 thread_local! {
@@ -13,14 +13,14 @@ thread_local! {
     static TAKEN_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Memory that is set aside for an encoder, as long as the body has not ended.
+/// Memory reserved for an encoder until the body has ended.
 #[derive(Debug)]
 pub(super) struct Reserved {
     bytes: usize,
 }
 
 impl Reserved {
-    /// `None`: there is no more.
+    /// `None`: the limit is reached.
     pub(super) fn take(bytes: usize) -> Option<Reserved> {
         let taken = TAKEN_BYTES.get() + bytes;
         (taken <= ENCODER_BYTES_MAX).then(|| {
@@ -36,7 +36,7 @@ impl Drop for Reserved {
     }
 }
 
-/// Encoders that a worker keeps for later bodies, since making one means to clear all its memory.
+/// Encoders that a worker keeps for later bodies, since creating one means clearing all its memory.
 pub(super) struct Idle<T> {
     /// Each with its level.
     list: RefCell<Vec<(i32, T)>>,
@@ -48,14 +48,14 @@ impl<T> Idle<T> {
         Idle { list: RefCell::new(Vec::new()), count_max }
     }
 
-    /// One of a level.
+    /// Takes an encoder of a level.
     pub(super) fn take(&self, level: i32) -> Option<T> {
         let mut list = self.list.borrow_mut();
         let at = list.iter().position(|(of, _)| *of == level)?;
         Some(list.swap_remove(at).1)
     }
 
-    /// Keeps one, or drops it where enough are kept.
+    /// Keeps an encoder, or drops it if enough are kept.
     pub(super) fn give(&self, level: i32, encoder: T) {
         let mut list = self.list.borrow_mut();
         if list.len() < self.count_max {
@@ -64,8 +64,8 @@ impl<T> Idle<T> {
     }
 }
 
-/// Has the body of a response coded where the policy says so, by an encoder that takes so much memory and is made when the body
-/// begins. `piece_bytes_max`: so much at once takes no more than about 100 µs.
+/// Compresses the body of a response if the policy says so, by an encoder that takes so much memory and is created when
+/// the body begins. `piece_bytes_max`: the largest piece that takes no more than about 100 µs.
 pub(super) fn begin<E: Encoder + 'static>(
     policy: &Policy,
     response: &mut Response<'_>,
@@ -83,19 +83,19 @@ pub(super) fn begin<E: Encoder + 'static>(
     }
 }
 
-/// What codes a body.
+/// An encoder of bodies.
 pub(super) trait Encoder {
-    /// Takes a piece, and appends what can go on.
+    /// Takes a piece, and appends available output.
     fn write(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError>;
 
-    /// Appends what of the pieces is held back.
+    /// Appends the output that is held back.
     fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError>;
 
     /// The body has ended: appends the rest.
     fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError>;
 }
 
-/// The filter. Its encoder is there from the first piece to the end.
+/// The filter. Its encoder exists from the first piece to the end.
 struct Compressing<E, M> {
     make: M,
     encoder: Option<E>,

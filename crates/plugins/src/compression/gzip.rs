@@ -13,15 +13,15 @@ object! {
     pub(crate) struct GzipKeys {
         /// Media types of responses that are compressed, without parameters; or `*`: all.
         types: Types = TypesKind => default(Types::default());
-        /// Least bytes of a body that is compressed. One whose length is not known is compressed.
+        /// Shortest body that is compressed. One of unknown length is compressed.
         min_length: u64 = int(1, i64::MAX) => default(20);
         /// From 1, the fastest, to 9, the smallest.
         comp_level: u32 = int(1, 9) => default(1);
         /// Lowest version of HTTP of requests whose responses are compressed.
         http_version: HttpVersion = HTTP_VERSION => default(HttpVersion::Http11);
-        /// No effect: what is compressed goes on at once.
+        /// No effect: compressed bytes are sent at once.
         buffers: BuffersKeys = map() => nested;
-        /// Whether `Vary: Accept-Encoding` is added to responses that are compressed for clients that take it.
+        /// Whether `Vary: Accept-Encoding` is added to responses that are compressed for clients that accept it.
         vary: bool = Flag => default(false);
     }
 }
@@ -82,7 +82,8 @@ impl Plugin for Gzip {
     }
 }
 
-/// What takes about 100 µs: 16 KiB take 60 µs at level 2, 130 µs at 6 and 200 µs at 9 (`docs/benchmarks.md`).
+/// Largest piece that takes about 100 µs: 16 KiB take 60 µs at level 2, 130 µs at 6 and 200 µs at 9
+/// (`docs/benchmarks.md`).
 fn piece_bytes_max(comp_level: u32) -> usize {
     match comp_level {
         ..=3 => WHOLE_BYTES_MAX,
@@ -91,31 +92,32 @@ fn piece_bytes_max(comp_level: u32) -> usize {
     }
 }
 
-/// A body up to this length that comes in one piece is coded as a whole. That is what a gateway gives filters at once.
+/// A body up to this length that comes in one piece is coded as a whole. This is the size of the pieces that filters
+/// get.
 const WHOLE_BYTES_MAX: usize = 16 * 1024;
-/// What an encoder takes: a window of 32 KiB twice, chains, hash table, and what is not written yet; or the piece that is held.
+/// Memory of an encoder: a window of 32 KiB twice, chains, hash table, and pending output; or the held piece.
 const ENCODER_BYTES: usize = 352 * 1024;
-/// Encoders that a worker keeps for later, of each kind.
+/// Most idle encoders that a worker keeps, of each kind.
 const IDLE_MAX: usize = 4;
 
 thread_local! {
     static STREAMS: Idle<Compress> = const { Idle::new(IDLE_MAX) };
-    /// For bodies as a whole. A worker has as many as levels are configured, none of them for longer than a call.
+    /// For whole bodies. A worker has one for each configured level, each in use only during a call.
     static WHOLES: Idle<Compressor> = const { Idle::new(IDLE_MAX) };
 }
 
-/// As nginx writes it: no name, no time, of Unix.
+/// The header that nginx writes: no name, no time, system Unix.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
 
 /// The format (RFC 1952) around raw deflate.
 ///
-/// Most bodies are short and here as a whole. For these there is libdeflate, which takes less time but cannot stream; for all
-/// others zlib-rs, which can.
+/// Most bodies are short and available as a whole. They are coded with libdeflate, which takes less time but cannot
+/// stream; all others with zlib-rs, which can.
 struct GzipEncoder {
     level: i32,
-    /// What came first, as long as it may be all.
+    /// The first piece, as long as it may be the whole body.
     held: Vec<u8>,
-    /// `None`: nothing but `held` has come, or it has been given back.
+    /// `None`: only `held` has come, or it has been returned.
     stream: Option<Compress>,
     checksum: Hasher,
     has_header: bool,
@@ -126,7 +128,7 @@ impl GzipEncoder {
         GzipEncoder { level, held: Vec::new(), stream: None, checksum: Hasher::new(), has_header: false }
     }
 
-    /// Codes what is held, which is all.
+    /// Codes the held piece, which is the whole body.
     fn code_whole(&self, out: &mut Vec<u8>) -> Result<(), BodyError> {
         let level = CompressionLvl::new(self.level).map_err(|_| BodyError::Malformed)?;
         let mut encoder = WHOLES.with(|idle| idle.take(self.level)).unwrap_or_else(|| Compressor::new(level));
@@ -140,10 +142,10 @@ impl GzipEncoder {
         Ok(())
     }
 
-    /// What is held is not all.
+    /// Starts to stream, as the held piece is not the whole body.
     fn begin_stream(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError> {
-        // What zlib-rs calls level 1 is cheaper than the least that others have, and makes bodies a quarter larger. Its
-        // level 2 is smaller and cheaper than zlib's level 1.
+        // Level 1 of zlib-rs is cheaper than the lowest of others, and makes bodies a quarter larger. Its level 2 is
+        // smaller and cheaper than zlib's level 1.
         let level = self.level.max(2);
         let stream = STREAMS.with(|idle| idle.take(level)).map(|mut stream| {
             stream.reset();
@@ -155,7 +157,7 @@ impl GzipEncoder {
     }
 
     fn deflate(&mut self, mut input: &[u8], flush: FlushCompress, out: &mut Vec<u8>) -> Result<(), BodyError> {
-        /// Least room for what comes.
+        /// Smallest free space for output.
         const ROOM_BYTES: usize = 1024;
         let begin = out.len();
         if !self.has_header {
@@ -171,7 +173,7 @@ impl GzipEncoder {
             input = &input[(stream.total_in() - before) as usize..];
             let is_done = match flush {
                 FlushCompress::Finish => status == Status::StreamEnd,
-                // With room left, nothing waits for it.
+                // If space is left, no output is pending.
                 _ => input.is_empty() && out.len() < out.capacity(),
             };
             if is_done {
@@ -187,7 +189,7 @@ impl GzipEncoder {
     }
 }
 
-/// Writes what stands behind the coded body. Its length counts modulo 2^32.
+/// Writes the trailer of the coded body. The length counts modulo 2^32.
 fn end(out: &mut Vec<u8>, checksum: u32, length: u64) {
     out.extend_from_slice(&checksum.to_le_bytes());
     out.extend_from_slice(&(length as u32).to_le_bytes());
@@ -226,7 +228,7 @@ impl Encoder for GzipEncoder {
 impl Drop for GzipEncoder {
     fn drop(&mut self) {
         let Some(stream) = self.stream.take() else { return };
-        // A thread that ends keeps nothing.
+        // A thread that is ending keeps nothing.
         let _ = STREAMS.try_with(|idle| idle.give(self.level.max(2), stream));
     }
 }

@@ -1,8 +1,8 @@
-//! `gzip`, `brotli` and `zstd`: compress responses for clients that take it.
+//! `gzip`, `brotli` and `zstd`: compress responses for clients that accept it.
 //!
-//! Which responses is the same for all three ([`Policy`]); what differs are the encoders. The bytes of a body go on as soon as
-//! they can, behind all other filters: an encoder is flushed where the node has nothing more for now, so that a response is never held back for its
-//! coding.
+//! All three compress the same responses ([`Policy`]); only the encoders differ. The bytes of a body are sent as soon
+//! as possible, behind all other filters: an encoder is flushed when the node has no more for now, so that a response
+//! is never held back for its coding.
 
 mod accept;
 mod brotli;

@@ -1,4 +1,4 @@
-//! Which responses are compressed, and what becomes of their heads.
+//! Decides which responses are compressed, and adjusts their heads.
 
 use super::accept::weight_of;
 use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, forget_coded_bytes};
@@ -62,7 +62,7 @@ impl Kind for TypesKind {
     }
 }
 
-/// The lowest version of HTTP whose clients get a coding.
+/// The lowest version of HTTP whose clients get compressed responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HttpVersion {
     Http10,
@@ -76,13 +76,13 @@ pub(super) const HTTP_VERSION: Choice<HttpVersion> = Choice {
 
 /// Which responses are compressed.
 pub(super) struct Policy {
-    /// As it is called in `Content-Encoding`.
+    /// Its name in `Content-Encoding`.
     pub(super) coding: &'static str,
     pub(super) types: Types,
     pub(super) min_length: u64,
     pub(super) http_version: HttpVersion,
     pub(super) vary: bool,
-    /// Whether only 200, 403 and 404 are compressed, as nginx's own filter has it.
+    /// Whether only 200, 403 and 404 are compressed, as by nginx's own filter.
     pub(super) is_strict: bool,
 }
 
@@ -92,8 +92,8 @@ const CACHE_CONTROL: FieldName<'static> = FieldName::constant("Cache-Control");
 const CONTENT_RANGE: FieldName<'static> = FieldName::constant("Content-Range");
 
 impl Policy {
-    /// Whether the body goes to this client in the coding; then the head says so, once `is_possible` holds as well. Whether the
-    /// response depends on `Accept-Encoding` is said in either case.
+    /// Whether the body is compressed for this client; then the head says so, if `is_possible` holds as well. `Vary` is
+    /// set in either case.
     pub(super) fn begin(&self, response: &mut Response<'_>, is_possible: impl FnOnce() -> bool) -> bool {
         if !self.concerns(response) {
             return false;
@@ -113,7 +113,7 @@ impl Policy {
         true
     }
 
-    /// Whether the response is one that is compressed for clients that take it.
+    /// Whether the response would be compressed for clients that accept it.
     fn concerns(&self, response: &Response<'_>) -> bool {
         let mut buffer = Vec::new();
         let Some(content_type) = response.header(CONTENT_TYPE, &mut buffer) else { return false };
@@ -122,7 +122,7 @@ impl Policy {
             Types::All => true,
             Types::Listed(types) => types.iter().any(|listed| media_type.eq_ignore_ascii_case(listed.as_bytes())),
         };
-        // Messages of gRPC have a coding of their own; nothing else reads them.
+        // Messages of gRPC have a coding of their own; no other reader understands them.
         let is_grpc = media_type.get(..16).is_some_and(|start| start.eq_ignore_ascii_case(b"application/grpc"));
         let is_plain = response.body.is_empty() || (self.replaces(response) && response.body.count() == 1);
         let length = if is_plain { response.length } else { response.body.length() };
@@ -147,7 +147,7 @@ impl Policy {
         !is_fixed && weight(response, self.coding) > 0
     }
 
-    /// Whether the body has been given the coding of another of these plugins, and the client would rather have this one.
+    /// Whether another of these plugins codes the body, and the client prefers this one.
     fn replaces(&self, response: &Response<'_>) -> bool {
         let other = match response.body.last_filter() {
             Some("gzip") => "gzip",
@@ -168,13 +168,13 @@ fn weight(response: &Response<'_>, coding: &str) -> u16 {
     weight_of(accepted.map(|field| field.value.of(facts.head)), coding)
 }
 
-/// Whether the body has a coding already.
+/// Whether the body is coded already.
 fn is_coded(response: &Response<'_>, buffer: &mut Vec<u8>) -> bool {
     let coding = response.header(CONTENT_ENCODING, buffer);
     coding.is_some_and(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity"))
 }
 
-/// Whether a list of words has one of them.
+/// Whether a list of words contains a word.
 fn names(list: &[u8], word: &str) -> bool {
     list.split(|byte| *byte == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
 }
@@ -188,8 +188,8 @@ fn add_vary(response: &mut Response<'_>) {
     }
 }
 
-/// The coded body is another one than the node's, and as good: `W/` says so (RFC 9110 section 8.8.3). What is no entity tag is
-/// left out.
+/// The coded body is equivalent to the node's, but not identical: `W/` says so (RFC 9110 section 8.8.3). A value that
+/// is not an entity tag is removed.
 fn weaken_etag(response: &mut Response<'_>) {
     let mut buffer = Vec::new();
     let mut weak = Vec::new();

@@ -12,13 +12,13 @@ object! {
     pub(crate) struct ZstdKeys {
         /// Media types of responses that are compressed, without parameters; or `*`: all.
         types: Types = TypesKind => default(Types::default());
-        /// Least bytes of a body that is compressed. One whose length is not known is compressed.
+        /// Shortest body that is compressed. One of unknown length is compressed.
         min_length: u64 = int(1, i64::MAX) => default(20);
         /// From 1, the fastest, to 9, the smallest.
         comp_level: i32 = int(1, 9) => default(3);
         /// Lowest version of HTTP of requests whose responses are compressed.
         http_version: HttpVersion = HTTP_VERSION => default(HttpVersion::Http11);
-        /// Whether `Vary: Accept-Encoding` is added to responses that are compressed for clients that take it.
+        /// Whether `Vary: Accept-Encoding` is added to responses that are compressed for clients that accept it.
         vary: bool = Flag => default(false);
     }
 }
@@ -33,7 +33,7 @@ pub(crate) struct Zstd {
 impl Define for Zstd {
     type Keys = ZstdKeys;
     const NAME: &'static str = "zstd";
-    /// Before brotli (996) and gzip (995): of equal weights the first counts.
+    /// Before brotli (996) and gzip (995): for equal weights the first one is used.
     const PRIORITY: i32 = 997;
     const PHASES: Phases = Phases::of(&[Phase::BodyFilter]);
 
@@ -68,7 +68,8 @@ impl Plugin for Zstd {
     }
 }
 
-/// What takes about 100 µs: 16 KiB take 55 µs at level 3, 110 µs at 5 and 380 µs at 9 (`docs/benchmarks.md`).
+/// Largest piece that takes about 100 µs: 16 KiB take 55 µs at level 3, 110 µs at 5 and 380 µs at 9
+/// (`docs/benchmarks.md`).
 fn piece_bytes_max(level: i32) -> usize {
     match level {
         ..=4 => 16 * 1024,
@@ -77,11 +78,12 @@ fn piece_bytes_max(level: i32) -> usize {
     }
 }
 
-/// How far back matches reach, as a power of two. Every client takes it (RFC 9659 allows 8 MiB), and it bounds the memory.
+/// Longest distance of matches, as a power of two. Every client accepts it (RFC 9659 allows 8 MiB), and it bounds the
+/// memory.
 const WINDOW_LOG: u32 = 18;
-/// What an encoder takes at most, with that window: its tables, the window, and what is not written yet.
+/// Most memory of an encoder with that window: its tables, the window, and pending output.
 const ENCODER_BYTES: usize = 3 * 1024 * 1024;
-/// Encoders that a worker keeps for later.
+/// Most idle encoders that a worker keeps.
 const IDLE_MAX: usize = 2;
 
 thread_local! {
@@ -90,12 +92,12 @@ thread_local! {
 
 struct ZstdEncoder {
     level: i32,
-    /// `None`: it has been given back.
+    /// `None`: it has been returned.
     context: Option<CCtx<'static>>,
 }
 
 impl ZstdEncoder {
-    /// `None`: there is no memory for it.
+    /// `None`: memory has run out.
     fn begin(level: i32) -> Option<ZstdEncoder> {
         let context = match IDLE.with(|idle| idle.take(level)) {
             Some(mut context) => {
@@ -113,7 +115,7 @@ impl ZstdEncoder {
     }
 
     fn run(&mut self, input: &[u8], directive: Directive, out: &mut Vec<u8>) -> Result<(), BodyError> {
-        /// Least room for what comes.
+        /// Smallest free space for output.
         const ROOM_BYTES: usize = 1024;
         let context = self.context.as_mut().ok_or(BodyError::Malformed)?;
         let mut input = InBuffer::around(input);
@@ -151,7 +153,7 @@ impl Encoder for ZstdEncoder {
 impl Drop for ZstdEncoder {
     fn drop(&mut self) {
         let Some(context) = self.context.take() else { return };
-        // A thread that ends keeps nothing.
+        // A thread that is ending keeps nothing.
         let _ = IDLE.try_with(|idle| idle.give(self.level, context));
     }
 }

@@ -1,7 +1,7 @@
-//! hmac-auth: a signature over parts of the request, by a key that a consumer has, says who asks.
+//! hmac-auth: authenticates consumers by a signature over parts of the request.
 //!
-//! Statuses, bodies and header fields are APISIX's. It differs in that all lines of a signed field count, and in that a date
-//! that has to be signed is the one whose age is looked at.
+//! Statuses, bodies and header fields are APISIX's. It differs in that all lines of a signed field count, and in that
+//! the date whose age is checked must be the signed one, if the date has to be signed.
 
 mod signature;
 
@@ -22,7 +22,7 @@ use stillgate_schema::{Choice, Definitions, Fault, Flag, Json, Kind, Node, Path,
 use stillgate_wire::FieldName;
 
 object! {
-    /// Asks for a signature by a consumer's key.
+    /// Authenticates a consumer by a signature with its key.
     pub struct HmacAuthKeys {
         /// The algorithms that requests may name.
         allowed_algorithms: Vec<Algorithm> = some(ALGORITHM) => default(ALL.to_vec());
@@ -30,13 +30,13 @@ object! {
         clock_skew: u64 = int(1, i64::MAX) => default(300);
         /// Header fields that must be signed. An empty list: none, so that a request can be repeated for ever.
         signed_headers: Vec<String> = list(SIGNED) => default(vec!["date".to_owned()]);
-        /// The body must have the digest that `Digest` says. Name `digest` in `signed_headers` with it.
+        /// The body must have the digest in `Digest`. Name `digest` in `signed_headers` with it.
         validate_request_body: bool = Flag => default(false);
-        /// The largest body that is held to be validated, in bytes. A larger one is answered with 413.
+        /// The largest body that is buffered for validation, in bytes. A larger one is answered with 413.
         max_req_body_size: usize = int(1, BODY_BYTES_MAX) => default(1024 * 1024);
-        /// The node does not get the signature.
+        /// Do not forward the signature to the node.
         hide_credentials: bool = Flag => default(false);
-        /// The consumer that requests without a valid signature count as. Without it they are answered with 401.
+        /// The consumer for requests without a valid signature. Without this key they are answered with 401.
         anonymous_consumer: String = TEXT => optional;
         /// The realm in `WWW-Authenticate` of an answer with 401.
         realm: String = REALM => default("hmac".to_owned());
@@ -48,12 +48,12 @@ object! {
     pub struct HmacAuthCredential {
         /// The name of the key, which requests carry. No two consumers can have the same.
         key_id: Secret = KEY => required;
-        /// What requests are signed with.
+        /// The key that signs requests.
         secret_key: Secret = KEY => required;
     }
 }
 
-/// The largest body that may be held, whatever is configured.
+/// Upper bound of that limit.
 const BODY_BYTES_MAX: i64 = 1024 * 1024 * 1024;
 
 /// A hash function.
@@ -72,7 +72,7 @@ const NAMES: &[(&str, Algorithm)] =
     &[("hmac-sha1", Algorithm::Sha1), ("hmac-sha256", Algorithm::Sha256), ("hmac-sha512", Algorithm::Sha512)];
 const ALGORITHM: Choice<Algorithm> = Choice { words: NAMES, unbuilt: &[] };
 
-/// APISIX's bound.
+/// APISIX's limit.
 const SIGNED_CHARACTERS_MAX: usize = 50;
 
 const SIGNED: Text<String> =
@@ -112,13 +112,14 @@ struct Config {
     allowed: Box<[Algorithm]>,
     clock_skew_s: u64,
     signed: Box<[String]>,
-    /// The largest body that is validated; `None`: none is.
+    /// The largest body that is validated; `None`: bodies are not validated.
     body_bytes_max: Option<usize>,
     hide_credentials: bool,
     strangers: Strangers,
 }
 
-/// A consumer's key. What HMAC makes of it takes more than 1 KiB for each algorithm, so that it is made for each request.
+/// A consumer's key. The expanded HMAC keys take more than 1 KiB for each algorithm, so they are computed for each
+/// request.
 pub(crate) struct SecretKey(Secret);
 
 impl Define for HmacAuth {
@@ -129,7 +130,9 @@ impl Define for HmacAuth {
 
     fn compile(keys: HmacAuthKeys, cx: &mut Compile<'_>) -> Option<HmacAuth> {
         if keys.validate_request_body && !keys.signed_headers.iter().any(|name| name.eq_ignore_ascii_case("digest")) {
-            let fault = Fault::new("who changes the body can change its digest as well, since that need not be signed");
+            let fault = Fault::new(
+                "an attacker who changes the body can change its digest as well, since the digest need not be signed",
+            );
             cx.sink.warning(
                 cx.at,
                 &cx.path.key("validate_request_body"),
@@ -207,7 +210,7 @@ impl Config {
         Flow::Continue
     }
 
-    /// Whose signature it is, or why that is not known. The body is not looked at.
+    /// The consumer of the signature, or the reason for refusing it. The body is not checked.
     fn find(&self, request: &Request<'_>) -> Result<Attached, &'static str> {
         let header = request.first_header(AUTHORIZATION).ok_or(MISSING)?;
         let parameters = Parameters::parse(header.strip_prefix(SCHEME).ok_or(OTHER_SCHEME)?);
@@ -238,14 +241,14 @@ impl Config {
         })
     }
 
-    /// Whether a date is close enough to the present time.
+    /// Whether a date is close enough to the current time.
     fn is_present(&self, date: &[u8], request: &Request<'_>) -> bool {
         let date = std::str::from_utf8(date).ok().and_then(|date| httpdate::parse_http_date(date).ok());
         let seconds = date.and_then(|date| date.duration_since(UNIX_EPOCH).ok()).map(|time| time.as_secs());
         seconds.is_some_and(|seconds| seconds.abs_diff(request.worker.now_ms() / 1000) <= self.clock_skew_s)
     }
 
-    /// Whether all is signed that has to be. Where the date has to be, it is the one that was looked at.
+    /// Whether all required parts are signed. If the date is required, it must be the one that was checked.
     fn signs_enough(&self, parameters: &Parameters<'_>, name_of_date: &str) -> bool {
         self.signed.iter().all(|name| {
             let is_date = name.eq_ignore_ascii_case("date");
@@ -262,13 +265,13 @@ const SHA256_BYTES: usize = 32;
 
 /// The digest in a value of `Digest`.
 fn sha256_of(value: &[u8]) -> Option<[u8; SHA256_BYTES]> {
-    // With room for a block more than a digest takes, which decoding may ask for.
+    // With room for a block more than a digest takes, which decoding may need.
     let mut decoded = [0; SHA256_BYTES + 3];
     let count = STANDARD.decode_slice(value.strip_prefix(b"SHA-256=")?, &mut decoded).ok()?;
     (count == SHA256_BYTES).then(|| std::array::from_fn(|at| decoded[at]))
 }
 
-/// A body on its way to be validated.
+/// A body that is being validated.
 struct Body {
     config: Arc<Config>,
     attached: Attached,
@@ -277,10 +280,10 @@ struct Body {
     at: usize,
 }
 
-/// What is hashed of a body before others have their turn: less than 100 µs.
+/// Bytes that are hashed in one turn: less than 100 µs.
 const HASHED_BYTES_AT_ONCE: usize = 16 * 1024;
 
-/// Hashes the body, a piece a turn of the event loop.
+/// Hashes the body, one piece in each turn of the event loop.
 fn validate(mut body: Body, request: &mut Request<'_>) -> Flow {
     let Some(bytes) = request.whole_body() else { return body.config.finish(Err(INVALID), request) };
     let rest = bytes.get(body.at..).unwrap_or_default();
@@ -295,7 +298,7 @@ fn validate(mut body: Body, request: &mut Request<'_>) -> Flow {
     config.finish(if is_same { Ok(attached) } else { Err(INVALID) }, request)
 }
 
-/// Ready in the next turn of the event loop.
+/// Completes in the next turn of the event loop.
 fn one_turn() -> impl Future<Output = ()> {
     let mut is_next = false;
     std::future::poll_fn(move |cx| match std::mem::replace(&mut is_next, true) {

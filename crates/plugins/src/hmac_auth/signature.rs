@@ -1,4 +1,4 @@
-//! What a request says of its signature, and what is signed: a form of the draft "Signing HTTP Messages" (cavage), as APISIX
+//! The signature of a request, and the signed text: a form of the draft "Signing HTTP Messages" (cavage), as APISIX
 //! reads it.
 //!
 //! ```text
@@ -9,31 +9,31 @@
 //!  date: Tue, 19 Jan 2021 11:33:20 GMT
 //! ```
 //!
-//! Each line of what is signed ends with a line feed. Of a field with several lines APISIX signs the first; here all of them
-//! count, joined by a comma and a blank, so that none can be added behind the signature.
+//! Each line of the signed text ends with a line feed. For a field with several lines APISIX signs the first; here all
+//! of them count, joined by a comma and a blank, so that none can be added after signing.
 
 use aws_lc_rs::hmac;
 use stillgate_plugin::Request;
 use stillgate_route::Lookup;
 
-/// What a request says.
+/// The parameters of a signature.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Parameters<'a> {
     pub(super) key_id: Option<&'a [u8]>,
     pub(super) algorithm: Option<&'a [u8]>,
     pub(super) signature: Option<&'a [u8]>,
-    /// The names of what is signed, with a blank between them.
+    /// The names of the signed parts, separated by blanks.
     pub(super) headers: Option<&'a [u8]>,
 }
 
 /// The scheme.
 pub(super) const SCHEME: &[u8] = b"Signature";
-/// Stands for the method and the target.
+/// The name for the method and the target.
 const REQUEST_TARGET: &[u8] = b"@request-target";
 
 impl<'a> Parameters<'a> {
-    /// Of what stands behind the scheme: names and quoted values between commas. What has another form is passed over, and the
-    /// last of a name counts.
+    /// Parses the text after the scheme: names and quoted values between commas. Malformed parts are skipped, and the
+    /// last one of a name counts.
     pub(super) fn parse(text: &'a [u8]) -> Parameters<'a> {
         let mut parameters = Parameters::default();
         for (name, value) in text.split(|byte| *byte == b',').filter_map(pair) {
@@ -48,18 +48,18 @@ impl<'a> Parameters<'a> {
         parameters
     }
 
-    /// The names of what is signed.
+    /// The names of the signed parts.
     pub(super) fn signed(&self) -> impl Iterator<Item = &'a [u8]> {
         let names = self.headers.map(|names| names.split(|byte| *byte == b' '));
         names.into_iter().flatten()
     }
 
-    /// Whether a field is among what is signed.
+    /// Whether a field is signed.
     pub(super) fn signs(&self, header: &[u8]) -> bool {
         self.signed().any(|name| name.eq_ignore_ascii_case(header))
     }
 
-    /// Signs what they name of a request, as who has the key would.
+    /// Computes the signature of the named parts of a request with a key.
     pub(super) fn sign(&self, key: &hmac::Key, request: &Request<'_>, buffer: &mut Vec<u8>) -> hmac::Tag {
         let mut signing = hmac::Context::with_key(key);
         signing.update(self.key_id.unwrap_or_default());

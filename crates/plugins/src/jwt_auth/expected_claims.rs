@@ -1,27 +1,27 @@
-//! Who must have issued a token, and for whom: the claims `iss` and `aud` (RFC 7519 sections 4.1.1 and 4.1.3).
+//! Expected issuers and audiences of tokens: the claims `iss` and `aud` (RFC 7519 sections 4.1.1 and 4.1.3).
 //!
-//! An issuer signs the tokens of all its clients with the same keys. So a signature alone does not say that a token was made for
-//! this API.
+//! An issuer signs the tokens of all its clients with the same keys. So a signature alone does not prove that a token
+//! was issued for this API.
 
 use super::token::{Token, Value};
 
-/// What a credential wants of both claims.
+/// The values that a credential accepts for both claims.
 pub(super) struct ExpectedClaims {
-    /// One of them is `iss`; empty: any.
+    /// `iss` must be one of them; empty: any.
     issuers: Box<[String]>,
-    /// One of them is `aud`, or in it; empty: any.
+    /// `aud` must be, or contain, one of them; empty: any.
     audiences: Box<[String]>,
 }
 
 impl ExpectedClaims {
-    /// `None`: a token may have any.
+    /// `None`: any token is accepted.
     pub(super) fn new(issuers: Option<Vec<String>>, audiences: Option<Vec<String>>) -> Option<Box<ExpectedClaims>> {
         let (issuers, audiences) = (issuers.unwrap_or_default(), audiences.unwrap_or_default());
         let is_empty = issuers.is_empty() && audiences.is_empty();
         (!is_empty).then(|| Box::new(ExpectedClaims { issuers: issuers.into(), audiences: audiences.into() }))
     }
 
-    /// Whether a token has them. One that has a claim twice has none.
+    /// Whether a token satisfies them. A claim that occurs twice satisfies nothing.
     pub(super) fn are_in(&self, token: &Token<'_>) -> bool {
         let mut buffer = Vec::new();
         let Some([issuer, audience]) = token.issuer_and_audience(&mut buffer) else { return false };

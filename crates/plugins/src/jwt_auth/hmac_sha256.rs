@@ -1,15 +1,16 @@
-//! HMAC by SHA-256 (RFC 2104, FIPS 180-4), for a secret that many tokens are signed with.
+//! HMAC with SHA-256 (RFC 2104, FIPS 180-4), for a secret that signs many tokens.
 //!
-//! Each of HMAC's two hashes begins with a block that is made of the secret alone. What the hash is behind that block is kept:
-//! for a short token that is two of six blocks. The padding is done here, on the compression of the crate `sha2`: its hasher
-//! buffers and copies what is hashed, which takes as long as a block more. `aws-lc-rs` allocates three times for each token.
+//! Each of HMAC's two hashes begins with a block that depends only on the secret. The state after that block is cached:
+//! for a short token that saves two of six blocks. The padding is done here, on top of the compression function of the
+//! crate `sha2`: its hasher buffers and copies its input, which takes as long as another block. `aws-lc-rs` allocates
+//! three times for each token.
 
 use aws_lc_rs::constant_time;
 use sha2::block_api::compress256;
 
 /// A block of SHA-256.
 pub(super) const BLOCK_BYTES: usize = 64;
-/// The length at the end of the last block, in bits.
+/// Bytes of the length at the end of the last block, in bits.
 const LENGTH_BYTES: usize = 8;
 /// FIPS 180-4 section 5.3.3.
 const BEGIN: State =
@@ -17,14 +18,14 @@ const BEGIN: State =
 
 type State = [u32; 8];
 
-/// The hash behind the first block of each of the two.
+/// The state after the first block of each of the two hashes.
 pub(super) struct Pads {
     inner: State,
     outer: State,
 }
 
 impl Pads {
-    /// Of a secret that has at most a block; more would be left out.
+    /// Computes the state for a secret of at most one block; the rest of a longer one would be ignored.
     pub(super) fn new(secret: &[u8]) -> Pads {
         let behind = |pad: u8| {
             let mut block = [pad; BLOCK_BYTES];
@@ -43,11 +44,11 @@ impl Pads {
     }
 }
 
-/// The hash of one block, which `state` is behind, and a text.
+/// The hash of one block, whose state is `state`, and a text.
 fn finish(mut state: State, text: &[u8]) -> [u8; 32] {
     let (blocks, rest) = text.as_chunks::<BLOCK_BYTES>();
     compress256(&mut state, blocks);
-    // A bit that is set, zeros, and the length at the end of the block, or of one more.
+    // A one bit, zeros, and the length at the end of the block, or of another one.
     let mut last = [[0; BLOCK_BYTES]; 2];
     last.as_flattened_mut()[..rest.len()].copy_from_slice(rest);
     last.as_flattened_mut()[rest.len()] = 0x80;
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
     use aws_lc_rs::hmac::{HMAC_SHA256, Key, sign};
 
-    /// Secrets and texts of all lengths about those of blocks.
+    /// Secrets and texts of all lengths around block boundaries.
     #[test]
     fn it_is_the_hmac_of_another_library() {
         let bytes: Vec<u8> = (0..=255).cycle().take(3000).collect();

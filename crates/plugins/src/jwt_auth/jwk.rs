@@ -1,7 +1,7 @@
-//! The keys of a JSON Web Key Set (RFC 7517) that can verify signatures.
+//! Public keys from a JSON Web Key Set (RFC 7517).
 //!
-//! A key that is of another use, of an unknown kind or broken is left out: issuers publish such keys beside others. Certificates
-//! (`x5c`) and private parts are not looked at. Base64 is read strictly.
+//! A key that has another use, an unknown type or errors is skipped: issuers publish such keys beside others.
+//! Certificates (`x5c`) and private parts are ignored. Base64 is parsed strictly.
 
 use super::key::{Algorithm, parse_der};
 use aws_lc_rs::signature::ParsedPublicKey;
@@ -11,21 +11,21 @@ use serde_json::Value as Json;
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// Keys of a set; a larger one is refused.
+/// Most keys of a set; a larger one is refused.
 const KEYS_MAX: usize = 128;
-/// A key with a longer name is left out.
+/// Longest name; a key with a longer one is skipped.
 pub(super) const KID_BYTES_MAX: usize = 256;
 
 /// One key.
 pub(super) struct Jwk {
-    /// Tells it from all other keys that this worker has had, and stays where a set is fetched again that has it still.
+    /// Unique among all keys of this worker; kept if a fetched set still contains the key.
     pub(super) serial: u64,
     kid: Option<Box<str>>,
     kind: Kind,
-    /// The only algorithm that it is for.
+    /// The only algorithm that it may be used for.
     algorithm: Option<Algorithm>,
     der: Box<[u8]>,
-    /// By the algorithms that were asked for; `None`: it cannot be used for it.
+    /// Parsed keys by algorithm, cached; `None`: it cannot be used for the algorithm.
     parsed: RefCell<Vec<(Algorithm, Option<Arc<ParsedPublicKey>>)>>,
 }
 
@@ -53,7 +53,7 @@ const P521_BEFORE: &[u8] = &[
 ];
 const ED25519_BEFORE: &[u8] = &[0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
-/// Reads a set. The error says why it is none.
+/// Parses a set. The error says why it is invalid.
 pub(super) fn read_set(text: &[u8]) -> Result<Vec<Jwk>, &'static str> {
     let set: Json = serde_json::from_slice(text).map_err(|_| "what it answered is not JSON")?;
     let keys = set.get("keys").and_then(Json::as_array).ok_or("what it answered has no list of keys")?;
@@ -111,7 +111,7 @@ impl Jwk {
         (kid, kind, algorithm, der) == (&other.kid, &other.kind, &other.algorithm, &other.der)
     }
 
-    /// As it verifies by an algorithm that it fits; `None`: it is no such key, or too weak.
+    /// The key for an algorithm that it fits; `None`: it is unsuitable, or too weak.
     pub(super) fn key(&self, algorithm: Algorithm) -> Option<Arc<ParsedPublicKey>> {
         let mut parsed = self.parsed.borrow_mut();
         if let Some((_, key)) = parsed.iter().find(|(of, _)| *of == algorithm) {
@@ -123,7 +123,7 @@ impl Jwk {
     }
 }
 
-/// What a key must be for an algorithm; `None`: no public key is for it.
+/// The type of key for an algorithm; `None`: the algorithm does not use public keys.
 fn kind_of(algorithm: Algorithm) -> Option<Kind> {
     Some(match algorithm {
         Algorithm::Hs256 | Algorithm::Hs384 | Algorithm::Hs512 => return None,
@@ -136,7 +136,7 @@ fn kind_of(algorithm: Algorithm) -> Option<Kind> {
     })
 }
 
-/// A positive number in DER (X.690 section 8.3).
+/// A positive integer in DER (X.690 section 8.3).
 fn integer(bytes: &[u8]) -> Option<Vec<u8>> {
     let first = bytes.iter().position(|byte| *byte != 0)?;
     let digits = &bytes[first..];

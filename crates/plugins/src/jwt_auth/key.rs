@@ -1,6 +1,7 @@
-//! Keys of credentials, and how signatures are verified with them.
+//! Keys of credentials, and verifying signatures with them.
 //!
-//! A key is made for the algorithm that its credential names, and can do nothing else: a token chooses neither.
+//! A key is created for the algorithm that its credential names, and cannot be used for another: a token chooses
+//! neither.
 
 use super::JwtAuthCredential;
 use super::expected_claims::ExpectedClaims;
@@ -18,7 +19,7 @@ use stillgate_schema::Fault;
 
 /// Verifies the tokens of one credential.
 pub(crate) struct Verifier {
-    /// What `alg` of a token must say.
+    /// The required `alg` of a token.
     pub(super) algorithm: Algorithm,
     key: Key,
     is_slow: bool,
@@ -31,12 +32,12 @@ pub(crate) struct Verifier {
 enum Key {
     Shared(Shared),
     Public(Box<ParsedPublicKey>),
-    /// One of those that are published under a URL.
+    /// A key from a set that is published at a URL.
     Set(Box<KeySet>),
 }
 
-/// A secret as HMAC uses it. What is made of it on the stack for each token that is not remembered would take more than a
-/// kibibyte if it were kept, for each of what may be a hundred thousand credentials.
+/// A secret for HMAC. The expanded form, which is computed on the stack for each token that is not cached, would take
+/// more than a kibibyte for each of up to a hundred thousand credentials.
 struct Shared {
     algorithm: hmac::Algorithm,
     secret: Box<[u8]>,
@@ -45,7 +46,7 @@ struct Shared {
 impl Shared {
     fn new(algorithm: hmac::Algorithm, secret: &[u8]) -> Shared {
         let hash = algorithm.digest_algorithm();
-        // What HMAC does itself with a secret that is longer than a block of its hash (RFC 2104 section 2).
+        // HMAC itself hashes a secret that is longer than a block of its hash (RFC 2104 section 2).
         let secret = match secret.len() > hash.block_len() {
             true => digest::digest(hash, secret).as_ref().into(),
             false => secret.into(),
@@ -54,8 +55,8 @@ impl Shared {
     }
 }
 
-/// What HMAC has made of one secret, which takes as long as a hash of a short token: most tokens are of the issuer that the
-/// last one was of. It is known by the identity of the proof that the secret is in.
+/// The expanded form of the last used secret, whose computation takes as long as hashing a short token: consecutive
+/// tokens are usually of the same issuer. It is identified by the proof that contains the secret.
 #[derive(Default)]
 pub(super) struct Prepared(Option<(Identity, Made)>);
 
@@ -73,19 +74,19 @@ impl Made {
     }
 }
 
-/// What a credential with a shared secret takes in its verifier, besides its secret of at most 128 bytes.
+/// Size of a shared-secret credential's verifier, besides its secret of at most 128 bytes.
 const SHARED_BYTES_MAX: usize = 128;
 const _: () = assert!(size_of::<Verifier>() <= SHARED_BYTES_MAX);
 
 impl Verifier {
-    /// Of a credential's keys.
+    /// Compiles a credential's keys.
     pub(super) fn new(keys: JwtAuthCredential, cx: &mut CompileCredential<'_>) -> Option<Verifier> {
         let grace_s = keys.lifetime_grace_period;
         let expected = ExpectedClaims::new(keys.issuers.clone(), keys.audiences.clone());
         let key = match keys.algorithm.hmac() {
             Some(_) if keys.jwks_uri.is_some() => {
                 let hint = "choose an algorithm with public keys, or remove the key";
-                return refuse("jwks_uri", "no secret is published under a URL", hint, cx);
+                return refuse("jwks_uri", "secrets are not published at a URL", hint, cx);
             }
             Some(algorithm) => {
                 let Some(secret) = &keys.secret else {
@@ -123,7 +124,7 @@ impl Verifier {
         Some(Verifier { algorithm: keys.algorithm, key, is_slow, grace_s, expected })
     }
 
-    /// Where its keys are, if these are published under a URL.
+    /// The key set, if its keys are published at a URL.
     #[inline]
     pub(super) fn key_set(&self) -> Option<&KeySet> {
         match &self.key {
@@ -132,12 +133,12 @@ impl Verifier {
         }
     }
 
-    /// Whether verifying takes more than 100 µs, so that no worker should do it.
+    /// Whether verifying takes more than 100 µs, which is too long for a worker.
     pub(super) fn is_slow(&self) -> bool {
         self.is_slow
     }
 
-    /// [`Verifier::verifies`] with what was made of the secret last time, where it was that of the same credential.
+    /// [`Verifier::verifies`] with the expanded secret of the last call, if the credential is the same.
     pub(super) fn verifies_with(
         &self,
         prepared: &mut Prepared,
@@ -156,14 +157,14 @@ impl Verifier {
         }
     }
 
-    /// Whether a signature is good.
+    /// Whether a signature is valid.
     pub(super) fn verifies(&self, signed: &[u8], signature: &[u8]) -> bool {
         match &self.key {
             Key::Shared(Shared { algorithm, secret }) => {
                 hmac::verify(&hmac::Key::new(*algorithm, secret), signed, signature).is_ok()
             }
             Key::Public(key) => key.verify_sig(signed, signature).is_ok(),
-            // By the key that is found in it.
+            // The key found in the set is used instead.
             Key::Set(_) => false,
         }
     }
@@ -178,7 +179,7 @@ fn key_set(keys: &JwtAuthCredential, cx: &mut CompileCredential<'_>) -> Option<K
         Ok(url) => Some(KeySet::new(url, text, keys.jwks_ssl_verify, keys.jwks_timeout, keys.jwks_ttl)),
         Err(_) => {
             let hint = "write it as in `https://issuer.example/.well-known/jwks.json`";
-            refuse("jwks_uri", "it is no URL of http or https", hint, cx)
+            refuse("jwks_uri", "it is not a URL of http or https", hint, cx)
         }
     }
 }
@@ -202,7 +203,7 @@ mod tests {
     use super::*;
     use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
-    /// Lengths about those of blocks, and case 6 of RFC 4231.
+    /// Lengths around block boundaries, and case 6 of RFC 4231.
     #[test]
     fn what_was_made_of_a_secret_is_not_used_for_another() {
         let verifier = |secret: &[u8]| Verifier {
@@ -251,7 +252,7 @@ mod tests {
         assert!(verifier.verifies(b"Test Using Larger Than Block-Size Key - Hash Key First", &expected));
     }
 
-    /// RFC 7515 appendix A.4, whose payload is no JSON, so that it can be no token.
+    /// RFC 7515 appendix A.4, whose payload is not JSON, so it is not a token.
     #[test]
     fn the_example_of_es512_is_verified() {
         let decoded = |text: &str| URL_SAFE_NO_PAD.decode(text).unwrap();

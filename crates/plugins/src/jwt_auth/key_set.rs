@@ -1,4 +1,4 @@
-//! Key sets that issuers publish under a URL, each fetched and kept by every worker for itself.
+//! Key sets that issuers publish at a URL, fetched and cached by each worker separately.
 //!
 //! ```text
 //!   kid ──▶ known? ──▶ key
@@ -7,9 +7,9 @@
 //!             └──▶ fetch ──▶ wait ──▶ known? key : unknown, and absent for a while
 //! ```
 //!
-//! A set is fetched when it is first asked for, when a token names a key that it has not, and when it is old. Only the first two
-//! wait for it. A fetch that fails leaves the set that is here, however old. A key that an issuer takes out of its set verifies
-//! nothing any more once the set is fetched again, tokens that are remembered included.
+//! A set is fetched on first use, when a token names a key that is not in it, and when it is old. Only the first two
+//! wait for it. If a fetch fails, the current set stays in use, however old. A key that an issuer removes from its set
+//! stops verifying once the set is fetched again, also for cached tokens.
 
 use super::jwk::{Jwk, KID_BYTES_MAX, read_set};
 use super::key::Algorithm;
@@ -24,30 +24,30 @@ use std::time::Duration;
 use stillgate_plugin::{Call, CallError, Identity, LocalFuture, Reply, Url, Worker};
 use stillgate_wire::{FieldName, FieldValue};
 
-/// The largest set.
+/// Largest set in bytes.
 const SET_BYTES_MAX: usize = 128 * 1024;
-/// The least time between two fetches of a set, whatever becomes of them.
+/// Shortest interval of fetches of a set, whatever their results.
 const REFETCH_MS: u64 = 10_000;
-/// For so long a name that no key had causes no fetch.
+/// How long an unknown key name causes no further fetch.
 const ABSENT_MS: u64 = 60_000;
-/// Such names that are remembered of a set.
+/// Most such names that are remembered for a set.
 const ABSENT_MAX: usize = 256;
-/// Requests that wait for one fetch.
+/// Most requests that wait for one fetch.
 const WAITING_MAX: usize = 1024;
-/// Sets that a worker keeps.
+/// Most sets that a worker keeps.
 const SETS_MAX: usize = 1024;
 
-/// Where a credential's keys are.
+/// The location of a credential's keys.
 pub(super) struct KeySet {
     url: Url,
     timeout: Duration,
     ttl_ms: u64,
-    /// Of all that decides what is fetched: credentials with the same one share what was fetched.
+    /// Digest of everything that decides what is fetched: credentials with the same one share the set.
     identity: Identity,
 }
 
 impl KeySet {
-    /// Of the keys of a credential.
+    /// The location of a credential's keys.
     pub(super) fn new(url: Url, text: &str, verifies: bool, timeout_ms: u32, ttl_s: u32) -> KeySet {
         let identity =
             Identity::of(&[text.as_bytes(), &[u8::from(verifies)], &timeout_ms.to_le_bytes(), &ttl_s.to_le_bytes()]);
@@ -56,7 +56,7 @@ impl KeySet {
     }
 }
 
-/// What comes of looking for a key.
+/// Result of looking for a key.
 pub(super) enum Looked {
     /// Its serial number, and the key.
     Key(u64, Arc<ParsedPublicKey>),
@@ -68,20 +68,20 @@ pub(super) enum Looked {
     Fetching(LocalFuture<()>),
 }
 
-/// What a worker has fetched from one URL.
+/// The set that a worker has fetched from one URL.
 #[derive(Default)]
 struct RemoteKeySet {
-    /// `None`: nothing yet.
+    /// `None`: not fetched yet.
     keys: RefCell<Option<Vec<Jwk>>>,
-    /// When the keys were asked for.
+    /// When the current keys were requested.
     fetched_ms: Cell<u64>,
-    /// When they were last asked for, with or without success.
+    /// When they were last requested, with or without success.
     asked_ms: Cell<Option<u64>>,
-    /// Counts fetches that have ended.
+    /// Number of finished fetches.
     ended: Cell<u64>,
     is_fetching: Cell<bool>,
     waiting: RefCell<Vec<Waker>>,
-    /// Names that no key had, each with when that is forgotten.
+    /// Unknown key names, each with its expiry.
     absent: RefCell<HashMap<Box<str>, u64>>,
 }
 
@@ -90,7 +90,7 @@ thread_local! {
     static SERIAL: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Looks for a key. One that is not here is waited for, unless that was done.
+/// Looks a key up. If it is missing, the result is a fetch to wait for, unless that was done.
 pub(super) fn look(set: &KeySet, kid: Option<&str>, algorithm: Algorithm, worker: &Worker, has_waited: bool) -> Looked {
     let (source, now_ms) = (source(set), worker.now_ms());
     let ended = source.ended.get();
@@ -118,7 +118,7 @@ pub(super) fn look(set: &KeySet, kid: Option<&str>, algorithm: Algorithm, worker
     Looked::Unknown
 }
 
-/// Whether the set still has a key, by its serial number. It fetches one that is old, without waiting for it.
+/// Whether the set still contains a key, by its serial number. Starts a fetch if the set is old, without waiting.
 pub(super) fn still_has(set: &KeySet, serial: u64, worker: &Worker) -> bool {
     let source = source(set);
     source.refresh(set, worker);
@@ -132,7 +132,7 @@ fn source(set: &KeySet) -> Rc<RemoteKeySet> {
             return source.clone();
         }
         if sources.len() >= SETS_MAX {
-            // Which of them are still configured is not known here; they are fetched again.
+            // It is not known here which of them are still configured; they are fetched again.
             sources.clear();
         }
         sources.entry(set.identity).or_default().clone()
@@ -140,7 +140,7 @@ fn source(set: &KeySet) -> Rc<RemoteKeySet> {
 }
 
 impl RemoteKeySet {
-    /// The key of a name, or the only one that fits where the token names none.
+    /// The key with a name, or the only one that fits if the token names none.
     fn key(&self, kid: Option<&str>, algorithm: Algorithm) -> Option<(u64, Arc<ParsedPublicKey>)> {
         let keys = self.keys.borrow();
         let mut fitting = keys.as_ref()?.iter().filter(|key| key.fits(kid, algorithm));
@@ -158,7 +158,7 @@ impl RemoteKeySet {
         }
     }
 
-    /// Begins to fetch the set, unless that was done a moment ago.
+    /// Starts to fetch the set, unless that was done a moment ago.
     fn ask(self: &Rc<RemoteKeySet>, set: &KeySet, worker: &Worker) -> bool {
         let now_ms = worker.now_ms();
         if self.asked_ms.get().is_some_and(|asked_ms| now_ms.abs_diff(asked_ms) < REFETCH_MS) {
@@ -198,7 +198,7 @@ impl RemoteKeySet {
         Ok(())
     }
 
-    /// Ready when more fetches have ended.
+    /// Completes when more fetches have finished.
     fn after(self: &Rc<RemoteKeySet>, ended: u64) -> LocalFuture<()> {
         let source = self.clone();
         Box::pin(poll_fn(move |cx| {
@@ -228,7 +228,7 @@ impl RemoteKeySet {
     }
 }
 
-/// A fetch that is under way. Whatever becomes of it, who waits goes on.
+/// A running fetch. When it ends in any way, its waiters continue.
 struct Fetch(Rc<RemoteKeySet>);
 
 impl Drop for Fetch {
@@ -246,7 +246,7 @@ mod tests {
     use std::task::Context;
     use stillgate_plugin::{Io, LogLevel};
 
-    /// An event loop that turns when it is told to; its server answers when it is told to.
+    /// An event loop whose turns and server replies the test controls.
     #[derive(Default)]
     struct Loop {
         tasks: RefCell<Vec<LocalFuture<()>>>,
@@ -325,7 +325,7 @@ mod tests {
         let mut waiting: Vec<_> = (0..100).map(|_| fetching(look("a", false))).collect();
         event_loop.turn();
         assert!(waiting.iter_mut().all(|future| !is_ready(future.as_mut())));
-        // A client that goes away does not take the fetch with it.
+        // A client that disconnects does not cancel the fetch.
         drop(waiting.pop());
         *event_loop.reply.borrow_mut() = Some(
             "HTTP/1.1 200 OK\n\n{\"keys\":[{\"kty\":\"OKP\",\"crv\":\"Ed25519\",\"kid\":\"a\",\
@@ -335,7 +335,7 @@ mod tests {
         assert!(waiting.iter_mut().all(|future| is_ready(future.as_mut())));
         let Looked::Key(serial, _) = look("a", true) else { panic!("it was fetched") };
         assert_eq!((event_loop.asked.get(), event_loop.warned.get()), (1, 0));
-        // It is old: it is fetched again, and nobody waits.
+        // It is old: it is fetched again, without waiting.
         worker.set_now_ms(1_300_000);
         assert!(matches!(look("a", false), Looked::Key(..)));
         assert_eq!(event_loop.asked.get(), 2);
@@ -358,7 +358,7 @@ mod tests {
     fn what_waits_is_bounded() {
         let (_, worker, set) = bench();
         let look = || look(&set, None, Algorithm::EdDsa, &worker, false);
-        // Wakers that differ, as those of tasks do.
+        // Distinct wakers, as those of tasks are.
         let wakers: Vec<Waker> = (0..WAITING_MAX).map(|_| Arc::new(Nothing).into()).collect();
         for waker in &wakers {
             let mut future = fetching(look());

@@ -1,10 +1,10 @@
-//! jwt-auth: a token that a consumer's key has signed says who asks.
+//! jwt-auth: authenticates consumers by tokens signed with their keys.
 //!
-//! Statuses, bodies and header fields are APISIX's. The credential chooses the algorithm, and the token has to name it; what a
-//! token declares critical refuses it.
+//! Statuses, bodies and header fields are APISIX's. The credential chooses the algorithm, and the token has to name it;
+//! a token with critical headers is refused.
 //!
-//! A token that was verified is remembered by its digest, per worker, with the times that it names: it counts as long as
-//! these hold, its consumer has the same credential, and a key that is published under a URL is still published.
+//! A verified token is cached by its digest, per worker, with its times: it stays valid while these hold, its consumer
+//! has the same credential, and a key from a published set is still published.
 
 mod expected_claims;
 mod hmac_sha256;
@@ -33,53 +33,55 @@ use token::{Claims, LastHeader, Time, Token, Value};
 use token_location::{Found, TokenLocation, TokenLocations};
 
 object! {
-    /// Asks for a token of a consumer.
+    /// Authenticates a consumer by a token.
     pub struct JwtAuthKeys {
-        /// The header field that the token is read from, with `Bearer ` before it or without. It goes first.
+        /// The header field that contains the token, with or without the prefix `Bearer `. It takes precedence.
         header: String = HEADER => default("authorization".to_owned());
-        /// The argument of the query that the token is read from where the header field is absent.
+        /// The query argument that contains the token if the header field is absent.
         query: String = TEXT.shown() => default("jwt".to_owned());
-        /// The cookie that the token is read from where both are absent.
+        /// The cookie that contains the token if both are absent.
         cookie: String = TEXT.shown() => default("jwt".to_owned());
-        /// The node does not get the token.
+        /// Do not forward the token to the node.
         hide_credentials: bool = Flag => default(false);
-        /// The claim that says whose token it is: the `key` of a credential.
+        /// The claim that identifies the consumer: the `key` of a credential.
         key_claim_name: String = CLAIM => default("key".to_owned());
         /// Functions in Lua see the claims as `ctx.jwt_auth_payload`.
         store_in_ctx: bool = Flag => default(false);
-        /// The consumer that requests without a valid token count as. Without it they are answered with 401.
+        /// The consumer for requests without a valid token. Without this key they are answered with 401.
         anonymous_consumer: String = TEXT => optional;
         /// The realm in `WWW-Authenticate` of an answer with 401.
         realm: String = REALM => default("jwt".to_owned());
-        /// The claims that a token must have, and that are verified. Without the key, or with an empty list, `exp` and `nbf` are
-        /// verified where a token has them.
+        /// The claims that a token must have, and that are verified. Without the key, or with an empty list, `exp` and
+        /// `nbf` are verified if a token has them.
         claims_to_verify: Vec<Claim> = unique(list(CLAIM_TO_VERIFY)) => optional;
     }
 }
 
 object! {
-    /// What verifies a consumer's tokens.
+    /// Verifies a consumer's tokens.
     pub struct JwtAuthCredential {
-        /// What the claim `key_claim_name` of the consumer's tokens says. No two consumers can have the same.
+        /// The value of the claim `key_claim_name` in the consumer's tokens. No two consumers can have the same.
         key: Secret = SECRET => required;
-        /// What the tokens are signed with, for HS256, HS384 and HS512.
+        /// The secret that signs the tokens, for HS256, HS384 and HS512.
         secret: Secret = SECRET => optional;
         /// The PEM of the public key, or of a certificate, for the other algorithms.
         public_key: Secret = SECRET => optional;
         /// For tokens that APISIX issues; has no effect.
         private_key: Secret = SECRET => optional;
-        /// The URL of a JSON Web Key Set (RFC 7517), in place of `public_key`: the header's `kid` says which of its keys it is.
+        /// The URL of a JSON Web Key Set (RFC 7517), instead of `public_key`: the header's `kid` selects one of its
+        /// keys.
         jwks_uri: String = TEXT.shown() => optional;
-        /// Whether the certificate of an `https` server of it is verified.
+        /// Whether the certificate of an `https` server is verified for it.
         jwks_ssl_verify: bool = Flag => default(true);
-        /// Milliseconds that connecting, sending, and the whole answer may take, each.
+        /// Timeout in milliseconds of connecting, of sending, and of the whole answer, each.
         jwks_timeout: u32 = int(1, 60_000) => default(3_000);
-        /// Seconds after which the set is fetched again. A key that was taken out of it counts at most so long.
+        /// Seconds after which the set is fetched again. A key that was removed from it stays valid for at most so
+        /// long.
         jwks_ttl: u32 = int(10, 86_400) => default(300);
-        /// What the claim `iss` of the tokens may be; any where it is absent.
+        /// Accepted values of the claim `iss`; any if it is absent.
         issuers: Vec<String> = some(TEXT) => optional;
-        /// Of these the claim `aud` of the tokens must be one, or a list that has one; any where it is absent. Name it where the
-        /// issuer signs tokens for others, too.
+        /// Accepted audiences: the claim `aud` must be one of these, or a list that contains one; any if it is absent.
+        /// Set it if the issuer signs tokens for others, too.
         audiences: Vec<String> = some(TEXT) => optional;
         /// How the tokens are signed. They must name it.
         algorithm: Algorithm = ALGORITHM => default(Algorithm::Hs256);
@@ -87,7 +89,7 @@ object! {
         exp: u64 = int(1, i64::MAX) => default(86400);
         /// `secret` is base64.
         base64_secret: bool = Flag => default(false);
-        /// Seconds by which the clocks of those who sign may differ.
+        /// Tolerated difference of the clocks, in seconds.
         lifetime_grace_period: u64 = int(0, i64::MAX) => default(0);
     }
 }
@@ -103,15 +105,15 @@ const CLAIM: Text<String> = text("the name of a claim", |text| match text.is_emp
 /// A claim that can be verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// When the token ends.
+    /// The expiry.
     Exp,
-    /// When it begins.
+    /// The start of validity.
     Nbf,
 }
 
 const CLAIM_TO_VERIFY: Choice<Claim> = Choice { words: &[("exp", Claim::Exp), ("nbf", Claim::Nbf)], unbuilt: &[] };
 
-/// What is asked of a claim that is a time.
+/// The check of a time claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Check {
     Required,
@@ -149,7 +151,7 @@ impl Define for JwtAuth {
     const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
 
     fn compile(keys: JwtAuthKeys, _: &mut Compile<'_>) -> Option<JwtAuth> {
-        // An empty list is as none, in APISIX since 3.17: else it would let in tokens that have ended.
+        // An empty list counts as absent, in APISIX since 3.17: otherwise it would admit expired tokens.
         let listed = keys.claims_to_verify.unwrap_or_default();
         let check = |claim| match listed.contains(&claim) {
             true => Check::Required,
@@ -181,10 +183,10 @@ impl Authenticate for JwtAuth {
     }
 }
 
-/// The claims of the token that a request was let in by, for functions.
+/// The claims of the token that admitted a request, for functions.
 struct KeptClaims(Json);
 
-/// Those that were kept last.
+/// The claims that were stored last.
 pub(crate) fn claims_of(settled: &Settled) -> Option<&Json> {
     let kept = settled.held.iter().rev().find_map(|held| held.downcast_ref::<KeptClaims>());
     kept.map(|KeptClaims(claims)| claims)
@@ -199,7 +201,7 @@ const NO_KEY: &str = "{\"message\":\"missing user key in JWT token\"}\n";
 const UNKNOWN_KEY: &str = "{\"message\":\"Invalid user key in JWT token\"}\n";
 const UNVERIFIED: &str = "{\"message\":\"failed to verify jwt\"}\n";
 
-/// What a worker keeps: tokens that were verified, of all configurations, and buffers.
+/// A worker's state: verified tokens, of all configurations, and buffers.
 struct Memory {
     verified: Digested<VerifiedToken>,
     text: Vec<u8>,
@@ -208,22 +210,22 @@ struct Memory {
     last: Last,
 }
 
-/// What was made for the last token, and is most often of use for the next.
+/// Results for the last token, which usually help with the next.
 #[derive(Default)]
 struct Last {
     header: LastHeader,
-    /// Of its secret.
+    /// The expanded form of its secret.
     prepared: Prepared,
 }
 
-/// Of a token that was verified.
+/// A verified token.
 struct VerifiedToken {
     /// The credential that verified it.
     proof: Identity,
     key: Box<[u8]>,
     exp: Time,
     nbf: Time,
-    /// The serial number of the key of a set that verified it.
+    /// The serial number of the key in a set that verified it.
     of_set: Option<u64>,
 }
 
@@ -238,13 +240,13 @@ thread_local! {
     });
 }
 
-/// What is known of a request.
+/// Result of looking at a request.
 enum Outcome {
     VerifiedToken(Attached),
     Stranger(&'static str),
-    /// Its token is verified elsewhere.
+    /// Its token is verified on another thread.
     Slow(Slow),
-    /// By a key that is published under a URL.
+    /// Its key is published at a URL.
     OfSet(OfSet),
 }
 
@@ -297,7 +299,7 @@ impl Plugin for JwtAuth {
     }
 }
 
-/// Verifies a token where that holds nobody up.
+/// Verifies a token on a thread that does not serve requests.
 fn verify_elsewhere(
     config: Arc<Config>,
     place: Option<TokenLocation>,
@@ -316,7 +318,7 @@ fn verify_elsewhere(
     })
 }
 
-/// Verifies a token by the key that it names, once that is here.
+/// Verifies a token by the key that it names, once that is available.
 fn verify_by_set(
     config: Arc<Config>,
     place: Option<TokenLocation>,
@@ -330,7 +332,7 @@ fn verify_by_set(
     let algorithm = verifier.algorithm;
     match key_set::look(set, of_set.kid.as_deref(), algorithm, request.worker, has_waited) {
         Looked::Unknown => config.finish(place, Err(UNVERIFIED), request),
-        // It is not the client's fault.
+        // This is not the client's fault.
         Looked::Unavailable => Flow::Answer(Answer::page(503)),
         Looked::Fetching(fetched) => {
             Flow::wait(fetched, move |(), request| verify_by_set(config, place, of_set, true, request))
@@ -384,7 +386,7 @@ impl Config {
         Flow::Continue
     }
 
-    /// Whose token it is, or why that is not known.
+    /// The consumer of the token, or the reason for refusing it.
     fn verify(
         &self,
         request: &Request<'_>,
@@ -417,10 +419,10 @@ impl Config {
         if algorithm != Some(verifier.algorithm) {
             return Err(UNVERIFIED);
         }
-        // Before the signature, which costs more.
+        // Checked before the signature, which costs more.
         self.in_time(exp, nbf, verifier, request)?;
         let known = VerifiedToken { proof: proof.identity, key: key.as_bytes().into(), exp, nbf, of_set: None };
-        // Of a token that is remembered they were looked at, for the same credential.
+        // For a cached token they were checked, for the same credential.
         if verifier.expected.as_ref().is_some_and(|expected| !expected.are_in(&parts)) {
             return Err(UNVERIFIED);
         }
@@ -456,7 +458,7 @@ impl Config {
     }
 }
 
-/// Whether the key that verified a token still is where keys are published, if it was found there.
+/// Whether the key that verified a token is still published, if it came from a set.
 fn is_still_published(verifier: &Verifier, known: &VerifiedToken, request: &Request<'_>) -> bool {
     match (known.of_set, verifier.key_set()) {
         (None, None) => true,

@@ -1,7 +1,7 @@
-//! The parts of a token: a JWS in its compact form (RFC 7515 section 7.1), and of its JSON what is looked at.
+//! The parts of a token: a JWS in its compact form (RFC 7515 section 7.1), and the relevant part of its JSON.
 //!
-//! Nothing is allocated but in buffers that stay, and for a key with an escape. Of a name that stands twice in an object no two
-//! readers need agree on a meaning, so that such a token is none.
+//! Nothing is allocated but in reused buffers, and for a key with an escape. Parsers may disagree about an object in
+//! which a name occurs twice, so such a token is refused.
 
 use super::key::Algorithm;
 use super::plain_json;
@@ -11,10 +11,10 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use std::borrow::Cow;
 use std::fmt;
 
-/// A longer token is none. It is above what fits into the default bound of a head.
+/// Longest token. It is above the default limit of a head.
 pub(super) const TOKEN_BYTES_MAX: usize = 32 * 1024;
 
-/// The parts of a token as they are encoded.
+/// The encoded parts of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Token<'a> {
     header: &'a [u8],
@@ -25,7 +25,7 @@ pub(super) struct Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    /// Three parts with dots between them.
+    /// Splits three parts separated by dots.
     pub(super) fn split(text: &'a [u8]) -> Option<Token<'a>> {
         if text.len() > TOKEN_BYTES_MAX {
             return None;
@@ -37,7 +37,7 @@ impl<'a> Token<'a> {
         has_three.then_some(Token { header: &text[..first], payload: &text[first + 1..second], signature, signed })
     }
 
-    /// [`Token::algorithm`], read anew only where the header is another than last time.
+    /// [`Token::algorithm`], parsed only if the header differs from the last one.
     pub(super) fn algorithm_with(&self, last: &mut LastHeader, buffer: &mut Vec<u8>) -> Option<Option<Algorithm>> {
         if !self.header.is_empty() && last.encoded == self.header {
             return Some(last.algorithm);
@@ -51,8 +51,8 @@ impl<'a> Token<'a> {
         Some(algorithm)
     }
 
-    /// The header's `alg`, where the header is one that can be understood as a whole. `Some(None)`: none, or one that no
-    /// credential can name, such as `none`.
+    /// The header's `alg`, if the whole header is understood. `Some(None)`: it has none, or one that credentials cannot
+    /// name, such as `none`.
     pub(super) fn algorithm(&self, buffer: &mut Vec<u8>) -> Option<Option<Algorithm>> {
         let json = decode(self.header, buffer)?;
         let which = |name: &str| match name {
@@ -63,14 +63,14 @@ impl<'a> Token<'a> {
         };
         let [alg, crit, enc] = read(json, which)?;
         match (alg, crit, enc) {
-            // What is critical we do not understand, whatever it is; what is encrypted is no JWS.
+            // Critical headers are not understood, whatever they are; an encrypted token is not a JWS.
             (Some(Value::Text(alg)), None, None) => Some(Algorithm::named(&alg)),
             (_, None, None) => Some(None),
             _ => None,
         }
     }
 
-    /// The header's `kid`, of a header that was understood. `None`: it is no text.
+    /// The `kid` of a header that was understood. `None`: it is not a text.
     pub(super) fn kid(&self, buffer: &mut Vec<u8>) -> Option<Option<Box<str>>> {
         let json = decode(self.header, buffer)?;
         match read(json, |name| (name == "kid").then_some(0))? {
@@ -80,7 +80,7 @@ impl<'a> Token<'a> {
         }
     }
 
-    /// What of the payload is looked at.
+    /// The relevant part of the payload.
     pub(super) fn claims<'b>(&self, key_claim: &str, buffer: &'b mut Vec<u8>) -> Option<Claims<'b>> {
         let json = decode(self.payload, buffer)?;
         let which = |name: &str| match name {
@@ -97,7 +97,7 @@ impl<'a> Token<'a> {
         Some(Claims { key, exp: exp.into(), nbf: nbf.into() })
     }
 
-    /// The claims `iss` and `aud`. `None`: one of them stands twice.
+    /// The claims `iss` and `aud`. `None`: one of them occurs twice.
     pub(super) fn issuer_and_audience<'b>(&self, buffer: &'b mut Vec<u8>) -> Option<[Option<Value<'b>>; 2]> {
         let which = |name: &str| match name {
             "iss" => Some(0),
@@ -107,7 +107,7 @@ impl<'a> Token<'a> {
         read(decode(self.payload, buffer)?, which)
     }
 
-    /// The claim `aud` where it is a list of texts.
+    /// The claim `aud` if it is a list of texts.
     pub(super) fn audiences(&self) -> Option<Vec<String>> {
         #[derive(serde::Deserialize)]
         struct Payload {
@@ -117,7 +117,7 @@ impl<'a> Token<'a> {
         serde_json::from_slice::<Payload>(decode(self.payload, &mut buffer)?).ok().map(|payload| payload.aud)
     }
 
-    /// All of the payload.
+    /// The whole payload.
     pub(super) fn payload(&self, buffer: &mut Vec<u8>) -> Option<serde_json::Value> {
         serde_json::from_slice(decode(self.payload, buffer)?).ok()
     }
@@ -128,33 +128,33 @@ impl<'a> Token<'a> {
     }
 }
 
-/// The header that was understood last: all tokens of an issuer have the same one.
+/// The last header that was understood: all tokens of an issuer have the same one.
 #[derive(Default)]
 pub(super) struct LastHeader {
     encoded: Vec<u8>,
     algorithm: Option<Algorithm>,
 }
 
-/// A longer header is read each time.
+/// A longer header is parsed each time.
 const HEADER_BYTES_KEPT_MAX: usize = 256;
 
-/// What is known of a payload.
+/// The relevant part of a payload.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Claims<'a> {
-    /// The claim that says whose token it is.
+    /// The claim that identifies the consumer.
     pub(super) key: Option<Value<'a>>,
     pub(super) exp: Time,
     pub(super) nbf: Time,
 }
 
-/// A claim that is a time.
+/// A time claim.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Time {
-    /// It is not there.
+    /// It is absent.
     Absent,
     /// Seconds since 1970.
     At(f64),
-    /// It is no number.
+    /// It is not a number.
     Broken,
 }
 
@@ -168,17 +168,18 @@ impl From<Option<Value<'_>>> for Time {
     }
 }
 
-/// A value, as far as it is looked at.
+/// The relevant part of a value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value<'a> {
     Text(Cow<'a, str>),
     Number(f64),
-    /// To Lua it is as if it were not there.
+    /// Lua treats it as absent.
     False,
     Other,
 }
 
-/// Into the beginning of a buffer, which only grows: filling it for each token would cost more than is decoded in that time.
+/// Decodes to the beginning of a buffer, which only grows: clearing it for each token would cost more than the
+/// decoding.
 fn decode<'b>(encoded: &[u8], buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
     let bytes_max = decoded_len_estimate(encoded.len());
     if buffer.len() < bytes_max {
@@ -188,7 +189,7 @@ fn decode<'b>(encoded: &[u8], buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
     Some(&buffer[..length])
 }
 
-/// Values of an object, each where `which` says that its name belongs; others are checked only.
+/// Values of an object, each at the index that `which` returns for its name; others are only validated.
 fn read<'de, const N: usize>(
     json: &'de [u8],
     which: impl Fn(&str) -> Option<usize>,
@@ -197,7 +198,7 @@ fn read<'de, const N: usize>(
     plain_json::read(text, &which).or_else(|| read_any(text, which))
 }
 
-/// [`read`] in all forms that JSON has.
+/// [`read`] for any form of JSON.
 pub(super) fn read_any<'de, const N: usize>(
     text: &'de str,
     which: impl Fn(&str) -> Option<usize>,
@@ -232,7 +233,7 @@ impl<'de, W: Fn(&str) -> Option<usize>, const N: usize> Visitor<'de> for Values<
     }
 }
 
-/// A name, as what it is looked for as.
+/// A name, mapped to its index.
 struct Name<'w, W>(&'w W);
 
 impl<'de, W: Fn(&str) -> Option<usize>> DeserializeSeed<'de> for Name<'_, W> {
@@ -255,7 +256,7 @@ impl<W: Fn(&str) -> Option<usize>> Visitor<'_> for Name<'_, W> {
     }
 }
 
-/// One value.
+/// A value.
 struct One;
 
 impl<'de> DeserializeSeed<'de> for One {

@@ -1,18 +1,18 @@
-//! Where in a request its token stands, and how it is taken out.
+//! Where a request carries its token, and how it is removed.
 
 use stillgate_plugin::Request;
 use stillgate_plugin::query::{Argument, argument, decoded, write_without};
 use stillgate_route::path::target_path;
 use stillgate_wire::{FieldName, FieldValue, OwnedFieldName};
 
-/// Where tokens are looked for.
+/// The places where tokens are searched.
 pub(super) struct TokenLocations {
     header: OwnedFieldName,
     query: Box<[u8]>,
     cookie: Box<str>,
 }
 
-/// Where one was found.
+/// The place of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenLocation {
     Header,
@@ -20,10 +20,10 @@ pub(super) enum TokenLocation {
     Cookie,
 }
 
-/// What a request has.
+/// Result of the search in a request.
 pub(super) enum Found<'a> {
     Nothing,
-    /// Something that can be no token.
+    /// Something that cannot be a token.
     Unreadable(TokenLocation),
     Token(TokenLocation, &'a [u8]),
 }
@@ -31,13 +31,13 @@ pub(super) enum Found<'a> {
 const COOKIE: FieldName<'static> = FieldName::constant("Cookie");
 
 impl TokenLocations {
-    /// By their names.
+    /// Creates it with the names of the places.
     pub(super) fn new(header: String, query: String, cookie: String) -> TokenLocations {
         let header = OwnedFieldName::new(header.as_bytes()).expect("checked when it was read");
         TokenLocations { header, query: query.into_bytes().into(), cookie: cookie.into() }
     }
 
-    /// The first that there is: the header field, the query, the cookie.
+    /// The first of these: the header field, the query, the cookie.
     pub(super) fn find<'a>(&self, request: &'a Request<'_>, buffer: &'a mut Vec<u8>) -> Found<'a> {
         if let Some(value) = request.first_header(self.header.name()) {
             let token = value.strip_prefix(b"Bearer ").or_else(|| value.strip_prefix(b"bearer "));
@@ -59,7 +59,7 @@ impl TokenLocations {
         }
     }
 
-    /// Takes the token out of what the node gets. Whatever stands beside it stays as it is.
+    /// Removes the token from the request for the node. Everything around it is unchanged.
     pub(super) fn hide(&self, place: TokenLocation, request: &mut Request<'_>, buffer: &mut Vec<u8>) {
         buffer.clear();
         match place {

@@ -1,7 +1,7 @@
-//! `limit-conn`: at most so many requests at once, by a key of each request, or by several.
+//! `limit-conn`: limits the number of concurrent requests, by one key of each request, or by several.
 //!
-//! The count holds over all workers. Beyond `conn` a request waits a while, beyond `conn` and `burst` it is turned away. A
-//! request counts until it has ended, whatever becomes of it, also under the rules before the one that turned it away.
+//! Counters are shared by all workers. Beyond `conn` a request waits a while, beyond `conn` and `burst` it is refused.
+//! A request counts until it has ended in any way, also under the rules before the one that refused it.
 
 mod keys;
 mod table;
@@ -19,9 +19,9 @@ use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{At, Fault};
 use table::{Table, Uncounted};
 
-/// The longest that a request of the burst waits.
+/// Longest delay of a request of the burst.
 const DELAY_MAX: Duration = Duration::from_secs(60);
-/// Less than this is no delay.
+/// Shorter delays are skipped.
 const DELAY_MIN: Duration = Duration::from_millis(1);
 
 /// The plugin; shared with the requests that wait.
@@ -46,7 +46,7 @@ struct Rule {
 enum Key {
     Variable(Variable),
     Combination(Template),
-    /// As a combination, but the rule does not apply to a request with none of its variables.
+    /// A text with variables, but the rule does not apply to a request with none of its variables.
     Present(Template),
 }
 
@@ -108,7 +108,7 @@ fn several(keys: Vec<ConnRuleKeys>, cx: &mut Compile<'_>) -> Option<Box<[Rule]>>
     Some(rules.into())
 }
 
-/// The counts of a configuration, the same ones however often it is compiled. Only the control side comes here.
+/// The counters of a configuration, which are the same each time it is compiled. Called only on the control side.
 fn shared(identity: Identity) -> (RandomState, Arc<Table>) {
     static TABLES: LazyLock<Mutex<HashMap<Identity, Weak<Table>>>> = LazyLock::new(Mutex::default);
     static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
@@ -140,7 +140,7 @@ impl Plugin for LimitConn {
     }
 }
 
-/// Counts a request by the rules from one on, until it waits or is turned away.
+/// Counts a request under the rules from an index on, until it waits or is refused.
 fn go_on(inner: &Arc<Inner>, from: usize, mut applies: bool, request: &mut Request<'_>) -> Flow {
     for (index, rule) in inner.rules.iter().enumerate().skip(from) {
         let hash = inner.hash(index, rule, request);
@@ -171,7 +171,7 @@ fn go_on(inner: &Arc<Inner>, from: usize, mut applies: bool, request: &mut Reque
 }
 
 impl Inner {
-    /// What a request is counted under; `None`: the rule does not apply to it.
+    /// The hash of the request's key; `None`: the rule does not apply to it.
     fn hash(&self, index: usize, rule: &Rule, request: &Request<'_>) -> Option<u64> {
         request.worker.with_buffers(|text, buffer| {
             let value = match &rule.key {
@@ -188,7 +188,7 @@ impl Inner {
         })
     }
 
-    /// How long the request waits that is the `count`-th of its key.
+    /// The delay of the request that is the `count`-th of its key.
     fn delay(&self, count: u64, conn: u64) -> Duration {
         if count <= conn {
             return Duration::ZERO;
@@ -204,7 +204,7 @@ impl Inner {
 struct UnderWay {
     table: Arc<Table>,
     slot: usize,
-    /// When it went on; `None`: how long requests last does not matter.
+    /// When it started; `None`: the duration of requests does not matter.
     began: Option<Instant>,
     /// `default_conn_delay`
     default_us: u64,
@@ -219,7 +219,7 @@ impl Drop for UnderWay {
                 0 => self.default_us,
                 learned_us => learned_us,
             };
-            // One of two that end at once may be lost: it is an estimate.
+            // One of two requests that end at once may be lost: it is an estimate.
             self.table.unit_us.store(((before_us + lasted_us) / 2).max(1), Ordering::Relaxed);
         }
     }

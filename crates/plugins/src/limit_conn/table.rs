@@ -1,41 +1,41 @@
-//! Requests under way, by key: a table of atomics that all workers share. No lock, no wait.
+//! Concurrent requests by key: a table of atomics that all workers share, without locks or waits.
 //!
 //! ```text
 //!   slot: | tag of the key, 40 bits | requests under way, 24 bits |      free where no request is under way
 //! ```
 //!
-//! A key is in one of the slots of its window. Two workers that count the first request of a key at once meet in the same slot,
-//! unless another slot of the window becomes free in that moment: then the key has two slots until either is empty, and as many
-//! requests too many may be let in.
+//! A key is in one of the slots of its window. Two workers that count the first request of a key at once meet in the
+//! same slot, unless another slot of the window becomes free in that moment: then the key has two slots until either is
+//! empty, and as many excess requests may be admitted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Keys with requests under way.
+/// Capacity in keys.
 const SLOTS: usize = 16 * 1024;
 /// Slots that a key may be in.
 const WINDOW: usize = 64;
 const COUNT_BITS: u32 = 24;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
-/// Requests under way, and how long one takes.
+/// Counters of requests, and their average duration.
 pub(super) struct Table {
     slots: Box<[AtomicU64]>,
-    /// How long a request takes, in microseconds; zero: not known yet.
+    /// Average duration of a request, in microseconds; zero: not known yet.
     pub(super) unit_us: AtomicU64,
 }
 
-/// A request that is counted.
+/// A counted request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) slot: usize,
-    /// Those of its key, with this one.
+    /// Number of requests of its key, including this one.
     pub(super) count: u64,
 }
 
-/// Why a request is not counted.
+/// The reason why a request is not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Uncounted {
-    /// There are as many as may be.
+    /// The limit is reached.
     Enough,
     /// There is no slot for its key.
     Full,
@@ -51,7 +51,8 @@ impl Table {
         let (tag, first) = (hash >> COUNT_BITS << COUNT_BITS, hash as usize % SLOTS);
         let count = |word: u64| word & COUNT_MASK;
         loop {
-            // One look at each slot: a second one could find the first free slot just taken by this key, and take another.
+            // One look at each slot: a second one could find that this key has just taken the first free slot, and take
+            // another.
             let (mut known, mut free) = (None, None);
             for slot in (0..WINDOW).map(|step| (first + step) % SLOTS) {
                 let word = self.slots[slot].load(Ordering::Acquire);
@@ -73,7 +74,7 @@ impl Table {
         }
     }
 
-    /// A request that was counted is over.
+    /// Ends a counted request.
     pub(super) fn leave(&self, slot: usize) {
         self.slots[slot].fetch_sub(1, Ordering::AcqRel);
     }
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64 as Atomic;
 
-    /// As a hasher would give it.
+    /// Spreads keys like a hasher.
     fn hash(key: u64) -> u64 {
         key.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
     }
@@ -113,7 +114,7 @@ mod tests {
     #[test]
     fn a_full_window_is_told() {
         let table = Table::new();
-        // The same place, other tags.
+        // The same window, other tags.
         let keys = (0..WINDOW as u64 + 1).map(|tag| 5 + (tag << COUNT_BITS));
         let results: Vec<_> = keys.map(|hash| table.enter(hash, 9)).collect();
         assert!(results[..WINDOW].iter().all(Result::is_ok));
@@ -123,7 +124,7 @@ mod tests {
     #[test]
     fn of_requests_that_come_at_once_no_more_are_let_in() {
         const WORKERS: usize = 4;
-        // A key each; they stay far below the slots that there are.
+        // Each round has a key of its own; they stay far below the number of slots.
         const ROUNDS: usize = 4_000;
         let (table, begin) = (Table::new(), std::sync::Barrier::new(WORKERS));
         let let_in: Vec<Atomic> = (0..ROUNDS).map(|_| Atomic::new(0)).collect();

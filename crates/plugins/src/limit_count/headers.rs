@@ -1,4 +1,4 @@
-//! The three headers in which a response says what a limit has left.
+//! The three response headers that describe a limit's state.
 
 use super::NAME;
 use super::keys::LimitCountMetadata;
@@ -11,7 +11,7 @@ const NAMES: [FieldName<'static>; 3] = [
     FieldName::constant("X-RateLimit-Remaining"),
     FieldName::constant("X-RateLimit-Reset"),
 ];
-/// The prefix of a rule is put before this part of a name.
+/// The prefix of a rule is inserted before this part of a name.
 const STEM: &[u8] = b"RateLimit-";
 
 /// Sets them, for a rule with its prefix in their names.
@@ -31,7 +31,7 @@ pub(super) fn tell(prefix: Option<&str>, limit: Limit, taken: Taken, request: &m
         None => told.for_each(|(name, value)| set(name, value, request)),
         Some(prefix) => request.worker.with_buffers(|prefixed, _| {
             for (name, value) in told {
-                // Each of its parts was checked when it was read.
+                // Each of its parts was validated when it was read.
                 if let Ok(name) = FieldName::new(with_prefix(name.bytes(), prefix, prefixed)) {
                     set(name, value, request);
                 }
@@ -45,7 +45,7 @@ fn set(name: FieldName<'_>, value: FieldValue<'_>, request: &mut Request<'_>) {
     request.response.add(name, value);
 }
 
-/// `X-RateLimit-Limit` becomes `X-PREFIX-RateLimit-Limit`; a name without [`STEM`] stays.
+/// `X-RateLimit-Limit` becomes `X-PREFIX-RateLimit-Limit`; a name without [`STEM`] is unchanged.
 fn with_prefix<'a>(name: &'a [u8], prefix: &str, out: &'a mut Vec<u8>) -> &'a [u8] {
     let Some(at) = name.windows(STEM.len()).position(|part| part == STEM) else { return name };
     out.clear();

@@ -12,32 +12,32 @@ use stillgate_schema::{
 use stillgate_wire::OwnedFieldName;
 
 object! {
-    /// At most so many requests in a window of time.
+    /// Limits the number of requests in a time window.
     pub(crate) struct LimitCountKeys {
-        /// How many requests are let through in a window: a number above 0, or a text with variables that comes to one.
+        /// Requests admitted in a window: a number above 0, or a text with variables that yields one.
         count: Number = ABOVE_ZERO => optional;
-        /// How long a window is, in seconds: a number above 0, or a text with variables that comes to one.
+        /// Length of a window in seconds: a number above 0, or a text with variables that yields one.
         time_window: Number = ABOVE_ZERO => optional;
-        /// `fixed`: a window begins with the first request of a key. `sliding`: the window before counts by the part of it that a
-        /// window ending now covers.
+        /// `fixed`: a window begins with the first request of a key. `sliding`: the previous window counts in
+        /// proportion to its overlap with a window that ends now.
         window_type: WindowType = WINDOW_TYPE => default(WindowType::Fixed);
-        /// Several limits, each with a key of its own, in place of `count`, `time_window` and `key`. All must hold.
+        /// Several limits, each with a key of its own, instead of `count`, `time_window` and `key`. All must hold.
         rules: Vec<RuleKeys> = some(map::<RuleKeys>()) => optional;
-        /// What requests are counted by: a variable, a text with variables, or a constant, as `key_type` says. Where the request
-        /// has no such value, by the client's address.
+        /// The key that requests are counted by: a variable, a text with variables, or a constant, as `key_type` says.
+        /// If the request has no such value, the client's address is used.
         key: At<String> = Located(TEXT.shown()) => default(unplaced("remote_addr".to_owned()));
         /// `var`: `key` is a variable's name. `var_combination`: a text such as `$remote_addr $consumer_name`. `constant`: all
         /// requests count as one.
         key_type: KeyType = KEY_TYPE => default(KeyType::Var);
-        /// Counters that all configurations with this name share. They must be the same.
+        /// Name of counters that all configurations with this group share. They must be equal.
         group: String = TEXT => optional;
-        /// The status of a request that is turned away.
+        /// The status for a request that is refused.
         rejected_code: u16 = int(200, 599) => default(503);
         /// `error_msg` of the answer; without it the answer is an error page.
         rejected_msg: String = MESSAGE => optional;
-        /// Where the counters are.
+        /// Where the counters are kept.
         policy: () = Policy => default(());
-        /// Whether a request is let through where it cannot be counted; otherwise it is answered with 500.
+        /// Whether a request is admitted if it cannot be counted; otherwise it is answered with 500.
         allow_degradation: bool = Flag => default(false);
         /// Whether responses state the limit, what remains of it and when the window resets.
         show_limit_quota_header: bool = Flag => default(true);
@@ -50,13 +50,13 @@ object! {
 object! {
     /// One of several limits.
     pub(crate) struct RuleKeys {
-        /// How many requests are let through in a window: a number above 0, or a text with variables that comes to one.
+        /// Requests admitted in a window: a number above 0, or a text with variables that yields one.
         count: Number = ABOVE_ZERO => required;
-        /// How long a window is, in seconds: a number above 0, or a text with variables that comes to one.
+        /// Length of a window in seconds: a number above 0, or a text with variables that yields one.
         time_window: Number = ABOVE_ZERO => required;
-        /// A text with variables such as `$http_x_user`. Of a request that has none of them the rule counts nothing.
+        /// A text with variables such as `$http_x_user`. The rule does not apply to a request that has none of them.
         key: At<String> = Located(TEXT) => required;
-        /// The rule's headers are `X-PREFIX-RateLimit-Limit` and so on; its number, from 1, where this is absent.
+        /// The rule's headers are `X-PREFIX-RateLimit-Limit` and so on; the default prefix is its number, from 1.
         header_prefix: String = PREFIX => optional;
     }
 }
@@ -64,35 +64,35 @@ object! {
 object! {
     /// The names of the headers.
     pub(crate) struct LimitCountMetadata {
-        /// What the limit is.
+        /// The limit.
         limit_header: OwnedFieldName = HEADER => default(named("X-RateLimit-Limit"));
-        /// What remains of it.
+        /// The remaining requests.
         remaining_header: OwnedFieldName = HEADER => default(named("X-RateLimit-Remaining"));
         /// Seconds until the window resets.
         reset_header: OwnedFieldName = HEADER => default(named("X-RateLimit-Reset"));
     }
 }
 
-/// Which windows are counted.
+/// The kind of windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WindowType {
-    /// They begin with a key's first request.
+    /// Windows begin with a key's first request.
     Fixed,
-    /// The one before counts in part.
+    /// The previous window counts in part.
     Sliding,
 }
 
 const WINDOW_TYPE: Choice<WindowType> =
     Choice { words: &[("fixed", WindowType::Fixed), ("sliding", WindowType::Sliding)], unbuilt: &[] };
 
-/// What `key` is.
+/// The type of `key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyType {
     /// A variable.
     Var,
     /// A text with variables.
     VarCombination,
-    /// A text.
+    /// A constant text.
     Constant,
 }
 
@@ -118,7 +118,7 @@ fn named(name: &str) -> OwnedFieldName {
     OwnedFieldName::new(name.as_bytes()).expect("a name that stands here")
 }
 
-/// A number that means nothing here.
+/// A number that has no meaning here.
 struct NumberOfOthers;
 
 impl Kind for NumberOfOthers {

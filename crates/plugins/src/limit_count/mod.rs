@@ -1,11 +1,11 @@
-//! `limit-count`: at most so many requests in a window of time, by a key of each request.
+//! `limit-count`: limits the number of requests in a time window, by a key of each request.
 //!
-//! A limit holds over all workers, and over both processes of an upgrade: counters are in the table of `stillgate-limits`. Each
-//! configuration has counters of its own, in each resource that it is written in, unless `group` names shared ones; a changed
-//! configuration begins to count anew.
+//! A limit is shared by all workers, and by both processes of an upgrade: counters are in the table of
+//! `stillgate-limits`. Each configuration has counters of its own, in each resource that contains it, unless `group`
+//! names shared ones; a changed configuration starts from zero.
 //!
-//! Different from APISIX: a variable that does not exist is refused when the configuration is loaded (there the client's address
-//! counts in its place), and so is a limit that is no number. The rest is in `docs/plugins/limit-count.md`.
+//! Unlike APISIX, an unknown variable is refused when the configuration is loaded (APISIX uses the client's address
+//! instead), and so is a limit that is not a number. The rest is in `docs/plugins/limit-count.md`.
 
 mod headers;
 mod keys;
@@ -25,7 +25,7 @@ use stillgate_schema::{At, Fault};
 /// APISIX's name.
 const NAME: &str = "limit-count";
 
-/// A limit-count, compiled.
+/// A compiled limit-count.
 pub(crate) struct LimitCount {
     rules: Box<[Rule]>,
     /// Whether some rule's limit is known only with the request.
@@ -42,9 +42,9 @@ struct Rule {
     count: Number,
     seconds: Number,
     key: Key,
-    /// In the names of its headers; `None`: they have none.
+    /// Prefix in the names of its headers; `None`: none.
     prefix: Option<Box<str>>,
-    /// What all its keys begin with.
+    /// Common prefix of all its keys.
     begun: Begun,
 }
 
@@ -52,7 +52,7 @@ enum Key {
     Variable(Variable),
     Combination(Template),
     Constant(Box<[u8]>),
-    /// As a combination, but the rule does not apply to a request with none of its variables.
+    /// A text with variables, but the rule does not apply to a request with none of its variables.
     Present(Template),
 }
 
@@ -101,7 +101,7 @@ fn refuse(what: &str, hint: &str, cx: &mut Compile<'_>) -> Option<LimitCount> {
     None
 }
 
-/// What must be the same in all configurations of a group: all keys, wherever they stand.
+/// The part that must be equal in all configurations of a group: all keys, whatever their order.
 fn in_group(keys: &LimitCountKeys) -> String {
     let LimitCountKeys { count, time_window, window_type, key, key_type, rejected_code, rejected_msg, .. } = keys;
     let shown = (keys.allow_degradation, keys.show_limit_quota_header);
@@ -193,7 +193,7 @@ impl Plugin for LimitCount {
 }
 
 impl LimitCount {
-    /// All rules that apply, in order, until one turns the request away.
+    /// Applies all rules in order, until one refuses the request.
     fn take(&self, limits: &Limits, request: &mut Request<'_>) -> Flow {
         let mut applies = false;
         for (index, rule) in self.rules.iter().enumerate() {
@@ -220,7 +220,7 @@ impl LimitCount {
         if applies { Flow::Continue } else { self.without(Answer::page(500)) }
     }
 
-    /// What a request is counted under; `None`: the rule does not apply to it.
+    /// The key of a request; `None`: the rule does not apply to it.
     fn key(&self, limits: &Limits, index: usize, rule: &Rule, request: &Request<'_>) -> Option<KeyHasher> {
         let take_in =
             |hasher: KeyHasher| hasher.part(&self.identity.0.to_le_bytes()).part(&(index as u64).to_le_bytes());
@@ -245,7 +245,7 @@ impl LimitCount {
         })
     }
 
-    /// How a request goes on that could not be counted.
+    /// Handles a request that could not be counted.
     fn without(&self, answer: Answer) -> Flow {
         if self.degrades { Flow::Continue } else { Flow::Answer(answer) }
     }
@@ -269,7 +269,7 @@ impl Rule {
         !applies || self.limit(request).is_some()
     }
 
-    /// Its limit for a request; `None`: what it comes to is no limit.
+    /// Its limit for a request; `None`: the value is not a valid limit.
     fn limit(&self, request: &Request<'_>) -> Option<Limit> {
         let count = self.count.of(1, request)?;
         let window_ms = self.seconds.of(1, request)?.saturating_mul(1000);

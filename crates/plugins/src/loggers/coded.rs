@@ -1,13 +1,13 @@
-//! Bodies of responses that were sent in a coding: an entry has them as text, as in APISIX.
+//! Coded bodies of responses: an entry has them as text, as in APISIX.
 //!
-//! A worker only appends the coded bytes to the entry; the thread that sends decodes them, to so many bytes as the entry may
-//! have of a body. One that cannot be decoded is in the entry as it was sent.
+//! A worker only appends the coded bytes to the entry; the sending thread decodes them, up to the limit for bodies in
+//! entries. A body that cannot be decoded is logged as it was sent.
 //!
 //! ```text
 //!  entry as the encoder knows it, "" in place of the body | coded bytes | how many | where "" is | bytes_max | coding | 0
 //! ```
 //!
-//! Any other entry ends in a letter, a brace or a line end, so the last byte tells which has a body.
+//! Any other entry ends in a letter, a brace or a line end, so the last byte shows which entries have a coded body.
 
 use crate::decoding::Decoding;
 use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
@@ -21,15 +21,15 @@ use stillgate_wire::FieldName;
 
 const CONTENT_ENCODING: FieldName<'static> = FieldName::constant("Content-Encoding");
 
-/// Codings, as they stand in an entry.
+/// Codings, as numbers in an entry.
 const GZIP: u8 = 1;
 const DEFLATE: u8 = 2;
 const BROTLI: u8 = 3;
 /// The last byte of an entry with a coded body.
 const MARK: u8 = 0;
-/// What follows the coded bytes.
+/// Bytes of the footer after the coded bytes.
 const FOOTER_BYTES: usize = 3 * size_of::<u32>() + 2;
-/// What stands in place of the body.
+/// The placeholder for the body.
 const EMPTY: &[u8] = b"\"\"";
 
 /// A body that is decoded later.
@@ -37,12 +37,12 @@ pub(super) struct Coded<'a> {
     bytes: &'a [u8],
     bytes_max: usize,
     coding: u8,
-    /// Where in the buffer it is to stand, once that is known.
+    /// The position of its placeholder in the buffer, once that is known.
     place: Cell<Option<usize>>,
 }
 
 impl<'a> Coded<'a> {
-    /// Of a response that was sent in a coding that can be undone.
+    /// The body of a response whose coding can be decoded.
     pub(super) fn of(response: &Response<'_>, bytes: &'a [u8], bytes_max: usize) -> Option<Coded<'a>> {
         let mut buffer = Vec::new();
         let coding = match Decoding::of(response.sent_header(CONTENT_ENCODING, &mut buffer)) {
@@ -54,7 +54,7 @@ impl<'a> Coded<'a> {
         Some(Coded { bytes, bytes_max, coding, place: Cell::new(None) })
     }
 
-    /// Keeps the place of the body, which is the first that asks for it.
+    /// Writes the placeholder of the body, for the first caller.
     pub(super) fn leave(&self, out: &mut Vec<u8>) -> bool {
         if self.place.get().is_some() {
             return false;
@@ -76,7 +76,7 @@ impl<'a> Coded<'a> {
     }
 }
 
-/// Decodes bodies as entries come to the thread that sends, so that they are counted as what they become.
+/// Decodes bodies when entries arrive at the sending thread, so that their decoded size is counted.
 pub(super) struct Decoded<E>(pub(super) E);
 
 impl<E: Encode> Encode for Decoded<E> {
@@ -96,7 +96,7 @@ impl<E: Encode> Encode for Decoded<E> {
     }
 }
 
-/// An entry with its body in it; `None`: it has none that is coded.
+/// An entry with its decoded body; `None`: it has no coded one.
 fn whole(entry: &[u8]) -> Option<Vec<u8>> {
     let (rest, footer) = entry.split_at_checked(entry.len().checked_sub(FOOTER_BYTES)?)?;
     let [numbers @ .., coding, MARK] = footer else { return None };
@@ -115,24 +115,24 @@ fn whole(entry: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The beginning of a body without its coding. What was cut off ends where it was cut; `None`: nothing could be decoded.
+/// Decodes the beginning of a body. A truncated one yields a truncated text; `None`: nothing could be decoded.
 fn decode(coding: u8, coded: &[u8], bytes_max: usize) -> Option<Vec<u8>> {
     let read = |reader: &mut dyn Read| {
         let mut out = Vec::new();
-        // What came before an error counts.
+        // The output before an error counts.
         let _ = reader.take(bytes_max as u64).read_to_end(&mut out);
         (!out.is_empty()).then_some(out)
     };
     match coding {
         GZIP => read(&mut MultiGzDecoder::new(coded)),
-        // With the frame of zlib as it should be, or without.
+        // With the zlib frame of the standard, or without.
         DEFLATE => read(&mut ZlibDecoder::new(coded)).or_else(|| read(&mut DeflateDecoder::new(coded))),
         BROTLI => read(&mut brotli_decompressor::Decompressor::new(coded, BUFFER_BYTES)),
         _ => None,
     }
 }
 
-/// What a decoder reads at once.
+/// Buffer size of a decoder.
 const BUFFER_BYTES: usize = 4096;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `elasticsearch-logger`: writes entries into Elasticsearch by its bulk API.
+//! `elasticsearch-logger`: writes entries to Elasticsearch with its bulk API.
 
 use super::encoding::Joined;
 use super::format::Told;
@@ -19,37 +19,37 @@ use stillgate_schema::{At, Fault, Flag, Located, TEXT, Text, int, map, object, s
 
 const NAME: &str = "elasticsearch-logger";
 
-/// How long a connection waits for the next batch.
+/// How long a connection is kept for the next batch.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
 batching_logger_keys! {
-    /// Writes entries into Elasticsearch.
+    /// Writes entries to Elasticsearch.
     pub(crate) struct ElasticsearchLoggerKeys named "elasticsearch-logger" {
         /// Address of Elasticsearch. Write `endpoint_addrs` instead.
         endpoint_addr: At<UrlText> = Located(ADDRESS) => optional;
         /// Addresses of Elasticsearch, such as `http://127.0.0.1:9200`. Each batch goes to one of them.
         endpoint_addrs: Vec<UrlText> = some(ADDRESS) => optional;
-        /// Where entries are written.
+        /// The destination of entries.
         field: ElasticsearchField = map::<ElasticsearchField>() => required;
-        /// Who writes.
+        /// User name and password.
         auth: ElasticsearchAuth = Veiled(map::<ElasticsearchAuth>()) => optional;
-        /// More header fields.
+        /// Further header fields.
         headers: Vec<(String, Secret)> = Veiled(HeaderSecrets) => optional;
-        /// Whether the server's certificate is checked.
+        /// Whether the server's certificate is verified.
         ssl_verify: bool = Flag => default(true);
-        /// Seconds for one request.
+        /// Timeout of one request, in seconds.
         timeout: u64 = int(1, 3600) => default(10);
     }
 }
 
-/// An address without a slash at its end: `/_bulk` comes behind it.
+/// An address without a trailing slash: `/_bulk` is appended.
 const ADDRESS: Text<UrlText> = text("an address such as http://127.0.0.1:9200", |text| match text.ends_with('/') {
     true => Err(Fault::new("the address ends in \"/\"").hint("leave it out")),
     false => parse_url(text),
 });
 
 object! {
-    /// Where entries are written.
+    /// The destination of entries.
     pub(crate) struct ElasticsearchField {
         /// The index. It may have variables, and the time of the request in braces: `service-$host-{%Y.%m.%d}`.
         index: At<String> = Located(TEXT) => required;
@@ -57,7 +57,7 @@ object! {
 }
 
 object! {
-    /// Who writes.
+    /// User name and password.
     pub(crate) struct ElasticsearchAuth {
         /// The user's name.
         username: Secret = SECRET => required;
@@ -69,13 +69,13 @@ object! {
 /// A part of an index's name.
 enum IndexPart {
     Text(Template),
-    /// As `strftime` has it.
+    /// In the format of `strftime`.
     Time(Box<[TimePart]>),
 }
 
 enum TimePart {
     Text(Box<str>),
-    /// From and to in `2026-11-21T00:27:13`.
+    /// Start and end in `2026-11-21T00:27:13`.
     Digits(usize, usize),
 }
 
@@ -178,12 +178,12 @@ impl ElasticsearchLogger {
     }
 }
 
-/// What header fields a version of Elasticsearch wants.
+/// The header fields that a version of Elasticsearch requires.
 fn compatible(body: &[u8]) -> Result<Vec<(&'static str, String)>, String> {
     let body: serde_json::Value =
-        serde_json::from_slice(body).map_err(|_| "asked for its version it does not answer with JSON".to_owned())?;
+        serde_json::from_slice(body).map_err(|_| "the answer to the request for its version is not JSON".to_owned())?;
     let number = body["version"]["number"].as_str().and_then(|number| number.split_once('.'));
-    let Some((major, _)) = number else { return Err("it does not say its version".to_owned()) };
+    let Some((major, _)) = number else { return Err("its version is missing in the answer".to_owned()) };
     let compatible = match major {
         "8" => ";compatible-with=7",
         "9" => ";compatible-with=8",
@@ -195,7 +195,7 @@ fn compatible(body: &[u8]) -> Result<Vec<(&'static str, String)>, String> {
     ])
 }
 
-/// The answer to a bulk.
+/// The answer to a bulk request.
 #[derive(Deserialize)]
 struct Bulk {
     errors: bool,
@@ -213,7 +213,7 @@ struct BulkResult {
     status: u16,
 }
 
-/// How many entries of a bulk were not written. An answer that is none of Elasticsearch's says nothing.
+/// Number of entries of a bulk request that were not written; 0 if the answer is not Elasticsearch's.
 fn refused(body: &[u8]) -> u64 {
     let bulk = serde_json::from_slice::<Bulk>(body).ok().filter(|bulk| bulk.errors);
     bulk.map_or(0, |bulk| bulk.items.iter().filter(|item| item.create.status >= 300).count() as u64)

@@ -1,8 +1,8 @@
-//! How entries become what is sent: an array of JSON, lines, or one behind the other.
+//! Encodings of batches: a JSON array, lines, or concatenation.
 
 use stillgate_plugin::outbox::{Encode, Entries};
 
-/// An array of the entries, which are JSON; where a batch is one entry, that entry alone.
+/// A JSON array of the entries; for a batch of one entry, that entry alone.
 pub(super) struct JsonArray {
     pub(super) is_single: bool,
 }
@@ -16,7 +16,7 @@ impl Encode for JsonArray {
     }
 }
 
-/// The entries with a line end between them.
+/// The entries, separated by line ends.
 pub(super) struct Lines;
 
 impl Encode for Lines {
@@ -25,7 +25,7 @@ impl Encode for Lines {
     }
 }
 
-/// The entries, which end by themselves.
+/// The concatenated entries, which have their own ends.
 pub(super) struct Joined;
 
 impl Encode for Joined {
@@ -34,7 +34,7 @@ impl Encode for Joined {
     }
 }
 
-/// An array of entries that are JSON.
+/// Writes an array of JSON entries.
 pub(crate) fn write_array(entries: &Entries, out: &mut Vec<u8>) {
     out.push(b'[');
     join(entries, b",", out);

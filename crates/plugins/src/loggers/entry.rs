@@ -1,4 +1,4 @@
-//! An entry without `log_format`: all that is known of a request, as APISIX writes it.
+//! An entry without `log_format`: everything that is known of a request, in APISIX's form.
 
 use super::format::{Format, Told};
 use super::logger::Bodies;
@@ -8,11 +8,11 @@ use stillgate_plugin::record::written::{push_ip, push_json_string, push_number};
 use stillgate_plugin::record::{AccessValue, Scratch, push_value};
 use stillgate_route::{Lookup, Variable};
 
-/// Header fields, and arguments, that an entry has; APISIX has as many.
+/// Most header fields, and most arguments, of an entry; APISIX's limit.
 const NAMES_MAX: usize = 100;
 
-/// Writes an object with all that is known, and what `extra` says in place of it or besides. `unmatched`: the id of the route of
-/// a request that no route took.
+/// Writes an object with everything that is known, and with `extra`, which overrides it. `unmatched`: the route id for
+/// a request that matched no route.
 pub(super) fn write(
     told: &Told<'_, '_>,
     bodies: Bodies<'_>,
@@ -156,9 +156,9 @@ fn write_response(told: &Told<'_, '_>, body: Option<&[u8]>, out: &mut Vec<u8>) {
 /// Takes names with their values; one without a value is `true`.
 type Visit<'v> = dyn FnMut(&[u8], Option<&[u8]>) + 'v;
 
-/// An object of names; several values of one name are a list.
+/// Writes an object of names; several values of one name are a list.
 fn write_many(out: &mut Vec<u8>, each: &mut dyn FnMut(&mut Visit<'_>), lowers: bool) {
-    // Where values stand in `texts`, by name. A few dozen at most: searched through.
+    // Positions of values in `texts`, by name. A few dozen at most: linear search is enough.
     let mut texts = Vec::new();
     let mut found: Vec<(std::ops::Range<usize>, Option<std::ops::Range<usize>>)> = Vec::new();
     each(&mut |name, value| {
@@ -203,7 +203,7 @@ fn write_many(out: &mut Vec<u8>, each: &mut dyn FnMut(&mut Visit<'_>), lowers: b
     object.end();
 }
 
-/// Milliseconds, with a fraction where there is one.
+/// Milliseconds, with a fraction if there is one.
 fn push_millis(time_us: u64, out: &mut Vec<u8>) {
     push_number(time_us / 1000, out);
     if !time_us.is_multiple_of(1000) {

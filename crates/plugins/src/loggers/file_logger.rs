@@ -1,6 +1,6 @@
 //! `file-logger`: appends entries to a file, one a line.
 //!
-//! Entries are written as soon as they come, by a thread of their own. A file that was moved away is made anew.
+//! Entries are written as soon as they come, by a separate thread. A file that was moved away is created again.
 
 use super::coded::Decoded;
 use super::encoding::Joined;
@@ -17,25 +17,25 @@ use stillgate_schema::{At, Definitions, Fault, Json, Kind, LateVars, Located, No
 
 const NAME: &str = "file-logger";
 
-/// What is written at once.
+/// Most entries that are written at once.
 const BATCH_ENTRIES: usize = 1000;
 
 logger_keys! {
     /// Appends entries to a file.
     pub(crate) struct FileLoggerKeys {
-        /// The file. Without it that of the plugin's metadata.
+        /// The file; the default is that of the plugin's metadata.
         path: LogFile = FILE => optional;
-        /// Lists of conditions as in `vars` of a route: a request is logged where all of one list hold.
+        /// Lists of conditions as in `vars` of a route: a request is logged if all conditions of one list hold.
         r#match: Vec<At<Expr>> = Cases => optional;
     }
 }
 
 logger_metadata!(FileLoggerMetadata {
-    /// As `path` of the plugin.
+    /// Default of the plugin's `path`.
     path: LogFile = FILE => optional;
 });
 
-/// Lists of conditions; a single list counts as one of them.
+/// Lists of conditions; a single list is also accepted.
 pub(crate) struct Cases;
 
 impl Kind for Cases {
@@ -62,7 +62,7 @@ impl Kind for Cases {
     }
 }
 
-/// A file, and the way to it.
+/// A file, and its outlet.
 #[derive(Debug, Clone)]
 pub(crate) struct LogFile {
     path: Box<str>,
@@ -77,7 +77,7 @@ impl PartialEq for LogFile {
 
 const FILE: Text<LogFile> = text("the path of a file", |text| {
     if text.is_empty() || text.contains('\0') {
-        return Err(Fault::new("no file has this path"));
+        return Err(Fault::new("this is not a path of a file"));
     }
     let batching = Batching {
         entries_max: BATCH_ENTRIES,
@@ -88,7 +88,7 @@ const FILE: Text<LogFile> = text("the path of a file", |text| {
         pending_bytes_max: PENDING_BYTES_MAX,
         pending_entries_max: PENDING_ENTRIES_MAX,
     };
-    // All who write to a file do so one behind the other.
+    // All configurations that write to one file share an identity, so that their entries are serialised.
     let identity = Identity::of(&[NAME.as_bytes(), text.as_bytes()]);
     let receiver = Receiver::File(FileReceiver { path: text.to_owned() });
     let outlet = Outlet::new((NAME, text.to_owned()), identity, batching, receiver, Box::new(Decoded(Joined)));
@@ -99,7 +99,7 @@ const FILE: Text<LogFile> = text("the path of a file", |text| {
 pub(crate) struct FileLogger {
     logger: Logger,
     file: Option<LogFile>,
-    /// Of which one must hold; empty: every request is logged.
+    /// Conditions, of which one must hold; empty: every request is logged.
     cases: Box<[Filter]>,
 }
 

@@ -1,4 +1,4 @@
-//! `log_format`: what an entry has in it, compiled.
+//! `log_format`: the compiled content of an entry.
 
 use super::coded::Coded;
 use serde_json::json;
@@ -10,10 +10,10 @@ use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, expected, json_of};
 use stillgate_wire::FieldName;
 
-/// How deep objects may stand in each other.
+/// Most levels of nested objects.
 const LEVELS_MAX: usize = 5;
 
-/// The names of an entry with their values, in the order they are written.
+/// The members of an entry, in their order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Format(pub(super) Vec<Member>);
 
@@ -28,7 +28,7 @@ pub(super) struct Member {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Part {
-    /// JSON that is the same in all entries.
+    /// JSON that is equal in all entries.
     Constant(Box<[u8]>),
     Value(AccessValue),
     Object(Format),
@@ -59,7 +59,7 @@ fn read_format(node: &Node, path: &Path<'_>, sink: &mut Sink, level: usize) -> O
         let path = path.key(&entry.key);
         let value = match &entry.value.value {
             Value::Map(_) if level > LEVELS_MAX => {
-                let fault = format!("objects stand in each other more than {LEVELS_MAX} times; this one is left out");
+                let fault = format!("objects are nested more than {LEVELS_MAX} levels deep; this one is left out");
                 sink.warning(entry.value.at, &path, Fault::new(fault));
                 continue;
             }
@@ -67,7 +67,7 @@ fn read_format(node: &Node, path: &Path<'_>, sink: &mut Sink, level: usize) -> O
             Value::Scalar(scalar) => match scalar.text.strip_prefix('$') {
                 Some(name) => match access_value(name, true) {
                     Ok(value) => Part::Value(value),
-                    // As in APISIX: of a variable that there is not, entries have nothing.
+                    // As in APISIX, an unknown variable is left out of entries.
                     Err(fault) => {
                         sink.warning(entry.value.at, &path, fault);
                         continue;
@@ -94,12 +94,12 @@ fn constant(json: &Json) -> Part {
 }
 
 impl Format {
-    /// Whether there is nothing in it.
+    /// Whether it is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a value in it asks for this body: `request_body` or `resp_body`.
+    /// Whether a value in it is this body: `request_body` or `resp_body`.
     pub(super) fn reads(&self, body: &str) -> bool {
         self.0.iter().any(|member| match &member.value {
             Part::Constant(_) => false,
@@ -113,8 +113,8 @@ impl Format {
         self.0.iter().any(|member| &*member.name == name)
     }
 
-    /// Writes its members, but for those that `skips`; each with a comma before it, but for the first where `is_first`. What the
-    /// request does not have is left out, as in APISIX. Returns whether the next is the first.
+    /// Writes its members, except those that `skips`; each with a comma before it, except the first if `is_first`.
+    /// Values that the request does not have are left out, as in APISIX. Returns whether the next one is the first.
     pub(super) fn write(
         &self,
         told: &Told<'_, '_>,
@@ -151,15 +151,15 @@ impl Format {
     }
 }
 
-/// A request that has ended.
+/// A finished request.
 pub(super) struct Told<'a, 'r> {
     pub(super) response: &'a Response<'r>,
     pub(super) record: Record<'a>,
-    /// The response's body, where it is decoded later.
+    /// The response's body, if it is decoded later.
     pub(super) coded: Option<Coded<'a>>,
 }
 
-/// Writes a value as APISIX would: most variables of nginx are texts, also where they look like numbers.
+/// Writes a value like APISIX: most variables of nginx are texts, even if they look like numbers.
 fn push(value: &AccessValue, told: &Told<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>) -> bool {
     let is_text = matches!(
         value,

@@ -1,4 +1,4 @@
-//! `http-logger`: posts entries to a server of HTTP.
+//! `http-logger`: posts entries to an HTTP server.
 
 use super::encoding::{JsonArray, Lines};
 use super::keys::{HeaderSecret, URL, UrlText, batching_logger_keys, logger_metadata};
@@ -12,31 +12,32 @@ use stillgate_schema::{Choice, Flag, int};
 
 const NAME: &str = "http-logger";
 
-/// How long a connection waits for the next batch.
+/// How long a connection is kept for the next batch.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
 batching_logger_keys! {
-    /// Posts entries to a server of HTTP.
+    /// Posts entries to an HTTP server.
     pub(crate) struct HttpLoggerKeys named "http logger" {
-        /// Where to.
+        /// The URL to post to.
         uri: UrlText = URL => required;
         /// The value of `Authorization`.
         auth_header: Option<Secret> = Veiled(HeaderSecret) => default(None);
-        /// Seconds for one request.
+        /// Timeout of one request, in seconds.
         timeout: u64 = int(1, 3600) => default(3);
-        /// How a batch is sent: `json`, an array; `new_line`, an object a line. A batch of one is the object alone.
+        /// How a batch is encoded: `json`, an array; `new_line`, one object on each line. A batch of one is the object
+        /// alone.
         concat_method: Concat = CONCAT => default(Concat::Json);
-        /// Whether the server's certificate is checked.
+        /// Whether the server's certificate is verified.
         ssl_verify: bool = Flag => default(false);
     }
 }
 
-/// How a batch is sent.
+/// The encoding of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Concat {
     /// As an array.
     Json,
-    /// An object a line.
+    /// One object on each line.
     NewLine,
 }
 

@@ -1,4 +1,4 @@
-//! Keys that several loggers have, and the kinds of their values.
+//! Keys that several loggers share, and the types of their values.
 
 use super::format::Format;
 use serde_json::json;
@@ -8,7 +8,7 @@ use stillgate_plugin::outbox::{Batching, PENDING_BYTES_MAX, Url};
 use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Text, Value, expected, text};
 use stillgate_wire::{FieldName, FieldValue};
 
-/// A table of keys with those that all loggers have at its end: what an entry has in it.
+/// A table of keys that ends with those of all loggers: the content of an entry.
 macro_rules! logger_keys {
     (
         $(#[doc = $doc:literal])+
@@ -20,28 +20,28 @@ macro_rules! logger_keys {
             $(#[doc = $doc])+
             pub(crate) struct $name {
                 $($own)*
-                /// What an entry has in it: names, each with a value, a variable such as `$remote_addr`, or an object of them. In place
-                /// of the plugin's metadata.
+                /// Content of an entry: names, each with a value, a variable such as `$remote_addr`, or an object of
+                /// them. Overrides the plugin's metadata.
                 log_format: $crate::loggers::format::Format = $crate::loggers::format::FormatKind => optional;
-                /// What an entry without `log_format` has besides, or in place of what it has under that name.
+                /// Members that are added to, or override, those of an entry without `log_format`.
                 log_format_extra: $crate::loggers::format::Format = $crate::loggers::format::FormatKind => optional;
-                /// An entry has the request's body.
+                /// Log the request's body.
                 include_req_body: bool = stillgate_schema::Flag => default(false);
-                /// It has it only where these conditions hold, as `vars` of a route.
+                /// Log it only if these conditions hold, as in `vars` of a route.
                 include_req_body_expr: stillgate_schema::At<stillgate_route::vars::Expr> = stillgate_schema::Located(stillgate_schema::kind::Filled(stillgate_schema::LateVars)) => optional;
-                /// An entry has the response's body.
+                /// Log the response's body.
                 include_resp_body: bool = stillgate_schema::Flag => default(false);
-                /// It has it only where these conditions hold, as `vars` of a route.
+                /// Log it only if these conditions hold, as in `vars` of a route.
                 include_resp_body_expr: stillgate_schema::At<stillgate_route::vars::Expr> = stillgate_schema::Located(stillgate_schema::kind::Filled(stillgate_schema::LateVars)) => optional;
-                /// Bytes of a request's body that an entry has; the rest is cut.
+                /// Most bytes of a request's body that are logged; the rest is cut.
                 max_req_body_bytes: usize = stillgate_schema::int(1, $crate::loggers::keys::BODY_BYTES_MAX) => default(524_288);
-                /// Bytes of a response's body that an entry has; the rest is cut.
+                /// Most bytes of a response's body that are logged; the rest is cut.
                 max_resp_body_bytes: usize = stillgate_schema::int(1, $crate::loggers::keys::BODY_BYTES_MAX) => default(524_288);
             }
         }
 
         impl $name {
-            /// What an entry has in it.
+            /// The content of an entry.
             fn contents(&mut self) -> $crate::loggers::keys::Contents {
                 $crate::loggers::keys::Contents {
                     log_format: self.log_format.take(),
@@ -57,7 +57,7 @@ macro_rules! logger_keys {
     };
 }
 
-/// The same with the keys of a batch.
+/// The table with the additional keys of a batch.
 macro_rules! batching_logger_keys {
     (
         $(#[doc = $doc:literal])+
@@ -69,17 +69,17 @@ macro_rules! batching_logger_keys {
             $(#[doc = $doc])+
             pub(crate) struct $name {
                 $($own)*
-                /// What messages call it.
+                /// Name in messages.
                 name: String = stillgate_schema::TEXT.shown() => default($called.to_owned());
-                /// So many entries are sent at once.
+                /// Number of entries that are sent at once.
                 batch_max_size: usize = stillgate_schema::int(1, $crate::loggers::keys::BATCH_ENTRIES_MAX) => default(1000);
-                /// Seconds without an entry after which what there is is sent.
+                /// Seconds without a new entry after which the batch is sent.
                 inactive_timeout: u64 = stillgate_schema::int(1, $crate::loggers::keys::SECONDS_MAX) => default(5);
-                /// Seconds after an entry by which it is sent.
+                /// Seconds after the first entry by which the batch is sent.
                 buffer_duration: u64 = stillgate_schema::int(1, $crate::loggers::keys::SECONDS_MAX) => default(60);
-                /// How often what could not be sent is tried again.
+                /// Number of retries of a failed batch.
                 max_retry_count: u32 = stillgate_schema::int(0, $crate::loggers::keys::RETRIES_MAX) => default(0);
-                /// Seconds before it is tried again; twice as long before each next time, up to a minute.
+                /// Delay of the first retry in seconds; doubled for each further one, up to a minute.
                 retry_delay: u64 = stillgate_schema::int(0, $crate::loggers::keys::SECONDS_MAX) => default(1);
             }
         }
@@ -97,30 +97,30 @@ macro_rules! batching_logger_keys {
     };
 }
 
-/// The longest body that an entry can have; an entry is at most four times as long.
+/// Longest body in an entry; an entry is at most four times as long.
 pub(super) const BODY_BYTES_MAX: i64 = 1024 * 1024;
 /// The largest batch.
 pub(super) const BATCH_ENTRIES_MAX: i64 = 1_000_000;
 /// The longest time: a day.
 pub(super) const SECONDS_MAX: i64 = 86_400;
-/// Entries that wait, unless the logger's metadata says otherwise; APISIX's default.
+/// Most entries that wait, unless the logger's metadata says otherwise; APISIX's default.
 pub(crate) const PENDING_ENTRIES_MAX: usize = 8192;
-/// The most tries besides the first.
+/// Most retries.
 pub(super) const RETRIES_MAX: i64 = 1_000_000;
 
-/// What an entry has in it, as it was typed.
+/// The content of an entry, as it was written.
 pub(super) struct Contents {
     pub(super) log_format: Option<Format>,
     pub(super) log_format_extra: Option<Format>,
     pub(super) request_bytes_max: usize,
-    /// With how many bytes.
+    /// Limit in bytes.
     pub(super) request_body: Option<usize>,
     pub(super) request_body_expr: Option<stillgate_schema::At<stillgate_route::vars::Expr>>,
     pub(super) response_body: Option<usize>,
     pub(super) response_body_expr: Option<stillgate_schema::At<stillgate_route::vars::Expr>>,
 }
 
-/// `seconds`: inactive, old, and before another try.
+/// `seconds`: inactive timeout, buffer duration, and retry delay.
 pub(super) fn batching(entries_max: usize, seconds: [u64; 3], retries_max: u32) -> Batching {
     let [inactive_timeout, buffer_duration, retry_delay] = seconds.map(Duration::from_secs);
     Batching {
@@ -134,17 +134,18 @@ pub(super) fn batching(entries_max: usize, seconds: [u64; 3], retries_max: u32) 
     }
 }
 
-/// The table of a logger's metadata. Each logger has its own, since the schema tells them apart by name.
+/// The table of a logger's metadata. Each logger has its own, since the schema distinguishes them by name.
 macro_rules! logger_metadata {
     ($name:ident { $($own:tt)* }) => {
         stillgate_schema::object! {
-            /// What all configurations of the logger have unless they say otherwise.
+            /// Defaults for all configurations of the logger.
             pub(crate) struct $name {
-                /// As `log_format` of the plugin.
+                /// Default of the plugin's `log_format`.
                 log_format: $crate::loggers::format::Format = $crate::loggers::format::FormatKind => optional;
-                /// As `log_format_extra` of the plugin.
+                /// Default of the plugin's `log_format_extra`.
                 log_format_extra: $crate::loggers::format::Format = $crate::loggers::format::FormatKind => optional;
-                /// Entries of one configuration that wait at most, 8192 without the key; those beyond are lost and counted.
+                /// Most entries of one configuration that wait, 8192 without the key; further ones are lost and
+                /// counted.
                 max_pending_entries: usize = stillgate_schema::int(1, i64::MAX) => optional;
                 $($own)*
             }
@@ -166,7 +167,7 @@ pub(crate) use {batching_logger_keys, logger_keys, logger_metadata};
 
 /// Metadata of a logger.
 pub(crate) trait Shared: 'static {
-    /// What all configurations of the logger have in common.
+    /// The keys that all configurations of the logger share.
     fn shared(&self) -> SharedKeys<'_>;
 }
 
@@ -179,12 +180,12 @@ pub(crate) struct SharedKeys<'a> {
 }
 
 impl SharedKeys<'_> {
-    /// Those of a logger without metadata.
+    /// The keys of a logger without metadata.
     pub(crate) const NONE: SharedKeys<'static> =
         SharedKeys { log_format: None, extra: None, pending_entries_max: PENDING_ENTRIES_MAX };
 }
 
-/// An address of HTTP as it is typed.
+/// An HTTP URL.
 pub(crate) const URL: Text<UrlText> = text("an address such as http://127.0.0.1:8080/logs", parse_url);
 
 pub(super) fn parse_url(text: &str) -> Result<UrlText, Fault> {
@@ -192,7 +193,7 @@ pub(super) fn parse_url(text: &str) -> Result<UrlText, Fault> {
     Url::parse(text).map(UrlText).map_err(fault)
 }
 
-/// An address of HTTP.
+/// A parsed HTTP URL.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct UrlText(pub(crate) Url);
 
@@ -206,7 +207,7 @@ pub(super) const HOST: Text<String> = text("a host's name or address", |text| {
     }
 });
 
-/// The value of a header field that nobody may see; an empty text is none.
+/// The secret value of a header field; an empty text counts as absent.
 pub(crate) struct HeaderSecret;
 
 impl Kind for HeaderSecret {
@@ -219,12 +220,12 @@ impl Kind for HeaderSecret {
         };
         match text {
             Some("") => Some(None),
-            // What is read from a file often ends in a line break, which is no part of a secret.
+            // A value that is read from a file often ends in a line break, which is not part of the secret.
             Some(text) if FieldValue::new(text.trim_ascii().as_bytes()).is_ok() => {
                 Some(Some(Secret::new(text.trim_ascii())))
             }
             Some(_) => {
-                sink.error(node.at, path, Fault::new("no header field can have this value"));
+                sink.error(node.at, path, Fault::new("this is not a valid value of a header field"));
                 None
             }
             None => {
@@ -239,7 +240,7 @@ impl Kind for HeaderSecret {
     }
 }
 
-/// Header fields, whose values nobody may see.
+/// Header fields with secret values.
 pub(crate) struct HeaderSecrets;
 
 impl Kind for HeaderSecrets {
@@ -265,7 +266,7 @@ impl Kind for HeaderSecrets {
                 }
             };
             if FieldValue::new(text.trim_ascii().as_bytes()).is_err() {
-                sink.error(entry.value.at, &path, Fault::new("no header field can have this value"));
+                sink.error(entry.value.at, &path, Fault::new("this is not a valid value of a header field"));
                 return None;
             }
             fields.push((entry.key.to_string(), Secret::new(text.trim_ascii())));

@@ -1,4 +1,4 @@
-//! What every logger does with a request: keeps its bodies where it is to, and sends an entry.
+//! Common behaviour of loggers: captures the bodies of a request if configured, and sends an entry.
 
 use super::coded::{Coded, Decoded};
 use super::entry;
@@ -21,23 +21,23 @@ pub(crate) struct Logger {
     extra: Option<Format>,
     request: Option<Body>,
     response: Option<Body>,
-    /// `route_id` of a request that no route took.
+    /// `route_id` of a request that matched no route.
     pub(super) unmatched: Option<&'static str>,
 }
 
-/// What a plugin's metadata says.
+/// The metadata of a plugin.
 pub(super) fn of_metadata<'a, M: Shared>(plugin: &str, response: &Response<'a>) -> SharedKeys<'a> {
     let metadata: Option<&'a M> = response.metadata.get(plugin);
     metadata.map_or(SharedKeys::NONE, M::shared)
 }
 
-/// A body that entries have.
+/// A body that is logged.
 struct Body {
     bytes_max: usize,
     condition: Option<Filter>,
 }
 
-/// The bodies of a request, as far as an entry has them.
+/// The logged parts of a request's bodies.
 #[derive(Default, Clone, Copy)]
 pub(super) struct Bodies<'a> {
     pub(super) request: Option<&'a [u8]>,
@@ -45,7 +45,7 @@ pub(super) struct Bodies<'a> {
 }
 
 impl Logger {
-    /// Compiles what entries have in them.
+    /// Compiles the content of entries.
     pub(super) fn new(contents: Contents, cx: &mut Compile<'_>) -> Option<Logger> {
         let request = body(contents.request_body, contents.request_body_expr, "include_req_body_expr", cx)?;
         let response = body(contents.response_body, contents.response_body_expr, "include_resp_body_expr", cx)?;
@@ -59,7 +59,7 @@ impl Logger {
         Some(Logger { log_format, extra, request, response, unmatched: None })
     }
 
-    /// How entries become what is sent, with bodies decoded where there are some.
+    /// Wraps an encoder, to decode bodies if there are coded ones.
     pub(super) fn encode(&self, encode: impl Encode + 'static) -> Box<dyn Encode> {
         match self.response {
             Some(_) => Box::new(Decoded(encode)),
@@ -93,7 +93,7 @@ impl Logger {
         }
     }
 
-    /// Sends an entry: what `before` writes, the object, and what `after` writes.
+    /// Sends an entry: the output of `before`, the object, and the output of `after`.
     pub(super) fn log(
         &self,
         SharedKeys { log_format, extra, pending_entries_max }: SharedKeys<'_>,
@@ -127,7 +127,7 @@ impl Logger {
         });
     }
 
-    /// What `log_format` says, and the ids of route and service.
+    /// The members of `log_format`, and the ids of route and service.
     fn write(&self, told: &Told<'_, '_>, custom: &Format, scratch: &mut Scratch, out: &mut Vec<u8>) {
         let ids = [("service_id", told.record.service_id), ("route_id", told.record.route_id.or(self.unmatched))];
         let has_id = |name: &str| ids.iter().any(|(id, value)| *id == name && value.is_some());
@@ -147,7 +147,7 @@ impl Logger {
     }
 }
 
-/// What an entry has of a body.
+/// The logged part of a body.
 fn kept<'a>(body: &Option<Body>, bytes: Option<&'a [u8]>, response: &Response<'_>) -> Option<&'a [u8]> {
     let (body, bytes) = body.as_ref().zip(bytes)?;
     let holds = body.condition.as_ref().is_none_or(|condition| condition.holds(&response.facts, response));
@@ -168,14 +168,14 @@ fn body(
     Some(bytes_max.map(|bytes_max| Body { bytes_max, condition }))
 }
 
-/// A condition under a key.
+/// Compiles a condition under a key.
 pub(super) fn compiled(condition: At<Expr>, key: &str, cx: &mut Compile<'_>) -> Option<Filter> {
     Filter::new(condition.value)
         .map_err(|error| cx.sink.error(condition.at, &cx.path.key(key), Fault::new(error.to_string())))
         .ok()
 }
 
-/// What a logger does in each phase, where its entry is the object alone.
+/// The phases of a logger whose entry is the object alone.
 macro_rules! plugin_of_logger {
     ($name:ident, $metadata:ident) => {
         impl stillgate_plugin::Plugin for $name {

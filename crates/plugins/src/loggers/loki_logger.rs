@@ -1,6 +1,6 @@
 //! `loki-logger`: pushes entries to Grafana Loki.
 //!
-//! An entry is its labels, its time and itself; a batch becomes a stream for each set of labels.
+//! An entry consists of its labels, its time and its line; a batch has a stream for each set of labels.
 
 use super::keys::{HeaderSecrets, URL, UrlText, batching_logger_keys, logger_metadata};
 use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
@@ -28,24 +28,24 @@ batching_logger_keys! {
         endpoint_uri: String = TARGET.shown() => default("/loki/api/v1/push".to_owned());
         /// The tenant, sent as `X-Scope-OrgID`.
         tenant_id: String = TEXT.shown() => default("fake".to_owned());
-        /// More header fields.
+        /// Further header fields.
         headers: Vec<(String, Secret)> = Veiled(HeaderSecrets) => optional;
         /// The labels of a stream. Values may have variables, such as `$host`.
         log_labels: LogLabels = LabelsKind => default(LogLabels::job());
-        /// Whether the server's certificate is checked.
+        /// Whether the server's certificate is verified.
         ssl_verify: bool = Flag => default(false);
-        /// Milliseconds for one request.
+        /// Timeout of one request, in milliseconds.
         timeout: u64 = int(1, 60_000) => default(3000);
         /// Whether connections are kept for the next batch.
         keepalive: bool = Flag => default(true);
         /// Milliseconds that a connection is kept.
         keepalive_timeout: u64 = int(1000, 3_600_000) => default(60_000);
-        /// Has no effect: as many connections are kept as were needed, which is four at most.
+        /// No effect: as many connections are kept as were needed, four at most.
         keepalive_pool: u64 = int(1, i64::MAX) => default(5);
     }
 }
 
-/// A path, as it stands behind an address.
+/// A path that is appended to an address.
 const TARGET: Text<String> = text("a path", |text| {
     let is_good = text.starts_with('/') && text.bytes().all(|byte| (b'!'..=b'~').contains(&byte) && byte != b'#');
     match is_good {
@@ -62,7 +62,7 @@ pub(crate) struct LogLabels(Vec<Label>);
 struct Label {
     name: String,
     value: Template,
-    /// As it is written, where the value has variables: stands for it where the request has none of them.
+    /// The text of a value with variables: used if the request has none of them.
     text: String,
 }
 
@@ -184,7 +184,7 @@ impl LokiLogger {
             push_json_string(label.name.as_bytes(), usize::MAX, out);
             out.push(b':');
             text.clear();
-            // Loki refuses a whole batch for one empty label, so APISIX keeps the text where nothing is put in.
+            // Loki refuses a whole batch for one empty label, so APISIX keeps the text if no variable has a value.
             let is_put_in = label.value.write(response, &mut text, buffer) > 0;
             let written = if is_put_in || label.text.is_empty() { &text } else { label.text.as_bytes() };
             push_json_string(written, usize::MAX, out);
@@ -193,19 +193,19 @@ impl LokiLogger {
     }
 }
 
-/// What the length of the labels takes, and the time behind them.
+/// Bytes of the length of the labels, and of the time after them.
 const LENGTH_BYTES: usize = size_of::<u32>();
 const TIME_BYTES: usize = size_of::<u64>();
 
 /// Labels, and the lines with their times.
 type Stream<'a> = (&'a [u8], Vec<(u64, &'a [u8])>);
 
-/// A stream for each set of labels.
+/// Encodes a stream for each set of labels.
 struct Streams;
 
 impl Encode for Streams {
     fn sent_bytes(&self, entry: &[u8]) -> usize {
-        /// Of a stream with one line: names, brackets and the time.
+        /// Bytes of a stream with one line: names, brackets and the time.
         const AROUND_BYTES: usize = 64;
         split(entry).map_or(0, |(labels, _, line)| labels.len() + json_string_bytes(line) + AROUND_BYTES)
     }
@@ -240,7 +240,7 @@ impl Encode for Streams {
     }
 }
 
-/// The labels, the time and the line of an entry.
+/// Splits an entry into labels, time and line.
 fn split(entry: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     let (length, rest) = entry.split_at_checked(LENGTH_BYTES)?;
     let (labels, rest) = rest.split_at_checked(u32::from_le_bytes(length.try_into().ok()?) as usize)?;

@@ -1,12 +1,12 @@
-//! The plugins that log requests: what they have in common, and one file each.
+//! The plugins that log requests: their common parts, and one file each.
 //!
 //! ```text
 //!  log_format of the plugin, else of its metadata, else all that is known ── Format, entry ──▶ one entry
 //!  entries ── Worker::send ──▶ the crate `logs`, which calls the plugin's Encode for a batch and sends it
 //! ```
 //!
-//! An entry is written on the worker, into memory that is there already; putting entries together, and all that waits, is done
-//! elsewhere.
+//! An entry is written on the worker, into memory that is allocated already; batching, and everything that waits, is
+//! done elsewhere.
 
 mod coded;
 mod elasticsearch_logger;

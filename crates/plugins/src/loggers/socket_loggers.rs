@@ -1,4 +1,4 @@
-//! `tcp-logger` and `udp-logger`: write batches of entries, as JSON, to a socket.
+//! `tcp-logger` and `udp-logger`: write batches of JSON entries to a socket.
 
 use super::encoding::JsonArray;
 use super::keys::{HOST, batching_logger_keys, logger_metadata};
@@ -13,29 +13,29 @@ const TCP: &str = "tcp-logger";
 const UDP: &str = "udp-logger";
 
 batching_logger_keys! {
-    /// Writes entries to a port of TCP.
+    /// Writes entries to a TCP port.
     pub(crate) struct TcpLoggerKeys named "tcp logger" {
         /// The host's name or address.
         host: String = HOST => required;
         /// Its port.
         port: u16 = int(0, 65535) => required;
-        /// Whether the connection has TLS. The certificate is not checked.
+        /// Whether the connection uses TLS. The certificate is not verified.
         tls: bool = Flag => default(false);
-        /// The name that is asked for by TLS, in place of `host`.
+        /// The TLS server name, instead of `host`.
         tls_options: String = TEXT => optional;
-        /// Milliseconds for connecting, and for writing.
+        /// Timeout of connecting, and of writing, in milliseconds.
         timeout: u64 = int(1, 3_600_000) => default(1000);
     }
 }
 
 batching_logger_keys! {
-    /// Sends entries in datagrams of UDP.
+    /// Sends entries in UDP datagrams.
     pub(crate) struct UdpLoggerKeys named "udp logger" {
         /// The host's name or address.
         host: String = HOST => required;
         /// Its port.
         port: u16 = int(0, 65535) => required;
-        /// Seconds for sending.
+        /// Timeout of sending, in seconds.
         timeout: u64 = int(1, 3600) => default(3);
     }
 }

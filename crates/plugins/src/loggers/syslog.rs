@@ -1,4 +1,4 @@
-//! `syslog`: entries as messages of RFC 5424, over TCP or UDP.
+//! `syslog`: sends entries as messages of RFC 5424, over TCP or UDP.
 
 use super::encoding::Joined;
 use super::entry::host;
@@ -15,39 +15,39 @@ use stillgate_schema::{Choice, Flag, int};
 
 const NAME: &str = "syslog";
 
-/// Facility `syslog` (5), severity `informational` (6), version 1, as APISIX has it.
+/// Facility `syslog` (5), severity `informational` (6), version 1, as in APISIX.
 const PRIORITY: &[u8] = b"<46>1 ";
-/// The longest name of a host (RFC 5424, section 6).
+/// Longest host name (RFC 5424, section 6).
 const HOSTNAME_BYTES_MAX: usize = 255;
 
 batching_logger_keys! {
-    /// Sends entries as messages of syslog.
+    /// Sends entries as syslog messages.
     pub(crate) struct SyslogKeys named "sys logger" {
         /// The host's name or address.
         host: String = HOST => required;
         /// Its port.
         port: u16 = int(0, 65535) => required;
-        /// Has no effect: nothing is held back beyond a batch.
+        /// No effect: messages are held back only for a batch.
         flush_limit: u64 = int(1, i64::MAX) => default(4096);
-        /// Bytes of messages that wait at most; what comes beyond is lost.
+        /// Most bytes of messages that wait; further ones are lost.
         drop_limit: usize = int(1, 64 * 1024 * 1024) => default(1_048_576);
-        /// Milliseconds for connecting, and for writing.
+        /// Timeout of connecting, and of writing, in milliseconds.
         timeout: u64 = int(1, 3_600_000) => default(3000);
-        /// Over what.
+        /// The transport.
         sock_type: SockType = SOCK_TYPE => default(SockType::Tcp);
-        /// Has no effect: there is one connection.
+        /// No effect: there is one connection.
         pool_size: u64 = int(5, i64::MAX) => default(5);
-        /// Whether the connection has TLS. The certificate is not checked.
+        /// Whether the connection uses TLS. The certificate is not verified.
         tls: bool = Flag => default(false);
     }
 }
 
-/// Over what messages go.
+/// The transport of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SockType {
-    /// A connection.
+    /// A TCP connection.
     Tcp,
-    /// A datagram each.
+    /// A datagram for each message.
     Udp,
 }
 
@@ -86,13 +86,13 @@ impl Syslog {
     }
 }
 
-/// What stands before the entry: time, host, application, process, and neither id nor structured data.
+/// The part before the entry: time, host, application, process, and neither id nor structured data.
 fn write_header(told: &Told<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>) {
     out.extend_from_slice(PRIORITY);
     scratch.stamp.push_rfc3339(told.record.end_unix_ms, out);
     out.push(b' ');
     let host = host(told, &mut scratch.value);
-    // What a client asks for may be no name that stands in a header.
+    // The requested host may be invalid in a header.
     let is_good = host.iter().all(|byte| (b'!'..=b'~').contains(byte));
     match is_good && !host.is_empty() && host.len() <= HOSTNAME_BYTES_MAX {
         true => out.extend_from_slice(host),

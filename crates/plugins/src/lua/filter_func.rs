@@ -1,8 +1,8 @@
-//! `filter_func` of routes: a function in Lua that has the last word on whether a route takes a request.
+//! `filter_func` of routes: a function in Lua that decides last whether a route matches a request.
 //!
-//! As in APISIX it is written without `return`, gets `vars`, and its route takes the request unless it gives `nil` or `false`. It
-//! sees the request as it came, and cannot change it, answer or wait. One that fails is logged and counted, and its route does not
-//! take the request: APISIX answers 500, and so do others' requests that only pass by.
+//! As in APISIX it is written without `return`, gets `vars`, and its route matches unless it returns `nil` or `false`.
+//! It sees the original request, and cannot change it, answer or wait. If it fails, that is logged and counted, and its
+//! route does not match: APISIX answers 500, also to other requests that merely pass this route.
 
 use super::hosts::level_of;
 use super::variables;
@@ -13,14 +13,14 @@ use stillgate_lua::{Change, Context, Host, Kind, Level, Outcome, Program, Side, 
 use stillgate_plugin::LogLevel;
 use stillgate_route::{FilterFunction, Lookup, Message, MessageLevel, RECORDED_EARLY, Variable};
 
-/// Most messages of all functions of a request that are kept; failures are kept anyhow.
+/// Most messages that are kept for all functions of a request; failures are always kept.
 const MESSAGES_MAX: usize = 64;
 
-/// What messages of `check` are called here, as APISIX calls them.
+/// Messages of `check`, and APISIX's versions of them.
 const NOT_LOADED: (&str, &str) = ("failed to loadstring: ", "failed to load 'filter_func' string: ");
 const NO_FUNCTION: (&str, &str) = ("only accept Lua function", "'filter_func' should be a function");
 
-/// Makes the function of a route: [`stillgate_plugin::Scripts::filter`].
+/// Compiles the function of a route: [`stillgate_plugin::Scripts::filter`].
 pub(crate) fn filter(text: &str, route: &str) -> Result<FilterFunction, String> {
     let source = format!("return {text}");
     check(&source).map_err(|why| match why.strip_prefix(NOT_LOADED.0) {
@@ -45,7 +45,7 @@ pub(crate) fn filter(text: &str, route: &str) -> Result<FilterFunction, String> 
     Ok(FilterFunction { text: text.into(), decide: Arc::new(decide) })
 }
 
-/// A request for which a route is sought.
+/// A request for which a route is being searched.
 struct OfVars<'a> {
     vars: &'a dyn Lookup,
     target: Vec<u8>,
@@ -88,7 +88,7 @@ impl Host for OfVars<'_> {
         &self.target
     }
 
-    /// Which levels are written is known where the messages are told.
+    /// The level is checked when the messages are logged.
     fn is_logged(&self, _: Level) -> bool {
         true
     }
@@ -111,7 +111,7 @@ impl Host for OfVars<'_> {
 mod tests {
     use super::*;
 
-    /// A request without anything.
+    /// An empty request.
     struct Empty;
 
     impl Lookup for Empty {

@@ -1,6 +1,6 @@
-//! Runs functions for a request: what becomes of it when they end, wait, answer or fail.
+//! Runs functions for a request, and handles their outcome when they end, wait, answer or fail.
 //!
-//! The functions run in their worker's LuaJIT (`stillgate-lua`); what is here is between that and the phases of a plugin.
+//! The functions run in their worker's LuaJIT (`stillgate-lua`); this module connects it with the phases of a plugin.
 
 use super::hosts::{OfPiece, OfRequest, OfResponse};
 use super::http::{call_of, reply_of};
@@ -22,21 +22,21 @@ use stillgate_plugin::body::FILTER_BYTES_MAX;
 use stillgate_plugin::{Answer, BodyError, BodyFilter, Flow, Io, Phase, Plugin, QueueFull, Request, Response, Settled};
 use stillgate_wire::FieldValue;
 
-/// How long a call takes that cannot be made, or that there is no place for.
+/// Duration of a call that cannot be made, or for which the queue is full.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
-/// Longest that a function sleeps at once.
+/// Longest sleep of a function.
 pub(super) const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
-/// Functions, and whom they are of; shared with the requests that wait.
+/// Functions, and their owner; shared with the requests that wait.
 pub(super) struct Functions {
-    /// The plugin that messages and counters name.
+    /// The plugin's name in messages and counters.
     pub(super) plugin: &'static str,
     pub(super) program: Arc<Program>,
     pub(super) wants_documents: bool,
     /// Whether the program has a part for each phase.
     pub(super) has_parts: bool,
-    /// What those of `body_filter` may ask for.
+    /// The data that functions of `body_filter` need.
     pub(super) wishes: Arc<Wishes>,
     /// The plugin that runs after them.
     pub(super) then: Option<Arc<dyn Plugin>>,
@@ -52,7 +52,7 @@ impl Functions {
         self.flow(phase, outcome, request)
     }
 
-    /// Timers that a run has started wait from now on.
+    /// Starts the timers that a run has scheduled.
     fn ran(&self, host: OfRequest<'_, '_>, outcome: Outcome) -> Outcome {
         let OfRequest { timers, request, .. } = host;
         timers.spawn(self.plugin, &self.program, request.worker.io());
@@ -68,7 +68,7 @@ impl Functions {
         self.flow(phase, outcome, request)
     }
 
-    /// Goes on with what another server, or another thread, has answered.
+    /// Continues with the reply of another server or thread.
     fn answered(
         self: &Arc<Self>,
         phase: Phase,
@@ -84,14 +84,14 @@ impl Functions {
         self.flow(phase, outcome, request)
     }
 
-    /// What becomes of the request.
+    /// Translates an outcome for the request.
     fn flow(self: &Arc<Self>, phase: Phase, outcome: Outcome, request: &mut Request<'_>) -> Flow {
         match outcome {
             Outcome::Done(_) => self.then(phase, request),
             Outcome::Answer { status, body: None } => Flow::Answer(Answer::page(status)),
             Outcome::Answer { status, body: Some(body) } => {
                 let mut answer = Answer::owned(status, body);
-                // A type that the function has set is the answer's.
+                // If the function has set a type, the answer has that.
                 if request.response.added(CONTENT_TYPE).next().is_some() {
                     answer.content_type = None;
                 }
@@ -125,11 +125,11 @@ impl Functions {
         }
     }
 
-    /// Asks another server.
+    /// Calls another server.
     fn call(self: &Arc<Self>, phase: Phase, call: HttpCall, paused: Paused, request: &mut Request<'_>) -> Flow {
         let own = self.clone();
         let call = call_of(call).map(|call| request.worker.io().call(call));
-        // A function may try one that cannot be made for ever: others get their turn.
+        // A function may repeat a call that cannot be made for ever: this lets others run.
         let pause = request.worker.io().sleep(REFUSED_PAUSE);
         let answered = async move {
             match call {
@@ -143,14 +143,14 @@ impl Functions {
         Flow::wait(answered, move |reply, request| own.answered(phase, paused, reply, request))
     }
 
-    /// Asks another thread.
+    /// Calls another thread.
     fn work(self: &Arc<Self>, phase: Phase, asked: WorkCall, paused: Paused) -> Flow {
         let own = self.clone();
         let module = self.program.module().and_then(|module| module.find(&asked.module));
         let work = move || match module {
             Some(module) => module.work(&asked),
             None => Err(format!(
-                "there is no module {:?}: only the plugin's own file and those that it requires can be named",
+                "unknown module {:?}; use the plugin's own file, or one that it requires",
                 asked.module
             )),
         };
@@ -164,13 +164,13 @@ impl Functions {
         })
     }
 
-    /// Whether a failure is no more than a message: APISIX runs a plugin whose `pre_function` has failed. One that had to be
-    /// stopped is another matter.
+    /// Whether a failure is only logged: APISIX runs a plugin whose `pre_function` has failed. A function that had to
+    /// be stopped is different.
     fn goes_on(&self, failure: &Failure) -> bool {
         self.then.is_some() && failure.kind == FailureKind::Error
     }
 
-    /// The plugin that runs after the functions.
+    /// Runs the plugin after the functions.
     fn then(&self, phase: Phase, request: &mut Request<'_>) -> Flow {
         match (&self.then, phase) {
             (None, _) => Flow::Continue,
@@ -185,7 +185,8 @@ impl Functions {
         if self.has_parts { part(phase) } else { 0 }
     }
 
-    /// Runs behind the response's head; `false`: the response is a 500 now. What functions return has no effect there, as in APISIX.
+    /// Runs functions after the response's head; `false`: the response is a 500 now. Return values have no effect
+    /// there, as in APISIX.
     pub(super) fn run_behind(&self, phase: Phase, response: &mut Response<'_>) -> bool {
         let shared = context_of(response.settled);
         let outcome = {
@@ -208,14 +209,14 @@ impl Functions {
         goes_on
     }
 
-    /// The body is about to be filtered: the head says no longer what the old one was. Returns the coding of that.
+    /// Prepares filtering the body: removes fields of the head that describe the old one. Returns its coding.
     pub(super) fn begin_body(&self, response: &mut Response<'_>) -> Decoding {
         let coding = Decoding::of(response.header(CONTENT_ENCODING, &mut Vec::new()));
         forget_old_body(response);
         coding
     }
 
-    /// The functions are given the body without its coding.
+    /// Passes the decoded body to the functions.
     pub(super) fn filter_body(&self, coding: Decoding, response: &mut Response<'_>) {
         let context = context_of(response.settled);
         keep(response.settled, &context);
@@ -236,14 +237,14 @@ impl Functions {
     }
 }
 
-/// What functions of `body_filter` see; whose it is says their program.
+/// The data that functions of `body_filter` see, for the program that owns them.
 struct SeenBy {
     program: Arc<Program>,
     seen: OnceCell<Seen>,
 }
 
 impl Functions {
-    /// The head is final: what functions of `body_filter` may see of it is copied.
+    /// Copies the data that functions of `body_filter` may see, as the head is final.
     pub(super) fn note_head(&self, response: &mut Response<'_>) {
         let mut held = response.settled.held.iter().filter_map(|held| held.downcast_ref::<Rc<SeenBy>>());
         if let Some(of) = held.find(|of| Arc::ptr_eq(&of.program, &self.program)).cloned() {
@@ -252,7 +253,7 @@ impl Functions {
     }
 }
 
-/// The phases before the node is asked, in the `Plugin` of what has functions.
+/// The phases before the request is forwarded, for implementations of `Plugin` with functions.
 macro_rules! before_the_node {
     ($this:ident => $functions:expr) => {
         fn rewrite(&$this, request: &mut stillgate_plugin::Request<'_>) -> stillgate_plugin::Flow {
@@ -271,7 +272,7 @@ macro_rules! before_the_node {
 
 pub(super) use before_the_node;
 
-/// The page of 500 in place of a response.
+/// Replaces a response by the page of 500.
 fn answer_500(response: &mut Response<'_>) {
     let page = Answer::page(500);
     response.edits.set_status(500).expect("500 is a status");
@@ -280,10 +281,10 @@ fn answer_500(response: &mut Response<'_>) {
     response.body.replace(page.body.bytes());
 }
 
-/// What functions have of a request between its phases; in [`Settled::held`] where there is something.
+/// State that functions keep for a request between its phases; in [`Settled::held`] if there is any.
 type SharedContext = Rc<RefCell<Context>>;
 
-/// What functions have set in `ctx` of a request.
+/// The fields that functions have set in `ctx` of a request.
 pub(crate) fn kept(settled: &Settled, name: &str) -> Option<serde_json::Value> {
     let held = settled.held.iter().find_map(|held| held.downcast_ref::<SharedContext>())?;
     stillgate_lua::kept(&held.borrow(), name)
@@ -300,7 +301,7 @@ fn keep(settled: &mut Settled, context: &SharedContext) {
     }
 }
 
-/// Runs functions for a request. What they keep takes memory only where they keep something.
+/// Runs functions for a request. Their state takes memory only if there is any.
 fn with_context(request: &mut Request<'_>, then: impl FnOnce(&mut Request<'_>, &mut Context) -> Outcome) -> Outcome {
     let held = request.settled.held.iter().find_map(|held| held.downcast_ref::<SharedContext>()).cloned();
     if let Some(context) = held {
@@ -314,16 +315,16 @@ fn with_context(request: &mut Request<'_>, then: impl FnOnce(&mut Request<'_>, &
     outcome
 }
 
-/// The functions of `body_filter`: each piece is given to them as `ngx.arg`.
+/// The functions of `body_filter`: each piece is passed to them as `ngx.arg`.
 struct Pieces {
     plugin: &'static str,
     program: Arc<Program>,
     part: usize,
-    /// Of a body in a coding, which goes on without.
+    /// For a coded body, which is sent decoded.
     decoder: Option<Decoder>,
     wishes: Arc<Wishes>,
     seen: Rc<SeenBy>,
-    /// Functions have ended the body: what comes is dropped.
+    /// Functions have ended the body: further pieces are dropped.
     is_over: bool,
     context: SharedContext,
     io: Rc<dyn Io>,
@@ -360,11 +361,11 @@ impl Pieces {
     }
 }
 
-/// What functions are given at once of what was decoded.
+/// Size of decoded pieces for functions.
 const DECODED_BYTES: usize = 16 * 1024;
 
 impl Pieces {
-    /// Runs the functions with what has been decoded.
+    /// Runs the functions with decoded data.
     fn run_decoded(&mut self, decoded: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
         decoded.chunks(DECODED_BYTES).try_for_each(|piece| self.run(piece, false, out))
     }
@@ -386,7 +387,7 @@ impl BodyFilter for Pieces {
         self.run(&[], true, out)
     }
 
-    /// What functions hold is in their worker's VM, which has a bound of its own.
+    /// Memory held by functions is in their worker's VM, which has a limit of its own.
     fn held_bytes(&self) -> usize {
         self.decoder.as_ref().map_or(0, Decoder::held_bytes)
     }

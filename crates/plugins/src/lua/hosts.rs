@@ -1,4 +1,4 @@
-//! The request and the response of a plugin's phase, as functions see them.
+//! The request and the response of a plugin's phase, in the form that functions see.
 
 use super::seen::{Seen, Wishes};
 use super::timers::Started;
@@ -15,7 +15,7 @@ use stillgate_plugin::{Attached, Consumers, Facts, Io, LogLevel, MetadataTable, 
 use stillgate_route::RouteMatch;
 use stillgate_wire::{EditError, Edits, FieldName, FieldValue, Fields};
 
-/// Of a phase before the node is asked.
+/// The host for phases before the request is forwarded.
 pub(super) struct OfRequest<'r, 'a> {
     pub(super) request: &'r mut Request<'a>,
     pub(super) phase: Phase,
@@ -24,7 +24,7 @@ pub(super) struct OfRequest<'r, 'a> {
     matched: Option<String>,
 }
 
-/// Of `header_filter` and `log`.
+/// The host for `header_filter` and `log`.
 pub(super) struct OfResponse<'r, 'a> {
     pub(super) response: &'r mut Response<'a>,
     pub(super) phase: Phase,
@@ -33,16 +33,16 @@ pub(super) struct OfResponse<'r, 'a> {
     matched: Option<String>,
 }
 
-/// Of `body_filter`: what is there is the piece, what functions have kept in `ctx`, and a copy of the rest.
+/// The host for `body_filter`: it has the piece, the fields that functions have kept in `ctx`, and a copy of the rest.
 pub(super) struct OfPiece<'a> {
     pub(super) io: Rc<dyn Io>,
     pub(super) plugin: &'static str,
     pub(super) piece: Vec<u8>,
     pub(super) is_last: bool,
-    /// Functions have made it the last, whatever comes behind it.
+    /// Functions have made it the last piece.
     pub(super) ends_body: bool,
     pub(super) timers: Started,
-    /// Made when the head is final, which it is before its body goes on.
+    /// Created when the head is final, which is before its body is sent.
     pub(super) seen: &'a OnceCell<Seen>,
     pub(super) wishes: &'a Wishes,
 }
@@ -68,8 +68,7 @@ pub(super) fn level_of(level: Level) -> LogLevel {
     }
 }
 
-/// The values of a field, of a head and what was changed of it. Fields that frame a message have no name that could be
-/// changed, and are read all the same.
+/// The values of a field, from a head with its edits. Framing fields cannot be changed, but can be read.
 fn values(edits: &Edits, fields: &Fields, head: &[u8], name: &[u8], visit: &mut dyn FnMut(&[u8])) {
     match FieldName::new(name) {
         Ok(name) => edits.values(fields, head, name).for_each(visit),
@@ -81,8 +80,8 @@ fn values(edits: &Edits, fields: &Fields, head: &[u8], name: &[u8], visit: &mut 
     }
 }
 
-/// Makes a change of one head. A field that frames the message is the gateway's: taking it out is no error, as functions that
-/// change a body do that.
+/// Changes one head. Framing fields are the gateway's: removing one is not an error, as functions that change a body do
+/// that.
 fn change(edits: &mut Edits, fields: &Fields, head: &[u8], name: &[u8], change: Change<'_>) -> Result<(), String> {
     let said = |error: EditError| format!("{:?}: {error}", String::from_utf8_lossy(name));
     let name = match FieldName::new(name) {
@@ -97,7 +96,7 @@ fn change(edits: &mut Edits, fields: &Fields, head: &[u8], name: &[u8], change: 
     Ok(())
 }
 
-/// The pattern of the path that has matched.
+/// The path pattern that has matched.
 pub(super) fn pattern_of(route: RouteFacts<'_>) -> Option<String> {
     match &route.matcher.specs()[route.found.route].takes {
         RouteMatch::Uri(uri) => uri.paths.get(route.found.path).map(ToString::to_string),
@@ -105,7 +104,7 @@ pub(super) fn pattern_of(route: RouteFacts<'_>) -> Option<String> {
     }
 }
 
-/// What APISIX keeps as `ctx.consumer`, as far as it is here.
+/// The available part of APISIX's `ctx.consumer`.
 pub(super) fn consumer_of(found: Attached, consumers: &Consumers) -> Json {
     let consumer = consumers.of(found);
     let credential = found.credential.and_then(|place| consumer.credentials.get(usize::from(place)));
@@ -131,7 +130,7 @@ pub(super) fn document_of<'a>(facts: &Facts<'a>, settled: &'a Settled, of: Docum
     }
 }
 
-/// What the prelude takes of the metadata of a plugin. Its number is whole in Lua.
+/// The metadata of a plugin in the prelude's form. Its number is exact in Lua.
 pub(super) fn metadata_of<'a>(table: &'a MetadataTable, plugin: &str) -> Option<(u64, &'a Json)> {
     let item = table.item(plugin)?;
     Some((item.identity.0 as u64 >> (u64::BITS - f64::MANTISSA_DIGITS), &*item.written))
@@ -325,7 +324,7 @@ impl Host for OfResponse<'_, '_> {
             return Err(format!("the request cannot be changed in the phase {}", self.phase.name()));
         }
         if self.phase == Phase::Log {
-            return Err("the response is out: its header cannot be changed in the phase log".to_owned());
+            return Err("the response was sent: its header cannot be changed in the phase log".to_owned());
         }
         change(&mut self.response.edits.fields, self.response.fields, self.response.head, name, what)
     }
@@ -336,7 +335,7 @@ impl Host for OfResponse<'_, '_> {
 
     fn set_status(&mut self, status: u16) -> Result<(), String> {
         match self.phase {
-            Phase::Log => Err("the response is out: its status cannot be changed in the phase log".to_owned()),
+            Phase::Log => Err("the response was sent: its status cannot be changed in the phase log".to_owned()),
             _ => self.response.edits.set_status(status).map_err(|error| error.to_string()),
         }
     }
@@ -412,7 +411,7 @@ impl Host for OfPiece<'_> {
     }
 
     fn change_field(&mut self, _: Side, _: &[u8], _: Change<'_>) -> Result<(), String> {
-        Err("the head is out, or will be soon: it cannot be changed in the phase body_filter".to_owned())
+        Err("the head is being sent: it cannot be changed in the phase body_filter".to_owned())
     }
 
     fn status(&self) -> Option<u16> {

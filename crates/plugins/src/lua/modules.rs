@@ -1,7 +1,7 @@
-//! Files that know each other: which one `require` gives for a name, and the modules that they become.
+//! Resolves `require` between files, and makes modules of them.
 //!
-//! Names are those that stand in a file's text, so that it is known before anything runs which files a plugin consists of: a change of
-//! one of them is another version of the plugin. A name leads to files that were read, and to nothing else.
+//! The required names must be literals in a file's text, so that the files of a plugin are known before anything runs:
+//! a change of one of them is another version of the plugin. A name can refer only to files that were read.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use stillgate_plugin::Identity;
 use stillgate_plugin::own::OwnFile;
 use stillgate_schema::Json;
 
-/// What APISIX's own plugins are required as, and those of operators with `extra_lua_path`.
+/// The prefix under which APISIX's own plugins are required, and those of operators with `extra_lua_path`.
 const OF_APISIX: &str = "apisix.plugins.";
 
 /// All files of a configuration.
@@ -26,12 +26,12 @@ pub(super) struct Files<'f> {
 }
 
 enum Made<'f> {
-    /// Those that it requires are being made.
+    /// The modules that it requires are being made.
     Begun,
     Done(Sources<'f>),
 }
 
-/// A file, and all that it requires at any distance.
+/// A file, and all that it requires, directly or not.
 #[derive(Clone)]
 pub(super) struct Sources<'f> {
     pub(super) module: Arc<Module>,
@@ -48,7 +48,7 @@ impl<'f> Files<'f> {
         Files { files, by_path, folders, attributes, of_attributes: attributes.to_string(), made: HashMap::new() }
     }
 
-    /// The module of a file, and of those that it requires.
+    /// The module of a file, and those of the files that it requires.
     pub(super) fn sources(&mut self, file: &'f OwnFile) -> Result<Sources<'f>, String> {
         match self.made.get(&*file.path) {
             Some(Made::Done(sources)) => return Ok(sources.clone()),
@@ -86,7 +86,7 @@ impl<'f> Files<'f> {
         })
     }
 
-    /// The file that `require` gives for a name: of the folder of the file that requires it, or of another that is named.
+    /// The file that `require` finds for a name: in the folder of the requiring file, or in another configured one.
     fn find(&self, name: &str, by: &OwnFile) -> Option<&'f OwnFile> {
         let inner = name.strip_prefix(OF_APISIX);
         [Some(name), inner].into_iter().flatten().find_map(|name| {
@@ -108,14 +108,14 @@ pub fn module_of(file: &OwnFile, files: &[OwnFile]) -> Result<Arc<Module>, Strin
     Files::new(files, &attributes).sources(own).map(|sources| sources.module)
 }
 
-/// Where files may be that a text requires, from the folder of its file.
+/// Possible paths of the files that a text requires, from the folder of its file.
 pub fn required_paths(text: &str) -> Vec<PathBuf> {
     let paths = required_names(text).flat_map(|name| [Some(name), name.strip_prefix(OF_APISIX)]);
     let paths = paths.flatten().filter_map(relative);
     paths.flat_map(|path| [path.with_extension("lua"), path.join("init.lua")]).collect()
 }
 
-/// `a.b` as a path, without an ending. `None`: it is no name of a module.
+/// `a.b` as a path, without an extension. `None`: it is not a module name.
 fn relative(name: &str) -> Option<PathBuf> {
     let is_part = |part: &str| {
         !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
@@ -133,7 +133,7 @@ fn required_names(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The version of a file that workers may have loaded already: what it keeps goes on where the file is as it was.
+/// The version of a file that workers may have loaded already: its state is kept if the file is unchanged.
 fn known(version: Identity, make: impl FnOnce() -> Arc<Module>) -> Arc<Module> {
     static KNOWN: Mutex<Option<HashMap<u128, Weak<Module>>>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

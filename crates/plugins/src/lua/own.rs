@@ -1,7 +1,8 @@
-//! Plugins of the operator's files, written as APISIX's own are.
+//! Custom plugins in the operator's files, written like APISIX's own.
 //!
-//! Different from APISIX: none of them authenticates consumers, and what a file has besides its phases, `init`, `check_schema` and
-//! `metadata_schema` has no effect, which a warning says. A file has its own global variables, and starts over when it changes.
+//! Unlike APISIX, they cannot authenticate consumers, and fields of a file other than its phases, `init`,
+//! `check_schema` and `metadata_schema` have no effect, which a warning says. A file has its own global variables, and
+//! starts over when it changes.
 
 use super::functions::{Functions, before_the_node};
 use super::modules::{Files, Sources};
@@ -13,14 +14,14 @@ use stillgate_plugin::own::{CheckMetadata, OwnFile, OwnPlugin, name_for_ever};
 use stillgate_plugin::{Compile, Phase, Phases, Plugin, Response};
 use stillgate_schema::{Fault, Json, Node, json_of};
 
-/// The longest name of a plugin.
+/// Longest name of a plugin.
 const NAME_BYTES_MAX: usize = 64;
 
 /// In the order of [`PHASES`].
 const PHASE_OF: [Phase; PHASES.len()] =
     [Phase::Rewrite, Phase::Access, Phase::BeforeProxy, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log];
 
-/// The part of a program that a phase is.
+/// The part of a program for a phase.
 pub(super) fn part(phase: Phase) -> usize {
     PHASE_OF.iter().position(|of| *of == phase).expect("all phases are listed")
 }
@@ -58,7 +59,7 @@ fn plugin<'f>(file: &'f OwnFile, known: &mut Files<'f>) -> Result<Option<OwnPlug
         return Err(format!("{path}: the plugin has no function for a phase: {}", PHASES.join(", ")));
     }
     let phases: Vec<Phase> = phases.iter().map(|at| PHASE_OF[*at]).collect();
-    // The body is filtered by what is set up with the head.
+    // The filter of the body is set up with the head.
     let behind_head = phases.contains(&Phase::BodyFilter).then_some(Phase::HeaderFilter);
     let called = Phases::of(&phases.iter().copied().chain(behind_head).collect::<Vec<Phase>>());
     let warnings = unused.iter().map(|key| format!("{path}: {key} has no effect here")).collect();
@@ -86,7 +87,7 @@ fn plugin<'f>(file: &'f OwnFile, known: &mut Files<'f>) -> Result<Option<OwnPlug
     }))
 }
 
-/// As APISIX does it: the plugin's own `check_schema` is asked first.
+/// Like APISIX, it calls the plugin's own `check_schema` first.
 fn check_metadata(own: Arc<Kind>, schema: Json) -> Box<CheckMetadata> {
     Box::new(move |metadata| match own.checks {
         true => own.module.check_metadata(&metadata, check_json),
@@ -100,7 +101,7 @@ struct Kind {
     module: Arc<Module>,
     wants_documents: bool,
     wishes: Arc<Wishes>,
-    /// Those that it has functions for.
+    /// The phases for which it has functions.
     defined: Phases,
     called: Phases,
     schema: Json,
@@ -128,7 +129,7 @@ impl Kind {
     }
 }
 
-/// A plugin of a file, configured.
+/// A configured plugin of a file.
 struct Own {
     functions: Arc<Functions>,
     defined: Phases,
@@ -140,7 +141,7 @@ impl Plugin for Own {
 
     fn header_filter(&self, response: &mut Response<'_>) {
         let filters = self.defined.contains(Phase::BodyFilter);
-        // What the function sets in the head is of the new body.
+        // Fields that the function sets in the head describe the new body.
         let coding = filters.then(|| self.functions.begin_body(response));
         let is_good =
             !self.defined.contains(Phase::HeaderFilter) || self.functions.run_behind(Phase::HeaderFilter, response);
@@ -161,7 +162,7 @@ impl Plugin for Own {
         self.defined.contains(Phase::BodyFilter)
     }
 
-    /// It codes nothing, but its functions see the head as it is by then.
+    /// It does not code content, but its functions see the head at that time.
     fn codes_content(&self) -> bool {
         self.defined.contains(Phase::BodyFilter)
     }

@@ -1,8 +1,8 @@
-//! `_meta.pre_function`: a function in Lua before each phase of a plugin.
+//! `_meta.pre_function`: a function in Lua that runs before each phase of a plugin.
 //!
-//! As in APISIX, one that fails is logged and the plugin runs; here it is counted, too, and where it had to be stopped the
-//! request is answered with 500. It may answer, and wait where its plugin may. It is not called for each piece of a body, and
-//! `conf` is what is written, without the defaults of the plugin.
+//! As in APISIX, a failure is logged and the plugin runs; here it is counted, too, and if the function had to be
+//! stopped the request is answered with 500. It may answer, and wait if its plugin may. It is not called for each piece
+//! of a body, and `conf` is the written configuration, without the plugin's defaults.
 
 use super::functions::{Functions, before_the_node};
 use super::seen::Wishes;
@@ -19,7 +19,7 @@ struct Preceded {
     inner: Arc<dyn Plugin>,
 }
 
-/// Puts a function before a plugin: [`stillgate_plugin::table::Scripts::precede`].
+/// Wraps a plugin in a function: [`stillgate_plugin::table::Scripts::precede`].
 pub(crate) fn precede(
     source: &str,
     plugin: Box<dyn Plugin>,
@@ -51,7 +51,7 @@ impl Plugin for Preceded {
     }
 
     fn code_content(&self, response: &mut Response<'_>) {
-        // Before a plugin that has `header_filter`, too, they have run by now.
+        // They have also run before a plugin that has `header_filter`.
         let has_run = self.inner.phases().contains(Phase::HeaderFilter);
         if has_run || self.functions.run_behind(Phase::HeaderFilter, response) {
             self.inner.code_content(response);

@@ -1,7 +1,7 @@
-//! Connections of `resty.redis`: those that a request or a timer has open, and where replies end.
+//! Connections of `resty.redis`: those that a request or a timer has open, and the ends of replies.
 //!
-//! They are closed with the request, unless a function has given them back to their pool. A connection that is not in step with its
-//! replies is closed: what would come next could be another's.
+//! They are closed with the request, unless a function has returned them to their pool. A connection that is out of
+//! step with its replies is closed: the next reply could be another request's.
 
 use super::http::TIMEOUT_MAX;
 use memchr::memmem;
@@ -13,17 +13,17 @@ use stillgate_lua::{Connected, LinkCall};
 use stillgate_plugin::calls::REPLY_BYTES_MAX;
 use stillgate_plugin::{CallError, Exchange, Io, Keep, Link, LinkTo, Settled, Url};
 
-/// Connections that a request has open at once.
+/// Most open connections of a request.
 const LINKS_MAX: usize = 16;
-/// The longest line of a reply.
+/// Longest line of a reply.
 const LINE_BYTES_MAX: usize = 64 * 1024;
-/// Lists within one another.
+/// Most levels of nested lists.
 const DEPTH_MAX: usize = 32;
-/// How long a call takes that fails at once.
+/// Duration of a call that fails at once.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
 thread_local! {
-    /// Numbers are of one worker: one that a function has kept of another request names nothing.
+    /// Numbers are local to a worker: one that a function has kept from another request is invalid.
     static NEXT: Cell<u64> = const { Cell::new(1) };
 }
 
@@ -32,7 +32,7 @@ thread_local! {
 pub(super) struct Links(Rc<RefCell<HashMap<u64, Box<dyn Link>>>>);
 
 impl Links {
-    /// Those of a request.
+    /// The connections of a request.
     pub(super) fn of(settled: &mut Settled) -> Links {
         if let Some(links) = settled.held.iter().find_map(|held| held.downcast_ref::<Links>()) {
             return links.clone();
@@ -42,11 +42,12 @@ impl Links {
         links
     }
 
-    /// Does what a function wants of a connection; the error is for the function, in OpenResty's words where it has some.
+    /// Executes a function's operation on a connection; the error is for the function, in OpenResty's words if it has
+    /// some.
     pub(super) async fn perform(self, call: LinkCall, io: Rc<dyn Io>) -> Result<Vec<u8>, String> {
         let done = self.try_perform(call, &*io).await;
         if done.is_err() {
-            // A function may try for ever: others get their turn.
+            // A function may try for ever: this lets others run.
             io.sleep(REFUSED_PAUSE).await;
         }
         done
@@ -100,9 +101,9 @@ fn link_to(
     let host = if is_address { format!("[{host}]") } else { host.to_owned() };
     let scheme = if verifies.is_some() { "https" } else { "http" };
     let url = Url::parse(&format!("{scheme}://{host}:{port}/"), verifies.unwrap_or(true));
-    // The host ends where the port begins, and nothing else is in between.
+    // The host must end where the port begins, with nothing in between.
     let url = url.ok().filter(|url| &*url.target == "/" && url.origin.port == port);
-    let origin = url.ok_or_else(|| format!("{host:?} is no host"))?.origin;
+    let origin = url.ok_or_else(|| format!("{host:?} is not a host"))?.origin;
     Ok(LinkTo { origin, pool: pool.into(), timeout: timeout.min(TIMEOUT_MAX) })
 }
 
@@ -113,17 +114,17 @@ fn said(error: CallError, host: &str) -> String {
         CallError::Closed => "closed".to_owned(),
         CallError::Resolve => format!("{host} could not be resolved (3: Host not found)"),
         CallError::Tls => "failed to do ssl handshake: handshake failed".to_owned(),
-        CallError::BadReply => "what came is no reply of Redis".to_owned(),
+        CallError::BadReply => "the reply is not valid Redis protocol".to_owned(),
         CallError::TooLarge => format!("a reply of more than {REPLY_BYTES_MAX} bytes"),
         CallError::Resting | CallError::Busy => error.to_string(),
     }
 }
 
-/// Finds the end of replies in RESP 2. What was looked at is not looked at again.
+/// Finds the end of replies in RESP 2. Bytes are parsed only once.
 struct Replies {
-    /// How many are missing: of all, then of the lists that have begun, each within the one before.
+    /// Number of missing items: of the replies, then of the open lists, each nested in the one before.
     missing: Vec<usize>,
-    /// Where the next one begins.
+    /// Position of the next item.
     at: usize,
 }
 
@@ -132,7 +133,7 @@ impl Replies {
         Replies { missing: vec![count], at: 0 }
     }
 
-    /// Where they end; `None`: not yet.
+    /// The end of the replies; `None`: they are incomplete.
     fn end(&mut self, received: &[u8]) -> Result<Option<usize>, CallError> {
         loop {
             while self.missing.pop_if(|missing| *missing == 0).is_some() {}
@@ -194,7 +195,7 @@ fn count_of(text: &[u8]) -> Result<Option<usize>, CallError> {
 mod tests {
     use super::*;
 
-    /// Where replies end, however they come.
+    /// Checks the end of replies for any split of the bytes.
     #[track_caller]
     fn check(text: &str, count: usize, expected: Result<Option<usize>, CallError>) {
         assert_eq!(Replies::new(count).end(text.as_bytes()), expected, "{text:?}");

@@ -1,7 +1,8 @@
-//! What functions of the phase `body_filter` see of the request and of the response's head: as it was when the head was final.
+//! The view of the request and of the response's head for functions in `body_filter`: a copy from the moment when the
+//! head was final.
 //!
-//! Bodies are filtered behind everything that a request is made of, so this is a copy. It has all of both heads, and of the variables
-//! those whose names are in the functions' text: to copy all would cost each request more than its functions do.
+//! Bodies are filtered after the request's state is gone, so this is a copy. It has all of both heads, and the
+//! variables whose names are in the functions' text: copying all would cost each request more than its functions do.
 
 use super::hosts::{consumer_of, document_of, metadata_of, pattern_of};
 use super::variables;
@@ -14,7 +15,7 @@ use stillgate_plugin::facts::Documents;
 use stillgate_plugin::{MetadataTable, Response};
 use stillgate_route::{Lookup, Variable};
 
-/// Variables that functions of the API ask for, whatever the text says.
+/// Variables that functions of the API use, whatever the text says.
 const ALWAYS: [&str; 14] = [
     "uri",
     "host",
@@ -31,10 +32,10 @@ const ALWAYS: [&str; 14] = [
     "service_id",
     "consumer_name",
 ];
-/// Variables of one text; the others raise an error that says so.
+/// Most variables of one text; the others raise an error that says so.
 const NAMES_MAX: usize = 128;
 
-/// What a text may ask for.
+/// The variables that a text needs.
 pub(super) struct Wishes {
     /// Sorted.
     names: Box<[(Box<str>, Variable)]>,
@@ -57,7 +58,7 @@ impl Wishes {
     }
 }
 
-/// Calls `visit` with what stands behind `table.`, and in `table["…"]`.
+/// Calls `visit` with each name after `table.`, and in `table["…"]`.
 fn each_name<'t>(text: &'t str, table: &str, visit: &mut dyn FnMut(&'t str)) {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     for (at, _) in text.match_indices(table) {
@@ -102,7 +103,7 @@ pub(super) struct Seen {
     target: Vec<u8>,
     rewritten: Vec<u8>,
     forwarded_for: Vec<u8>,
-    /// In the order of [`Wishes::names`]; `None`: it has no value.
+    /// In the order of [`Wishes::names`]; `None`: the variable has no value.
     values: Vec<Option<Box<[u8]>>>,
     matched: Option<String>,
     documents: Option<Arc<Documents>>,
@@ -172,12 +173,12 @@ impl Seen {
         }
     }
 
-    /// The metadata of a plugin. It is copied as variables are.
+    /// The metadata of a plugin. It is copied like variables.
     pub(super) fn metadata(&self, plugin: &str) -> Result<Option<(u64, &Json)>, String> {
         match &self.metadata {
             Some(table) => Ok(metadata_of(table, plugin)),
             None => {
-                Err("plugin_metadata is there in the phase body_filter where the functions' text names it".to_owned())
+                Err("plugin_metadata exists in the phase body_filter only if the functions' text names it".to_owned())
             }
         }
     }
@@ -215,7 +216,7 @@ impl Seen {
         }
     }
 
-    /// Appends the values of a field as variables have them: several are joined by `, `.
+    /// Appends the values of a field in the form of variables: several are joined by `, `.
     fn joined(&self, side: Side, variable: &str, out: &mut Vec<u8>) -> bool {
         let (mut is_there, name) = (false, variable.replace('_', "-"));
         self.each_field(side, &mut |of, value| {

@@ -1,8 +1,8 @@
-//! `serverless-pre-function` and `serverless-post-function`: functions that stand in the configuration, at the beginning and the
+//! `serverless-pre-function` and `serverless-post-function`: functions in the configuration, at the beginning and the
 //! end of a phase.
 //!
-//! Different from APISIX: a function runs for 50 ms at most, an answer ends the phase at once, and in `body_filter` the head can be
-//! read and not changed.
+//! Unlike APISIX, a function runs for 50 ms at most, an answer ends the phase at once, and in `body_filter` the head
+//! can be read and not changed.
 
 use super::functions::{Functions, before_the_node};
 use super::seen::Wishes;
@@ -16,7 +16,7 @@ use stillgate_schema::{At, Choice, Fault, Located, TEXT, object};
 object! {
     /// Runs functions in Lua.
     pub(crate) struct ServerlessKeys {
-        /// The phase that they run in.
+        /// The phase in which they run.
         phase: Phase = PHASE => default(Phase::Access);
         /// Texts in Lua, each of which returns a function. They run one after the other.
         functions: Vec<At<String>> = some(Located(TEXT)) => required;
@@ -35,7 +35,7 @@ const PHASE: Choice<Phase> = Choice {
     unbuilt: &[],
 };
 
-/// What both plugins are.
+/// Common parts of both plugins.
 struct Serverless {
     phase: Phase,
     functions: Arc<Functions>,
@@ -88,7 +88,7 @@ macro_rules! serverless {
                 self.0.phase == Phase::BodyFilter
             }
 
-            /// It codes nothing, but its functions see the head as it is by then.
+            /// It does not code content, but its functions see the head at that time.
             fn codes_content(&self) -> bool {
                 self.0.phase == Phase::BodyFilter
             }
@@ -122,7 +122,7 @@ impl Serverless {
         }
         let sources: Vec<String> = keys.functions.into_iter().map(|source| source.value).collect();
         let wishes = Arc::new(Wishes::of(&sources.iter().map(String::as_str).collect::<Vec<_>>()));
-        // Resources are kept as they are written only where something asks for them.
+        // Resources are kept in their written form only if a plugin wants them.
         let wants_documents = sources.iter().any(|source| source.contains("matched_route"));
         let conf = json!({"phase": keys.phase.name(), "functions": &sources});
         // A route may have both plugins.

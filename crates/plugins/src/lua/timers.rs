@@ -1,4 +1,5 @@
-//! Functions that run later: `ngx.timer.at`. They belong to no request, and outlive the one that started them.
+//! Timers: functions that run later, by `ngx.timer.at`. They do not belong to a request, and outlive the one that
+//! started them.
 
 use super::functions::SLEEP_MAX;
 use super::hosts::level_of;
@@ -14,7 +15,7 @@ use stillgate_lua::{
 };
 use stillgate_plugin::Io;
 
-/// Timers of a worker that wait or run.
+/// Most timers of a worker that wait or run.
 const TIMERS_MAX: usize = 256;
 
 const NO_REQUEST: &str = "there is no request in a timer; give it what it needs as arguments";
@@ -23,7 +24,7 @@ thread_local! {
     static PENDING: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The place of one timer among those of its worker.
+/// A reserved place among the timers of a worker.
 struct Place;
 
 impl Place {
@@ -42,19 +43,19 @@ impl Drop for Place {
     }
 }
 
-/// Timers that the functions of one run have started, until it is over: only then can others run.
+/// Timers that the functions of one run have scheduled, until it is over: only then can others run.
 #[derive(Default)]
 pub(super) struct Started(Vec<(u64, Duration, Place)>);
 
 impl Started {
-    /// One more; `None`: there are too many.
+    /// Adds one; `None`: there are too many.
     pub(super) fn add(&mut self, delay: Duration) -> Option<u64> {
         let (place, number) = (Place::take()?, timer_number());
         self.0.push((number, delay.min(SLEEP_MAX), place));
         Some(number)
     }
 
-    /// Lets them wait for their time.
+    /// Starts waiting for their time.
     pub(super) fn spawn(self, plugin: &'static str, program: &Arc<Program>, io: &Rc<dyn Io>) {
         for (number, delay, place) in self.0 {
             let (program, own_io) = (program.clone(), io.clone());
@@ -67,7 +68,7 @@ impl Started {
     }
 }
 
-/// Runs the function of a timer to its end. What it takes has the bounds of a run.
+/// Runs the function of a timer to its end. It has the limits of a run.
 async fn run(plugin: &'static str, program: &Arc<Program>, number: u64, io: Rc<dyn Io>) {
     let (mut context, mut host) = (Context::default(), OfTimer { plugin, io, started: Started::default() });
     let mut outcome = run_timer(program, number, &mut host, &mut context);

@@ -1,4 +1,4 @@
-//! Names of variables as functions write them, parsed once.
+//! Names of variables in functions, parsed once.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -9,11 +9,11 @@ use stillgate_plugin::{Facts, Request, Response};
 use stillgate_route::{Lookup, Variable};
 use stillgate_wire::{Edits, FieldName, FieldValue};
 
-/// Names that a worker keeps; when there are more, all are dropped.
+/// Most names that a worker caches; when there are more, all are dropped.
 const KEPT_MAX: usize = 1_024;
 
 thread_local! {
-    /// `None`: there is no such variable.
+    /// `None`: the variable does not exist.
     static KEPT: RefCell<HashMap<Box<str>, Option<Rc<Variable>>>> = RefCell::default();
 }
 
@@ -31,7 +31,7 @@ fn parsed(name: &str) -> Option<Rc<Variable>> {
     })
 }
 
-/// A name as it is parsed: OpenResty takes names of header fields as they are written in a head, too.
+/// The canonical spelling of a name: OpenResty also accepts names of header fields as they are written in a head.
 pub(super) fn spelled(name: &str) -> Cow<'_, str> {
     match name.get(.."http_".len()) {
         Some(prefix) if prefix.eq_ignore_ascii_case("http_") || prefix.eq_ignore_ascii_case("http-") => {
@@ -41,13 +41,13 @@ pub(super) fn spelled(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// `None`: there is no such variable.
+/// `None`: the variable does not exist.
 pub(super) fn parse(name: &str) -> Option<Variable> {
     Variable::parse_with_body(name).ok()
 }
 
-/// `proxy_add_x_forwarded_for`: what the node gets as `X-Forwarded-For`. `fields`: what plugins have changed of the request's;
-/// `is_named`: a plugin has said who the client is.
+/// `proxy_add_x_forwarded_for`: the node's `X-Forwarded-For`. `fields`: plugins' changes of the request's header;
+/// `is_named`: a plugin has set the client's address.
 pub(super) fn append_forwarded_for(fields: &Edits, facts: &Facts<'_>, is_named: bool, out: &mut Vec<u8>) {
     const NAME: FieldName<'static> = FieldName::constant("X-Forwarded-For");
     let peer = facts.peer.ip().to_canonical();
@@ -65,7 +65,7 @@ pub(super) fn path_of(target: &[u8]) -> &[u8] {
     target.split(|byte| *byte == b'?').next().unwrap_or_default()
 }
 
-/// The path that the node was asked for, where it is not the one that came; `false`: it is.
+/// The path for the node, if it was rewritten; `false`: it was not.
 pub(super) fn append_rewritten(response: &Response<'_>, out: &mut Vec<u8>) -> bool {
     let mut buffer = Vec::new();
     let target = response.value(&Variable::Recorded("upstream_uri"), &mut buffer);
@@ -73,7 +73,7 @@ pub(super) fn append_rewritten(response: &Response<'_>, out: &mut Vec<u8>) -> bo
     target.map(|target| out.extend_from_slice(path_of(target))).is_some()
 }
 
-/// Appends the value of a variable; `false`: it has none, or there is none of that name.
+/// Appends the value of a variable; `false`: it has none, or does not exist.
 pub(super) fn append(name: &str, of: &dyn Lookup, out: &mut Vec<u8>) -> bool {
     let Some(variable) = parsed(name) else { return false };
     let mut buffer = Vec::new();
@@ -81,7 +81,7 @@ pub(super) fn append(name: &str, of: &dyn Lookup, out: &mut Vec<u8>) -> bool {
     value.map(|value| out.extend_from_slice(value)).is_some()
 }
 
-/// nginx's variables that change what the node gets, in APISIX, and are not built.
+/// nginx's variables that change the request in APISIX, and are not built.
 const UNBUILT: [&str; 6] = [
     "upstream_scheme",
     "upstream_mirror_host",
@@ -96,7 +96,7 @@ pub(super) fn changes_request(name: &str) -> bool {
     matches!(name, "upstream_uri" | "upstream_host" | "args") || UNBUILT.contains(&name)
 }
 
-/// Sets a variable that changes the request; `false`: it is none of those.
+/// Sets a variable that changes the request; `false`: it does not.
 pub(super) fn set(name: &str, value: &[u8], request: &mut Request<'_>) -> Result<bool, String> {
     match name {
         "upstream_uri" => request.edits.set_target(value).map_err(|error| error.to_string())?,

@@ -1,4 +1,4 @@
-//! `mocking`: answers in place of a node, with an example or with data made up after a JSON Schema.
+//! `mocking`: answers instead of a node, with an example or with data generated from a JSON Schema.
 
 mod schema;
 
@@ -12,11 +12,12 @@ use stillgate_schema::{At, Fault, Flag, Located, TEXT, Text, int, object, text};
 use stillgate_wire::{EditError, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
 
 object! {
-    /// Answers in place of a node.
+    /// Answers requests instead of a node.
     pub(crate) struct MockingKeys {
-        /// The body, with variables. It goes before `response_schema`.
+        /// The body, with variables. It takes precedence over `response_schema`.
         response_example: At<String> = Located(TEXT) => optional;
-        /// A JSON Schema of an object, after which each answer is made up: `type`, `properties`, `items` and `example` count.
+        /// A JSON Schema of an object, from which each answer is generated: `type`, `properties`, `items` and `example`
+        /// count.
         response_schema: Schema = SchemaKind => optional;
         /// The status.
         response_status: u16 = int(200, 599) => default(200);
@@ -24,9 +25,9 @@ object! {
         content_type: ContentType = CONTENT_TYPE => default(default_content_type());
         /// Further header fields of the response. Values may contain variables.
         response_headers: Fields = FieldMap => default(Fields::default());
-        /// Whether the answer says what made it, in `x-mock-by`.
+        /// Whether the answer has the field `x-mock-by`.
         with_mock_header: bool = Flag => default(true);
-        /// Seconds until the answer.
+        /// Delay of the answer, in seconds.
         delay: u32 = int(0, DELAY_S_MAX as i64) => default(0);
         any_of {
             "there is nothing to answer with": response_example | response_schema;
@@ -34,7 +35,7 @@ object! {
     }
 }
 
-/// Most that `delay` can be.
+/// Upper bound of `delay`.
 const DELAY_S_MAX: u32 = 3600;
 
 /// The value of `Content-Type`.
@@ -44,12 +45,12 @@ pub(crate) struct ContentType {
     form: Form,
 }
 
-/// In what form data is written that is made up.
+/// The format of generated data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Json,
     Xml,
-    /// `text/html` has no form of data: the body is empty, as in APISIX.
+    /// `text/html` has no format for data: the body is empty, as in APISIX.
     None,
 }
 
@@ -79,11 +80,11 @@ pub(crate) struct Mocking {
     mock: Arc<Mock>,
 }
 
-/// What is answered with.
+/// The content of the answer.
 struct Mock {
     status: u16,
     fields: Fields,
-    /// Besides those and what other plugins have set.
+    /// Added to those and to the fields of other plugins.
     added: Box<[(OwnedFieldName, Template)]>,
     content: Content,
 }
@@ -129,7 +130,7 @@ impl Define for Mocking {
     }
 }
 
-/// The value of `x-mock-by`, which clients see: no version.
+/// The value of `x-mock-by`, which clients see: without a version.
 const MADE_BY: &str = "Stillgate";
 
 impl Plugin for Mocking {
@@ -149,7 +150,7 @@ impl Mock {
             set(request, name.name(), value.value());
         }
         if self.add_fields(request).is_err() {
-            // The page is not of the mock's type.
+            // The page does not have the mock's type.
             request.response.clear();
             return Flow::Answer(Answer::page(500));
         }
@@ -172,7 +173,7 @@ impl Mock {
         Flow::Answer(Answer { status: self.status, content_type: None, body })
     }
 
-    /// Adds fields and replaces none, except `Content-Type`, which a response has only once.
+    /// Adds fields without replacing any, except `Content-Type`, which a response has only once.
     fn add_fields(&self, request: &mut Request<'_>) -> Result<(), EditError> {
         let worker = request.worker;
         worker.with_buffers(|text, buffer| {

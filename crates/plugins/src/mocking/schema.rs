@@ -1,6 +1,7 @@
-//! Data made up after a JSON Schema: of `type`, `properties`, `items` and `example`, as APISIX reads them.
+//! Generates data from a JSON Schema: from `type`, `properties`, `items` and `example`, as APISIX reads them.
 //!
-//! Values of variables in examples are escaped where they are put in, so that a request cannot change the form of the data.
+//! Values of variables in examples are escaped when they are inserted, so that a request cannot change the structure of
+//! the data.
 
 use crate::random;
 use crate::unknown::{Unknown, warn};
@@ -9,23 +10,23 @@ use stillgate_plugin::{Request, Template};
 use stillgate_route::Lookup;
 use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, json_of};
 
-/// A schema that data can be made up after.
+/// A schema for generated data.
 pub(crate) type Schema = Box<[(Box<str>, Property)]>;
 
-/// What one value is made of.
+/// The schema of one value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Property {
-    /// Its example; `None`: letters.
+    /// Its example; `None`: random letters.
     Text(Option<Template>),
     Number(Option<f64>),
     Integer(Option<i64>),
     Boolean(Option<bool>),
-    /// One to three of these.
+    /// One to three items of this schema.
     Array(Box<Property>),
     Object(Schema),
 }
 
-/// The kind of the key.
+/// The type of the key.
 pub(crate) struct SchemaKind;
 
 impl Kind for SchemaKind {
@@ -57,7 +58,7 @@ fn properties(schema: &Json, unknown: &mut Unknown<'_>) -> Result<Schema, String
     properties.iter().filter_map(read).collect()
 }
 
-/// `None`: an array that does not say of what, which is left out.
+/// `None`: an array without a schema of its items, which is left out.
 fn property(schema: &Json, unknown: &mut Unknown<'_>) -> Result<Option<Property>, String> {
     let example = schema.get("example");
     let Some(kind) = schema.get("type").and_then(Json::as_str) else {
@@ -77,12 +78,12 @@ fn property(schema: &Json, unknown: &mut Unknown<'_>) -> Result<Option<Property>
     }))
 }
 
-/// Writes data that is made up.
+/// Writes generated data.
 pub(super) struct Writer<'a, 'r> {
     request: &'a Request<'r>,
     text: Vec<u8>,
     buffer: Vec<u8>,
-    /// What has been written.
+    /// The output so far.
     pub(super) out: Vec<u8>,
 }
 
@@ -129,7 +130,7 @@ impl<'a, 'r> Writer<'a, 'r> {
         serde_json::to_writer(&mut self.out, text).expect("writing to a vector does not fail");
     }
 
-    /// In one element `data`, as APISIX's library writes it.
+    /// Writes one element `data`, as APISIX's library does.
     pub(super) fn xml(&mut self, schema: &Schema) {
         self.out.extend_from_slice(b"<data>\n");
         self.xml_elements(schema, 1);
@@ -142,7 +143,7 @@ impl<'a, 'r> Writer<'a, 'r> {
         }
     }
 
-    /// Items of an array are elements of its name.
+    /// Items of an array are elements with its name.
     fn xml_element(&mut self, name: &str, property: &Property, depth: usize) {
         let indent = 2 * depth;
         match property {

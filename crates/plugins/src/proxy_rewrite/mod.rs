@@ -1,4 +1,4 @@
-//! `proxy-rewrite`: changes target, host, method and header fields of a request on its way to the node.
+//! `proxy-rewrite`: changes target, host, method and header fields of a request before it is forwarded.
 
 mod target;
 
@@ -12,22 +12,23 @@ use stillgate_wire::{EditError, OwnedFieldValue};
 use target::{Rewriting, Search, TargetError};
 
 object! {
-    /// Changes a request on its way to the node.
+    /// Changes a request before it is forwarded.
     pub(crate) struct ProxyRewriteKeys {
-        /// Path that the node gets, with a query if it has a `?`; with variables. The query of the request is added to it.
+        /// The path for the node, with a query if it has a `?`; with variables. The query of the request is added to
+        /// it.
         uri: At<String> = Located(URI) => optional;
-        /// Method that the node gets.
+        /// The method for the node.
         method: &'static str = METHOD => optional;
-        /// Pairs of a regular expression and what takes the place of its match in the path; `$1` is a group. The first that
-        /// matches counts. `uri` goes before it.
+        /// Pairs of a regular expression and the replacement of its match in the path; `$1` is a group. The first that
+        /// matches is used. `uri` takes precedence.
         regex_uri: At<Vec<String>> = Located(list(TEXT)) => optional;
-        /// `Host` that the node gets, in place of what the upstream's `pass_host` says.
+        /// The `Host` for the node, which overrides the upstream's `pass_host`.
         host: OwnedFieldValue = NODE_HOST => optional;
         /// Header fields: `add`, `set` (an empty value removes the field) and `remove`, in this order; or a map that is set.
         /// Values can have variables and the groups of `regex_uri`; a list under `add` or `set` makes several lines.
         headers: HeaderEdits = Headers::OfRequest => default(HeaderEdits::default());
-        /// Takes path and query as the client sent them, and encodes nothing. What the node gets is then no longer what the
-        /// route was chosen by.
+        /// Uses path and query as the client sent them, and encodes nothing. The node may then get another path than
+        /// the one that was matched.
         use_real_request_uri_unsafe: bool = Flag => default(false);
         any_of {
             "nothing to rewrite": uri | method | regex_uri | host | headers | use_real_request_uri_unsafe;
@@ -52,7 +53,7 @@ impl Define for ProxyRewrite {
 
     fn compile(keys: ProxyRewriteKeys, cx: &mut Compile<'_>) -> Option<ProxyRewrite> {
         let is_raw = keys.use_real_request_uri_unsafe;
-        // Read in any case, so that a broken one is reported.
+        // Parsed in any case, so that errors in it are reported.
         let by_regex = match &keys.regex_uri {
             Some(At { at, value }) => Some(Rewriting::by_regex(value, is_raw, *at, cx)?),
             None => None,
@@ -95,7 +96,7 @@ impl Plugin for ProxyRewrite {
 }
 
 impl ProxyRewrite {
-    /// All but the target.
+    /// Applies all edits but the target.
     fn edit(&self, request: &mut Request<'_>, groups: &Groups<'_>) -> Result<(), EditError> {
         if let Some(host) = &self.host {
             request.edits.set_host(host.value());
@@ -108,7 +109,7 @@ impl ProxyRewrite {
     }
 }
 
-/// What was put together from variables cannot be sent: nothing of the request goes to a node.
+/// A value with variables cannot be sent: the request is not forwarded.
 fn refusal(error: TargetError) -> Answer {
     let (status, message) = match error {
         TargetError::Edit(error) => (500, error.to_string()),
@@ -151,7 +152,7 @@ const NODE_HOST: Text<OwnedFieldValue> = text("a host", |text| {
     match is_name && port.is_none_or(is_port) {
         true => OwnedFieldValue::new(text.as_bytes()).map_err(|error| Fault::new(error.to_string())),
         false => {
-            Err(Fault::new(format!("{text:?} is no host")).hint("write it like \"a.example\" or \"a.example:8080\""))
+            Err(Fault::new(format!("{text:?} is not a host")).hint("write it like \"a.example\" or \"a.example:8080\""))
         }
     }
 })

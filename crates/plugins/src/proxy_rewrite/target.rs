@@ -1,8 +1,8 @@
-//! The target that the node gets.
+//! Computes the target for the node.
 //!
-//! Path and query are put together apart: what is put into the path is percent-encoded, so that it cannot become a query. The
-//! path that regular expressions see is the normal one, in which what needs encoding is encoded already; it is not encoded
-//! twice. What a value makes of a path must stay below the text around it: segments that lead elsewhere are refused.
+//! Path and query are assembled separately: values in the path are percent-encoded, so that they cannot become a query.
+//! Regular expressions see the normalised path, in which characters are encoded where needed; it is not encoded twice.
+//! A path with values must stay below the text around them: segments that lead elsewhere are refused.
 
 use crate::encoding::{Percent, encode};
 use crate::patterns::{Flags, compile};
@@ -15,9 +15,9 @@ use stillgate_route::{Lookup, NormalPath, Variable};
 use stillgate_schema::{Fault, Position};
 use stillgate_wire::EditError;
 
-/// Where the target comes from.
+/// Source of the target.
 pub(super) enum Rewriting {
-    /// It stays.
+    /// It is unchanged.
     None,
     /// `uri`
     To { target: TargetTemplate, is_raw: bool },
@@ -25,22 +25,22 @@ pub(super) enum Rewriting {
     ByRegex { pairs: Box<[(Pattern, TargetTemplate)]>, is_raw: bool },
 }
 
-/// A regular expression, with what takes least to search by it.
+/// A regular expression, with the cheapest engine for it.
 pub(super) enum Pattern {
     Straight(Straight),
     Regex(Regex),
 }
 
-/// What a worker needs to search by it: what was found, and a copy of the regular expression, since searching takes memory.
+/// A worker's state for a search: the groups, and a copy of the regular expression, since searching takes memory.
 enum Finder {
     Straight(Box<[Range]>),
     Regex(Regex, CaptureLocations),
 }
 
-/// A target with variables and groups in it, its constant parts encoded.
+/// A target with variables and groups, its constant parts encoded.
 pub(super) struct TargetTemplate {
     parts: Box<[(TargetPart, Part)]>,
-    /// Where the text behind it stands.
+    /// The part of the target at its end.
     ends_in: TargetPart,
 }
 
@@ -48,26 +48,26 @@ pub(super) struct TargetTemplate {
 enum TargetPart {
     /// Values are encoded.
     Path,
-    /// Values keep their bytes, but for `?`.
+    /// Values keep their bytes, except `?`.
     Query,
 }
 
-/// What a worker needs to make targets.
+/// A worker's buffers for targets.
 pub(super) struct Search {
     /// One for each of the plugin's patterns.
     finders: Box<[Finder]>,
     target: Vec<u8>,
-    /// Which bytes of the target's path are of values.
+    /// The ranges of the target's path that come from values.
     values: Vec<(usize, usize)>,
     buffer: Vec<u8>,
 }
 
-/// Why there is no target.
+/// The reason why a target is invalid.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TargetError {
-    /// It cannot stand in a head.
+    /// It is not allowed in a head.
     Edit(EditError),
-    /// A value of the request has `..` or `.` as a segment in it, which a node would take for a way to another path.
+    /// A value of the request contains the segment `..` or `.`, which a node would resolve to another path.
     DotSegment,
 }
 
@@ -78,7 +78,7 @@ impl From<EditError> for TargetError {
 }
 
 impl Rewriting {
-    /// Of `uri`.
+    /// Compiles `uri`.
     pub(super) fn to(uri: &str, is_raw: bool, at: Position, cx: &mut Compile<'_>) -> Option<Rewriting> {
         let path = cx.path.key("uri");
         let unknown = &mut |error| warn(&error, at, &path, cx.sink);
@@ -94,7 +94,7 @@ impl Rewriting {
         }
     }
 
-    /// Of `regex_uri`.
+    /// Compiles `regex_uri`.
     pub(super) fn by_regex(pairs: &[String], is_raw: bool, at: Position, cx: &mut Compile<'_>) -> Option<Rewriting> {
         let path = cx.path.key("regex_uri");
         if pairs.is_empty() || !pairs.len().is_multiple_of(2) {
@@ -121,7 +121,7 @@ impl Rewriting {
         is_whole.then(|| Rewriting::ByRegex { pairs: compiled.into(), is_raw })
     }
 
-    /// The most groups that one of its regular expressions has.
+    /// The largest number of groups in one of its regular expressions.
     pub(super) fn groups(&self) -> usize {
         match self {
             Rewriting::ByRegex { pairs, .. } => pairs.iter().map(|(pattern, _)| pattern.groups()).max().unwrap_or(0),
@@ -162,7 +162,7 @@ impl Pattern {
 }
 
 impl Finder {
-    /// Where a pattern matches, and its groups.
+    /// The match of a pattern, with its groups.
     fn find<'a>(&'a mut self, pattern: &Pattern, text: &'a [u8]) -> Option<(Range, Groups<'a>)> {
         match (self, pattern) {
             (Finder::Straight(ranges), Pattern::Straight(straight)) => {
@@ -195,7 +195,7 @@ impl TargetTemplate {
                     };
                     let mut encoded = Vec::new();
                     encode(&text[..path], Percent::Encoded, &mut encoded);
-                    // It would be no request to any node.
+                    // No node would accept it as a request.
                     if let Some(byte) = text[path..].iter().find(|byte| byte.is_ascii_control() || **byte == b' ') {
                         return Err(format!("a target cannot hold {:?}; percent-encode it", char::from(*byte)));
                     }
@@ -220,7 +220,7 @@ impl TargetTemplate {
         group_max(self.parts.iter().map(|(_, part)| part))
     }
 
-    /// `values`: learns which bytes of the path are of values.
+    /// `values`: collects the ranges of the path that come from values.
     fn write(
         &self,
         groups: &Groups<'_>,
@@ -252,7 +252,7 @@ impl TargetTemplate {
 }
 
 impl TargetPart {
-    /// Text of the request's own target.
+    /// Appends text of the request's own target.
     fn write(self, text: &[u8], percent: Percent, out: &mut Vec<u8>) {
         match self {
             TargetPart::Path => encode(text, percent, out),
@@ -270,7 +270,7 @@ impl Search {
         Search { finders, target: Vec::new(), values: Vec::new(), buffer: Vec::new() }
     }
 
-    /// Sets the target; gives what was captured on the way.
+    /// Sets the target; returns the captured groups.
     pub(super) fn rewrite<'s, 'r: 's>(
         &'s mut self,
         rewriting: &Rewriting,
@@ -313,7 +313,7 @@ impl Search {
                 }
                 check_segments(&self.target, &self.values)?;
                 match is_raw {
-                    // The query is a part of what was rewritten.
+                    // The query is part of the rewritten text.
                     true => request.edits.set_target(&self.target)?,
                     false => finish(&mut self.target, false, template.ends_in == TargetPart::Query, request)?,
                 }
@@ -332,8 +332,8 @@ fn finish(target: &mut Vec<u8>, is_raw: bool, has_query: bool, request: &mut Req
     request.edits.set_target(target)
 }
 
-/// Refuses a dot segment that a value has a part in, however a node may write it: `%2e`, behind `%2f`, `\` or `%5c`, or with
-/// parameters behind `;`.
+/// Refuses a dot segment that contains a part of a value, in any form that a node may accept: `%2e`, after `%2f`, `\`
+/// or `%5c`, or with parameters after `;`.
 fn check_segments(target: &[u8], values: &[(usize, usize)]) -> Result<(), TargetError> {
     let (Some((begin, _)), Some((_, end))) = (values.first(), values.last()) else { return Ok(()) };
     if !target[*begin..*end].iter().any(|byte| matches!(byte, b'.' | b'%')) && !has_dot_beside(target, values) {
@@ -362,13 +362,13 @@ fn check_segments(target: &[u8], values: &[(usize, usize)]) -> Result<(), Target
     }
 }
 
-/// Whether a dot stands right before or behind a value: `/.$1` becomes a dot segment even if the value has no dot.
+/// Whether a dot is next to a value: `/.$1` becomes a dot segment even if the value has no dot.
 fn has_dot_beside(target: &[u8], values: &[(usize, usize)]) -> bool {
     let is_dot = |byte: Option<&u8>| byte == Some(&b'.');
     values.iter().any(|(begin, end)| is_dot(target[..*begin].last()) || is_dot(target.get(*end)))
 }
 
-/// The byte that stands at `at`, decoded, and how many bytes it is written with.
+/// The decoded byte at `at`, and its encoded length.
 fn decoded_at(text: &[u8], at: usize) -> (Option<u8>, usize) {
     let digit = |at: usize| text.get(at).and_then(|byte| char::from(*byte).to_digit(16));
     match (text.get(at), digit(at + 1), digit(at + 2)) {
@@ -377,7 +377,7 @@ fn decoded_at(text: &[u8], at: usize) -> (Option<u8>, usize) {
     }
 }
 
-/// An argument of the request stays one value, whatever it was written with.
+/// An argument of the request stays one value, however it was written.
 fn write_argument(value: &[u8], out: &mut Vec<u8>) {
     for part in value.split_inclusive(|byte| matches!(byte, b'&' | b'+')) {
         match part.split_last() {
@@ -394,7 +394,7 @@ fn write_argument(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// A value that the request has made cannot begin a query of its own.
+/// A value from the request cannot begin a query of its own.
 fn write_query(value: &[u8], out: &mut Vec<u8>) {
     for byte in value {
         match byte {

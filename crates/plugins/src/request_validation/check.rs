@@ -1,7 +1,7 @@
-//! Whether a value is good after a schema, in APISIX's words where it is not.
+//! Validates a value against a schema, with APISIX's error messages.
 //!
-//! Each look at a schema, a name, a text or an item takes steps of a budget, so that no schema and no body hold a thread up for
-//! long: the number of looks may grow exponentially with the depth of a body.
+//! Each check of a schema, a name, a text or an item takes steps of a budget, so that neither a schema nor a body can
+//! block a thread for long: the number of checks may grow exponentially with the depth of a body.
 
 use super::schema::{Dependency, Index, Part, Schema};
 use regex::bytes::Regex;
@@ -10,15 +10,15 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use stillgate_plugin::json::Budget;
 
-/// Schemas and values inside one another, which bounds the stack.
+/// Most levels of nested schemas and values, which bounds the stack.
 const DEPTH_MAX: u32 = 600;
-/// Bytes of a text that are looked at in one step.
+/// Bytes of a text that are checked in one step.
 const STEP_BYTES: usize = 16;
 
-/// Why a value was not found to be good.
+/// The reason why a value was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Bad {
-    /// It is not, for this reason.
+    /// It is invalid, for this reason.
     Value(String),
     /// The budget was used up.
     OutOfSteps,
@@ -32,7 +32,7 @@ fn bad(message: impl Into<String>) -> Bad {
     Bad::Value(message.into())
 }
 
-/// Puts `before` in front of a reason.
+/// Prepends `before` to a reason.
 fn within(result: Checked, before: impl FnOnce() -> String) -> Checked {
     result.map_err(|why| match why {
         Bad::Value(message) => Bad::Value(before() + &message),
@@ -41,12 +41,12 @@ fn within(result: Checked, before: impl FnOnce() -> String) -> Checked {
 }
 
 impl Schema {
-    /// Checks a value in so many steps at most.
+    /// Validates a value in so many steps at most.
     pub(super) fn check(&self, value: &Json, steps: u64) -> Checked {
         Run { schema: self, steps, depth: 0 }.part(0, value)
     }
 
-    /// Puts the defaults of properties where there is nothing, in a value that is good. An object of two bytes may get many.
+    /// Adds the defaults of missing properties to a valid value. An object of two bytes may get many.
     pub(super) fn fill(&self, value: &mut Json, steps: u64, budget: &mut Budget) -> Checked {
         Run { schema: self, steps, depth: 0 }.fill(0, value, budget)
     }
@@ -69,7 +69,7 @@ impl<'s> Run<'s> {
         Ok(regex.is_match(text.as_bytes()))
     }
 
-    /// Whether a schema takes a value; the error says that it is not known.
+    /// Whether a schema accepts a value; the error says that this is unknown.
     fn takes(&mut self, index: Index, value: &Json) -> Result<bool, Bad> {
         match self.part(index, value) {
             Ok(()) => Ok(true),
@@ -212,7 +212,7 @@ impl<'s> Run<'s> {
                     }
                 }
                 Dependency::Schema(index) => {
-                    // Copied, as a schema looks at values. It counts as steps, and is seldom.
+                    // Copied, as a schema checks values. It counts as steps, and is rare.
                     self.take(1 + map.len())?;
                     let value = Json::Object(map.clone());
                     let before = || format!("failed to validate dependent schema for {name:?}: ");
@@ -326,7 +326,7 @@ impl<'s> Run<'s> {
         Err(bad(format!("expect valid {kind} but got: {text}")))
     }
 
-    /// Not below `anyOf`, `oneOf` and `if`: which of their schemas counts may change with what is filled in.
+    /// Not below `anyOf`, `oneOf` and `if`: filling in may change which of their schemas applies.
     fn fill(&mut self, index: Index, value: &mut Json, budget: &mut Budget) -> Checked {
         self.take(1)?;
         if self.depth == DEPTH_MAX {
@@ -402,7 +402,7 @@ fn is_of(value: &Json, name: &str) -> bool {
     }
 }
 
-/// What Lua calls the type.
+/// Lua's name of the type.
 fn lua_type(value: &Json) -> &'static str {
     match value {
         Json::Object(_) | Json::Array(_) => "table",
@@ -413,7 +413,7 @@ fn lua_type(value: &Json) -> &'static str {
     }
 }
 
-/// 1 and 1.0 are the same.
+/// 1 and 1.0 are equal.
 fn is_same(one: &Json, other: &Json) -> bool {
     match (one, other) {
         (Json::Number(a), Json::Number(b)) => a == b || a.as_f64() == b.as_f64(),
@@ -425,7 +425,7 @@ fn is_same(one: &Json, other: &Json) -> bool {
     }
 }
 
-/// The same text for the same values.
+/// A text that is equal for equal values.
 fn canonical(value: &Json, out: &mut String) {
     match value {
         Json::Number(number) => match number.as_f64() {

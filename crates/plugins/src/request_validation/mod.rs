@@ -1,7 +1,7 @@
-//! `request-validation`: lets requests through whose header and body are good after JSON Schemas.
+//! `request-validation`: admits requests whose header and body are valid against JSON Schemas.
 //!
-//! What is checked of a JSON body is what the node gets: it is written anew, with defaults filled in, so that a name that
-//! stands twice in it cannot mean two things. A check that takes long is done on a thread that serves no requests.
+//! The validated JSON body is what the node gets: it is serialised again, with defaults filled in, so that a name that
+//! occurs twice cannot mean two things. Long validations are done on a thread that does not serve requests.
 
 mod check;
 mod schema;
@@ -18,18 +18,18 @@ use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Req
 use stillgate_schema::{At, Definitions, Fault, Kind, Located, Node, Path, Sink, Text, int, json_of, object, text};
 
 object! {
-    /// Lets good requests through.
+    /// Admits valid requests.
     pub(crate) struct RequestValidationKeys {
-        /// The JSON Schema of the header: an object of texts, or of lists of texts for fields with several lines. Names are
-        /// compared in any case.
+        /// The JSON Schema of the header: an object of texts, or of lists of texts for fields with several lines. Names
+        /// are compared in any case.
         header_schema: At<Json> = Located(SchemaKind) => optional;
         /// The JSON Schema of the body.
         body_schema: At<Json> = Located(SchemaKind) => optional;
-        /// The status of the answer to other requests.
+        /// The status for invalid requests.
         rejected_code: u16 = int(200, 599) => default(400);
-        /// The body of the answer. Without it, the answer says what is wrong.
+        /// The body of the answer. The default describes the error.
         rejected_msg: String = MESSAGE => optional;
-        /// Bytes that a body may have; a request with a longer one is not good. APISIX's default is 67108864.
+        /// Most bytes of a body; a request with a longer one is invalid. APISIX's default is 67108864.
         max_req_body_size: usize = int(1, BODY_BYTES_MAX as i64) => default(FILTER_BYTES_MAX);
         any_of {
             "there is nothing to validate": header_schema | body_schema;
@@ -37,16 +37,16 @@ object! {
     }
 }
 
-/// Most that the bound can be.
+/// Upper bound of that limit.
 const BODY_BYTES_MAX: usize = 1024 * 1024 * 1024;
-/// A longer body is checked on a thread that serves no requests.
+/// A longer body is validated on a thread that does not serve requests.
 const SHORT_BYTES_MAX: usize = 8 * 1024;
-/// Steps of a check on a worker; one that needs more begins anew elsewhere. A step takes about 20 ns.
+/// Most steps of a validation on a worker; one that needs more starts again elsewhere. A step takes about 20 ns.
 const SHORT_STEPS_MAX: u64 = 5_000;
-/// Steps of a check, with so many more for each byte of a body.
+/// Most steps of a validation, plus the same number for each byte of a body.
 const STEPS_MAX: u64 = 1_000_000;
 const BYTE_STEPS_MAX: u64 = 10;
-/// Characters of `rejected_msg`, as in APISIX.
+/// Length of `rejected_msg` in characters, as in APISIX.
 const MESSAGE_CHARACTERS: std::ops::RangeInclusive<usize> = 1..=256;
 
 const MESSAGE: Text<String> =
@@ -58,7 +58,7 @@ const MESSAGE: Text<String> =
 
 const FORM: &[u8] = b"application/x-www-form-urlencoded";
 
-/// A JSON Schema as a key has it.
+/// The type of a key with a JSON Schema.
 struct SchemaKind;
 
 impl Kind for SchemaKind {
@@ -133,7 +133,7 @@ impl Plugin for RequestValidation {
     }
 }
 
-/// What the node gets in place of a body, if another one.
+/// The node's body, if it differs from the client's.
 type Made = Result<Option<Vec<u8>>, Bad>;
 
 impl Inner {
@@ -141,7 +141,7 @@ impl Inner {
         if inner.body.is_none() {
             return Flow::Continue;
         }
-        // Whether the body is a form would be for the node to choose.
+        // The node would decide whether the body is a form.
         if request.edits.fields.values(&request.facts.request.fields, request.facts.head, CONTENT_TYPE).nth(1).is_some()
         {
             return inner.reject(Some(Bad::Value("duplicated Content-Type header".to_owned())));
@@ -205,7 +205,8 @@ impl Inner {
     }
 }
 
-/// Checks a value after a schema, and fills in its defaults: for functions, which have no thread of their own for it.
+/// Validates a value against a schema, and fills in its defaults: for functions, which have no thread of their own for
+/// it.
 pub fn check_json(schema: &Json, mut value: Json) -> Result<Json, String> {
     let schema = Schema::compile(schema)?;
     schema.check(&value, SHORT_STEPS_MAX).map_err(reason)?;
@@ -213,7 +214,7 @@ pub fn check_json(schema: &Json, mut value: Json) -> Result<Json, String> {
     Ok(value)
 }
 
-/// What is wrong with a schema.
+/// Describes the errors of a schema.
 pub(crate) fn check_schema(schema: &Json) -> Result<(), String> {
     Schema::compile(schema).map(drop)
 }
@@ -226,7 +227,7 @@ fn reason(why: Bad) -> String {
     }
 }
 
-/// The header as an object. A field has the name under which a schema speaks of it, or else in lower case.
+/// The header as an object. A field has the name that the schema uses, or else that in lower case.
 fn header(request: &Request<'_>, names: &[String]) -> Json {
     let mut fields = Map::new();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -235,7 +236,7 @@ fn header(request: &Request<'_>, names: &[String]) -> Json {
     });
     let mut spelled: Vec<(&String, String, Json)> = Vec::new();
     for name in names.iter().filter(|name| !fields.contains_key(*name)) {
-        // As OpenResty looks fields up.
+        // OpenResty looks fields up like this.
         let lower = name.to_ascii_lowercase();
         let key = if fields.contains_key(&lower) { lower } else { lower.replace('_', "-") };
         if let Some(value) = fields.get(&key) {

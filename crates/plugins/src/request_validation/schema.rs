@@ -1,34 +1,34 @@
-//! A JSON Schema (draft 7) compiled into a list of parts that name one another by their index.
+//! A JSON Schema (draft 7) compiled into a list of parts that refer to one another by index.
 //!
-//! No library is used: none of those that there are can be stopped when a body takes too long, sets defaults, or says what
-//! APISIX says. References to other documents are refused, and so are keywords of other drafts, which would be ignored.
+//! No existing library can be interrupted when a body takes too long, sets defaults, and has APISIX's error messages.
+//! References to other documents are refused, and so are keywords of other drafts, which would be ignored.
 
 use crate::patterns::{self, Flags};
 use regex::bytes::Regex;
 use serde_json::{Map, Value as Json};
 use std::collections::{BTreeMap, HashMap};
 
-/// Schemas in one schema.
+/// Most subschemas of one schema.
 const PARTS_MAX: usize = 4096;
-/// Regular expressions of one schema.
+/// Most regular expressions of one schema.
 const PATTERNS_MAX: usize = 64;
 
-/// Where a part stands in the list.
+/// Index of a part in the list.
 pub(super) type Index = usize;
 
 /// A compiled schema. The first part is its root.
 pub(super) struct Schema {
     pub(super) parts: Vec<Part>,
-    /// Names of properties that it speaks of.
+    /// Names of properties in it.
     pub(super) names: Vec<String>,
 }
 
-/// What one schema asks for. An empty one takes everything.
+/// The constraints of one schema. An empty one accepts everything.
 #[derive(Default)]
 pub(super) struct Part {
-    /// It is `false`: nothing is good.
+    /// It is `false`: no value is valid.
     pub(super) is_never: bool,
-    /// `$ref`, beside which nothing else counts.
+    /// `$ref`, beside which everything else is ignored.
     pub(super) reference: Option<Index>,
     pub(super) types: Vec<String>,
     pub(super) choices: Option<Vec<Json>>,
@@ -93,7 +93,7 @@ pub(super) struct Lists {
     pub(super) max: Option<u64>,
 }
 
-/// Keywords of other drafts that decide what is valid.
+/// Keywords of other drafts that affect validity.
 const REFUSED: &[&str] = &[
     "$anchor",
     "$dynamicAnchor",
@@ -108,17 +108,17 @@ const REFUSED: &[&str] = &[
     "unevaluatedItems",
     "unevaluatedProperties",
 ];
-/// Of the draft, and of APISIX's library: `table` is an object or a list, and nothing is a `function`.
+/// Types of the draft, and of APISIX's library: `table` is an object or a list, and no value is a `function`.
 const TYPES: &[&str] = &["array", "boolean", "function", "integer", "null", "number", "object", "string", "table"];
 const DRAFTS: &[&str] = &["draft-04/schema", "draft-06/schema", "draft-07/schema"];
 
 impl Schema {
-    /// Compiles a schema. The error says what is wrong, and where in it.
+    /// Compiles a schema. The error says what is wrong, and where.
     pub(super) fn compile(root: &Json) -> Result<Schema, String> {
         let mut compiler = Compiler { places: HashMap::new(), queue: Vec::new(), names: Vec::new(), patterns: 0 };
         compiler.part(String::new())?;
         let mut parts: Vec<Part> = Vec::new();
-        // A list of what is still to be read, since references may lead through thousands of schemas.
+        // A queue of the parts to read, since references may lead through thousands of schemas.
         while let Some(pointer) = compiler.queue.get(parts.len()).cloned() {
             let json = root.pointer(&pointer).ok_or_else(|| format!("{pointer:?} leads nowhere"))?;
             let part = compiler.read(&pointer, json);
@@ -220,7 +220,7 @@ impl Compiler {
         match text.strip_prefix('#').filter(|path| path.is_empty() || path.starts_with('/')) {
             Some(path) => {
                 let path: Vec<u8> = percent_decoded(path);
-                self.part(String::from_utf8(path).map_err(|_| format!("`$ref` {text:?} is no path"))?)
+                self.part(String::from_utf8(path).map_err(|_| format!("`$ref` {text:?} is not a path"))?)
             }
             None => Err(format!(
                 "`$ref` {text:?} leads out of the schema, and nothing is fetched; write it as in `#/definitions/a`"
@@ -355,35 +355,35 @@ fn keys<'a>(map: &'a Map<String, Json>, key: &str) -> Result<Vec<&'a String>, St
     }
 }
 
-/// As a part of a JSON pointer.
+/// Escapes a name for a JSON pointer.
 fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-/// `+` stands for itself in a fragment.
+/// `+` is literal in a fragment.
 fn percent_decoded(path: &str) -> Vec<u8> {
     stillgate_plugin::query::decoded(path.replace('+', "%2B").as_bytes()).collect()
 }
 
-/// Schemas of one value inside one another. It bounds the stack, with the depth of a body.
+/// Most nested schemas for one value. It bounds the stack, together with the depth of a body.
 const NESTED_MAX: u32 = 24;
 
 #[derive(Clone, Copy)]
 enum State {
     Unseen,
     Open,
-    /// So many parts deep.
+    /// Its depth in parts.
     Done(u32),
 }
 
-/// How many parts look at one value, one inside the other, from this one on.
+/// Number of nested parts that check one value, from this one on.
 fn ends(index: Index, above: u32, parts: &[Part], states: &mut [State]) -> Result<u32, String> {
     match states[index] {
         State::Done(depth) => return Ok(depth),
         State::Open => return Err("a `$ref` leads back to itself without going into the value".to_owned()),
         State::Unseen => states[index] = State::Open,
     }
-    let too_deep = || format!("more than {NESTED_MAX} schemas for one value stand inside one another");
+    let too_deep = || format!("more than {NESTED_MAX} nested schemas for one value");
     if above > NESTED_MAX {
         return Err(too_deep());
     }

@@ -1,4 +1,4 @@
-//! `response-rewrite`: changes status, header fields and body of a response, whether a node gave it or we did.
+//! `response-rewrite`: changes status, header fields and body of a response, from a node or the gateway itself.
 
 mod substitution;
 
@@ -22,44 +22,45 @@ use substitution::{Substitution, WholeBody};
 object! {
     /// Changes a response.
     pub(crate) struct ResponseRewriteKeys {
-        /// Status in place of the response's.
+        /// The new status.
         status_code: u16 = int(200, 598) => optional;
-        /// Body in place of the response's.
+        /// The new body.
         body: At<String> = Located(TEXT) => optional;
         /// Whether `body` is written in Base64.
         body_base64: bool = Flag => default(false);
         /// Header fields: `add`, `set` (an empty value removes the field) and `remove`, in this order; or a map that is set.
         /// Values can have variables.
         headers: HeaderEdits = Headers::OfResponse => default(HeaderEdits::default());
-        /// Conditions as in `vars` of a route, with `status`: the plugin acts where they hold.
+        /// Conditions as in `vars` of a route, with `status`: the plugin acts if they hold.
         vars: At<Expr> = Located(BodyVars) => optional;
-        /// Replacements in the body, one after the other. They exclude `body`.
+        /// Replacements in the body, one after the other. Cannot be combined with `body`.
         filters: At<Vec<ResponseFilterKeys>> = Located(some(map())) => optional;
-        /// Bytes that a body may have for `filters`, before and after each; above it the response is a 502. APISIX's default is
-        /// 67108864.
+        /// Most bytes of a body for `filters`, before and after each; above it the response is a 502. APISIX's default
+        /// is 67108864.
         max_resp_body_size: usize = int(1, BODY_BYTES_MAX as i64) => default(FILTER_BYTES_MAX);
     }
 }
 
-/// Most that `max_resp_body_size` can be.
+/// Upper bound of `max_resp_body_size`.
 const BODY_BYTES_MAX: usize = 1024 * 1024 * 1024;
 
 object! {
     /// A replacement in a body.
     pub(crate) struct ResponseFilterKeys {
-        /// Regular expression of what is replaced.
+        /// Regular expression of the replaced text.
         regex: At<String> = Located(NOT_EMPTY) => required;
         /// `once`: the first match. `global`: every match.
         scope: Scope = SCOPE => default(Scope::Once);
-        /// What takes its place; `$1` is a group, `$$` a dollar.
+        /// The replacement; `$1` is a group, `$$` a dollar.
         replace: At<String> = Located(TEXT) => required;
-        /// Letters: `i` ignores case, `m` lets `^` and `$` match at lines, `s` lets `.` match line breaks, `x` ignores blanks in
-        /// the expression, `u` takes the body for UTF-8, `a` matches at the beginning only. `j`, `o`, `d` and `U` have no effect.
+        /// Letters: `i` ignores case, `m` lets `^` and `$` match at lines, `s` lets `.` match line breaks, `x` ignores
+        /// blanks in the expression, `u` reads the body as UTF-8, `a` matches at the beginning only. `j`, `o`, `d` and
+        /// `U` have no effect.
         options: At<String> = Located(TEXT.shown()) => default(stillgate_schema::kind::unplaced("jo".to_owned()));
     }
 }
 
-/// How often a filter replaces.
+/// How many matches a filter replaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     Once,
@@ -107,7 +108,7 @@ impl Define for ResponseRewrite {
         };
         let body = match (keys.body, keys.filters) {
             (Some(_), Some(filters)) => {
-                let fault = Fault::new("`filters` and `body` exclude each other").hint("remove one of them");
+                let fault = Fault::new("`filters` and `body` cannot be combined").hint("remove one of them");
                 cx.sink.error(filters.at, &cx.path.key("filters"), fault);
                 return None;
             }
@@ -133,9 +134,9 @@ impl Define for ResponseRewrite {
     }
 }
 
-/// The body as it will be sent.
+/// The decoded body.
 fn decoded(body: &At<String>, is_base64: bool, cx: &mut Compile<'_>) -> Option<Box<[u8]>> {
-    /// OpenResty takes text without padding, too.
+    /// Like OpenResty, accepts text without padding.
     const LENIENT: GeneralPurpose = GeneralPurpose::new(
         &alphabet::STANDARD,
         GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
@@ -195,7 +196,7 @@ impl ResponseRewrite {
     }
 }
 
-/// A value that was put together from variables cannot be sent. What the plugin was to hide must not be seen either.
+/// A value with variables cannot be sent. The response that the plugin was to change must not be seen either.
 fn fail(response: &mut Response<'_>) {
     forget_old_body(response);
     response.body.replace(b"");

@@ -1,7 +1,8 @@
-//! Replacements in a body: it is held until its end, since a match may lie across its pieces, and until then nothing is sent.
+//! Replacements in a body: it is buffered until its end, since a match may span its pieces, and nothing is sent before.
 //!
-//! What a search takes depends on the expression and on the body: from one nanosecond a byte to several hundred, and as much again
-//! for each match. So all but short bodies are searched by a thread that serves no requests, in turns.
+//! The cost of a search depends on the expression and on the body: from one nanosecond a byte to several hundred, and
+//! as much again for each match. So all but short bodies are searched by a thread that does not serve requests, in
+//! turns.
 
 use super::{ResponseFilterKeys, Scope};
 use crate::decoding::{Decoder, Decoding};
@@ -15,18 +16,18 @@ use stillgate_plugin::{BodyError, BodyFilter, Compile};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{At, Fault, Path, Sink};
 
-/// One of `filters`, compiled. Each worker has a copy, since searching takes memory.
+/// A compiled filter of `filters`. Each worker has a copy, since searching takes memory.
 #[derive(Clone)]
 pub(super) struct Substitution {
     regex: Regex,
-    /// `$` without the option `m`: it matches before a line break that ends the body, too, as in PCRE.
+    /// It has `$` without the option `m`, which also matches before a final line break, as in PCRE.
     has_end: bool,
     scope: Scope,
     replacement: Replacement,
 }
 
 impl Substitution {
-    /// Compiles all of them; `None`: something was wrong and has been reported.
+    /// Compiles all filters; `None`: errors were reported.
     pub(super) fn compile_all(
         filters: &At<Vec<ResponseFilterKeys>>,
         cx: &mut Compile<'_>,
@@ -56,7 +57,7 @@ impl Substitution {
             }
         };
         let pattern = &keys.regex.value;
-        // Read alone first: `)` cannot close what is put around it.
+        // Parsed alone first: `)` must not close what is put around it.
         let regex = compile(pattern, options.flags).and_then(|regex| match options.is_anchored {
             // A comment may end the expression.
             true if options.flags.ignores_blanks => compile(&format!("\\A(?:{pattern}\n)"), options.flags),
@@ -77,13 +78,13 @@ impl Substitution {
         }
     }
 
-    /// Puts the body with its replacements into `to.out`, as far as one part goes; `true`: all of it is there.
+    /// Appends the body with its replacements to `to.out`, as far as one part goes; `true`: it is complete.
     fn write(&self, body: &[u8], bytes_max: usize, to: &mut Replaced) -> Result<bool, BodyError> {
         let mut locations = to.locations.take().unwrap_or_else(|| self.regex.capture_locations());
         for _ in 0..PART_MATCHES {
             let found = (to.at <= body.len()).then(|| self.find(body, to.at, &mut locations)).flatten();
             let Some((start, end)) = found else { return to.finish(body, bytes_max) };
-            // A match may be the whole body, and stand in the replacement many times.
+            // A match may be the whole body, and occur in the replacement many times.
             let groups = Groups::of(&locations, body);
             let new_bytes = start - to.written + self.replacement.fixed_bytes(&groups);
             if to.out.len().saturating_add(new_bytes) > bytes_max {
@@ -92,7 +93,7 @@ impl Substitution {
             to.out.extend_from_slice(&body[to.written..start]);
             self.replacement.write(&groups, &NoVariables, &mut to.out, &mut Vec::new());
             to.written = end;
-            // Behind an empty match the search goes on at the next byte.
+            // After an empty match the search continues at the next byte.
             to.at = if end == start { end + 1 } else { end };
             if self.scope == Scope::Once {
                 return to.finish(body, bytes_max);
@@ -102,7 +103,7 @@ impl Substitution {
         Ok(false)
     }
 
-    /// The first match from a place on.
+    /// The first match from a position on.
     fn find(&self, body: &[u8], at: usize, locations: &mut CaptureLocations) -> Option<(usize, usize)> {
         let whole = self.regex.captures_read_at(locations, body, at).map(|found| (found.start(), found.end()));
         let Some(line) = body.strip_suffix(b"\n").filter(|line| self.has_end && at <= line.len()) else { return whole };
@@ -120,7 +121,7 @@ impl Substitution {
     }
 }
 
-/// Whether `$` (or `\z`) without the option `m` is in it.
+/// Whether it contains `$` (or `\z`) without the option `m`.
 fn has_end(pattern: &str, flags: Flags) -> bool {
     let mut parser = regex_syntax::ParserBuilder::new();
     parser.utf8(false).unicode(flags.unicode).ignore_whitespace(flags.ignores_blanks).multi_line(flags.multi_line);
@@ -144,7 +145,7 @@ impl Options {
                 'x' => options.flags.ignores_blanks = true,
                 'u' => options.flags.unicode = true,
                 'a' => options.is_anchored = true,
-                // How PCRE goes about it.
+                // These select an implementation of PCRE.
                 'j' | 'o' | 'd' | 'U' => {}
                 'D' | 'J' => {
                     return Err(Fault::new(format!("the option {letter:?} (names of groups) is not supported")));
@@ -159,7 +160,7 @@ impl Options {
     }
 }
 
-/// A [`Replacement`] of [`Language::Substitution`] has none.
+/// A [`Replacement`] of [`Language::Substitution`] has no variables.
 struct NoVariables;
 
 impl Lookup for NoVariables {
@@ -170,60 +171,60 @@ impl Lookup for NoVariables {
     fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
 }
 
-/// Matches that are replaced before the time is looked at.
+/// Number of matches that are replaced between two checks of the time.
 const PART_MATCHES: usize = 8;
-/// A body up to this length is searched by the worker: the slowest expressions take about 1 ms for it. For a longer one they take
-/// what a worker must not.
+/// Longest body that is searched by the worker: the slowest expressions take about 1 ms for it, and too long for longer
+/// ones.
 const SHORT_BYTES_MAX: usize = 4 * 1024;
-/// How long the worker does so: each match of a body may be searched for to its end.
+/// Longest time that the worker searches: each match of a body may need a search to its end.
 const WORKER_TIME_MAX: Duration = Duration::from_micros(500);
-/// How long another thread does so before other bodies have their turn. A search under way is not stopped.
+/// Longest time that another thread searches before other bodies have their turn. A running search is not interrupted.
 const TURN_TIME_MAX: Duration = Duration::from_millis(20);
 
-/// A body that is being put together.
+/// A body being assembled.
 #[derive(Default)]
 struct Replaced {
     out: Vec<u8>,
-    /// How far the body it is made of is written.
+    /// How much of the original body has been written.
     written: usize,
-    /// Where the next search begins.
+    /// Start of the next search.
     at: usize,
-    /// Of the search, between parts.
+    /// Buffers of the search, between parts.
     locations: Option<CaptureLocations>,
 }
 
 impl Replaced {
-    /// There is no further match.
+    /// No further match was found: appends the rest.
     fn finish(&mut self, body: &[u8], bytes_max: usize) -> Result<bool, BodyError> {
         self.out.extend_from_slice(&body[self.written..]);
         if self.out.len() > bytes_max { Err(BodyError::TooLarge) } else { Ok(true) }
     }
 }
 
-/// Holds a body, and replaces in all of it when it is there.
+/// Buffers a body, and replaces in it when it is complete.
 pub(super) struct WholeBody {
     substitutions: Arc<[Substitution]>,
     decoder: Decoder,
     bytes_max: usize,
-    /// What another thread has to go on with.
+    /// State for the next turn on another thread.
     whole: Option<Whole>,
-    /// Of the body that another thread has.
+    /// Bytes of the body on another thread.
     held_bytes: usize,
 }
 
-/// A body that is there, as far as the replacements have come.
+/// A complete body, with the progress of its replacements.
 struct Whole {
     body: Vec<u8>,
-    /// The replacement under way; that of the last is done.
+    /// The current replacement; the last one is done when it equals their number.
     step: usize,
     replaced: Replaced,
 }
 
-/// What another thread has done: whether that is all.
+/// The result of a turn on another thread: whether all is done.
 type Turn = Result<(bool, Whole), BodyError>;
 
 impl Whole {
-    /// Goes on for so long; `true`: all is replaced.
+    /// Continues for so long; `true`: all is replaced.
     fn go_on(
         &mut self,
         substitutions: &[Substitution],
@@ -249,9 +250,9 @@ impl WholeBody {
         WholeBody { substitutions, decoder, bytes_max, whole: None, held_bytes: 0 }
     }
 
-    /// Another thread goes on.
+    /// Continues on another thread.
     fn hand_on(&mut self, whole: Whole) {
-        // What is made of a body is mostly as long.
+        // The new body is usually as long.
         self.held_bytes = whole.body.capacity() + whole.body.len().max(whole.replaced.out.capacity());
         self.whole = Some(whole);
     }
@@ -314,7 +315,7 @@ mod tests {
         filter_with(pattern, "-")
     }
 
-    /// What comes of a body, and how often another thread was asked to go on.
+    /// The resulting body, and the number of turns on another thread.
     fn run(filter: &mut WholeBody, body: &[u8]) -> (Vec<u8>, usize) {
         let (mut out, mut turns) = (Vec::new(), 0);
         filter.piece(body, &mut out).unwrap();
@@ -337,7 +338,7 @@ mod tests {
         assert_eq!((out, turns), (long, 1));
     }
 
-    /// It is refused before it is made.
+    /// It is refused before it is built.
     #[test]
     fn a_replacement_of_many_groups_is_bounded() {
         let mut filter = filter_with("(?s).+", &"$0".repeat(100_000));
@@ -348,14 +349,14 @@ mod tests {
         assert_eq!(filter.worked(work(), &mut Vec::new()), Err(BodyError::TooLarge));
     }
 
-    /// Each search goes to the end of the body: all of them take the square of its length.
+    /// Each search reads the body to its end: together they take the square of its length.
     #[test]
     fn what_takes_long_is_done_in_turns() {
         const SLOW: &str = "a.*b|a";
         let (out, turns) = run(&mut filter(SLOW), &[b'a'; 16 * 1024]);
         assert!(out.iter().all(|byte| *byte == b'-') && out.len() == 16 * 1024);
         assert!(turns > 1, "{turns}");
-        // A short one is begun by the worker, and goes elsewhere when that takes long.
+        // A short body is started by the worker, and moves to another thread when it takes long.
         let mut filter = filter(SLOW);
         filter.piece(&[b'a'; SHORT_BYTES_MAX], &mut Vec::new()).unwrap();
         let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! Sets of rules beside the `regex` crate, and what they may cost.
+//! Compares rule sets with the `regex` crate, and measures their cost.
 
 use super::*;
 use proptest::prelude::*;
@@ -104,7 +104,7 @@ fn what_no_dfa_fits_is_matched_slowly_or_refused() {
     assert_eq!((refused.rule, refused.why.contains("takes too much memory")), (0, true), "{refused:?}");
 }
 
-/// 1,000 rules of which each has gaps, and a text of 8 KiB that nearly matches all of them: the worst that is known.
+/// 1,000 rules of which each has gaps, and a text of 8 KiB that nearly matches all of them: the worst known case.
 #[test]
 fn what_a_hostile_text_takes_is_bounded_and_leaves_the_worker() {
     let rules: Vec<String> = (0..1000).map(|number| format!("k{number}a.*k{number}b.*k{number}c")).collect();
@@ -125,7 +125,7 @@ fn what_a_hostile_text_takes_is_bounded_and_leaves_the_worker() {
     let on_worker = began.elapsed();
     assert!(!matches(&rules, &text));
     println!("worker {on_worker:?}, all of it {:?}", began.elapsed() - on_worker);
-    // Debug builds and busy machines take far longer than what is measured: a bound for what explodes only.
+    // Debug builds and busy machines take far longer than the measured time: this only catches explosions.
     assert!(began.elapsed() < Duration::from_secs(600));
     assert!(!matches(&rules, b"/usual/path?with=arguments"));
 }

@@ -2,14 +2,14 @@
 
 use super::w3c::number;
 
-/// What a caller says of the trace that its request is a part of.
+/// The trace context of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Context {
-    /// `None`: there is none, or it is not valid.
+    /// `None`: it is absent or invalid.
     pub(super) ids: Option<Ids>,
-    /// Whether it is recorded; `None`: we decide.
+    /// Whether it is sampled; `None`: we decide.
     pub(super) is_sampled: Option<bool>,
-    /// It is recorded whatever it costs, and so are those that follow.
+    /// The debug flag: it is always sampled, and so are its children.
     pub(super) is_debug: bool,
 }
 
@@ -17,17 +17,17 @@ pub(super) struct Context {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ids {
     pub(super) trace: u128,
-    /// Of 64 bits, which are passed on as such.
+    /// The trace id has 64 bits, and is passed on as such.
     pub(super) is_short: bool,
     pub(super) span: u64,
 }
 
-/// The field `b3` is none.
+/// The field `b3` is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Invalid;
 
 impl Context {
-    /// Of the field `b3`: `TRACE-SPAN`, `TRACE-SPAN-SAMPLED` or `TRACE-SPAN-SAMPLED-PARENT`; or `0` alone.
+    /// Parses the field `b3`: `TRACE-SPAN`, `TRACE-SPAN-SAMPLED` or `TRACE-SPAN-SAMPLED-PARENT`; or `0` alone.
     pub(super) fn single(value: &[u8]) -> Result<Context, Invalid> {
         if value == b"0" {
             return Ok(Context { is_sampled: Some(false), ..Context::default() });
@@ -41,7 +41,7 @@ impl Context {
         Ok(Context { ids, is_sampled: if is_debug { Some(true) } else { sampled.and_then(decision) }, is_debug })
     }
 
-    /// Of the fields `X-B3-TraceId`, `X-B3-SpanId`, `X-B3-ParentSpanId`, `X-B3-Sampled` and `X-B3-Flags`.
+    /// Parses the fields `X-B3-TraceId`, `X-B3-SpanId`, `X-B3-ParentSpanId`, `X-B3-Sampled` and `X-B3-Flags`.
     pub(super) fn several([trace, span, parent, sampled, flags]: [Option<&[u8]>; 5]) -> Context {
         let parent_is_good = parent.is_none_or(|parent| id(parent).is_some());
         let ids = trace.zip(span).and_then(|(trace, span)| ids(trace, span)).filter(|_| parent_is_good);
@@ -68,7 +68,7 @@ fn ids(trace: &[u8], span: &[u8]) -> Option<Ids> {
     Some(Ids { trace: number(trace)?, is_short, span: id(span)? })
 }
 
-/// The id of a span.
+/// Parses the id of a span.
 fn id(text: &[u8]) -> Option<u64> {
     let number = number(text).filter(|_| text.len() == 16)?;
     u64::try_from(number).ok()

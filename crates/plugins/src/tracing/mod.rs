@@ -1,7 +1,7 @@
-//! The plugins that trace requests: contexts in and out, and spans to a collector.
+//! The tracing plugins: they propagate contexts, and send spans to a collector.
 //!
-//! A request's context is read and passed on in `rewrite`, whether it is recorded or not. A span is written when the response is
-//! out, from what is known then.
+//! A request's context is read and propagated in `rewrite`, whether it is sampled or not. A span is written when the
+//! response is finished, from what is known then.
 
 mod b3;
 mod opentelemetry;

@@ -1,6 +1,6 @@
-//! `opentelemetry`: passes the context of W3C on, and sends a span of each request that is sampled to a collector.
+//! `opentelemetry`: propagates the W3C context, and sends a span of each sampled request to a collector.
 //!
-//! Without metadata it does nothing, as in APISIX: the metadata says where the collector is.
+//! Without metadata it does nothing, as in APISIX: the metadata has the collector's address.
 
 use super::otlp::{Any, Export, Fixed, KeyValue, Writer, rejected};
 use super::sampling::{Share, ShareKind};
@@ -31,56 +31,56 @@ const TRACEPARENT: FieldName<'static> = FieldName::constant("traceparent");
 const TRACESTATE: FieldName<'static> = FieldName::constant("tracestate");
 const X_REQUEST_ID: FieldName<'static> = FieldName::constant("X-Request-Id");
 
-/// How often a batch is tried again that the collector did not take.
+/// Number of retries of a batch that the collector refused.
 const RETRIES: u32 = 4;
-/// How long a connection waits for the next batch.
+/// How long a connection is kept for the next batch.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
 object! {
-    /// Sends spans to a collector of OpenTelemetry.
+    /// Sends spans to an OpenTelemetry collector.
     pub(crate) struct OpenTelemetryKeys {
-        /// Which requests are recorded.
+        /// Which requests are sampled.
         sampler: OpenTelemetrySampler = map::<OpenTelemetrySampler>() => nested;
         /// Variables that become attributes of the span.
         additional_attributes: Vec<Attribute> = list(ATTRIBUTE) => default(Vec::new());
-        /// Header fields of the request that become attributes: names, or beginnings of names with `*` behind them.
+        /// Header fields of the request that become attributes: names, or prefixes of names followed by `*`.
         additional_header_prefix_attributes: Vec<String> = list(PREFIX) => default(Vec::new());
     }
 }
 
 object! {
-    /// Which requests are recorded.
+    /// Which requests are sampled.
     pub(crate) struct OpenTelemetrySampler {
-        /// `always_on`, `always_off`, `trace_id_ratio`: a share of all; `parent_base`: those whose caller is recorded, and of those
-        /// without a caller what `root` says.
+        /// `always_on`, `always_off`, `trace_id_ratio`: a share of all; `parent_base`: those whose caller is sampled,
+        /// and for requests without a caller the sampler in `root`.
         name: SamplerName = SAMPLER => default(SamplerName::AlwaysOff);
-        /// What that needs to know.
+        /// Options of the sampler.
         options: OpenTelemetrySamplerOptions = map::<OpenTelemetrySamplerOptions>() => nested;
     }
 }
 
 object! {
-    /// What a sampler needs to know.
+    /// Options of a sampler.
     pub(crate) struct OpenTelemetrySamplerOptions {
         /// The share of `trace_id_ratio`.
         fraction: Share = FRACTION => default(Share(0.0));
-        /// Of `parent_base`.
+        /// The sampler of `parent_base` for requests without a caller.
         root: OpenTelemetryRoot = map::<OpenTelemetryRoot>() => nested;
     }
 }
 
 object! {
-    /// What `parent_base` does with requests without a caller.
+    /// The sampler of `parent_base` for requests without a caller.
     pub(crate) struct OpenTelemetryRoot {
         /// `always_on`, `always_off` or `trace_id_ratio`.
         name: RootName = ROOT => default(RootName::AlwaysOff);
-        /// What that needs to know.
+        /// Options of the sampler.
         options: OpenTelemetryRootOptions = map::<OpenTelemetryRootOptions>() => nested;
     }
 }
 
 object! {
-    /// What a sampler of requests without a caller needs to know.
+    /// Options of the sampler for requests without a caller.
     pub(crate) struct OpenTelemetryRootOptions {
         /// The share of `trace_id_ratio`.
         fraction: Share = FRACTION => default(Share(0.0));
@@ -92,24 +92,24 @@ const FRACTION: ShareKind = ShareKind { min: 0.0, is_lenient: true };
 /// A sampler's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SamplerName {
-    /// All.
+    /// Samples all requests.
     AlwaysOn,
-    /// None.
+    /// Samples none.
     AlwaysOff,
-    /// A share.
+    /// Samples a share.
     Ratio,
-    /// As the caller.
+    /// Follows the caller.
     ParentBase,
 }
 
-/// The name of a sampler that knows no caller.
+/// The name of a sampler that ignores the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RootName {
-    /// All.
+    /// Samples all requests.
     AlwaysOn,
-    /// None.
+    /// Samples none.
     AlwaysOff,
-    /// A share.
+    /// Samples a share.
     Ratio,
 }
 
@@ -153,17 +153,19 @@ const PREFIX: Text<String> = text("the name of a header field, or its beginning 
 });
 
 object! {
-    /// Where spans go, and what all of them have.
+    /// The collector of spans, and their common attributes.
     pub(crate) struct OpenTelemetryMetadata {
-        /// What new trace ids are made of: `random`, or `x-request-id`, the request's id where it has one of 32 hexadecimal digits.
+        /// The source of new trace ids: `random`, or `x-request-id`, the request's id if it has one of 32 hexadecimal
+        /// digits.
         trace_id_source: IdSource = ID_SOURCE => default(IdSource::Random);
-        /// Attributes of the resource; `service.name` is `APISIX` where this does not say otherwise.
+        /// Attributes of the resource; the default of `service.name` is `APISIX`.
         resource: Vec<(String, Any)> = ResourceKind => optional;
         /// The collector.
         collector: OpenTelemetryCollector = map::<OpenTelemetryCollector>() => nested;
         /// When spans are sent.
         batch_span_processor: OpenTelemetryBatch = map::<OpenTelemetryBatch>() => nested;
-        /// Whether the variables `opentelemetry_context_traceparent`, `opentelemetry_trace_id` and `opentelemetry_span_id` are there.
+        /// Whether the variables `opentelemetry_context_traceparent`, `opentelemetry_trace_id` and
+        /// `opentelemetry_span_id` are set.
         set_ngx_var: bool = Flag => default(false);
     }
 }
@@ -171,9 +173,9 @@ object! {
 object! {
     /// The collector.
     pub(crate) struct OpenTelemetryCollector {
-        /// Its host and port, with `https://` before them for TLS.
+        /// Its host and port, with the prefix `https://` for TLS.
         address: UrlText = ADDRESS => default(UrlText(collector("127.0.0.1:4318").expect("a good address")));
-        /// Seconds for one request.
+        /// Timeout of one request, in seconds.
         request_timeout: u64 = int(1, 3600) => default(3);
         /// Header fields of requests.
         request_headers: Vec<(String, Option<Secret>)> = Veiled(HeadersKind) => default(Vec::new());
@@ -183,20 +185,20 @@ object! {
 object! {
     /// When spans are sent.
     pub(crate) struct OpenTelemetryBatch {
-        /// Has no effect: what has no room is dropped and counted, and no request waits.
+        /// No effect: spans without room are dropped and counted, and requests never wait.
         drop_on_queue_full: bool = Flag => default(true);
-        /// Spans that wait at most.
+        /// Most spans that wait.
         max_queue_size: usize = int(1, 1_000_000) => default(1024);
-        /// Seconds after a span by which it is sent.
+        /// Seconds after the first span by which the batch is sent.
         batch_timeout: Seconds = SECONDS => default(Seconds(5.0));
-        /// Seconds without a span after which what there is is sent.
+        /// Seconds without a new span after which the batch is sent.
         inactive_timeout: Seconds = SECONDS => default(Seconds(2.0));
-        /// So many spans are sent at once.
+        /// Number of spans that are sent at once.
         max_export_batch_size: usize = int(1, 1_000_000) => default(256);
     }
 }
 
-/// What new trace ids are made of.
+/// The source of new trace ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IdSource {
     /// Random numbers.
@@ -222,7 +224,7 @@ fn collector(text: &str) -> Result<Url, String> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Seconds(f64);
 
-/// The kind of a time in seconds, with a fraction.
+/// The type of a time in seconds, with a fraction.
 pub(crate) struct SecondsKind;
 
 const SECONDS: SecondsKind = SecondsKind;
@@ -256,7 +258,7 @@ impl Kind for SecondsKind {
     }
 }
 
-/// Attributes of a resource: texts, numbers, and truth.
+/// Attributes of a resource: texts, numbers, and booleans.
 pub(crate) struct ResourceKind;
 
 impl Kind for ResourceKind {
@@ -290,7 +292,7 @@ impl Kind for ResourceKind {
     }
 }
 
-/// Header fields, whose values nobody may see.
+/// Header fields with secret values.
 pub(crate) struct HeadersKind;
 
 impl Kind for HeadersKind {
@@ -318,7 +320,7 @@ impl Kind for HeadersKind {
     }
 }
 
-/// The metadata, compiled.
+/// The compiled metadata.
 #[derive(Debug)]
 pub(crate) struct Collector {
     source: IdSource,
@@ -353,7 +355,7 @@ impl Collector {
         for (name, value) in &keys.collector.request_headers {
             headers.extend(value.as_ref().map(|value| (name.clone(), value.reveal().to_owned())));
         }
-        // The same collector with the same settings is one outlet before a reload and after.
+        // The same collector with the same settings is one outlet across reloads.
         let identity = Identity::of(&[
             NAME.as_bytes(),
             format!("{:?}{:?}{:?}", keys.collector.address, keys.batch_span_processor, keys.resource).as_bytes(),
@@ -392,11 +394,11 @@ impl Collector {
     }
 }
 
-/// Which requests are recorded.
+/// The sampler of requests.
 #[derive(Debug, Clone, Copy)]
 enum Sampler {
     Share(Share),
-    /// As the caller; without one a share.
+    /// Follows the caller; without one it samples a share.
     Parent(Share),
 }
 
@@ -413,7 +415,7 @@ impl Sampler {
 pub(crate) struct OpenTelemetry {
     sampler: Sampler,
     attributes: Box<[Attribute]>,
-    /// In lower case, some with `*` behind them.
+    /// In lower case, some with a trailing `*`.
     headers: Box<[String]>,
     identity: Identity,
 }
@@ -479,7 +481,7 @@ impl OpenTelemetry {
             }
             (None, IdSource::Random) => new_trace(worker),
         };
-        // Zero is no id.
+        // Zero is not a valid id.
         let id = worker.random().max(1);
         let is_sampled = self.sampler.takes(trace_id, parent);
         let trace =
@@ -514,7 +516,7 @@ impl OpenTelemetry {
         });
     }
 
-    /// The span's name, `tracestate`, and its attributes.
+    /// Writes the span's name, `tracestate`, and its attributes.
     fn describe(&self, span: Span, response: &Response<'_>, writer: &mut Writer<'_>, buffer: &mut Vec<u8>) {
         let facts = &response.facts;
         let path = facts.route.and_then(|route| match &route.matcher.specs()[route.found.route].takes {
@@ -586,11 +588,11 @@ fn write_traceparent(trace: &Trace, out: &mut [u8; TRACEPARENT_BYTES]) {
 
 fn new_trace(worker: &stillgate_plugin::Worker) -> u128 {
     let id = (u128::from(worker.random()) << 64) | u128::from(worker.random());
-    // Zero is no id.
+    // Zero is not a valid id.
     id.max(1)
 }
 
-/// A request's id of 32 digits, or a UUID.
+/// Parses a request's id of 32 digits, or a UUID.
 fn id_of(text: &[u8]) -> Option<u128> {
     let digits: Vec<u8> = text.iter().copied().filter(|byte| *byte != b'-').take(33).collect();
     number(&digits).filter(|id| digits.len() == 32 && *id != 0)

@@ -1,6 +1,8 @@
-//! Spans as OTLP has them (opentelemetry-proto 1.x, `trace/v1` and `collector/trace/v1`), and how they travel until then.
+//! Encodes spans as OTLP (opentelemetry-proto 1.x, `trace/v1` and `collector/trace/v1`), from the compact form of
+//! entries.
 //!
-//! A worker writes a span in a form of its own, with no memory but that of the entry; the message is made on the thread that sends.
+//! A worker writes a span in a compact form, without memory besides the entry; the message is made on the sending
+//! thread.
 
 use prost::Message;
 use stillgate_plugin::outbox::{Encode, Entries};
@@ -27,7 +29,7 @@ struct ExportTracePartialSuccess {
     error_message: String,
 }
 
-/// How many spans of an export the collector did not take. An answer that is none of OTLP's says nothing.
+/// Number of spans of an export that the collector refused; 0 if the answer is not OTLP's.
 pub(super) fn rejected(body: &[u8]) -> u64 {
     let response = ExportTraceServiceResponse::decode(body).ok();
     let rejected = response.and_then(|response| response.partial_success).map_or(0, |partial| partial.rejected_spans);
@@ -132,10 +134,10 @@ impl KeyValue {
 const SERVER: i32 = 2;
 /// `STATUS_CODE_ERROR`
 const ERROR: i32 = 2;
-/// From which status on the node has failed.
+/// The lowest status that counts as a failure of the node.
 const FAILED_FROM: u16 = 500;
 
-/// What of a span has one length.
+/// The part of a span with a fixed length.
 pub(super) struct Fixed {
     pub(super) trace_id: u128,
     pub(super) span_id: u64,
@@ -143,12 +145,12 @@ pub(super) struct Fixed {
     pub(super) parent_id: u64,
     pub(super) start_us: u64,
     pub(super) end_us: u64,
-    /// Of the node's response; zero: no node has answered.
+    /// Status of the node's response; zero: no node has answered.
     pub(super) status: u16,
 }
 
-/// Writes a span: fixed parts, then texts, each with its length before it: the machine's name, the span's name, `tracestate`, and
-/// names and values of attributes in turn.
+/// Writes a span: fixed parts, then texts, each with its length before it: the machine's name, the span's name,
+/// `tracestate`, and names and values of attributes in turn.
 pub(super) struct Writer<'a>(&'a mut Vec<u8>);
 
 impl<'a> Writer<'a> {
@@ -166,7 +168,7 @@ impl<'a> Writer<'a> {
         self.0.extend_from_slice(text);
     }
 
-    /// A text that `write` appends; `false`: nothing is kept of it.
+    /// Writes a text that `write` appends; `false`: it is dropped.
     pub(super) fn text_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let at = self.0.len();
         self.0.extend_from_slice(&[0; 4]);
@@ -181,7 +183,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Reads what [`Writer`] has written.
+/// Reads the output of [`Writer`].
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -207,16 +209,16 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What has made the spans.
+/// Attributes of the SDK that made the spans.
 const SDK: [(&str, &str); 3] = [
     ("telemetry.sdk.language", "rust"),
     ("telemetry.sdk.name", "stillgate"),
     ("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
 ];
 
-/// The request of a batch.
+/// Encodes the request of a batch.
 pub(super) struct Export {
-    /// Besides the machine's name.
+    /// Attributes besides the machine's name.
     pub(super) resource: Vec<KeyValue>,
 }
 
@@ -246,7 +248,7 @@ impl Encode for Export {
     }
 }
 
-/// The machine's name and the span.
+/// Reads the machine's name and the span.
 fn span(reader: &mut Reader<'_>) -> Option<(String, Span)> {
     let trace_id: [u8; 16] = reader.take()?;
     let span_id: [u8; 8] = reader.take()?;
@@ -297,7 +299,7 @@ mod tests {
         writer.text(b"");
         writer.attribute(b"http.method", b"GET\xff");
         entries.push(&entry);
-        // What is cut is left out.
+        // A truncated entry is skipped.
         entries.push(&entry[..20]);
         let mut out = Vec::new();
         Export { resource: vec![KeyValue::new("a", Any::Flag(true))] }.encode(&entries, &mut out);

@@ -1,4 +1,4 @@
-//! Which requests are recorded.
+//! Sampling of requests.
 
 use serde_json::json;
 use stillgate_schema::text::scalar::Meaning;
@@ -8,7 +8,7 @@ use stillgate_schema::{Definitions, Json, Kind, Node, Path, Sink, Value, expecte
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Share(pub(super) f64);
 
-/// The kind of a share from `min` to 1; others are refused, or count as the nearest where `is_lenient`.
+/// The type of a share from `min` to 1; others are refused, or clamped if `is_lenient`.
 pub(crate) struct ShareKind {
     pub(super) min: f64,
     pub(super) is_lenient: bool,
@@ -48,9 +48,9 @@ impl Kind for ShareKind {
 }
 
 impl Share {
-    /// Whether a random number is in it.
+    /// Whether it contains a random number.
     pub(super) fn takes(self, random: u64) -> bool {
-        // A share of 1 takes all, although its bound is no number of 64 bits.
+        // A share of 1 contains all, although its bound does not fit into 64 bits.
         self.0 >= 1.0 || (random as f64) < self.0 * 2f64.powi(64)
     }
 }

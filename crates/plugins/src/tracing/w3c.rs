@@ -1,8 +1,8 @@
-//! W3C Trace Context: `traceparent`, as it is read.
+//! Parses `traceparent` of W3C Trace Context.
 
 use stillgate_plugin::record::trace_id;
 
-/// What a caller says of the trace that its request is a part of.
+/// The trace context of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Parent {
     pub(super) trace_id: u128,
@@ -11,7 +11,7 @@ pub(super) struct Parent {
 }
 
 impl Parent {
-    /// Of the value of `traceparent`; `None` where it is not valid.
+    /// Parses the value of `traceparent`; `None` if it is invalid.
     pub(super) fn parse(traceparent: &[u8]) -> Option<Parent> {
         let trace_id = number(trace_id(traceparent)?)?;
         let span_id = u64::try_from(number(traceparent.get(36..52)?)?).ok()?;
@@ -20,7 +20,7 @@ impl Parent {
     }
 }
 
-/// Of hexadecimal digits in either case.
+/// Parses hexadecimal digits in either case.
 pub(super) fn number(digits: &[u8]) -> Option<u128> {
     let is_good = !digits.is_empty() && digits.len() <= 32 && digits.iter().all(u8::is_ascii_hexdigit);
     let text = str::from_utf8(digits).ok().filter(|_| is_good)?;

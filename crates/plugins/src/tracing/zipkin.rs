@@ -1,4 +1,4 @@
-//! `zipkin`: passes contexts of B3 on, and sends spans of each request that is sampled to a server of Zipkin.
+//! `zipkin`: propagates B3 contexts, and sends spans of each sampled request to a Zipkin server.
 
 use super::b3::Context;
 use super::sampling::{Share, ShareKind};
@@ -40,26 +40,26 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
 object! {
-    /// Sends spans to a server of Zipkin.
+    /// Sends spans to a Zipkin server.
     pub(crate) struct ZipkinKeys {
         /// The server's address, such as `http://127.0.0.1:9411/api/v2/spans`.
         endpoint: UrlText = URL => required;
-        /// The share of requests that are recorded, where the caller does not say.
+        /// The share of requests that are sampled, if the caller does not decide.
         sample_ratio: Share = RATIO => required;
-        /// What the gateway is called in spans.
+        /// The gateway's name in spans.
         service_name: String = TEXT.shown() => default("APISIX".to_owned());
-        /// Its address in spans, in place of the connection's.
+        /// Its address in spans, instead of the connection's.
         server_addr: Ipv4Addr = ADDRESS => optional;
-        /// Which spans there are: 2: the request, the node's part, the response; 1: rewrite and access besides, and the response below
-        /// the node's part.
+        /// The spans of a request: 2: the request, the node's part, the response; 1: also rewrite and access, and the
+        /// response below the node's part.
         span_version: u8 = Version => default(2);
     }
 }
 
 object! {
-    /// What all configurations share; `plugin_attr.zipkin` in APISIX.
+    /// Settings of all configurations; `plugin_attr.zipkin` in APISIX.
     pub(crate) struct ZipkinMetadata {
-        /// Whether the variables `zipkin_context_traceparent`, `zipkin_trace_id` and `zipkin_span_id` are there.
+        /// Whether the variables `zipkin_context_traceparent`, `zipkin_trace_id` and `zipkin_span_id` are set.
         set_ngx_var: bool = Flag => default(false);
     }
 }
@@ -138,7 +138,7 @@ impl Define for Zipkin {
     }
 }
 
-/// Each entry is the spans of a request, with commas between them.
+/// Each entry is the spans of a request, separated by commas.
 struct Array;
 
 impl Encode for Array {
@@ -206,7 +206,7 @@ fn set(request: &mut Request<'_>, name: FieldName<'_>, value: &[u8]) {
     request.set_header(name, FieldValue::new(value).expect("digits and letters"));
 }
 
-/// One span to write.
+/// A span to write.
 struct Part {
     name: &'static str,
     id: u64,
@@ -224,7 +224,7 @@ impl Zipkin {
         let Some(asked_us) = record.asked_us.map(|asked_us| asked_us.min(end_us)) else { return };
         let answered_us = (asked_us + record.upstream_time_us.unwrap_or(end_us)).min(end_us);
         let below = |name: &'static str, number: u64, parent: u64, from_us: u64, to_us: u64| {
-            // Ids that follow from the span's own: as good as random ones, and different in each request.
+            // Ids derived from the span's own: as good as random ones, and different in each request.
             let id = (span.node_id ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15)).max(1);
             Part { name, id, parent, from_us, to_us }
         };

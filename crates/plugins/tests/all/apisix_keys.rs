@@ -1,7 +1,7 @@
-//! The keys of the plugins are APISIX's: names, types, defaults, bounds. What differs is in a table of
-//! `docs/differences-from-apisix.md`, each with its reason; a row that is not needed any more is an error, too.
+//! The keys of the plugins are APISIX's: names, types, defaults, bounds. Differences are in a table of
+//! `docs/differences-from-apisix.md`, each with its reason; an obsolete row is an error, too.
 //!
-//! What the other keys of a configuration say of one is not compared, nor what texts must look like.
+//! Dependencies between keys, and the format of texts, are not compared.
 
 use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ const DOCUMENT: &str = include_str!("../../../../docs/differences-from-apisix.md
 const BEGIN: &str = "<!-- keys that differ -->";
 const END: &str = "<!-- end -->";
 
-/// Defaults that the schemas do not tell, by plugin, part and key. The plugins' own tests have them.
+/// Defaults that are not in the schemas, by plugin, part and key. The plugins' own tests cover them.
 const UNTOLD: &[(&str, &str, &str)] = &[
     ("acl", "", "external_user_label_field"),
     ("cors", "", "allow_origins"),
@@ -30,11 +30,11 @@ const UNTOLD: &[(&str, &str, &str)] = &[
 ];
 
 object! {
-    /// So that the plugins' schemas are one document.
+    /// Makes the plugins' schemas one document.
     pub(crate) struct NothingKeys {}
 }
 
-/// What APISIX accepts under a key.
+/// The values that APISIX accepts under a key.
 struct Fact {
     is_required: bool,
     types: Vec<&'static str>,
@@ -45,10 +45,10 @@ struct Fact {
     default: Option<&'static str>,
 }
 
-/// One plugin's.
+/// The facts of one plugin.
 struct Facts {
     priority: i32,
-    /// By part (`""`, `consumer`, `metadata`) and path.
+    /// Keyed by part (`""`, `consumer`, `metadata`) and path.
     keys: BTreeMap<(&'static str, &'static str), Fact>,
 }
 
@@ -83,10 +83,10 @@ fn facts() -> BTreeMap<&'static str, Facts> {
     all
 }
 
-/// What differs: the plugin and the key, and how.
+/// Differences: the plugin and the key, and a description.
 type Differences = BTreeMap<(String, String), String>;
 
-/// The plugins' schemas, and what is compared with each.
+/// The plugins' schemas, and the results of the comparison.
 struct Comparison {
     schemas: Json,
     plugin: &'static str,
@@ -104,7 +104,7 @@ impl Comparison {
         all.push_str(&how.into());
     }
 
-    /// What a schema leads to, without texts with variables of the environment.
+    /// The alternatives of a schema, without texts with variables of the environment.
     fn forms<'s>(&'s self, schema: &'s Json) -> Vec<&'s Json> {
         if let Some(name) = schema["$ref"].as_str() {
             let name = name.rsplit('/').next().expect("a name");
@@ -116,7 +116,7 @@ impl Comparison {
         }
     }
 
-    /// The keys of an object, and of the objects in it.
+    /// Compares the keys of an object, and of nested objects.
     fn object(&mut self, schema: &Json, prefix: &str, facts: &Facts) {
         let part = self.part;
         let of_here =
@@ -204,7 +204,7 @@ impl Comparison {
             Some(fact) => min == Some(fact),
             None => min.is_none_or(|min| min <= 0.0),
         };
-        // Where APISIX has no bound, there is one of what a number can be.
+        // If APISIX has no limit, ours is that of the type of number.
         let is_max = match fact_max {
             Some(fact) => max == Some(fact),
             None => max.is_none_or(|max| max >= f64::from(i32::MAX)),
@@ -251,7 +251,7 @@ impl Comparison {
     }
 }
 
-/// In the words of the facts.
+/// The types, in the words of the facts.
 fn types(schema: &Json) -> Vec<&'static str> {
     let of = |name: &str| match name {
         "string" => "text",
@@ -268,7 +268,7 @@ fn types(schema: &Json) -> Vec<&'static str> {
         _ if schema["enum"].is_array() => vec!["word"],
         _ => vec!["any"],
     };
-    // A word may be any text to APISIX, and each whole number is a number.
+    // APISIX may accept any text for an enum, and each integer is a number.
     if types.contains(&"number") {
         types.push("int");
     }
@@ -287,7 +287,7 @@ fn differences() -> Differences {
     });
     let mut comparison = Comparison { schemas, plugin: "", part: "", found: Differences::new() };
     for (plugin, part, reference) in references {
-        // One of ours.
+        // A plugin that APISIX does not have.
         let Some(facts) = facts.get(plugin.name) else { continue };
         (comparison.plugin, comparison.part) = (plugin.name, part);
         if plugin.priority != facts.priority {

@@ -1,4 +1,4 @@
-//! `cors`: what pages of other origins are allowed.
+//! `cors`: permissions of pages of other origins.
 
 use crate::harness::{OK, plugins, refusal};
 use expect_test::{Expect, expect};
@@ -10,7 +10,7 @@ fn check(config: &str, request: &str, expected: Expect) {
 fn check_with(config: &str, request: &str, response: &str, expected: Expect) {
     let plugins = plugins(config).expect("a good configuration");
     let transcript = plugins.run(request, response);
-    // The way to the node is that of every test.
+    // The node's request is the same in every test.
     let (_, response) = transcript.split_at(transcript.find("< ").expect("a response"));
     expected.assert_eq(response);
 }
@@ -198,7 +198,7 @@ fn metadata_names_origins() {
     check(listed, "https://d.example", None);
     let all = "cors: {allow_origins: 'https://t.example', allow_origins_by_metadata: [all]}";
     check(all, "https://d.example", Some("https://d.example"));
-    // Beside names, the default `*` counts for nothing.
+    // With names, the default `*` is ignored.
     check("cors: {allow_origins_by_metadata: [one]}", "https://d.example", None);
     check("cors: {allow_origins_by_metadata: [one]}", "https://a.example", Some("https://a.example"));
 }
@@ -276,13 +276,13 @@ fn bad_configurations_are_refused() {
         {allow_credential: true, allow_origins: '**', allow_methods: GET, allow_headers: a, timing_allow_origins: '*'}
             1:7: cors.timing_allow_origins: you can not set '*' for other option when 'allow_credential' is true; list the origins in `timing_allow_origins`; its default is `*`
         {allow_origins: 'x.com'}
-            1:23: cors.allow_origins: "x.com" is no list of origins; write "*", "**", "null" or origins such as "https://a.example,https://b.example"
+            1:23: cors.allow_origins: "x.com" is not a list of origins; write "*", "**", "null" or origins such as "https://a.example,https://b.example"
         {allow_origins: 'https://x.com,*'}
-            1:23: cors.allow_origins: "https://x.com,*" is no list of origins; write "*", "**", "null" or origins such as "https://a.example,https://b.example"
+            1:23: cors.allow_origins: "https://x.com,*" is not a list of origins; write "*", "**", "null" or origins such as "https://a.example,https://b.example"
         {allow_origins: ''}
-            1:23: cors.allow_origins: "" is no list of origins; write "*", "**", "null" or origins such as "https://a.example,https://b.example"
+            1:23: cors.allow_origins: "" is not a list of origins; write "*", "**", "null" or origins such as "https://a.example,https://b.example"
         {allow_origins: 'https://x.com,,https://y.com'}
-            1:23: cors.allow_origins: "https://x.com,,https://y.com" is no list of origins; write "*", "**", "null" or origins such as "https://a.example,https://b.example"
+            1:23: cors.allow_origins: "https://x.com,,https://y.com" is not a list of origins; write "*", "**", "null" or origins such as "https://a.example,https://b.example"
         {allow_origins: "https://x.com\r\nSet-Cookie: a=b"}
             1:23: cors.allow_origins: a header value cannot hold control characters such as line breaks
         {allow_methods: "GET\r\nSet-Cookie: a=b"}
@@ -305,5 +305,5 @@ fn bad_configurations_are_refused() {
             1:17: cors.max_age: expected a whole number, found yes
         {allow_orgins: '*'}
             1:8: cors.allow_orgins: unknown key "allow_orgins"; did you mean "allow_origins"?
-        1:20: allow_origins.a: "x.com" is no list of origins; write "*", "**", "null" or origins such as "https://a.example,https://b.example""#]].assert_eq(&all);
+        1:20: allow_origins.a: "x.com" is not a list of origins; write "*", "**", "null" or origins such as "https://a.example,https://b.example""#]].assert_eq(&all);
 }

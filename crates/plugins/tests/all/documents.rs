@@ -1,4 +1,5 @@
-//! The tables of keys in `docs/plugins` are those of the plugins, and each plugin has its page. `UPDATE_EXPECT=1` writes them.
+//! The tables of keys in `docs/plugins` equal those of the plugins, and each plugin has its page. `UPDATE_EXPECT=1`
+//! writes them.
 
 use expect_test::ExpectFile;
 use std::fmt::Write;
@@ -7,10 +8,10 @@ use stillgate_plugin::Descriptor;
 use stillgate_plugins::TABLE;
 use stillgate_schema::Definitions;
 
-/// Between these two lines stands the table of an object.
+/// The table of an object is between these two lines.
 const BEGIN: &str = "<!-- keys: ";
 const END: &str = "<!-- end -->";
-/// Between this line and [`END`] stands what is not built.
+/// The list of plugins that are not built is between this line and [`END`].
 const UNBUILT: &str = "<!-- not built -->\n";
 
 #[test]

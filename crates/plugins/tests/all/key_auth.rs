@@ -1,4 +1,4 @@
-//! key-auth: what the node gets, or what the client is answered, request by request.
+//! key-auth: the node's request, or the answer, for each request.
 
 use expect_test::{Expect, expect};
 use std::fmt::Write as _;
@@ -48,7 +48,7 @@ fn consumers() -> Consumers {
     all
 }
 
-/// Runs the phase `rewrite` and gives what comes of it as text.
+/// Runs the phase `rewrite` and returns the outcome as text.
 fn rewrite(entry: &Entry, consumers: &Consumers, head: &str) -> String {
     let bytes = format!("{}\r\n\r\n", head.replace('\n', "\r\n"));
     let mut request = RequestHead::default();
@@ -187,7 +187,7 @@ fn without_a_valid_key_the_answer_is_401() {
     let invalid = [
         "GET /a HTTP/1.1\nHost: a\napikey: auth-on",
         "GET /a HTTP/1.1\nHost: a\napikey:",
-        // The header goes before the query.
+        // The header takes precedence over the query.
         "GET /a?apikey=auth-one HTTP/1.1\nHost: a\napikey: AUTH-ONE",
         "GET /a?apikey HTTP/1.1\nHost: a",
         "GET /a?apikey= HTTP/1.1\nHost: a",
@@ -195,7 +195,7 @@ fn without_a_valid_key_the_answer_is_401() {
         "GET /a?apikey=%zz HTTP/1.1\nHost: a",
         // The first line counts.
         "GET /a HTTP/1.1\nHost: a\napikey: other\napikey: auth-one",
-        // A name is no key.
+        // The consumer's name is not its key.
         "GET /a HTTP/1.1\nHost: a\napikey: jack",
     ];
     for head in invalid {

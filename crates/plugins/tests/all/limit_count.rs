@@ -1,5 +1,5 @@
-//! `limit-count`: who is let through, who is turned away, and what they are told, with a real table of counters and a clock that
-//! the test moves.
+//! `limit-count`: admitted and refused requests, and their headers, with a real table of counters and a clock that the
+//! test moves.
 
 use expect_test::{Expect, expect};
 use std::fmt::Write;
@@ -28,7 +28,7 @@ struct Gateway {
 }
 
 impl Gateway {
-    /// With the configuration of the route `r`, and a table of its own.
+    /// Creates it with the configuration of the route `r`, and a table of its own.
     fn new(yaml: &str) -> Gateway {
         let table = Limits::create(1 << 16).expect("memory");
         Gateway::with(yaml, "r", &Arc::new(OnceLock::from(Arc::new(table))))
@@ -50,7 +50,7 @@ impl Gateway {
         self
     }
 
-    /// Sends a request; the status, then header fields, then the body of an answer.
+    /// Sends a request; returns the status, then header fields, then the body of an answer.
     fn get(&self, client: Ipv4Addr, fields: &str) -> String {
         let head = format!("GET /a HTTP/1.1\r\nHost: h\r\n{}\r\n", fields.replace('\n', "\r\n"));
         let mut parsed = RequestHead::default();
@@ -103,7 +103,7 @@ impl Gateway {
         self.worker.set_now_ms(self.worker.now_ms() + ms);
     }
 
-    /// So many requests of one client: their statuses.
+    /// The statuses of so many requests of one client.
     fn statuses(&self, client: Ipv4Addr, fields: &str, requests: usize) -> Vec<u16> {
         (0..requests).map(|_| status(&self.get(client, fields))).collect()
     }
@@ -145,7 +145,7 @@ fn status(shown: &str) -> u16 {
 const A: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const B: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 
-/// What a client gets of three requests, a second apart.
+/// Results of three requests, a second apart.
 fn check(yaml: &str, fields: &str, expected: Expect) {
     let gateway = Gateway::new(yaml);
     let mut out = String::new();
@@ -373,7 +373,7 @@ fn a_rule_applies_to_requests_that_have_its_key() {
     "#]],
     );
     let gateway = Gateway::new(RULES);
-    // A rule with an invalid limit turns the request away before the other one counts.
+    // A rule with an invalid limit refuses the request before the other one counts.
     assert_eq!(gateway.statuses(A, "user: u\njack-count: 0\nproject: apisix\n", 2), [500, 500]);
     assert_eq!(gateway.statuses(A, "project: apisix\n", 2), [200, 503]);
 }

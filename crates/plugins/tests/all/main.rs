@@ -1,4 +1,4 @@
-//! Each plugin without a gateway: what it does to requests and responses, and which configurations it refuses.
+//! Each plugin without a gateway: its effect on requests and responses, and the configurations that it refuses.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 

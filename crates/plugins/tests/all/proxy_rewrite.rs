@@ -1,10 +1,10 @@
-//! `proxy-rewrite`: what the node gets.
+//! `proxy-rewrite`: the node's request.
 
 use crate::harness::{OK, plugins, refusal, said_of_store};
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 
-/// The request line that the node gets, or the answer.
+/// The node's request line, or the answer.
 fn target(config: &str, target: &str) -> String {
     let plugins = plugins(&format!("proxy-rewrite: {config}")).expect("a good configuration");
     let request = format!("GET {target} HTTP/1.1\nHost: h\nX-A: from the client\n\n");
@@ -75,7 +75,7 @@ fn the_real_target_is_taken_as_it_came() {
         // As it came, even an empty one.
         ("{use_real_request_uri_unsafe: true, uri: /b}", "/a?", "/b?"),
         ("{use_real_request_uri_unsafe: true, uri: '/b?y=2'}", "/a?x?z", "/b?y=2&x?z"),
-        // A `?` of a value begins no query.
+        // A `?` in a value does not begin a query.
         ("{use_real_request_uri_unsafe: true, uri: '/b/$arg_x'}", "/a?x=1?2", "/b/1%3F2?x=1?2"),
     ] {
         assert_eq!(target(config, asked), expected, "{config} {asked}");
@@ -95,7 +95,7 @@ fn values_do_not_lead_to_another_path() {
     {
         assert_eq!(target(argument, &format!("/a?x={value}")), format!("/b/{path}/c?x={value}"));
     }
-    // What stands around a value counts, too, and groups are values.
+    // The text around a value counts, too, and groups are values.
     for (config, asked) in [
         ("{uri: '/b/.$arg_x'}", "/a?x=."),
         ("{uri: '/b/$arg_x.'}", "/a?x=."),
@@ -109,7 +109,7 @@ fn values_do_not_lead_to_another_path() {
     ] {
         assert_eq!(target(config, asked), "> proxy-rewrite answers", "{config} {asked}");
     }
-    // What is written in the configuration is the operator's, and a query leads nowhere.
+    // The text of the configuration is the operator's, and a query leads nowhere.
     for (config, asked, expected) in [
         ("{uri: '/b/../c/$arg_x'}", "/a?x=1", "/b/../c/1?x=1"),
         ("{uri: '/b?p=$arg_x'}", "/a?x=../..", "/b?p=../..&x=../.."),
@@ -209,7 +209,8 @@ fn header_fields_host_and_method() {
 
 #[test]
 fn what_would_split_the_head_is_not_sent() {
-    // A path is normal, and a head holds no control characters: what is left are blanks, and targets that are no path.
+    // A path is normal, and a head holds no control characters: the remaining cases are blanks, and targets that are
+    // not paths.
     for (config, asked) in [
         ("{uri: '/b?q=$http_x_a'}", "/a"),
         ("{regex_uri: ['^/api(.*)', '$1']}", "/api"),
@@ -226,7 +227,7 @@ fn what_would_split_the_head_is_not_sent() {
 }
 
 proptest! {
-    /// Whatever a client sends: one request line, without blanks, and never another path than the one that is written.
+    /// For any input of a client: one request line, without blanks, and never another path than the configured one.
     #[test]
     fn no_value_reaches_beyond_its_place(value in "[ -~]{0,12}", name in "(arg_v|http_v|cookie_v|uri|request_uri)") {
         let config = format!("proxy-rewrite: {{uri: '/fixed/${name}', headers: {{X-V: 'v=${name}'}}}}");
@@ -331,18 +332,18 @@ fn bad_configurations_are_refused() {
         {regex_uri: [^/, /$nothing]}
             accepted
         {host: 'a b'}
-            1:23: proxy-rewrite.host: "a b" is no host; write it like "a.example" or "a.example:8080"
+            1:23: proxy-rewrite.host: "a b" is not a host; write it like "a.example" or "a.example:8080"
         {host: 'a:123456'}
-            1:23: proxy-rewrite.host: "a:123456" is no host; write it like "a.example" or "a.example:8080"
+            1:23: proxy-rewrite.host: "a:123456" is not a host; write it like "a.example" or "a.example:8080"
         {host: "a\r\nX: y"}
-            1:23: proxy-rewrite.host: "a\r\nX: y" is no host; write it like "a.example" or "a.example:8080"
+            1:23: proxy-rewrite.host: "a\r\nX: y" is not a host; write it like "a.example" or "a.example:8080"
         {scheme: https}
             1:16: proxy-rewrite: nothing to rewrite; add uri, method, regex_uri, host, headers or use_real_request_uri_unsafe
         1:17: proxy-rewrite.scheme: unknown key "scheme"; known keys: uri, method, regex_uri, host, headers, use_real_request_uri_unsafe
         {headers: {}}
             1:26: proxy-rewrite.headers: an empty map; name at least one field, or remove the key
         {headers: {add: {}}}
-            1:32: proxy-rewrite.headers.add: nothing stands here; name at least one field, or remove the key
+            1:32: proxy-rewrite.headers.add: the map is empty; name at least one field, or remove the key
         {headers: {add: [a]}}
             1:32: proxy-rewrite.headers.add: expected a map of names and values, found a list
         {headers: {remove: {a: b}}}
@@ -358,7 +359,7 @@ fn bad_configurations_are_refused() {
         {headers: {a: [b]}}
             1:30: proxy-rewrite.headers.a: expected a text or a number, found a list
         {headers: {set: {a: []}}}
-            1:36: proxy-rewrite.headers.set.a: nothing stands here; name at least one field, or remove the key
+            1:36: proxy-rewrite.headers.set.a: the map is empty; name at least one field, or remove the key
         {headers: {set: {a: [b, true]}}}
             1:40: proxy-rewrite.headers.set.a[1]: expected a text or a number, found true
         {headers: {add: {a: [[b]]}}}

@@ -1,4 +1,4 @@
-//! `response-rewrite`: what the client gets.
+//! `response-rewrite`: the client's response.
 
 use crate::harness::{OK, plugins, refusal};
 use expect_test::{Expect, expect};
@@ -22,13 +22,13 @@ fn check(config: &str, came: &str, expected: Expect) {
     expected.assert_eq(&response(config, GET, came));
 }
 
-/// The body that comes of `came` with these filters.
+/// The body after these filters.
 fn filtered(filters: &str, came: &str) -> String {
     let transcript = response(&format!("{{filters: {filters}}}"), GET, &format!("HTTP/1.1 200 OK\n\n{came}"));
     transcript.lines().last().expect("a line").trim_start_matches("< ").to_owned()
 }
 
-/// The transcript of a body in a coding, in pieces of a size.
+/// The transcript of a coded body, in pieces of a size.
 fn coded(config: &str, coding: &str, body: &[u8], piece: usize) -> String {
     let plugins = plugins(&format!("response-rewrite: {config}")).expect("a good configuration");
     let head = format!("HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nETag: \"1\"\r\n\r\n");
@@ -191,7 +191,7 @@ fn filters_replace_one_after_the_other() {
         ("[{regex: ' a b #', replace: y, options: x}]", "ab", "y"),
         ("[{regex: ' a #', replace: y, options: xa}]", "ba", "ba"),
         ("[{regex: 'b|a', replace: y, options: a}]", "ab", "yb"),
-        // `.` is a byte, unless the body is taken for UTF-8.
+        // `.` is a byte, unless the body is read as UTF-8.
         ("[{regex: '^..', replace: ''}]", "\u{e4}b", "b"),
         ("[{regex: '^..', replace: '', options: u}]", "\u{e4}b", ""),
         ("[{regex: \u{e4}, replace: ae}]", "\u{e4}b", "aeb"),
@@ -200,7 +200,7 @@ fn filters_replace_one_after_the_other() {
     }
 }
 
-/// As PCRE has it, and so APISIX's tests: a line break at the end of a body is not in the way of `$`.
+/// As in PCRE, and so in APISIX's tests: `$` matches before a line break at the end of a body.
 #[test]
 fn a_dollar_matches_before_the_last_line_break() {
     for (filters, came, expected) in [
@@ -235,7 +235,7 @@ fn deflate(body: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A body of brotli that is not compressed: one meta-block with these bytes, and an empty last one (RFC 7932 section 9.2).
+/// An uncompressed brotli body: one meta-block with these bytes, and an empty last one (RFC 7932 section 9.2).
 fn brotli(body: &[u8]) -> Vec<u8> {
     assert!((1..=65536).contains(&body.len()));
     // WBITS 16 (one bit 0), ISLAST 0, MNIBBLES 4 (00), MLEN-1 in 16 bits, ISUNCOMPRESSED 1.
@@ -270,7 +270,7 @@ fn codings_are_undone() {
     }
 }
 
-/// A body that cannot be read cannot be masked: nothing of it is sent.
+/// A body that cannot be read cannot be masked: it is not sent.
 #[test]
 fn a_body_that_cannot_be_read_is_not_sent() {
     let (gzip, zlib, deflate, brotli) = (gzip(TEXT), zlib(TEXT), deflate(TEXT), brotli(TEXT));
@@ -325,7 +325,7 @@ fn the_bound_holds_before_and_after() {
 /// A value that would split the head ends in a 500 that shows nothing of the response.
 #[test]
 fn what_would_split_the_head_is_not_sent() {
-    // A head holds no line breaks, so there is no variable that has one: what is left is that constants cannot have them.
+    // A head holds no line breaks, so no variable has one: constants are the remaining case.
     for config in [
         r#"{headers: {X-A: "a\r\nSet-Cookie: b=c"}}"#,
         r#"{headers: {set: {X-A: "$uri\r\nSet-Cookie: b=c"}}}"#,
@@ -338,7 +338,7 @@ fn what_would_split_the_head_is_not_sent() {
     }
 }
 
-/// The plain model of a filter: [`regex`]'s own replacement. (It differs in empty matches right behind another match.)
+/// The plain model of a filter: [`regex`]'s own replacement. (It differs in empty matches right after another match.)
 fn modelled(pattern: &str, replace: &str, is_global: bool, body: &str) -> String {
     let regex = regex::Regex::new(pattern).expect("a pattern");
     let replace = replace.replace("$1", "${1}");
@@ -427,7 +427,7 @@ fn bad_configurations_are_refused() {
         {status_code: '200'}
             1:33: response-rewrite.status_code: expected a whole number from 200 to 598, found the text "200"
         {body: a, filters: [{regex: a, replace: b}]}
-            1:38: response-rewrite.filters: `filters` and `body` exclude each other; remove one of them
+            1:38: response-rewrite.filters: `filters` and `body` cannot be combined; remove one of them
         {filters: []}
             1:29: response-rewrite.filters: an empty list; name at least one, or remove the key
         {filters: [{regex: a}]}
@@ -443,7 +443,7 @@ fn bad_configurations_are_refused() {
         {filters: [{regex: 'a)(b', replace: a, options: a}]}
             1:38: response-rewrite.filters[0].regex: not a regular expression: unopened group
         {filters: [{regex: a, replace: $name}]}
-            1:50: response-rewrite.filters[0].replace: behind "$" comes the number of a group; write "$$" for a dollar
+            1:50: response-rewrite.filters[0].replace: "$" must be followed by the number of a group; write "$$" for a dollar
         {filters: [{regex: a, replace: b, scope: two}]}
             1:60: response-rewrite.filters[0].scope: expected once or global, found the text "two"
         {filters: [{regex: a, replace: b, options: h}]}

@@ -1,15 +1,15 @@
-//! Project Wycheproof's vectors of the primitives that tokens are signed with, through the keys of credentials: what is no valid
-//! signature there is none here.
+//! Project Wycheproof's vectors for the primitives that sign tokens, through the keys of credentials: signatures that
+//! are invalid there are invalid here.
 //!
-//! Its vectors of JSON Web Signatures are in no package; what a token adds to a signature is tested in `tests/all/auth`.
+//! Its vectors of JSON Web Signatures are in no package; `tests/all/auth` tests the token format.
 
 use super::*;
 use wycheproof::{TestResult, ecdsa, eddsa, mac, rsa_pkcs1_verify, rsa_pss_verify};
 
-/// One vector: its number, what is signed, the signature, and whether that is valid.
+/// One vector: its number, the signed text, the signature, and whether that is valid.
 type Vector<'a> = (usize, &'a [u8], &'a [u8], bool);
 
-/// Verifies vectors with a public key; how many were valid.
+/// Verifies vectors with a public key; returns the number of valid ones.
 fn check<'a>(name: &str, algorithm: Algorithm, pem: &str, vectors: impl Iterator<Item = Vector<'a>>) -> usize {
     let key = public_key(algorithm, pem.as_bytes()).unwrap_or_else(|why| panic!("{name}: {why}\n{pem}"));
     let verifier = Verifier { algorithm, key: Key::Public(Box::new(key)), is_slow: false, grace_s: 0, expected: None };
@@ -55,7 +55,7 @@ fn rsa_signatures() {
     for (name, algorithm) in all.into_iter().flatten() {
         let set = rsa_pkcs1_verify::TestSet::load(name).unwrap();
         let of_group = |group: &rsa_pkcs1_verify::TestGroup| {
-            // Acceptable: without the NULL that RFC 8017 wants, which nobody needs.
+            // "Acceptable" vectors lack the NULL that RFC 8017 requires, and are refused.
             let vectors =
                 group.tests.iter().map(|test| (test.tc_id, &test.msg[..], &test.sig[..], is_valid(test.result)));
             check(&format!("{name:?}"), algorithm, &group.pem, vectors)
@@ -64,7 +64,7 @@ fn rsa_signatures() {
     }
 }
 
-/// RFC 7518 section 3.5: the salt is as long as the hash, and MGF1 has the same hash.
+/// RFC 7518 section 3.5: the salt is as long as the hash, and MGF1 uses the same hash.
 #[test]
 fn rsa_pss_signatures() {
     use rsa_pss_verify::TestName::{
@@ -84,7 +84,7 @@ fn rsa_pss_signatures() {
         (RsaPss4096Sha512Mgf1SaltLen32, Algorithm::Ps512, Some("no vector")),
     ] {
         let set = rsa_pss_verify::TestSet::load(name).unwrap();
-        // Of sets with other parameters the one vector that is invalid there by having ours.
+        // Sets with other parameters have one vector that is invalid there because it uses ours.
         let is_ours =
             |test: &rsa_pss_verify::Test| but.map_or(is_valid(test.result), |comment| test.comment == comment);
         let of_group = |group: &rsa_pss_verify::TestGroup| {
@@ -105,7 +105,7 @@ fn ed25519_signatures() {
     assert!(set.test_groups.iter().map(of_group).sum::<usize>() > 50);
 }
 
-/// A tag that is cut is none, though Wycheproof knows such.
+/// A truncated tag is invalid, though Wycheproof has such vectors.
 #[test]
 fn hmac_tags() {
     use mac::TestName::{HmacSha256, HmacSha384, HmacSha512};

@@ -1,4 +1,4 @@
-//! Arguments of the body in conditions, keys and texts: they are waited for before a plugin is called.
+//! Arguments of the body in conditions, keys and texts: the body is read before a plugin is called.
 
 use super::{outcome, verdict};
 use crate::harness::{OK, Plugins, plugins, refusal, said_of_store};
@@ -14,7 +14,7 @@ fn post(content_type: &str, body: &str) -> String {
     format!("POST /a HTTP/1.1\nHost: h\nContent-Type: {content_type}\n\n{body}")
 }
 
-/// What the node gets of a field, or who answers.
+/// The node's value of a field, or the plugin that answers.
 fn field(plugins: &Plugins, name: &str, request: &str) -> String {
     let text = plugins.run(request, OK);
     let is_told = |line: &&str| line.contains(" answers") || line.contains(name);
@@ -31,12 +31,12 @@ fn filters_of_all_plugins_read_them() {
     assert_eq!(of(JSON, r#"{"user":{"role":"admin"}}"#), "403");
     assert_eq!(of(JSON, r#"{"user":{"role":"guest"}}"#), "passes");
     assert_eq!(of("text/plain", r#"{"user":{"role":"admin"}}"#), "passes");
-    // On a thread for such work; beyond what is waited for there is an answer.
+    // On a thread for such work; a larger body is answered.
     let padded = |bytes: usize| format!(r#"{{"pad":"{}","user":{{"role":"admin"}}}}"#, "x".repeat(bytes));
     assert_eq!(of(JSON, &padded(100_000)), "403");
     assert!(outcome(keys, &post(JSON, &padded(1024 * 1024))).starts_with("413"));
     assert_eq!(of("text/plain", &padded(1024 * 1024)), "passes");
-    // One that is called before its filter could wait waits all the same.
+    // A plugin that runs before its filter could wait does wait.
     let keys = "response-rewrite: {status_code: 201, _meta: {filter: [[post_arg_a, '==', '1']]}}";
     let plugins = plugins(keys).unwrap();
     assert!(plugins.run(&post(FORM, "a=1"), OK).contains("< 201"));
@@ -87,12 +87,12 @@ fn texts_of_plugins_that_rewrite_read_them() {
     };
     assert_eq!(told(r#"{"a":{"b":"c/d?"},"list":["x","y"]}"#), "> POST /to/c/d%3F/y, > X-All: x, y");
     assert_eq!(told(r#"{"a":{"b":1}}"#), "> POST /to/1/none");
-    // What would lead to another path, or split the head, is not sent.
+    // Values that would lead to another path, or split the head, are not sent.
     assert_eq!(told(r#"{"a":{"b":"c/../d"}}"#), "> proxy-rewrite answers");
     assert_eq!(told(r#"{"a":{"b":1},"list":["x\r\nX-Evil: 1"]}"#), "> proxy-rewrite answers");
 }
 
-/// A node may read what this gateway does not; so a condition that may hold is no reason to go on.
+/// A node may be able to read what this gateway cannot; so a condition that may hold is not a reason to continue.
 #[test]
 fn what_cannot_be_read_is_answered() {
     let parts = |part: &str| format!("--B\r\nContent-Disposition: form-data; {part}\r\n\r\nadmin\r\n--B--");
@@ -136,18 +136,18 @@ fn what_cannot_be_read_is_answered() {
             assert_eq!(found.split(' ').next(), Some(expected), "{keys}: {content_type} {body:.100}");
         }
     }
-    // What only watches neither refuses a request nor runs.
+    // A plugin that only watches neither refuses a request nor runs.
     let watching = "prometheus: {_meta: {filter: [[post_arg.role, '==', admin]]}}\n";
     for body in [r#"{"role":"admin""#, &long] {
         assert_eq!(outcome(watching, &post(JSON, body)), "passes");
-        // That it has looked changes nothing for others.
+        // The failed look-up changes nothing for others.
         let guard = "ip-restriction: {whitelist: [10.0.0.1], _meta: {filter: [[post_arg.role, '==', admin]]}}";
         let found = outcome(&format!("{watching}{guard}"), &post(JSON, body));
         assert!(found.starts_with("400") || found.starts_with("413"), "{found}");
     }
 }
 
-/// How many of three requests with each of the bodies go on.
+/// How many of three requests with each of the bodies continue.
 fn passed(limit: &str, bodies: &[&str]) -> Vec<usize> {
     let mut plugins = plugins(limit).unwrap();
     plugins.worker = Worker::new(Arc::new(OnceLock::from(Arc::new(Limits::create(64 << 10).unwrap()))));

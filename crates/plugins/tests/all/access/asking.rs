@@ -411,7 +411,7 @@ fn bad_configurations_are_refused() {
     .collect();
     expect![[r#"
         1:15: forward-auth: the key "uri" is missing; add it
-        1:21: forward-auth.uri: "ftp://a" is no URL; write `http://HOST/PATH` or `https://HOST/PATH`
+        1:21: forward-auth.uri: "ftp://a" is not a URL; write `http://HOST/PATH` or `https://HOST/PATH`
         1:51: forward-auth.request_headers[0]: "Content-Length": this field frames the message or belongs to one connection; the gateway sets it
         1:77: forward-auth.timeout: expected a whole number from 1 to 60000, found the number 0
         accepted
@@ -420,9 +420,9 @@ fn bad_configurations_are_refused() {
         1:40: opa.with_body: unknown key "with_body"; did you mean "with_route"?
         1:22: proxy-mirror.host: the host has a path; write it under `path`
         1:22: proxy-mirror.host: the host has a path; write it under `path`
-        1:22: proxy-mirror.host: "grpc+x://a" is no URL; write `http://HOST/PATH` or `https://HOST/PATH`
+        1:22: proxy-mirror.host: "grpc+x://a" is not a URL; write `http://HOST/PATH` or `https://HOST/PATH`
         1:49: proxy-mirror.sample_ratio: expected a number from 0.00001 to 1, found the number 0
-        1:40: proxy-mirror.path: "/a?b" is no path; begin with '/', without '?' and '&'
+        1:40: proxy-mirror.path: "/a?b" is not a path; begin with '/', without '?' and '&'
         1:62: proxy-mirror.sample_ratio: expected a number from 0.00001 to 1, found the text "x"
         1:20: limit-conn.conn: expected a whole number above 0, found the number 0; write a number, or variables such as "$http_x_limit"
         1:53: limit-conn.default_conn_delay: expected a number from 0.001 to 3600, found the number 0

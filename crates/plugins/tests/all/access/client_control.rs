@@ -1,4 +1,4 @@
-//! `client-control`. That a body of unknown length is bounded as it comes is for the transcripts.
+//! `client-control`. The transcripts test that a body of unknown length is limited as it comes.
 
 use super::outcome;
 use crate::harness::refusal;

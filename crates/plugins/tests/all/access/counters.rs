@@ -1,4 +1,4 @@
-//! Counters are in the process: what APISIX has for counters in Redis is refused by name, under each limit.
+//! Counters are in the process: APISIX's keys for counters in Redis are refused by name, under each limit.
 
 use super::harness;
 use expect_test::expect;
@@ -10,7 +10,7 @@ const LIMITS: [(&str, &str); 3] = [
     ("limit-conn", "conn: 1, burst: 0, default_conn_delay: 1, key: host"),
 ];
 
-/// What each limit says, without the place of it.
+/// The messages of each limit, without their position.
 fn said(keys: &str, say: fn(&str) -> String) -> String {
     let of_limit = |(name, needed): (&str, &str)| {
         let said = say(&format!("{name}: {{{needed}, {keys}}}"));
@@ -75,7 +75,8 @@ fn keys_of_counters_in_redis_are_refused() {
     assert_eq!((by_name.count(), refused.lines().count()), (3 * 15, 3 * 15), "{refused}");
 }
 
-/// They do no harm in a store that is APISIX's as well, as long as counters are to be in the process; nor where they ask for nothing.
+/// They are harmless in a store that is APISIX's as well, as long as counters are in the process, or the keys have no
+/// effect.
 #[test]
 fn keys_of_counters_in_redis_are_told_of_in_a_store() {
     expect![[r#"

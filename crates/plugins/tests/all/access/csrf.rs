@@ -4,7 +4,7 @@ use super::verdict;
 use crate::harness::{OK, plugins, refusal};
 use expect_test::expect;
 
-/// The token of a response's cookie.
+/// The token in a response's cookie.
 fn token(text: &str) -> &str {
     let cookie = text.split("< Set-Cookie: ").nth(1).expect("a cookie");
     let (pair, attributes) = cookie.split_once(';').expect("attributes");
@@ -29,7 +29,7 @@ fn a_token_of_ours_is_asked_for_where_something_changes() {
             let found = verdict(&plugins, request.trim_end());
             match expected {
                 "passes" => assert_eq!(found, expected, "{lines}"),
-                // A refusal brings a new token, too.
+                // A refusal has a new token, too.
                 _ => {
                     assert!(found.starts_with("401 Set-Cookie: X-Token="), "{found}");
                     assert!(found.ends_with(&format!(r#""{{\"error_msg\":\"{expected}\"}}\n""#)), "{found}");
@@ -44,7 +44,7 @@ fn a_token_of_ours_is_asked_for_where_something_changes() {
     check(&format!("X-Token: {one}\nCookie: X-Token={}", token(&second)), "csrf token mismatch");
     check("X-Token: x\nCookie: X-Token=x", "Failed to verify the csrf token signature");
     check(&format!("x-token: {one}\nCookie: a=b; X-Token={one}"), "passes");
-    // Of several lines and cookies the first counts.
+    // The first of several lines and cookies counts.
     check(&format!("X-Token: {one}\nX-Token: x\nCookie: X-Token={one}; X-Token=x"), "passes");
     plugins.worker.set_now_ms((1_000 + 7_200) * 1_000);
     check(&format!("X-Token: {one}\nCookie: X-Token={one}"), "passes");

@@ -1,4 +1,4 @@
-//! `fault-injection`. Time passes at once here; that it passes is for the end-to-end tests.
+//! `fault-injection`. Time passes at once here; the end-to-end tests check the delay.
 
 use super::{outcome, verdict};
 use crate::harness::{plugins, refusal};
@@ -18,7 +18,7 @@ fn an_answer_has_status_body_and_fields() {
         "/a?b=c",
         r#"503 X-One: 1 192.0.2.7 x-two: 2 "/a of of header, c, $x""#,
     );
-    // A path keeps what would split a header.
+    // The path contains bytes that would split a header.
     check("{abort: {http_status: 200, body: x, headers: {X: $uri}}}", "/%0a", r#"200 X: /%0A "x""#);
 }
 
@@ -38,7 +38,7 @@ fn conditions_are_lists_of_which_one_must_hold() {
     }
     // No list holds, since there is none.
     check("{abort: {http_status: 403, vars: []}}", "/", "passes");
-    // A delay that is not meant keeps nobody from an answer.
+    // A delay for other requests does not prevent an answer.
     check(
         r#"{abort: {http_status: 403, body: no}, delay: {duration: 9, vars: [[[arg_a, "==", "1"]]]}}"#,
         "/",

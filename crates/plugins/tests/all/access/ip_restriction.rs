@@ -42,7 +42,7 @@ fn a_network_is_its_prefix_whatever_its_other_bits_are() {
     check("{blacklist: [0.0.0.0/0]}", "255.255.255.255", REFUSED);
     check("{blacklist: [0.0.0.0/0]}", "::1", "passes");
     check("{blacklist: [\"::/0\"]}", "::1", REFUSED);
-    // A network of mapped addresses is one of IPv4.
+    // A network of mapped addresses is a network of IPv4.
     check("{blacklist: [\"::ffff:10.0.0.0/104\"]}", "10.0.0.1", REFUSED);
     check("{blacklist: [\"::ffff:10.0.0.1\"]}", "10.0.0.1", REFUSED);
 }

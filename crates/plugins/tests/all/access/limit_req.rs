@@ -1,4 +1,4 @@
-//! `limit-req`: what is let through. Delays take no time here.
+//! `limit-req`: admitted requests. Delays take no time here.
 
 use super::verdict;
 use crate::harness::{Plugins, plugins, refusal};
@@ -39,7 +39,7 @@ fn a_burst_passes_at_once_and_the_rate_from_then_on() {
         assert_eq!(passed(&plugins, 20, ""), 1);
         later(&plugins, 1500);
         assert_eq!(passed(&plugins, 20, ""), 3);
-        // Through many epochs, and however long nothing came.
+        // Through many epochs, after any pause.
         for _ in 0..100 {
             later(&plugins, 3000);
             assert_eq!(passed(&plugins, 20, ""), 4);

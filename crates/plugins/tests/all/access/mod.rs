@@ -1,4 +1,4 @@
-//! Plugins that decide whether a request may go on: what the node gets, or what the client is answered.
+//! Plugins that decide whether a request may continue: the node's request, or the answer.
 
 mod arguments;
 mod asking;
@@ -17,12 +17,12 @@ mod uri_blocker;
 use crate::harness;
 use crate::harness::{OK, plugins};
 
-/// Whether a request goes on, or what it is answered with: status and body.
+/// Whether a request continues, or status and body of its answer.
 fn outcome(yaml: &str, request: &str) -> String {
     verdict(&plugins(yaml).expect("a good configuration"), request)
 }
 
-/// The same, of plugins that are there.
+/// The outcome for plugins that are compiled already.
 fn verdict(plugins: &harness::Plugins, request: &str) -> String {
     let text = plugins.run(request, OK);
     match text.contains(" answers\n") {

@@ -1,10 +1,10 @@
-//! `real-ip`: seen through `ip-restriction` behind it.
+//! `real-ip`, observed through `ip-restriction` after it.
 
 use super::verdict;
 use crate::harness::{plugins, refusal};
 use expect_test::expect;
 
-/// Whether the request counts as one of 10.9.8.7.
+/// Whether the request counts as one from 10.9.8.7.
 fn is_named(keys: &str, client: &str, fields: &str) -> bool {
     let yaml = format!("{{real-ip: {keys}, ip-restriction: {{whitelist: [10.9.8.7]}}}}");
     let plugins = plugins(&yaml).expect("a good configuration").asked_by(client);

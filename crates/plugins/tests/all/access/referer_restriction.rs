@@ -22,7 +22,7 @@ fn a_whitelist_lets_in_pages_of_its_hosts() {
         check(keys, &format!("Referer: {referer}"), REFUSED);
     }
     check(keys, "", REFUSED);
-    // Of several lines the first counts.
+    // The first of several lines counts.
     check(keys, "Referer: http://a.example/\nReferer: http://evil.example/", "passes");
     check(keys, "Referer: http://evil.example/\nReferer: http://a.example/", REFUSED);
 }
@@ -89,9 +89,9 @@ fn bad_configurations_are_refused() {
         1:22: referer-restriction: there is no list; add whitelist or blacklist
         1:22: referer-restriction: `whitelist` and `blacklist` cannot be combined; keep one of the two
         1:34: referer-restriction.whitelist: an empty list; name at least one, or remove the key
-        1:35: referer-restriction.whitelist[0]: "*" is not a host name; write it like "a.example", or like "*.example" for all names that end so
-        1:35: referer-restriction.whitelist[0]: "a.*.example" is not a host name; write it like "a.example", or like "*.example" for all names that end so
-        1:35: referer-restriction.whitelist[0]: "http://a.example" is not a host name; write it like "a.example", or like "*.example" for all names that end so
+        1:35: referer-restriction.whitelist[0]: "*" is not a host name; write it like "a.example", or like "*.example" for all names with that suffix
+        1:35: referer-restriction.whitelist[0]: "a.*.example" is not a host name; write it like "a.example", or like "*.example" for all names with that suffix
+        1:35: referer-restriction.whitelist[0]: "http://a.example" is not a host name; write it like "a.example", or like "*.example" for all names with that suffix
         1:63: referer-restriction.bypass_missing: expected true or false, found the number 1
     "#]].assert_eq(&all);
 }

@@ -6,7 +6,7 @@ use harness::{plugins, refusal};
 use serde_json::{Value as Json, json};
 use std::time::{Duration, Instant};
 
-/// What the node gets in place of a body, or status and body of the answer.
+/// The body for the node, or status and body of the answer.
 fn of_body(config: &Json, content_type: &str, body: &str) -> String {
     let config = json!({ "request-validation": config }).to_string();
     let plugins = plugins(&config).unwrap_or_else(|why| panic!("{why}"));
@@ -139,7 +139,7 @@ fn the_answer_is_what_is_configured() {
     assert!(plugins(&config(&format!("rejected_msg: {}", "ü".repeat(256)))).is_ok());
 }
 
-/// Otherwise a client could choose by which of them we read its body, and by which the node does.
+/// Otherwise a client could choose how we read its body, and how the node does.
 #[test]
 fn two_content_types_are_refused() {
     let check = |more: &str, first: &str, second: &str, expected: &str| {
@@ -206,7 +206,7 @@ fn hostile_schemas_and_bodies_end() {
         &json!({"request-validation": {"body_schema": {"$ref": "#/definitions/a0", "definitions": definitions}}})
             .to_string(),
     );
-    assert!(refused.contains("stand inside one another"), "{refused}");
+    assert!(refused.contains("nested schemas for one value"), "{refused}");
     let mut short = serde_json::Map::new();
     for level in 0..10 {
         let next = json!({"$ref": format!("#/definitions/a{}", level + 1)});
@@ -217,7 +217,7 @@ fn hostile_schemas_and_bodies_end() {
         checked(json!({"$ref": "#/definitions/a0", "definitions": short}), "1"),
         "400 validation takes too many steps"
     );
-    // A schema that looks twice at each value below: twice as often with each level of the body.
+    // A schema that checks each nested value twice: the number of checks doubles with each level of the body.
     let twice = json!({"anyOf": [{"properties": {"a": {"$ref": "#"}}, "required": ["x"]}, {"properties": {"a": {"$ref": "#"}}, "required": ["y"]}]});
     let deep = |levels: usize| format!("{}1{}", "{\"a\":".repeat(levels), "}".repeat(levels));
     assert_eq!(checked(twice, &deep(100)), "400 validation takes too many steps");
@@ -234,7 +234,7 @@ fn hostile_schemas_and_bodies_end() {
     assert!(begin.elapsed() < Duration::from_secs(600), "{:?}", begin.elapsed());
 }
 
-/// The library of the schemas' own tests is of the same opinion.
+/// The validator in the schemas' own test suite agrees.
 #[test]
 fn verdicts_are_those_of_another_validator() {
     let schemas = [

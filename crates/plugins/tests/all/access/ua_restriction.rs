@@ -21,7 +21,7 @@ fn an_allowlist_lets_in_what_one_of_its_rules_matches() {
         check(keys, &format!("User-Agent: {agent}"), REFUSED);
     }
     check(keys, "", REFUSED);
-    // Of several lines one is enough.
+    // One of several lines is enough.
     check(keys, "User-Agent: other\nUser-Agent: my-bot1", "passes");
 }
 
@@ -33,7 +33,7 @@ fn a_denylist_keeps_out_what_one_of_its_rules_matches() {
         check(keys, &format!("User-Agent: {agent}"), refused);
     }
     check(keys, "User-Agent: curl/8", "passes");
-    // Of several lines one is enough: two that are denied are not let in.
+    // One of several lines is enough: two that are denied are refused.
     for lines in ["User-Agent: curl\nUser-Agent: my-bot2", "User-Agent: my-bot2\nuser-agent: my-bot2"] {
         check(keys, lines, refused);
     }

@@ -39,7 +39,7 @@ fn what_is_written_otherwise_is_seen_too() {
         assert!(is_blocked(keys, target), "{target}");
     }
     assert!(!is_blocked(keys, "/?/admin/x"));
-    // As it came, too.
+    // The undecoded form, too.
     assert!(is_blocked(r#"{block_rules: ["%61"]}"#, "/%61dmin"));
     assert!(is_blocked(r#"{block_rules: ["^//"]}"#, "//a"));
     assert!(is_blocked(r#"{block_rules: ["/a\\?b=%3c$"]}"#, "/%61?b=%3c"));
@@ -59,7 +59,7 @@ fn what_nodes_may_read_is_seen_too() {
         assert!(is_blocked(r#"{block_rules: ["^/a/b$"]}"#, target), "{target}");
     }
     assert!(is_blocked(r#"{block_rules: ["cmd\\.exe"]}"#, "/a%5ccmd%2eexe"));
-    // Once, as nodes do it.
+    // Decoded once, as nodes do.
     assert!(!is_blocked(r#"{block_rules: ["<"]}"#, "/x?b=%253c"));
     assert!(!is_blocked(r#"{block_rules: ["^/admin"]}"#, "/x%252fadmin"));
 }
@@ -110,7 +110,7 @@ fn bad_configurations_are_refused() {
     expect![[r#"
         1:14: uri-blocker: the key "block_rules" is missing; add it
         accepted
-        1:14: uri-blocker.block_rules[2]: the rule "a" is there twice; remove it
+        1:14: uri-blocker.block_rules[2]: the rule "a" is given twice; remove it
         1:32: uri-blocker.block_rules[1]: not a regular expression: unclosed group
         1:29: uri-blocker.block_rules[0]: not a regular expression: look-around, including look-ahead and look-behind, is not supported; write it without: matching takes linear time, which rules them out
         1:29: uri-blocker.block_rules[0]: not a regular expression: backreferences are not supported; write it without: matching takes linear time, which rules them out

@@ -41,7 +41,7 @@ fn a_good_password_says_who_asks() {
         > X-Consumer-Custom-ID: 7
     "#]],
     );
-    // With a line end behind it, as `echo foo:bar | base64` writes it.
+    // With a trailing line end, as `echo foo:bar | base64` writes it.
     check(
         "basic-auth: {}",
         "\nAuthorization: Basic Zm9vOmJhcgo=",
@@ -98,7 +98,7 @@ fn others_are_answered_401() {
         "foo:BAR",
         "FOO:bar",
         "foo:bar:x",
-        // The name of the consumer is not its user name.
+        // The name of the consumer differs from its user name.
         "jack:bar",
     ];
     for pair in invalid {
@@ -201,10 +201,10 @@ fn what_cannot_work_is_refused() {
     );
 }
 
-/// Of "password", by argon2id with 256 KiB: a test vector of the reference implementation.
+/// Hash of "password" by argon2id with 256 KiB: a test vector of the reference implementation.
 pub(super) const HASH_OF_PASSWORD: &str =
     "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4";
-/// Of "bar", by bcrypt at its lowest cost.
+/// Hash of "bar" by bcrypt at its lowest cost.
 const BCRYPT_OF_BAR: &str = "$2b$04$abcdefghijklmnopqrstuuEnktNu4dNa/sMz6nY.lAbxawdTTajT2";
 
 fn hashed() -> Consumers {
@@ -213,7 +213,7 @@ fn hashed() -> Consumers {
     consumers(&[("jack", &[], &one), ("rose", &[], &other), ("anonymous", &[], "{}")])
 }
 
-/// Whether each of some pairs is let through, and as whom.
+/// Whether each of some pairs is admitted, and as which consumer.
 fn seen(plugins: &super::harness::Plugins, pairs: &[&str]) -> String {
     let mut seen = String::new();
     for pair in pairs {
@@ -255,9 +255,9 @@ fn passwords_are_compared_with_hashes() {
         "bar:bar": < 401
     "#]]
     .assert_eq(&seen(&plugins, &pairs));
-    // The hash itself is no password.
+    // The hash itself is not a password.
     assert!(seen(&plugins, &[&format!("foo:{HASH_OF_PASSWORD}")]).contains("401"));
-    // What was right for a credential is not for another that takes its place.
+    // A password that was correct for a credential is not for its replacement.
     let other = consumers(&[(
         "jack",
         &[],
@@ -268,7 +268,8 @@ fn passwords_are_compared_with_hashes() {
     assert!(seen(&plugins, &["foo:other"]).contains("jack"));
 }
 
-/// Nothing but the consumers' names tells an unknown user from a wrong password: what is compared, and how often it may be.
+/// Only the consumers' names distinguish an unknown user from a wrong password: the comparison and its limits are the
+/// same.
 #[test]
 fn an_unknown_user_is_treated_as_a_wrong_password() {
     let plugins = super::harness::plugins("basic-auth: {}").unwrap().with_consumers(hashed());
@@ -281,7 +282,7 @@ fn an_unknown_user_is_treated_as_a_wrong_password() {
     let known = answers("foo");
     assert_eq!(known.matches("429").count(), 2);
     assert_eq!(answers("nobody"), known);
-    // Not even with the password of the one whose hash it is.
+    // Not even with the password that matches the hash.
     assert!(!seen(&plugins, &["other:password", "other:bar"]).contains("Username"));
     assert!(!seen(&plugins, &["other:password", "other:bar"]).contains("Username"));
     assert!(seen(&plugins, &["moo:bar"]).contains("rose"));
@@ -295,12 +296,12 @@ fn wrong_passwords_are_throttled() {
     let wrong: Vec<&str> = wrong.iter().map(String::as_str).collect();
     let answers = seen(&plugins, &wrong);
     assert_eq!((answers.matches("401").count(), answers.matches("429").count()), (32, 8));
-    // The right one, too, which is not known to be so; other users and other addresses are not meant.
+    // Including the correct one, which is not cached; other users and other addresses are not affected.
     assert!(seen(&plugins, &["foo:password"]).contains("429"));
     assert!(seen(&plugins, &["moo:bar"]).contains("rose"));
     let plugins = plugins.asked_by("192.0.2.8");
     assert!(seen(&plugins, &["foo:password"]).contains("jack"));
-    // Now it is known, for the others as well.
+    // Now it is cached, for the others as well.
     let plugins = plugins.asked_by("192.0.2.7");
     assert!(seen(&plugins, &["foo:password"]).contains("jack"));
     let transcript = plugins.run("GET / HTTP/1.1\nHost: h\nAuthorization: Basic Zm9vOnh4\n\n", super::OK);

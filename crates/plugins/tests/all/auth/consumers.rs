@@ -1,14 +1,14 @@
-//! Consumers as a configuration would make them.
+//! Builds consumers like a configuration does.
 
 use stillgate_plugin::{Consumer, Consumers, Credential};
 use stillgate_plugins::TABLE;
 use stillgate_schema::text::tree;
 use stillgate_schema::{Path, Sink, Value};
 
-/// A name, labels, and what is written under `plugins`.
+/// A name, labels, and the text under `plugins`.
 pub(crate) type Written<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str);
 
-/// Consumers with their labels and what is written under `plugins`; the error is what a file would be refused with.
+/// Consumers with their labels and plugins; the error is the message for a file.
 pub(crate) fn try_consumers(list: &[Written<'_>]) -> Result<Consumers, String> {
     let mut all = Consumers::default();
     for (name, labels, plugins) in list {
@@ -27,13 +27,13 @@ pub(crate) fn try_consumers(list: &[Written<'_>]) -> Result<Consumers, String> {
     Ok(all)
 }
 
-/// Good ones.
+/// Valid consumers.
 #[track_caller]
 pub(crate) fn consumers(list: &[Written<'_>]) -> Consumers {
     try_consumers(list).expect("good consumers")
 }
 
-/// What a credential is refused with.
+/// The error of a credential.
 #[track_caller]
 pub(crate) fn refusal(plugins: &str) -> String {
     try_consumers(&[("jack", &[], plugins)]).expect_err("it was accepted") + "\n"

@@ -20,7 +20,7 @@ fn with(config: &str) -> Plugins {
     plugins
 }
 
-/// `Authorization` of what is signed.
+/// `Authorization` for a signed text.
 fn signed(algorithm: &str, headers: &str, text: &str) -> String {
     let with = match algorithm {
         "hmac-sha1" => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
@@ -37,7 +37,7 @@ fn ask(plugins: &Plugins, request: &str) -> String {
     super::part(&plugins.run(request, OK))
 }
 
-/// Whether a request is let through as jack's.
+/// Whether a request is admitted as jack's.
 fn is_jack(plugins: &Plugins, fields: &str) -> bool {
     ask(plugins, &format!("GET /a?b=%7e HTTP/1.1\nHost: h{fields}\n\n")).contains("X-Consumer-Username: jack")
 }
@@ -61,11 +61,11 @@ fn a_good_signature_says_who_asks() {
         let fields = signed(algorithm, "date", &format!("k\ndate: {DATE}\n"));
         assert!(is_jack(&plugins, &format!("\nDate: {DATE}{fields}")), "{algorithm}");
     }
-    // Names as the client has written them, in its order; what the request does not have is left out.
+    // Names as the client has written them, in its order; absent fields are left out.
     let text = format!("k\nX-A: 1\nDATE: {DATE}\nhost: h\nGET /a?b=%7e\n");
     let fields = signed("hmac-sha256", "X-A DATE host x-b @request-target", &text);
     assert!(is_jack(&plugins, &format!("\nx-a: 1\ndate: {DATE}{fields}")));
-    // The date of who cannot set `Date`.
+    // For clients that cannot set `Date`.
     let fields = signed("hmac-sha256", "x-date", &format!("k\nx-date: {DATE}\n"));
     assert!(is_jack(&plugins, &format!("\nX-Date: {DATE}{fields}")));
 }
@@ -106,7 +106,7 @@ fn what_was_changed_behind_the_signature_is_refused() {
         ),
         ("the date is not signed", date.clone() + &a("@request-target", "GET /a?b=%7e\n")),
         ("nothing is signed", date.clone() + &a("", "")),
-        // What is signed as `date` is absent, and the date that counts is not signed.
+        // The signed `date` is absent, and the date that counts is not signed.
         ("x-date beside a signed date", format!("\nX-Date: {DATE}{}", a("date", ""))),
         (
             "a second line of a signed field",
@@ -144,7 +144,7 @@ fn what_must_be_signed_is_configured() {
     assert!(is_jack(&plugins, &format!("{date}\nX-Tenant: a{}", signed("hmac-sha512", "date x-tenant", &text))));
     assert!(!is_jack(&plugins, &format!("{date}\nX-Tenant: a{}", signed("hmac-sha256", "date x-tenant", &text))));
     assert!(!is_jack(&plugins, &(date.clone() + &signed("hmac-sha512", "date", &format!("k\ndate: {DATE}\n")))));
-    // An empty list asks for nothing.
+    // An empty list requires nothing.
     let plugins = with("hmac-auth: {signed_headers: []}");
     let nothing = signed("hmac-sha256", "", "k\n").replace("headers=\"\",", "");
     assert!(is_jack(&plugins, &(date + &nothing)));

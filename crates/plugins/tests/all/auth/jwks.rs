@@ -1,5 +1,5 @@
-//! `jwt-auth` with keys by URL: an issuer that rotates its keys, tokens that name keys nobody has, and a server that is dead,
-//! broken or sends too much.
+//! `jwt-auth` with keys by URL: an issuer that rotates its keys, tokens that name unknown keys, and a server that is
+//! dead, broken or sends too much.
 
 use super::consumers::{consumers, refusal};
 use super::jwt_auth::{encode, who};
@@ -14,7 +14,7 @@ use stillgate_plugin::CallError;
 const NOW: u64 = 1_700_000_000;
 const UNVERIFIED: &str = r#"< "{"message":"failed to verify jwt"}"#;
 
-/// Signs tokens by ES256 under a name.
+/// Signs tokens with ES256 under a name.
 struct Issuer {
     pair: EcdsaKeyPair,
     kid: &'static str,
@@ -100,7 +100,7 @@ fn issuer_and_audience_are_those_of_the_credential() {
     let both = gate("issuers: [\"https://a\", \"https://b\"], audiences: [api, account]");
     let check = |plugins: &Plugins, claims: &str, is_good: bool| {
         let token = one.claims(&format!(r#"{{"key":"k"{claims}}}"#));
-        // Twice: what was refused is not remembered as good.
+        // Twice: a refused token is not cached as good.
         for _ in 0..2 {
             assert_eq!(who(plugins, &token), if is_good { "jack" } else { UNVERIFIED }, "{claims}");
         }
@@ -171,7 +171,7 @@ fn a_rotated_key_is_fetched_and_the_old_one_is_forgotten() {
     plugins.set_now_ms(NOW * 1000 + 10_000);
     assert_eq!(who(&plugins, &fresh), "jack");
     assert_eq!(who(&plugins, &kept), "jack");
-    // The set is old: the next request has it fetched. The key that is gone verifies nothing, not even what is remembered.
+    // The set is old: the next request fetches it. The removed key verifies nothing, not even cached tokens.
     plugins.set_now_ms((NOW + 311) * 1000);
     assert_eq!(who(&plugins, &fresh), "jack");
     assert_eq!(who(&plugins, &kept), UNVERIFIED);
@@ -192,7 +192,7 @@ fn names_that_no_key_has_cause_few_fetches() {
     }
     // 20 seconds: at 0, at 10, and not yet at 20.
     assert_eq!(server.asked.borrow().len(), 2);
-    // One that was absent after a fetch is not looked for again within a minute.
+    // A name that was absent after a fetch is not searched again within a minute.
     plugins.set_now_ms((NOW + 20) * 1000);
     assert_eq!(who(&plugins, &forged("y")), UNVERIFIED);
     assert_eq!(server.asked.borrow().len(), 3);
@@ -233,7 +233,7 @@ fn keys_stay_where_they_cannot_be_fetched() {
         server.warned.borrow()[0],
         "jwt-auth: the keys of issuer.test could not be fetched: it could not be connected to"
     );
-    // An empty set is one: the issuer has taken its keys back.
+    // An empty set is valid: the issuer has revoked its keys.
     plugins.set_now_ms((NOW + 400) * 1000);
     who(&plugins, &one.token());
     assert_eq!(who(&plugins, &one.token()), UNVERIFIED);
@@ -280,8 +280,8 @@ fn bad_credentials_are_refused() {
     .map(refusal)
     .collect();
     expect![[r#"
-        1:11: jwt-auth.jwks_uri: no secret is published under a URL; choose an algorithm with public keys, or remove the key
-        1:11: jwt-auth.jwks_uri: it is no URL of http or https; write it as in `https://issuer.example/.well-known/jwks.json`
+        1:11: jwt-auth.jwks_uri: secrets are not published at a URL; choose an algorithm with public keys, or remove the key
+        1:11: jwt-auth.jwks_uri: it is not a URL of http or https; write it as in `https://issuer.example/.well-known/jwks.json`
         1:11: jwt-auth.jwks_uri: it cannot be combined with `public_key`; keep one of the two
         1:81: jwt-auth.jwks_ttl: expected a whole number from 10 to 86400, found the number 9
         1:98: jwt-auth.jwks_timeout: expected a whole number from 1 to 60000, found the number 0

@@ -1,4 +1,4 @@
-//! `jwt-auth`: tokens, good and forged.
+//! `jwt-auth`: valid and forged tokens.
 
 use super::consumers::consumers;
 use crate::harness::{OK, Plugins, plugins};
@@ -15,7 +15,7 @@ pub(super) fn encode(text: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(text)
 }
 
-/// A token by HMAC.
+/// A token signed with HMAC.
 pub(super) fn token(secret: &[u8], header: &str, payload: &str) -> String {
     let signed = format!("{}.{}", encode(header), encode(payload));
     let algorithm = match header {
@@ -60,7 +60,7 @@ fn bearer(plugins: &Plugins, token: &str) -> String {
     ask(plugins, "/", &format!("\nAuthorization: Bearer {token}"))
 }
 
-/// Who asks with a token, or the message that it is refused with.
+/// The consumer of a token, or the message that refuses it.
 pub(super) fn who(plugins: &Plugins, token: &str) -> String {
     let outcome = bearer(plugins, token);
     match outcome.split_once("X-Consumer-Username: ") {
@@ -72,7 +72,7 @@ pub(super) fn who(plugins: &Plugins, token: &str) -> String {
 #[test]
 fn a_good_token_says_who_asks() {
     let plugins = with("jwt-auth: {hide_credentials: true}", &known());
-    // The second time it is remembered.
+    // The second time it is cached.
     for _ in 0..2 {
         expect![[r#"
             > GET /
@@ -212,7 +212,7 @@ fn others_are_answered_401() {
     .assert_eq(&bearer(&plugins, "x"));
     let good = jack(r#"{"key":"jack"}"#);
     let refused = [
-        // A scheme that APISIX does not take off.
+        // A scheme that APISIX does not strip.
         ("scheme", format!("BEARER {good}")),
         ("empty", String::new()),
         ("no key", jack("{}")),
@@ -407,14 +407,14 @@ fn a_token_has_a_beginning_and_an_end() {
     );
 }
 
-/// A claim that is listed must be there; it is not enough that it would be good.
+/// A listed claim must be present; being valid if present is not enough.
 #[test]
 fn listed_claims_are_required() {
     let unverified = r#"< "{"message":"failed to verify jwt"}"#;
     let (exp, nbf) = (NOW + 10, NOW - 10);
     let check = |claims: &str, payload: String, expected: &str| {
         let plugins = with(&format!("jwt-auth: {{claims_to_verify: {claims}}}"), &known());
-        // The second time it may be remembered.
+        // The second time it may be cached.
         for _ in 0..2 {
             assert_eq!(who(&plugins, &jack(&payload)), expected, "{claims} {payload}");
         }
@@ -430,7 +430,7 @@ fn listed_claims_are_required() {
     check("[exp, nbf]", begins, unverified);
     check("[exp, nbf]", both, "jack");
     check("[]", none, "jack");
-    // A route that asks for less has remembered it.
+    // A route with weaker requirements has cached it.
     assert_eq!(who(&with("jwt-auth: {}", &known()), &jack(&ends)), "jack");
     check("[exp, nbf]", ends, unverified);
 }
@@ -457,7 +457,7 @@ fn what_is_remembered_ends() {
     check("jack: jwt-auth: {key: jack, secret: a secret of jack, algorithm: HS384}", unverified);
     check("jack: jwt-auth: {key: jill, secret: a secret of jack}", r#"< "{"message":"Invalid user key in JWT token"}"#);
     check("jack: jwt-auth: {key: jack, secret: a secret of jack}", "jack");
-    // The claim that says who it is may be another.
+    // Another claim may identify the consumer.
     let both = jack(r#"{"key":"jack","sub":"rose"}"#);
     assert_eq!(who(&with("jwt-auth: {}", &known()), &both), "jack");
     assert_eq!(who(&with("jwt-auth: {key_claim_name: sub}", &known()), &both), unverified);
@@ -487,14 +487,14 @@ fn the_anonymous_consumer_stands_for_the_others() {
     .assert_eq(&ask(&plugins, "/", ""));
 }
 
-/// Longer than any token may be, as long as it may be, and nested as deep as one can be: each is refused or understood, wherever
-/// it stands, and the next one is as before.
+/// Tokens longer than allowed, of maximal length, and nested as deeply as possible: each is refused or understood, in
+/// every place, and the next one works as before.
 #[test]
 fn huge_and_deep_tokens_do_no_harm() {
     const TOKEN_BYTES_MAX: usize = 32 * 1024;
     let plugins = with("jwt-auth: {}", &known());
     let refused = |message: &str| format!("< \"{{\"message\":\"{message}\"}}");
-    // Of so many bytes as a whole.
+    // A token of this total length.
     let of_length = |wanted: usize| {
         let padded = |pad: usize| jack(&format!(r#"{{"key":"jack","pad":"{}"}}"#, "x".repeat(pad)));
         let fixed = padded(0).len();
@@ -553,7 +553,7 @@ fn functions_see_the_claims() {
     let post = format!("serverless-post-function: {{phase: rewrite, functions: {functions}}}");
     let good = jack(r#"{"key":"jack","roles":["a","b"]}"#);
     let plugins = with(&format!("jwt-auth: {{store_in_ctx: true, hide_credentials: true}}\n{post}"), &known());
-    // The second time the token is remembered.
+    // The second time the token is cached.
     for _ in 0..2 {
         let outcome = bearer(&plugins, &good);
         assert!(outcome.contains("< 200\n") && outcome.contains("jackbc"), "{outcome}");

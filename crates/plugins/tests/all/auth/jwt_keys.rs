@@ -1,4 +1,4 @@
-//! `jwt-auth`: keys of all kinds, the examples of RFC 7515, and what is refused.
+//! `jwt-auth`: keys of all types, the examples of RFC 7515, and refused ones.
 
 use super::consumers::{consumers, refusal};
 use super::jwt_auth::{HS256, encode, who, with};
@@ -20,13 +20,13 @@ fn pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
 
-/// Whose tokens are verified by a public key.
+/// A consumer whose tokens are verified by a public key.
 fn of_key(algorithm: &str, pem: &str) -> Result<Consumers, String> {
     let credential = format!("jwt-auth: {{key: k, algorithm: {algorithm}, public_key: {pem:?}}}");
     super::consumers::try_consumers(&[("jack", &[], &credential)])
 }
 
-/// Checks a signer of an algorithm: its token is taken, changed ones and those of other algorithms are not.
+/// Checks a signer of an algorithm: its token is accepted, changed ones and those of other algorithms are not.
 fn check_signer(algorithm: &str, pem: &str, sign: &dyn Fn(&[u8]) -> Vec<u8>) {
     let plugins = with("jwt-auth: {}", &of_key(algorithm, pem).unwrap());
     let signed = |alg: &str| format!("{}.{}", encode(format!(r#"{{"alg":"{alg}"}}"#)), encode(r#"{"key":"k"}"#));
@@ -67,7 +67,7 @@ fn signatures_by_elliptic_curves_are_verified() {
         for other in ["RS256", "EdDSA", if name == "ES256" { "ES384" } else { "ES256" }] {
             assert!(of_key(other, &pem).is_err(), "{name} as {other}");
         }
-        // A signature of zeros, which broken implementations take for good.
+        // A signature of zeros, which broken implementations accept.
         let plugins = with("jwt-auth: {}", &of_key(name, &pem).unwrap());
         let zeros = vec![0; pair.sign(&random, b"").unwrap().as_ref().len()];
         let header = format!(r#"{{"alg":"{name}"}}"#);
@@ -104,7 +104,7 @@ fn signatures_by_rsa_are_verified() {
     assert!(of_key("ES256", &pems[0]).is_err() && of_key("EdDSA", &pems[1]).is_err());
 }
 
-/// RFC 7515 appendix A. Their payloads end in 2011, and say who it is by `iss`.
+/// RFC 7515 appendix A. Their payloads expire in 2011, and name the issuer in `iss`.
 #[test]
 fn the_examples_of_rfc_7515_are_verified() {
     let payload = "eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ";
@@ -142,7 +142,7 @@ fn the_examples_of_rfc_7515_are_verified() {
          cAcQjbKBYNX4BAynRFdiuB--f_nZLgrnbyTyWzO75vRK5h6xBArLIARNPvkSjtQBMHlb1L07Qe7K0GarZRmB_eSN9383LcOLn6_dO--xi12jzDwusC-e\
          OkHWEsqtFZESc6BfI7noOPqvhJ1phCnvWh6IeYI2w9QOYEUipUTI8np6LbgGY9Fs98rqVt5AXLIhWkWywlVmtVrBp0igcN_IoypGlUPQGe77Rw",
     );
-    // A.5, which nothing verifies.
+    // A.5, which is never verified.
     let consumers =
         consumers(&[("joe", &[], &format!("jwt-auth: {{key: joe, algorithm: RS256, public_key: {key:?}}}"))]);
     let plugins = with("jwt-auth: {key_claim_name: iss}", &consumers);

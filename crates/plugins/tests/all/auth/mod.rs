@@ -1,4 +1,4 @@
-//! Plugins that find out who asks, and those that ask who that is.
+//! Plugins that authenticate, and those that depend on the consumer.
 
 #![allow(clippy::too_many_lines, reason = "expected texts")]
 
@@ -15,14 +15,14 @@ use crate::harness;
 use crate::harness::{OK, plugins};
 use stillgate_plugin::Consumers;
 
-/// What becomes of a request: what the node gets, or what the client is answered.
+/// The outcome of a request: the node's request, or the answer.
 #[track_caller]
 fn outcome(config: &str, consumers: &Consumers, head: &str) -> String {
     let plugins = plugins(config).expect("a good configuration").with_consumers(consumers.clone());
     part(&plugins.run(&format!("{head}\n\n"), OK))
 }
 
-/// Of a transcript the request, if a node gets it, and the answer otherwise.
+/// The request in a transcript if it is forwarded, and the answer otherwise.
 fn part(transcript: &str) -> String {
     let (request, response) = transcript.split_at(transcript.find("< ").expect("a response"));
     match request.contains(" answers\n") {

@@ -1,4 +1,4 @@
-//! `multi-auth`: one of several is enough.
+//! `multi-auth`: one of several plugins is enough.
 
 use super::consumers::consumers;
 use super::outcome;
@@ -46,7 +46,7 @@ fn one_is_enough() {
         > X-Consumer-Username: jack
     "#]],
     );
-    // With a hash, which is compared elsewhere.
+    // With a hash, which is compared on another thread.
     check(
         BOTH,
         "\nAuthorization: Basic cm9zZTpwYXNzd29yZA==",
@@ -162,9 +162,9 @@ fn what_cannot_work_is_refused() {
     check(
         "multi-auth: {auth_plugins: [{key-auth: {}}, {cors: {}}, {multi-auth: {}}, {no-auth: {}}, a]}",
         expect![[r#"
-            1:46: multi-auth.auth_plugins[1].cors: "cors" is no plugin that authenticates by itself; use one of hmac-auth, basic-auth, jwt-auth, key-auth
-            1:58: multi-auth.auth_plugins[2].multi-auth: "multi-auth" is no plugin that authenticates by itself; use one of hmac-auth, basic-auth, jwt-auth, key-auth
-            1:76: multi-auth.auth_plugins[3].no-auth: "no-auth" is no plugin that authenticates by itself; use one of hmac-auth, basic-auth, jwt-auth, key-auth
+            1:46: multi-auth.auth_plugins[1].cors: "cors" is not a plugin that authenticates by itself; use one of hmac-auth, basic-auth, jwt-auth, key-auth
+            1:58: multi-auth.auth_plugins[2].multi-auth: "multi-auth" is not a plugin that authenticates by itself; use one of hmac-auth, basic-auth, jwt-auth, key-auth
+            1:76: multi-auth.auth_plugins[3].no-auth: "no-auth" is not a plugin that authenticates by itself; use one of hmac-auth, basic-auth, jwt-auth, key-auth
             1:90: multi-auth.auth_plugins[4]: expected a map such as {key-auth: {}}, found the text "a"
         "#]],
     );
@@ -177,7 +177,7 @@ fn what_cannot_work_is_refused() {
     );
 }
 
-/// What one plugin has put into the response is for its own answer.
+/// Fields that one plugin has set are for its own answer.
 #[test]
 fn fields_of_a_failed_plugin_are_not_in_the_answer_of_another() {
     let config = "multi-auth: {auth_plugins: [{basic-auth: {}}, {key-auth: {}}]}";

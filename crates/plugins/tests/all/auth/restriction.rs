@@ -1,4 +1,4 @@
-//! `consumer-restriction`, `acl` and `attach-consumer-label`: what depends on who asks.
+//! `consumer-restriction`, `acl` and `attach-consumer-label`: plugins that depend on the consumer.
 
 use super::consumers::consumers;
 use super::outcome;
@@ -14,7 +14,7 @@ fn known() -> Consumers {
     ])
 }
 
-/// Of the answers to jack, to rose and to a stranger, each by method: the status, and the body of what is refused.
+/// The answers to jack, to rose and to an unknown client, each by method: the status, and the body of a refusal.
 fn seen(config: &str) -> String {
     let mut seen = String::new();
     for who in ["jack", "rose", "stranger"] {
@@ -57,7 +57,7 @@ fn consumers_are_restricted_by_name() {
         stranger: goes on; goes on
     "#]],
     );
-    // The blacklist goes first.
+    // The blacklist takes precedence.
     check(
         "consumer-restriction: {blacklist: [jack], whitelist: [jack]}",
         expect![[r#"
@@ -79,7 +79,7 @@ fn methods_are_restricted_by_name() {
         stranger: goes on; goes on
     "#]],
     );
-    // Who is in the whitelist may use all methods, and who is not may use none.
+    // Names in the whitelist may use all methods, and others none.
     check(
         &format!("consumer-restriction: {{whitelist: [jack], {methods}}}"),
         expect![[r#"
@@ -116,7 +116,7 @@ fn groups_services_and_routes_are_restricted() {
         stranger: 403 "{\"message\":\"The consumer_group_id is forbidden.\"}\n"; 403 "{\"message\":\"The consumer_group_id is forbidden.\"}\n"
     "#]],
     );
-    // There is no service and no route here; with them in the transcripts.
+    // Without service and route here; the transcripts have them.
     check(
         "consumer-restriction: {type: service_id, whitelist: [s]}",
         expect![[r#"
@@ -197,7 +197,7 @@ fn consumers_are_restricted_by_label() {
         stranger: goes on; goes on
     "#]],
     );
-    // Keys for users that are no consumers change nothing.
+    // Keys for external users change nothing for consumers.
     check(
         "acl: {allow_labels: {team: [b]}, external_user_label_field: groups}",
         expect![[r#"
@@ -330,13 +330,13 @@ fn what_cannot_work_is_refused() {
     check(
         "acl: {rejected_code: 403}",
         expect![[r#"
-        1:6: acl: no label is named; add allow_labels or deny_labels
+        1:6: acl: there are no labels; add allow_labels or deny_labels
     "#]],
     );
     check(
         "acl: {allow_labels: {}}",
         expect![[r#"
-        1:21: acl.allow_labels: no label is named; name one, or remove the key
+        1:21: acl.allow_labels: there are no labels; name one, or remove the key
     "#]],
     );
     check(
@@ -348,7 +348,7 @@ fn what_cannot_work_is_refused() {
     check(
         "acl: {allow_labels: {team: [a]}, external_user_label_field: \"$..([invalid\"}",
         expect![[r#"
-            1:61: acl.external_user_label_field: "$..([invalid" is no JSONPath; write it as in `$.orgs..team`
+            1:61: acl.external_user_label_field: "$..([invalid" is not a JSONPath; write it as in `$.orgs..team`
         "#]],
     );
     check(
@@ -385,17 +385,17 @@ fn what_cannot_work_is_refused() {
     check(
         "attach-consumer-label: {headers: {}}",
         expect![[r#"
-        1:34: attach-consumer-label.headers: no header field is named; name one, or remove the plugin
+        1:34: attach-consumer-label.headers: the map is empty; name one, or remove the plugin
     "#]],
     );
     check(
         "attach-consumer-label: {headers: {X-A: a, 'X B': $b, Connection: $c, hOst: $d, X-E: $}}",
         expect![[r#"
-        1:40: attach-consumer-label.headers.X-A: "a" names no label; write a dollar and the name: $department
+        1:40: attach-consumer-label.headers.X-A: "a" does not name a label; write a dollar and the name: $department
         1:50: attach-consumer-label.headers["X B"]: "X B": not the name of a header field: letters, digits and !#$%&'*+-.^_`|~ only
         1:66: attach-consumer-label.headers.Connection: "Connection": this field frames the message or belongs to one connection; the gateway sets it
-        1:76: attach-consumer-label.headers.hOst: the node's host is no label; use another header field
-        1:85: attach-consumer-label.headers.X-E: "$" names no label; write a dollar and the name: $department
+        1:76: attach-consumer-label.headers.hOst: the node's host cannot be a label; use another header field
+        1:85: attach-consumer-label.headers.X-E: "$" does not name a label; write a dollar and the name: $department
     "#]],
     );
 }

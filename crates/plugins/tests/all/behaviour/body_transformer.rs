@@ -10,7 +10,7 @@ fn yaml(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// What the body of a request becomes, or the answer.
+/// The resulting body of a request, or the answer.
 fn request(format: &str, template: &str, content_type: &str, body: &str) -> String {
     let config = format!("body-transformer: {{request: {{{format}template: {}}}}}", yaml(template));
     let request = format!("POST /?q=1&q=2&r HTTP/1.1\nHost: h\nContent-Type: {content_type}\n\n{body}");
@@ -18,7 +18,7 @@ fn request(format: &str, template: &str, content_type: &str, body: &str) -> Stri
     plugins.body_of_request(&request)
 }
 
-/// What the body of a response becomes.
+/// The resulting body of a response.
 fn response(template: &str, response: &str) -> String {
     let config = format!("body-transformer: {{response: {{template: {}}}}}", yaml(template));
     let transcript = plugins(&config).unwrap().run("GET /?q=1 HTTP/1.1\nHost: h\n\n", response);

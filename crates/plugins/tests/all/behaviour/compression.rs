@@ -9,7 +9,7 @@ use std::io::Read;
 use stillgate_plugin::BodyChanges;
 use stillgate_plugin::body::Change;
 
-/// The plugins, and what `Content-Encoding` says of each.
+/// The plugins, with their values of `Content-Encoding`.
 const ALL: [(&str, &str); 3] = [("gzip", "gzip"), ("brotli", "br"), ("zstd", "zstd")];
 
 const GET: &str = "GET / HTTP/1.1\nHost: h\nAccept-Encoding: gzip, br, zstd\n\n";
@@ -40,10 +40,10 @@ fn decode_zstd(coded: &[u8], is_whole: bool) -> Result<Vec<u8>, String> {
     }
 }
 
-/// What can be read of a body that has not ended.
+/// The readable part of an unfinished body.
 fn decode_beginning(coding: &str, mut coded: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    // An error is that of the missing end.
+    // The error is that of the missing end.
     let _ = match coding {
         "gzip" => MultiGzDecoder::new(coded).read_to_end(&mut out),
         "br" => brotli_decompressor::Decompressor::new(&mut coded, 4096).read_to_end(&mut out),
@@ -60,7 +60,7 @@ fn begin(config: &str, request: &str, response: &str) -> (String, BodyChanges) {
     plugins(config).unwrap_or_else(|why| panic!("{why}")).begin(request, response)
 }
 
-/// Gives pieces to the one filter; it is told of a pause behind those where `pauses` says so.
+/// Passes pieces to the filter, with a pause after those for which `pauses` returns true.
 fn code(changes: &mut BodyChanges, pieces: &[&[u8]], pauses: impl Fn(usize) -> bool) -> Vec<u8> {
     let mut out = Vec::new();
     let Some(Change::Filter(filter)) = changes.iter_mut().next() else { panic!("no filter") };
@@ -188,7 +188,7 @@ fn the_head_says_what_became_of_the_body() {
     .assert_eq(&transcript);
 }
 
-/// Something like the text of a page, which compresses, and something that does not.
+/// Compressible text like that of a page, and incompressible text.
 fn text(bytes: usize) -> Vec<u8> {
     let mut state = 1_u32;
     let mut word = || {

@@ -12,7 +12,7 @@ fn handshake(target: &str, further: &str) -> String {
     )
 }
 
-/// What becomes of requests, one after the other.
+/// The outcomes of requests, one after the other.
 fn check(config: &str, requests: &[String], expected: expect_test::Expect) {
     let last = |request: &String| {
         let transcript = run(config, request, OK);
@@ -107,7 +107,7 @@ fn keys_that_make_no_sense_are_refused() {
         1:83: device-gateway.connects_per_second: expected a whole number from 1 to 1000000, found the number 0
         1:38: device-gateway.labels: expected a map of names and texts, found a list
         1:40: device-gateway.on_event: the key "upstream_id" is missing; add it
-        1:46: device-gateway.on_event.uri: "events" is no path; begin with '/'
+        1:46: device-gateway.on_event.uri: "events" is not a path; begin with '/'
         1:54: device-gateway.on_event.upstream_id: there is no upstream with the id "gone"
     "#]].assert_eq(&text);
 }

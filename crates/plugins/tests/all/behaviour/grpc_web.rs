@@ -60,7 +60,7 @@ fn a_call_has_a_body_and_goes_on() {
         < "<html>\r\n<head><title>400 Bad Request</title></head>\r\n<body>\r\n<center><h1>400 Bad Request</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
     "#]],
     );
-    // The route of these tests is a path without a prefix to take off.
+    // The route of these tests is a path without a prefix to strip.
     check(
         "grpc-web: {}",
         "POST /a HTTP/1.1\nHost: h\nContent-Type: application/grpc-web+proto\nContent-Length: 5\n\n\0\0\0\0\0",

@@ -1,4 +1,4 @@
-//! Plugins that answer, label and change: each key, each default, and what is refused.
+//! Plugins that answer, label and change: each key, each default, and refused configurations.
 
 mod body_transformer;
 mod compression;
@@ -20,7 +20,7 @@ use crate::harness;
 use crate::harness::{OK, plugins};
 use expect_test::Expect;
 
-/// What becomes of a request, and of the response that a node gives to it.
+/// The outcome of a request, and of a node's response to it.
 fn check(config: &str, request: &str, expected: Expect) {
     expected.assert_eq(&run(config, request, OK));
 }

@@ -10,7 +10,7 @@ use stillgate_plugins::{TABLE, disabled_labels};
 use stillgate_schema::text::tree;
 use stillgate_schema::{Path, Sink};
 
-/// What a metadata comes to, and what was said of it; from a store that others write to, too.
+/// The compiled metadata, and the messages about it; for a store that others write to, too.
 fn of_store(yaml: &str) -> (Vec<String>, String) {
     let mut sink = Sink::default().passing_unknown();
     let node = tree::parse(0, yaml, Some(&|_| None), &mut sink).unwrap().root;
@@ -51,13 +51,13 @@ fn what_is_not_here_is_refused_by_name() {
     ];
     let text: String = all.into_iter().map(refused).collect();
     expect![[r#"
-        1:33: disabled_labels.http_status[0]: "code" tells apart what cannot be added up; write route, matched_uri, matched_host, service, consumer or node
-        1:34: disabled_labels.http_latency[0]: "type" tells apart what cannot be added up; write route, service, consumer or node
+        1:33: disabled_labels.http_status[0]: "code" separates values that cannot be added up; write route, matched_uri, matched_host, service, consumer or node
+        1:34: disabled_labels.http_latency[0]: "type" separates values that cannot be added up; write route, service, consumer or node
         1:40: disabled_labels.http_latency[1]: expected route, service, consumer or node, found the text "matched_uri"
         1:31: disabled_labels.bandwidth[0]: expected route, service, consumer or node, found the text "nodes"; did you mean "node"?
-        1:33: disabled_labels.http_status[0]: there is no label "request_type" here; leave it out
-        1:47: disabled_labels.http_status[1]: there is no label "llm_model" here; leave it out
-        1:19: disabled_labels.llm_latency: there is no such family here; leave it out
+        1:33: disabled_labels.http_status[0]: the label "request_type" does not exist here; leave it out
+        1:47: disabled_labels.http_status[1]: the label "llm_model" does not exist here; leave it out
+        1:19: disabled_labels.llm_latency: this family does not exist here; leave it out
         1:32: disabled_labels.http_status: expected a list, found the text "node"
         1:33: disabled_labels.http_status[0]: expected the name of a label, found an empty map
         1:1: disabled_label: unknown key "disabled_label"; did you mean "disabled_labels"?
@@ -72,8 +72,8 @@ fn a_store_that_apisix_shares_is_not_refused_for_what_is_not_here() {
     let (labels, said) = of_store(yaml);
     assert_eq!(labels, ["http_status.node"]);
     expect![[r#"
-        1:39: warning: disabled_labels.http_status[1]: there is no label "request_type" here; leave it out
-        1:54: warning: disabled_labels.llm_latency: there is no such family here; leave it out
+        1:39: warning: disabled_labels.http_status[1]: the label "request_type" does not exist here; leave it out
+        1:54: warning: disabled_labels.llm_latency: this family does not exist here; leave it out
     "#]]
     .assert_eq(&said);
 }

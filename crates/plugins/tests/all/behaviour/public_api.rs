@@ -43,7 +43,7 @@ fn nothing_else_is_served() {
     .assert_eq(&text);
 }
 
-/// By whom they are made, who is not here; the proxy asks.
+/// The exporter, which is not part of these tests, makes them for the proxy.
 #[test]
 fn metrics_are_left_to_who_makes_them() {
     for config in ["public-api: {}", "public-api: {uri: /apisix/prometheus/metrics}", "public-api: {}\nprometheus: {}"]

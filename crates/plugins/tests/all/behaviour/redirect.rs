@@ -4,7 +4,7 @@ use super::{check, harness, run};
 use expect_test::expect;
 use harness::{OK, plugins, refusal};
 
-/// Status and place that a request is sent to.
+/// Status and location of a redirect.
 fn place(config: &str, target: &str) -> String {
     let config = config.replace("${", "$${");
     let transcript = run(&config, &format!("GET {target} HTTP/1.1\nHost: h.example:8080\n\n"), OK);
@@ -24,7 +24,7 @@ fn the_place_is_put_together_from_variables() {
     check(r"\$uri/foo$uri\$uri/bar", "/hello", r"\$uri/foo/hello\$uri/bar");
     check(r"/a\b\\c$", "/hello", "/abc$");
     check("$uri/$arg_none/bar", "/hello", "/hello//bar");
-    // A variable that does not exist is one that no request has.
+    // An unknown variable is like one that the request does not have.
     check("$uri/$bad_var/bar", "/hello", "/hello//bar");
     check("${uri}/${bad_var}/bar", "/hello", "/hello//bar");
     check("https://$host$request_uri", "//evil.example/%2e?a", "https://h.example//evil.example/%2e?a");
@@ -107,14 +107,14 @@ fn bad_configurations_are_refused() {
     ];
     let text: String = all.into_iter().map(refusal).collect();
     expect![[r#"
-        1:11: redirect: there is no place to go to; add http_to_https, uri or regex_uri
+        1:11: redirect: there is no location; add http_to_https, uri or regex_uri
         1:17: redirect.uri: a place to go to has at least two characters
         1:11: redirect: only one of `http_to_https`, `uri` and `regex_uri` can be configured; keep one of them
         1:11: redirect: only one of `http_to_https`, `uri` and `regex_uri` can be configured; keep one of them
         1:11: redirect.append_query_string: only one of `http_to_https` and `append_query_string` can be configured; the query is kept without it
         1:23: redirect.regex_uri: `regex_uri` has two items; write a regular expression and what takes the place of its match
         1:23: redirect.regex_uri[0]: not a regular expression: unclosed group
-        1:23: redirect.regex_uri[1]: behind "$" comes the number of a group; write "$$" for a dollar
+        1:23: redirect.regex_uri[1]: "$" must be followed by the number of a group; write "$$" for a dollar
         accepted
         1:31: redirect.ret_code: expected a whole number from 200 to 599, found the number 199
     "#]].assert_eq(&text);

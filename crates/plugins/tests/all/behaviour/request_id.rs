@@ -6,7 +6,7 @@ use harness::{OK, plugins, refusal};
 
 const GET: &str = "GET / HTTP/1.1\nHost: h\n\n";
 
-/// The id that the node gets, and the one that the client gets.
+/// The node's id, and the client's.
 fn ids(config: &str, request: &str) -> (Option<String>, Option<String>) {
     let transcript = run(config, request, OK);
     let line = |mark: &str| transcript.lines().find_map(|line| line.strip_prefix(mark)).map(str::to_owned);

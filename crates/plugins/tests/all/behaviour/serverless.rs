@@ -17,7 +17,7 @@ fn pre(phase: &str, source: &str) -> String {
     function("serverless-pre-function", phase, source)
 }
 
-/// What becomes of a request and its response, and what the log says.
+/// The outcome of a request and its response, and the log.
 fn check(config: &str, request: &str, expected: Expect) {
     let (plugins, server) = plugins(config).unwrap_or_else(|why| panic!("{why}")).logging().answered_by(&[]);
     let mut out = plugins.run(request, OK);
@@ -27,11 +27,11 @@ fn check(config: &str, request: &str, expected: Expect) {
     expected.assert_eq(&out);
 }
 
-/// The examples of APISIX's documentation, word by word.
+/// The examples of APISIX's documentation, verbatim.
 #[test]
 fn examples_of_the_documentation_log_around_a_phase() {
     let config = "{serverless-pre-function: {phase: rewrite, functions: ['return function() ngx.log(ngx.ERR, \"serverless pre function\"); end']}, serverless-post-function: {phase: rewrite, functions: ['return function(conf, ctx) ngx.log(ngx.ERR, \"match uri \", ctx.curr_req_matched and ctx.curr_req_matched._path); end']}}";
-    // Here there is no route; with one, see `tests/plugins/lua.rs` of the gateway.
+    // Without a route; `tests/plugins/lua.rs` of the gateway has one.
     check(
         config,
         GET,
@@ -113,7 +113,7 @@ fn examples_of_the_documentation_register_a_variable() {
     );
 }
 
-/// Of APISIX's own tests.
+/// APISIX's own tests.
 #[test]
 fn functions_of_apisix_s_tests() {
     let exits = "return function() ngx.log(ngx.ERR, 'serverless post function'); ngx.exit(201); end";
@@ -403,7 +403,7 @@ fn what_cannot_be_done_is_said() {
         < 200
         < Content-Type: text/plain
         < "hello world\n"
-        log: serverless-pre-function failed: route "r", serverless-pre-function:1: the response is out: its header cannot be changed in the phase log
+        log: serverless-pre-function failed: route "r", serverless-pre-function:1: the response was sent: its header cannot be changed in the phase log
     "#]],
     );
     check(

@@ -1,4 +1,4 @@
-//! Runs configured plugins over the heads of a request and a response, and prints what becomes of both.
+//! Runs configured plugins over the heads of a request and a response, and prints the results.
 
 #![allow(dead_code, reason = "each test executable uses a part of it")]
 use std::cell::RefCell;
@@ -35,19 +35,19 @@ pub(crate) struct Plugins {
     /// For its time and its table of limits.
     pub(crate) worker: Worker,
     trusted: Vec<ipnet::IpNet>,
-    /// For the changes of a body that are not made.
+    /// The changes of a body whose filter the caller runs.
     begun: RefCell<Option<BodyChanges>>,
-    /// The body that the last request's node gets in place of the client's, or its answer.
+    /// The body that the node of the last request gets instead of the client's, or its answer.
     sent: RefCell<String>,
     consumers: Consumers,
-    /// Whether plugins get to log.
+    /// Whether the phase `log` runs.
     logs: bool,
 }
 
-/// What comes back of a node.
+/// A node's response.
 pub(crate) const OK: &str = "HTTP/1.1 200 OK\nContent-Type: text/plain\n\nhello world\n";
 
-/// Reads the `plugins` of a route; the error is what a file would be refused with.
+/// Compiles the `plugins` of a route; the error is the message for a file.
 pub(crate) fn plugins(yaml: &str) -> Result<Plugins, String> {
     let mut sink = Sink::default();
     let entries = compiled(yaml, &mut sink);
@@ -63,12 +63,12 @@ pub(crate) fn plugins(yaml: &str) -> Result<Plugins, String> {
     }
 }
 
-/// What a bad configuration is refused with.
+/// The errors of a configuration.
 pub(crate) fn refusal(yaml: &str) -> String {
     plugins(yaml).err().unwrap_or_else(|| "accepted".to_owned()) + "\n"
 }
 
-/// What is said of a configuration in a store that others write to, too.
+/// The messages about a configuration in a store that others write to, too.
 pub(crate) fn said_of_store(yaml: &str) -> String {
     let mut sink = Sink::default().passing_unknown();
     compiled(yaml, &mut sink);
@@ -88,14 +88,14 @@ fn read_yaml(yaml: &str, sink: &mut Sink) -> Option<Node> {
     tree::parse(0, yaml, Some(&|_| None), sink).map(|tree| tree.root)
 }
 
-/// The text of a head with the line ends of HTTP; the body behind it stays.
+/// The text of a head with the line ends of HTTP; the body after it is unchanged.
 pub(crate) fn head_and_body(text: &str) -> (Vec<u8>, Vec<u8>) {
     let (head, body) = text.split_once("\n\n").unwrap_or((text.trim_end(), ""));
     (format!("{}\r\n\r\n", head.replace('\n', "\r\n")).into_bytes(), body.as_bytes().to_vec())
 }
 
 impl Plugins {
-    /// With `plugin_metadata` of a plugin.
+    /// Adds `plugin_metadata` of a plugin.
     pub(crate) fn with_metadata(mut self, plugin: &'static str, yaml: &str) -> Result<Plugins, String> {
         let mut sink = Sink::default();
         let part = TABLE.find(plugin).expect("a plugin").1.metadata.expect("a plugin with metadata");
@@ -110,37 +110,37 @@ impl Plugins {
         }
     }
 
-    /// With requests of another client.
+    /// Sets the client of the requests.
     pub(crate) fn asked_by(mut self, client: &str) -> Plugins {
         self.client = client.parse().expect("an address");
         self
     }
 
-    /// With a client that is a trusted proxy.
+    /// Trusts the client as a proxy.
     pub(crate) fn trusting(mut self) -> Plugins {
         self.trusted = vec!["127.0.0.0/8".parse().unwrap()];
         self
     }
 
-    /// What becomes of the head of a response, and the changes of its body, which are not made.
+    /// The resulting head of a response, and the changes of its body, which are not run.
     pub(crate) fn begin(&self, request: &str, response: &str) -> (String, BodyChanges) {
         self.begun.replace(Some(BodyChanges::default()));
         let transcript = self.run(request, response);
         (transcript, self.begun.take().expect("set above"))
     }
 
-    /// What the node gets in place of the body of a request, or status and body of an answer.
+    /// The node's body of a request, or status and body of an answer.
     pub(crate) fn body_of_request(&self, request: &str) -> String {
         self.run(request, OK);
         self.sent.take()
     }
 
-    /// With consumers.
+    /// Adds consumers.
     pub(crate) fn with_consumers(self, consumers: Consumers) -> Plugins {
         Plugins { consumers, ..self }
     }
 
-    /// With the phase `log`, which is told nothing of times and sizes.
+    /// Runs the phase `log`, without times and sizes.
     pub(crate) fn logging(mut self) -> Plugins {
         self.logs = true;
         self
@@ -151,7 +151,7 @@ impl Plugins {
         self.worker.set_now_ms(now_ms);
     }
 
-    /// With a server that gives these replies, one after the other, and what it was asked.
+    /// Adds a server with these replies, one after the other, which records its requests.
     pub(crate) fn answered_by(mut self, replies: &[Result<&str, CallError>]) -> (Plugins, Rc<Server>) {
         let replies = replies.iter().map(|reply| reply.map(str::to_owned)).collect();
         let server = Rc::new(Server { replies: RefCell::new(replies), ..Server::default() });
@@ -159,17 +159,17 @@ impl Plugins {
         (self, server)
     }
 
-    /// A request and the response of a node.
+    /// Runs a request and the response of a node.
     pub(crate) fn run(&self, request: &str, response: &str) -> String {
         let (head, body) = head_and_body(response);
         self.exchange(request, &head, &[&body])
     }
 
-    /// The same, with the response's body in pieces.
+    /// Like [`Plugins::run`], with the response's body in pieces.
     pub(crate) fn exchange(&self, request: &str, response: &[u8], pieces: &[&[u8]]) -> String {
         let (head, body) = head_and_body(request);
         let mut parsed = RequestHead::default();
-        // The widest: what plugins bound themselves is tested here.
+        // The maximum: the plugins' own limits are tested here.
         let most = u16::MAX as usize;
         let limits = HeadLimits { head_bytes_max: most, target_bytes_max: most, ..HeadLimits::default() };
         let progress = parsed.advance(&head, &limits);
@@ -201,7 +201,7 @@ impl Plugins {
         out
     }
 
-    /// The phases before the node; the answer of a plugin, if one answers.
+    /// The phases before the request is forwarded; the answer of a plugin, if one answers.
     fn request(
         &self,
         facts: Facts<'_>,
@@ -310,15 +310,15 @@ impl Plugins {
     }
 }
 
-/// A server that plugins ask, and a clock that does not wait.
+/// A server that plugins call, and a clock that does not wait.
 #[derive(Default)]
 pub(crate) struct Server {
     replies: RefCell<VecDeque<Result<String, CallError>>>,
-    /// What it was asked.
+    /// Its requests.
     pub(crate) asked: RefCell<Vec<String>>,
-    /// What plugins have told the log.
+    /// Warnings of plugins.
     pub(crate) warned: RefCell<Vec<String>>,
-    /// How long plugins have waited.
+    /// Sleeps of plugins.
     pub(crate) slept: RefCell<Vec<Duration>>,
 }
 
@@ -346,7 +346,7 @@ impl Io for Server {
         self.note(&call);
     }
 
-    /// It is done at once, as all that it waits for is ready.
+    /// It completes at once, as everything that it waits for is ready.
     fn spawn(&self, mut task: LocalFuture<()>) {
         assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
     }
@@ -372,7 +372,7 @@ impl Io for Server {
     }
 }
 
-/// What comes of a phase of a plugin, with what is waited for before it. Its filter is asked in each.
+/// Runs a phase of a plugin, after the arguments that it waits for. Its filter is evaluated in each.
 fn called(entry: &Entry, phase: Phase, request: &mut Request<'_>) -> Flow {
     let can_wait = phase != Phase::BeforeProxy;
     if can_wait && let Some(flow) = entry.before_filter(request) {
@@ -397,7 +397,7 @@ fn called(entry: &Entry, phase: Phase, request: &mut Request<'_>) -> Flow {
     settled_flow(flow, request)
 }
 
-/// Does at once what a plugin waits for; time passes at once.
+/// Completes a plugin's wait at once; time passes at once.
 pub(crate) fn settled_flow(mut flow: Flow, request: &mut Request<'_>) -> Flow {
     loop {
         flow = match flow {
@@ -432,7 +432,7 @@ fn print_fields(mark: &str, edits: &Edits, fields: &Fields, head: &[u8], out: &m
     });
 }
 
-/// Has work of a filter done.
+/// Runs the work of a filter.
 pub(crate) fn work(filter: &mut dyn BodyFilter, out: &mut Vec<u8>) -> Result<(), BodyError> {
     while let Some(work) = filter.work() {
         filter.worked(work(), out)?;
@@ -440,7 +440,7 @@ pub(crate) fn work(filter: &mut dyn BodyFilter, out: &mut Vec<u8>) -> Result<(),
     Ok(())
 }
 
-/// What the changes make of a body.
+/// The result of the changes of a body.
 pub(crate) fn changed(changes: &mut BodyChanges, pieces: &[&[u8]]) -> Result<Vec<u8>, BodyError> {
     let mut pieces: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.to_vec()).collect();
     for change in changes.iter_mut() {
@@ -461,7 +461,7 @@ pub(crate) fn changed(changes: &mut BodyChanges, pieces: &[&[u8]]) -> Result<Vec
     Ok(pieces.concat())
 }
 
-/// A device that was let in.
+/// Formats an admitted device.
 fn shown(device: &Device) -> String {
     let Device { id, labels, protocol, subprotocol, accept, .. } = device;
     let accept = String::from_utf8_lossy(accept);

@@ -1,4 +1,4 @@
-//! Plugins that log and trace, but for what their receivers get.
+//! Plugins that log and trace, without the tests of their receivers.
 
 #![allow(clippy::too_many_lines, reason = "tables of contexts")]
 

@@ -1,4 +1,4 @@
-//! Configurations of loggers that are refused, and that none shows a secret.
+//! Refused configurations of loggers, whose messages show no secrets.
 
 use crate::harness::refusal;
 use expect_test::{Expect, expect};
@@ -63,7 +63,7 @@ fn addresses() {
     check(
         "file-logger: {path: \"\"}",
         expect![[r#"
-        1:21: file-logger.path: no file has this path
+        1:21: file-logger.path: this is not a path of a file
     "#]],
     );
     check(
@@ -138,7 +138,7 @@ fn secrets() {
     check(
         "http-logger: {uri: \"http://a\", auth_header: \"planted\\r\\nX: y\"}",
         expect![[r#"
-        1:45: http-logger.auth_header: no header field can have this value
+        1:45: http-logger.auth_header: this is not a valid value of a header field
     "#]],
     );
     check(

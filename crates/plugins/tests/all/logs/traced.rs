@@ -1,4 +1,4 @@
-//! What contexts of traces become on their way to the node. Random numbers begin with the same one in each test.
+//! Propagation of trace contexts to the node. The random numbers begin with the same seed in each test.
 
 use crate::harness::{OK, Plugins, plugins};
 use expect_test::{Expect, expect};
@@ -10,7 +10,7 @@ fn w3c(sampler: &str, metadata: &str) -> Plugins {
     plugin.with_metadata("opentelemetry", metadata).unwrap()
 }
 
-/// The lines of the request's header that have to do with traces.
+/// The lines of the request's header about traces.
 fn check(plugins: &Plugins, fields: &str, expected: Expect) {
     let text = plugins.run(&format!("GET /a HTTP/1.1\nHost: h\n{fields}"), OK);
     let is_it = |line: &&str| ["trace", "X-B3", "b3", "answers"].iter().any(|part| line.contains(part));
