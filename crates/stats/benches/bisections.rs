@@ -10,7 +10,7 @@
 mod simulated;
 
 use simulated::{
-    NOISE, OF_STATES, Outcome, Planted, SCATTERS, Scatter, Tally, calibration, of_states, ours, pinpoint, plain,
+    NOISE, OF_STATES, Outcome, PlantedHistory, SCATTERS, Scatter, Tally, calibration, of_states, ours, pinpoint, plain,
 };
 use std::ops::Range;
 use std::thread;
@@ -101,8 +101,14 @@ fn halves(seeds: Range<u64>, of: impl Fn(Range<u64>) -> Tally + Sync) -> Tally {
     })
 }
 
-/// Prints nothing if there are no runs.
-fn row(name: &str, runs: u64, commits: usize, scatter: Scatter, bisect: impl Fn(&mut Planted) -> Outcome + Sync) {
+/// Prints nothing without runs.
+fn row(
+    name: &str,
+    runs: u64,
+    commits: usize,
+    scatter: Scatter,
+    bisect: impl Fn(&mut PlantedHistory) -> Outcome + Sync,
+) {
     if runs == 0 {
         return;
     }
@@ -112,7 +118,7 @@ fn row(name: &str, runs: u64, commits: usize, scatter: Scatter, bisect: impl Fn(
                 // Planted steps are spread evenly, and every other one goes down.
                 let before = (seed as usize * 53) % commits;
                 let size = if seed % 2 == 0 { NOISE } else { -NOISE };
-                let mut planted = Planted::new(commits, Some((before, size)), scatter, seed);
+                let mut planted = PlantedHistory::new(commits, Some((before, size)), scatter, seed);
                 let outcome = bisect(&mut planted);
                 (outcome.is_right(&planted), outcome.said.is_none(), outcome.readings)
             })

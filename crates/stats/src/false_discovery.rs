@@ -1,4 +1,4 @@
-//! Benjamini and Hochberg's correction, for many tests of which some are expected to find a difference.
+//! Benjamini and Hochberg's correction, for many tests, some of which are expected to find a difference.
 
 /// The p-values adjusted so that among those at most q, no more than a share q is expected to be false, if tests are
 /// independent or positively dependent (Benjamini & Hochberg 1995, "Controlling the False Discovery Rate").

@@ -39,7 +39,7 @@ pub fn is_undecided(second: &[f64], comparisons: usize, error: f64) -> bool {
     })
 }
 
-/// The p-values of all series, adjusted by Benjamini and Hochberg's correction, 1 if there was no second look.
+/// The p-values of all series, adjusted by Benjamini and Hochberg's correction, 1 without a second look.
 /// Reporting those at most q as changed has an error of at most q: among all reports if some changed, for any report if
 /// none did.
 pub fn screened(all: &[Looks<'_>]) -> Vec<f64> {

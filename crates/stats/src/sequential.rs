@@ -40,7 +40,7 @@ impl Spending {
 }
 
 /// The bound of each look: stop and report "different" as soon as |z| is at least it. Over all looks together that
-/// happens with chance `alpha` if there is no difference.
+/// happens with chance `alpha` without a difference.
 ///
 /// `information` is the information of each look, ascending, in any unit (pairs so far); the last is the total. z are
 /// standard normal with independent increments: for a test that gives a p-value, compare it with [`nominal_p`] instead.

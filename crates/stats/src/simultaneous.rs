@@ -1,6 +1,6 @@
 //! Compares many rates of two measurements at once: which of them differ, with one error over all.
 //!
-//! For example the functions of two profiles, of which there are hundreds and which depend on each other: the cost of a
+//! For example the hundreds of functions of two profiles, which depend on each other: the cost of a
 //! function includes those it calls. A correction for independent tests would find next to nothing.
 
 use crate::estimate::{Interval, is_level};

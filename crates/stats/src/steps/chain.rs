@@ -44,7 +44,7 @@ pub(super) fn rows(readings: &[Reading], weights: &[f64]) -> Vec<Row> {
 }
 
 /// The sums of one noise model up to each row: enough to judge how well it explains the readings.
-pub(super) struct Explained {
+pub(super) struct ForwardSums {
     noise: Noise,
     /// Logarithm of the probability of all readings, apart from a factor that all models share.
     pub(super) log_evidence: f64,
@@ -82,9 +82,9 @@ type Sums = [Vec<f64>; COUNTS];
 /// Indexed by fate (no step, one step before the place, one after it, two steps), then by the level of the place.
 pub(super) type Fates = [Vec<f64>; 4];
 
-impl Explained {
+impl ForwardSums {
     /// `ends` are the weights of chains with none, one, two steps.
-    pub(super) fn of(rows: &[Row], noise: Noise, ends: [f64; COUNTS], jump: &Jump, grid: &Grid) -> Explained {
+    pub(super) fn of(rows: &[Row], noise: Noise, ends: [f64; COUNTS], jump: &Jump, grid: &Grid) -> ForwardSums {
         let mut log_scale = 0.0;
         let levels: Vec<f64> = (0..grid.cells).map(|index| grid.level(index)).collect();
         let seen: Vec<Vec<f64>> = rows.iter().map(|row| likelihood(row, noise, &levels, &mut log_scale)).collect();
@@ -92,14 +92,14 @@ impl Explained {
         let last = &before[rows.len() - 1];
         let counts: [f64; COUNTS] = std::array::from_fn(|count| last[count].iter().sum::<f64>() * ends[count]);
         let log_evidence = log_scale + counts.iter().sum::<f64>().ln();
-        Explained { noise, log_evidence, counts, seen, before }
+        ForwardSums { noise, log_evidence, counts, seen, before }
     }
 }
 
 impl Chain {
     /// `share` is that of its noise among the models, `ends` are the weights of chains with none, one, two steps.
-    pub(super) fn of(explained: Explained, rows: &[Row], share: f64, ends: [f64; COUNTS], jump: &Jump) -> Chain {
-        let Explained { noise, counts, seen, before, .. } = explained;
+    pub(super) fn of(explained: ForwardSums, rows: &[Row], share: f64, ends: [f64; COUNTS], jump: &Jump) -> Chain {
+        let ForwardSums { noise, counts, seen, before, .. } = explained;
         let behind = backward(rows, &seen, jump);
         let total: f64 = counts.iter().sum();
         let mut chain = Chain {

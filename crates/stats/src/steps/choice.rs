@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 pub enum Conclusion {
     /// One step within each of these ranges of places: after the first place, at or before the last.
     Found(Vec<(usize, usize)>),
-    /// There is no step that is large enough to count.
+    /// No step is large enough to count.
     None,
     /// Not decided yet.
     Open,
@@ -315,7 +315,7 @@ impl Steps {
         let share = |is: &dyn Fn(f64) -> bool| left.iter().filter(|left| is(**left)).count() as f64 / left.len() as f64;
         let near = share(&|left| left < NEAR_NOISES);
         let jumps = self.drift.windows(2).any(|pair| (pair[1] - pair[0]).abs() > JUMP_NOISES * self.noise);
-        // If all are near, there is no noise and no second state.
+        // If all are near, neither noise nor a second state exists.
         let is_usual = NEAR_SHARES.contains(&near) || near > NEAR_SHARE_WITHOUT_NOISE;
         !is_usual
             || share(&|left| left > OFF_NOISES) > OFF_SHARE_MAX

@@ -36,15 +36,15 @@ pub(super) fn smoothed(left: &[f64], before: &[f64], noise: f64) -> Option<Vec<f
 }
 
 /// A Kalman filter after its pass over the values.
-struct Filtered {
+struct FilteredWalk {
     log_likelihood: f64,
     walk: f64,
     means: Vec<f64>,
     variances: Vec<f64>,
 }
 
-fn filtered(values: &[f64], walk: f64) -> Filtered {
-    let mut out = Filtered { log_likelihood: 0.0, walk, means: Vec::new(), variances: Vec::new() };
+fn filtered(values: &[f64], walk: f64) -> FilteredWalk {
+    let mut out = FilteredWalk { log_likelihood: 0.0, walk, means: Vec::new(), variances: Vec::new() };
     // In units of the readings' variance, which is then the one that fits best.
     let mut squares = 0.0;
     // The start is unknown, but the residuals of the levels have mean 0.
@@ -66,7 +66,7 @@ fn filtered(values: &[f64], walk: f64) -> Filtered {
     out
 }
 
-impl Filtered {
+impl FilteredWalk {
     /// Smooths with the later values, too (Rauch, Tung & Striebel 1965).
     fn smooth(&self) -> Vec<f64> {
         let mut smooth = self.means.clone();

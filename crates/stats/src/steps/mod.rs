@@ -15,9 +15,9 @@ mod walk;
 pub use choice::{Conclusion, choose, conclude, next_place};
 
 use crate::estimate::{Estimate, Interval};
-use chain::{Chain, Explained, Fates, Jump, Row};
+use chain::{Chain, Fates, ForwardSums, Jump, Row};
 use grid::Grid;
-use walk::Seen;
+use walk::WalkReading;
 
 /// How often levels and drift are estimated in alternation, each from the residuals of the other.
 const DRIFT_ROUNDS_MAX: usize = 4;
@@ -44,7 +44,7 @@ pub struct StepPrior {
     pub weights: Vec<f64>,
     /// A smaller step does not count; above 0.
     pub step_min: f64,
-    /// Probability that there is no step, in (0, 1).
+    /// Probability of no step, in (0, 1).
     pub none: f64,
     /// Probability that there are several, in (0, 1); one step has the rest.
     pub several: f64,
@@ -62,7 +62,7 @@ pub struct Level {
 /// The belief after some readings.
 #[derive(Debug, Clone)]
 pub struct Steps {
-    /// Probability that there is no step.
+    /// Probability of no step.
     pub none: f64,
     /// Probability of two steps.
     pub several: f64,
@@ -140,17 +140,17 @@ fn without_drift(readings: &[Reading], drift: Vec<f64>, prior: &StepPrior) -> Op
 
 /// The posterior with the levels and the noise models of a grid.
 fn on_grid(readings: &[Reading], drift: Vec<f64>, prior: &StepPrior, grid: Grid) -> Option<Steps> {
-    let Normed { weights, ends, pairs } = Normed::of(prior);
+    let NormalizedPrior { weights, ends, pairs } = NormalizedPrior::of(prior);
     let rows = chain::rows(readings, &weights);
     let jump = Jump::new(prior.step_min, &grid);
-    let explained: Vec<Explained> =
-        grid.noises.iter().map(|noise| Explained::of(&rows, *noise, ends, &jump, &grid)).collect();
+    let explained: Vec<ForwardSums> =
+        grid.noises.iter().map(|noise| ForwardSums::of(&rows, *noise, ends, &jump, &grid)).collect();
     let best = explained.iter().map(|explained| explained.log_evidence).fold(f64::NEG_INFINITY, f64::max);
     if !best.is_finite() {
         return None;
     }
-    let share = |explained: &Explained| (explained.log_evidence - best).exp();
-    let counted: Vec<(f64, Explained)> = explained
+    let share = |explained: &ForwardSums| (explained.log_evidence - best).exp();
+    let counted: Vec<(f64, ForwardSums)> = explained
         .into_iter()
         .map(|explained| (share(&explained), explained))
         .filter(|(share, _)| *share >= MODEL_SHARE_MIN)
@@ -189,7 +189,7 @@ fn on_grid(readings: &[Reading], drift: Vec<f64>, prior: &StepPrior, grid: Grid)
 }
 
 /// A prior whose weights add up to 1.
-struct Normed {
+struct NormalizedPrior {
     weights: Vec<f64>,
     /// Weights of chains with none, one, two steps.
     ends: [f64; 3],
@@ -197,14 +197,14 @@ struct Normed {
     pairs: f64,
 }
 
-impl Normed {
-    fn of(prior: &StepPrior) -> Normed {
+impl NormalizedPrior {
+    fn of(prior: &StepPrior) -> NormalizedPrior {
         let total: f64 = prior.weights.iter().sum();
         let weights: Vec<f64> = prior.weights.iter().map(|weight| weight / total).collect();
         let pairs = (1.0 - weights.iter().map(|weight| weight * weight).sum::<f64>()) / 2.0;
         // Without two places for two steps, their share has no meaning.
         let several = if pairs > f64::EPSILON { prior.several / pairs } else { 0.0 };
-        Normed { weights, ends: [prior.none, 1.0 - prior.none - prior.several, several], pairs }
+        NormalizedPrior { weights, ends: [prior.none, 1.0 - prior.none - prior.several, several], pairs }
     }
 }
 
@@ -218,7 +218,7 @@ fn log_evidence(none: f64, ends: [f64; 3], pairs: f64) -> f64 {
 /// [`walk`] and not from the residuals of one estimate of the drift; if it does not, from the readings as they are
 /// (`still`).
 fn walking(still: Steps, drifting: Option<Steps>, readings: &[Reading], prior: &StepPrior) -> Steps {
-    let Normed { weights, ends, pairs } = Normed::of(prior);
+    let NormalizedPrior { weights, ends, pairs } = NormalizedPrior::of(prior);
     let rows = chain::rows(readings, &weights);
     let known = drifting.as_ref().unwrap_or(&still);
     let degrees = known.degrees();
@@ -261,12 +261,12 @@ impl Steps {
     }
 
     /// The readings as input of the walk.
-    fn seen(&self, readings: &[Reading], rows: &[Row], degrees: f64) -> Vec<Seen> {
+    fn seen(&self, readings: &[Reading], rows: &[Row], degrees: f64) -> Vec<WalkReading> {
         let row = |place: usize| rows.iter().position(|row| row.place == place).unwrap_or(0);
         let seen = readings.iter().zip(&self.drift).map(|(reading, drift)| {
             let left = (reading.value - drift - self.levels[reading.place].mean) / self.noise;
             let variance = (degrees + left * left) / (degrees + 1.0);
-            Seen { value: reading.value, variance, row: row(reading.place) }
+            WalkReading { value: reading.value, variance, row: row(reading.place) }
         });
         seen.collect()
     }

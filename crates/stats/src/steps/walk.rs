@@ -10,7 +10,7 @@
 
 use super::chain::{Row, TAILS};
 
-/// Variances of a step of the walk, in variances of a reading's noise, with their prior probabilities; the first is no
+/// Variances of a step of the walk, in variances of a reading's noise, with their prior probabilities; the first means no
 /// walk.
 const WALKS: [(f64, f64); 6] = [(0.0, 0.5), (0.001, 0.1), (0.004, 0.1), (0.015, 0.1), (0.06, 0.1), (0.25, 0.1)];
 
@@ -27,7 +27,7 @@ const SIZES_MAX: f64 = 400.0;
 const RESIDUAL_MIN: f64 = 1e-7;
 
 /// The belief about none and one step.
-pub(super) struct Walked {
+pub(super) struct WalkPosterior {
     /// Probability that the machine drifts.
     pub(super) share: f64,
     /// Given that it does: the probability of no step, and of one step between each two rows; their sum is 1.
@@ -36,7 +36,7 @@ pub(super) struct Walked {
 }
 
 /// One reading: its value, its variance relative to the usual one, and the number of its row.
-pub(super) struct Seen {
+pub(super) struct WalkReading {
     pub(super) value: f64,
     pub(super) variance: f64,
     pub(super) row: usize,
@@ -44,7 +44,13 @@ pub(super) struct Seen {
 
 /// `readings` are in the order they were taken, with the variances of Student's t with `degrees` degrees of freedom;
 /// `ends` are the weights of chains with none, one, two steps.
-pub(super) fn walked(readings: &[Seen], degrees: f64, rows: &[Row], ends: [f64; 3], step_min: f64) -> Option<Walked> {
+pub(super) fn walked(
+    readings: &[WalkReading],
+    degrees: f64,
+    rows: &[Row],
+    ends: [f64; 3],
+    step_min: f64,
+) -> Option<WalkPosterior> {
     // A reading of Student's t carries (degrees + 1) / (degrees + 3) of the information about a level, in units of its squared
     // scale (Lange, Little & Taylor 1989, "Robust Statistical Modeling Using the t Distribution"); with its variance estimated
     // it would count as 1.
@@ -90,7 +96,7 @@ pub(super) fn walked(readings: &[Seen], degrees: f64, rows: &[Row], ends: [f64; 
         return None;
     }
     let shares: Vec<f64> = summed.iter().map(|mass| mass / walking).collect();
-    Some(Walked { share, none: shares[0], gaps: shares[1..].to_vec() })
+    Some(WalkPosterior { share, none: shares[0], gaps: shares[1..].to_vec() })
 }
 
 /// The gains of a Kalman filter, which depend on the variances only.
@@ -101,7 +107,7 @@ struct Filter {
 }
 
 impl Filter {
-    fn new(readings: &[Seen], walk: f64) -> Filter {
+    fn new(readings: &[WalkReading], walk: f64) -> Filter {
         let mut filter = Filter { gains: Vec::new(), deviations: Vec::new(), log_variances: 0.0 };
         let mut variance = LEVEL_VARIANCE;
         for reading in readings {
@@ -203,8 +209,9 @@ mod tests {
     fn whitened_products_are_those_of_the_inverse_covariance() {
         let mut random = Random::new(7);
         for walk in [0.0, 0.06] {
-            let seen: Vec<Seen> =
-                (0..8).map(|row| Seen { value: random.normal(), variance: 0.5 + random.uniform(), row }).collect();
+            let seen: Vec<WalkReading> = (0..8)
+                .map(|row| WalkReading { value: random.normal(), variance: 0.5 + random.uniform(), row })
+                .collect();
             let covariance = |a: usize, b: usize| {
                 let own = if a == b { seen[a].variance } else { 0.0 };
                 own + LEVEL_VARIANCE + walk * a.min(b) as f64
@@ -247,7 +254,11 @@ mod tests {
                 let squares: f64 = (0..5).map(|_| random.normal().powi(2)).sum();
                 let (row, left) = (at % 3, random.normal() / (squares / degrees).sqrt());
                 of_rows[row].push(level(row) + left);
-                seen.push(Seen { value: level(row) + left, variance: (degrees + left * left) / (degrees + 1.0), row });
+                seen.push(WalkReading {
+                    value: level(row) + left,
+                    variance: (degrees + left * left) / (degrees + 1.0),
+                    row,
+                });
             }
             let readings: Vec<Reading> = (0..3).map(|place| Reading { place, value: 0.0 }).collect();
             let known = walked(&seen, degrees, &rows(&readings, &[0.5, 0.5]), [0.25, 0.65, 0.1], 0.01).unwrap();

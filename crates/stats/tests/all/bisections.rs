@@ -1,6 +1,6 @@
 //! Planted bisections, a few of those in `cargo bench -p stillgate-stats --bench bisections`.
 
-use crate::simulated::{NOISE, Planted, Scatter, Tally, calibration, of_states, ours, search};
+use crate::simulated::{NOISE, PlantedHistory, Scatter, Tally, calibration, of_states, ours, search};
 use stillgate_stats::Conclusion;
 
 #[test]
@@ -8,7 +8,7 @@ fn a_step_as_large_as_the_noise_is_found_among_128_commits() {
     let runs = 24;
     let (mut right, mut readings) = (0, 0);
     for seed in 0..runs {
-        let mut planted = Planted::new(128, Some((seed as usize * 5 + 2, NOISE)), Scatter::Normal, 1000 + seed);
+        let mut planted = PlantedHistory::new(128, Some((seed as usize * 5 + 2, NOISE)), Scatter::Normal, 1000 + seed);
         let outcome = ours(&mut planted, 0.95);
         right += u64::from(outcome.is_right(&planted));
         readings += outcome.readings;
@@ -19,7 +19,7 @@ fn a_step_as_large_as_the_noise_is_found_among_128_commits() {
 }
 
 /// A state that lasts for some runs, or comes by chance, is neither a step nor an outlier that could be left out: an
-/// answer about it is right, or there is no answer.
+/// answer about it is right, or missing.
 fn states_are_not_taken_for_steps(scatter: Scatter) {
     // The nightly job runs 1,000.
     let runs = std::env::var("STILLGATE_BISECTIONS").map_or(16, |runs| runs.parse().unwrap());
@@ -64,7 +64,7 @@ fn a_state_that_most_runs_have_from_one_commit_on_is_found() {
     let mut right = 0;
     for seed in 0..runs {
         let before = (seed as usize * 7 + 3) % 32;
-        let mut planted = Planted::new(32, Some((before, 0.0)), Scatter::MoreOften, 5000 + seed);
+        let mut planted = PlantedHistory::new(32, Some((before, 0.0)), Scatter::MoreOften, 5000 + seed);
         right += u64::from(ours(&mut planted, 0.95).is_right(&planted));
     }
     assert!(right >= 8, "{right} of {runs} right");
@@ -88,7 +88,7 @@ fn two_steps_are_both_named() {
             _ => (before, before + 1),
         };
         for seed in 0..runs {
-            let mut planted = Planted::new(32, planted_steps, Scatter::Normal, 3000 + seed);
+            let mut planted = PlantedHistory::new(32, planted_steps, Scatter::Normal, 3000 + seed);
             planted.unbuildable = unbuildable.into_iter().collect();
             let (known, said, _) = search(&mut planted, 0.95);
             let Conclusion::Found(found) = said else { panic!("{planted_steps:?}, {seed}: {said:?}") };

@@ -204,7 +204,7 @@ fn sequential_bounds_of_rpact() {
         let information = numbers(&case, "information");
         let got = boundaries(&information, number(&case, "alpha"), spending).unwrap();
         for (got, want) in got.iter().zip(numbers(&case, "bounds")) {
-            // rpact's grid is good for four digits where looks lie close together (the values by Simpson's rule tell),
+            // rpact's grid is good for four digits where looks lie close together (as the values by Simpson's rule show),
             // and its search ends at 1e-10 in probability, which is wide where the bound is high.
             let density = (-want * want / 2.0).exp() / 2.5;
             close(&case, "bound", *got, want, 5e-5 + 1e-9 / density, 1.0);

@@ -94,7 +94,7 @@ const READINGS_OF_STATES_MAX: usize = 150;
 const RECORDED: &str = include_str!("../../data/recorded.json");
 
 /// Commits with steps between some of them, on a machine.
-pub(crate) struct Planted {
+pub(crate) struct PlantedHistory {
     pub(crate) commits: usize,
     /// The last commit before each step, and by how much the logarithm grows.
     pub(crate) steps: Vec<(usize, f64)>,
@@ -150,19 +150,19 @@ fn recorded(name: &str) -> Rc<[f64]> {
     logs.iter().map(|log| (log - quartile(2)) / deviation * NOISE).collect()
 }
 
-impl Planted {
+impl PlantedHistory {
     pub(crate) fn new(
         commits: usize,
         steps: impl IntoIterator<Item = (usize, f64)>,
         scatter: Scatter,
         seed: u64,
-    ) -> Planted {
+    ) -> PlantedHistory {
         let mut random = Random::new(seed);
         let recording = Recording::of(scatter, &mut random);
         let states = States::of(scatter, &mut random);
         let readings_max = if states.is_some() { READINGS_OF_STATES_MAX } else { READINGS_MAX };
         let (steps, unbuildable) = (steps.into_iter().collect(), Vec::new());
-        Planted { commits, steps, unbuildable, scatter, random, walk: 0.0, states, readings_max, recording }
+        PlantedHistory { commits, steps, unbuildable, scatter, random, walk: 0.0, states, readings_max, recording }
     }
 
     /// Makes five commits unbuildable: two before the commit that has the step, three after it.
@@ -234,7 +234,7 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     /// Whether the step is at the stated place, if there is one, and in that direction.
-    pub(crate) fn is_right(&self, planted: &Planted) -> bool {
+    pub(crate) fn is_right(&self, planted: &PlantedHistory) -> bool {
         let is_readable = |place: &usize| !planted.unbuildable.contains(place);
         let step = planted.steps.first();
         let is_place = self.said == Some(step.and_then(|(before, _)| (0..=*before).rev().find(is_readable)));
@@ -248,7 +248,7 @@ impl Outcome {
 
 /// Bisects as `stillgate-lab bisect` does, with the same cost for each commit: the final belief, the conclusion, and
 /// the number of readings.
-pub(crate) fn search(planted: &mut Planted, confidence: f64) -> (Steps, Conclusion, usize) {
+pub(crate) fn search(planted: &mut PlantedHistory, confidence: f64) -> (Steps, Conclusion, usize) {
     let last = planted.commits;
     let prior = StepPrior { weights: vec![1.0; last], step_min: STEP_MIN, none: 0.25, several: 0.1 };
     let readable: Vec<bool> = (0..=last).map(|place| !planted.unbuildable.contains(&place)).collect();
@@ -268,7 +268,7 @@ pub(crate) fn search(planted: &mut Planted, confidence: f64) -> (Steps, Conclusi
 }
 
 /// For commits with at most one step.
-pub(crate) fn ours(planted: &mut Planted, confidence: f64) -> Outcome {
+pub(crate) fn ours(planted: &mut PlantedHistory, confidence: f64) -> Outcome {
     let (known, said, readings) = search(planted, confidence);
     let names_more = matches!(&said, Conclusion::Found(found) if found.len() > 1);
     let (said, stated, size) = match said {
@@ -284,10 +284,10 @@ pub(crate) fn ours(planted: &mut Planted, confidence: f64) -> Outcome {
 
 /// Chromium's Pinpoint: a commit in the middle is measured and compared with both sides, by the smaller p-value of
 /// Mann-Whitney's and Kolmogorov-Smirnov's tests.
-pub(crate) fn pinpoint(planted: &mut Planted) -> Outcome {
+pub(crate) fn pinpoint(planted: &mut PlantedHistory) -> Outcome {
     let (mut low, mut high) = (0, planted.commits);
     let sample =
-        |planted: &mut Planted, place| -> Vec<f64> { (0..PINPOINT_RUNS).map(|_| planted.read(place)).collect() };
+        |planted: &mut PlantedHistory, place| -> Vec<f64> { (0..PINPOINT_RUNS).map(|_| planted.read(place)).collect() };
     let mut sides = [sample(planted, low), sample(planted, high)];
     let mut readings = 2 * PINPOINT_RUNS;
     let mut said = differ(&sides[0], &sides[1]);
@@ -307,8 +307,8 @@ pub(crate) fn pinpoint(planted: &mut Planted) -> Outcome {
 }
 
 /// Follows the nearer end, by the median of a few runs, however uncertain that is.
-pub(crate) fn plain(planted: &mut Planted) -> Outcome {
-    let middle_of = |planted: &mut Planted, place| {
+pub(crate) fn plain(planted: &mut PlantedHistory) -> Outcome {
+    let middle_of = |planted: &mut PlantedHistory, place| {
         let mut values: Vec<f64> = (0..PLAIN_RUNS).map(|_| planted.read(place)).collect();
         values.sort_unstable_by(f64::total_cmp);
         median(&values).unwrap()
@@ -376,7 +376,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, planted: &Planted, outcome: &Outcome) {
+    fn add(&mut self, planted: &PlantedHistory, outcome: &Outcome) {
         let is_right = outcome.is_right(planted);
         let is_wrong = outcome.said.is_some() && !is_right;
         let one = |is: bool| u64::from(u8::from(is));
@@ -386,7 +386,7 @@ impl Tally {
         self.invented += one(is_wrong && planted.steps.is_empty());
         self.missed += one(is_wrong && outcome.said == Some(None));
         self.unchanged += one(planted.steps.is_empty());
-        // If the share of a state changes, there is no size that an interval could hold.
+        // If the share of a state changes, no size exists that an interval could hold.
         if let (true, None, Some(size), Some((_, step))) =
             (is_right, planted.scatter.shares(), outcome.size, planted.steps.first())
         {
@@ -432,7 +432,7 @@ pub(crate) fn of_states(scatter: Scatter, readings: Option<usize>, seeds: std::o
         let signed = if random.below(2) == 0 { size } else { -size };
         let before = random.below(commits) as usize;
         let step = (seed % 3 != 0).then_some((before, signed));
-        let mut planted = Planted::new(commits as usize, step, scatter, seed);
+        let mut planted = PlantedHistory::new(commits as usize, step, scatter, seed);
         planted.readings_max = readings.unwrap_or(planted.readings_max);
         let outcome = ours(&mut planted, 0.95);
         tally.add(&planted, &outcome);
@@ -445,7 +445,7 @@ pub(crate) fn calibration(scatter: Scatter, confidence: f64, seeds: std::ops::Ra
     let mut tally = Tally::default();
     for seed in seeds {
         let (commits, step) = drawn(seed);
-        let mut planted = Planted::new(commits, step, scatter, seed);
+        let mut planted = PlantedHistory::new(commits, step, scatter, seed);
         let outcome = ours(&mut planted, confidence);
         tally.add(&planted, &outcome);
     }
