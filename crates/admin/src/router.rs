@@ -9,6 +9,7 @@ use crate::endpoints::{Action, Endpoint, Page, endpoints};
 use crate::off_thread::off_thread;
 use crate::query::Query;
 use crate::resource::address::Address;
+use crate::resource::precondition::refuse_conditions;
 use crate::resource::serve;
 use crate::standalone::Standalone;
 use crate::{backup, batch, history, openapi, plugins, sign_in, standalone, ui};
@@ -117,6 +118,12 @@ async fn answer(api: Arc<Api>, action: Action, asked: Asked) -> Answer {
     {
         return Answer::refused(&WriteError::Unavailable(why));
     }
+    if !matches!(action, Action::Resource(..) | Action::Page(_))
+        && ![Method::GET, Method::HEAD].contains(&asked.method)
+        && let Err(answer) = refuse_conditions(&asked.headers)
+    {
+        return answer;
+    }
     match action {
         Action::Alive => Answer::empty(StatusCode::OK),
         Action::Resource(Verb::Get, collection) => serve::get(api, asked, collection).await,
@@ -128,9 +135,7 @@ async fn answer(api: Arc<Api>, action: Action, asked: Asked) -> Answer {
         Action::SchemaValidate => plugins::validate(&api, &asked),
         Action::Configs => answered(off_thread(move || standalone::get(&api, &asked)).await),
         Action::ConfigsReplace => answered(standalone::replace(api, asked).await),
-        Action::ConfigsValidate => {
-            answered(off_thread(move || standalone::validate(&api, &asked)).await.and_then(|validated| validated))
-        }
+        Action::ConfigsValidate => answered(standalone::validate(api, asked).await),
         Action::History => history::list(&api, &asked).await,
         Action::Change => history::change(&api, &asked).await,
         Action::RollBack => answered(history::roll_back(&api, &asked).await),

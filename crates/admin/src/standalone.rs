@@ -6,8 +6,9 @@
 mod items;
 mod remembered;
 mod request;
+mod whole_references;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Content};
 use crate::body;
 use crate::collections::{COLLECTIONS, Collection, Naming};
 use crate::commit::{
@@ -21,7 +22,7 @@ use crate::resource::view::View;
 use crate::router::{Api, Asked};
 use axum::http::StatusCode;
 use axum::http::header::HeaderName;
-use items::{Refusal, check_all, diff, of_documents, of_request};
+use items::{Refusal, Unnamed, check_all, diff, of_documents, of_request};
 pub(crate) use remembered::Standalone;
 use remembered::fingerprint;
 use request::{Text, Version, Whole};
@@ -88,7 +89,7 @@ pub(crate) async fn replace(api: Arc<Api>, asked: Asked) -> Result<Answer, Answe
     loop {
         let (planning, body, digest, place) = (api.clone(), asked.body.clone(), digest.clone(), asked.place.clone());
         let planned = off_thread(move || {
-            let planned = plan(&planning, &body, &digest);
+            let planned = plan(&planning, &body, Some(&digest), Unnamed::Refused);
             drop(place);
             planned
         });
@@ -103,8 +104,53 @@ pub(crate) async fn replace(api: Arc<Api>, asked: Asked) -> Result<Answer, Answe
     }
 }
 
-/// POST to `configs/validate`.
-pub(crate) fn validate(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
+/// POST to `configs/validate`: what is wrong with each item, and else with the whole, as PUT would find it.
+pub(crate) async fn validate(api: Arc<Api>, asked: Asked) -> Result<Answer, Answer> {
+    let asked = Arc::new(asked);
+    let (validating, looked_at) = (api.clone(), asked.clone());
+    let wrong = off_thread(move || validate_items(&validating, &looked_at)).await??;
+    if let Some(wrong) = wrong {
+        return Ok(wrong);
+    }
+    let (planning, looked_at) = (api.clone(), asked.clone());
+    let planned = off_thread(move || plan(&planning, &looked_at.body, None, Unnamed::LookedAt));
+    let checked = match planned.await? {
+        Ok(Some(Planned { changes, conditions, unreferenced, .. })) if !changes.writes.is_empty() => {
+            let transaction = transaction(&asked, conditions, unreferenced, changes.writes);
+            api.control.check(transaction).await.map(drop).map_err(|error| Answer::refused(&error))
+        }
+        Ok(_) => Ok(()),
+        Err(answer) => Err(answer),
+    };
+    match checked {
+        Ok(()) => Ok(Answer::empty(StatusCode::OK)),
+        Err(Answer { status: StatusCode::BAD_REQUEST, content, .. }) => {
+            Ok(invalid(vec![json!({ "error": cut(message_of(&content)) })]))
+        }
+        // Not now, for example.
+        Err(answer) => Err(answer),
+    }
+}
+
+fn message_of(content: &Content) -> String {
+    match content {
+        Content::Json(json) => json["error_msg"].as_str().unwrap_or_default().to_owned(),
+        Content::Text(text) => text.clone(),
+        Content::File(_) | Content::Nothing => String::new(),
+    }
+}
+
+fn invalid(errors: Vec<Json>) -> Answer {
+    let is_truncated = errors.len() >= ERRORS_MAX;
+    let mut body = json!({ "error_msg": "Configuration validation failed", "errors": errors });
+    if is_truncated {
+        body["truncated"] = true.into();
+    }
+    Answer::json(StatusCode::BAD_REQUEST, body)
+}
+
+/// `None`: each item is right by itself.
+fn validate_items(api: &Api, asked: &Asked) -> Result<Option<Answer>, Answer> {
     let text = Text::new(body::text(&asked.body)?);
     let whole = text.whole()?;
     let mut errors: Vec<Json> = Vec::new();
@@ -132,16 +178,7 @@ pub(crate) fn validate(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
             break;
         }
     }
-    match errors.len() {
-        0 => Ok(Answer::empty(StatusCode::OK)),
-        count => {
-            let mut body = json!({ "error_msg": "Configuration validation failed", "errors": errors });
-            if count >= ERRORS_MAX {
-                body["truncated"] = true.into();
-            }
-            Ok(Answer::json(StatusCode::BAD_REQUEST, body))
-        }
-    }
+    Ok((!errors.is_empty()).then(|| invalid(errors)))
 }
 
 /// The id of an item as its error names it.
@@ -176,16 +213,17 @@ struct Planned {
 }
 
 /// `None`: what is stored came with this digest.
-fn plan(api: &Api, body: &[u8], digest: &str) -> Result<Option<Planned>, Answer> {
+fn plan(api: &Api, body: &[u8], digest: Option<&str>, unnamed: Unnamed) -> Result<Option<Planned>, Answer> {
     let text = Text::new(body::text(body)?);
     let whole = text.whole()?;
     may_write(api)?;
     let view = View::new(api.control.documents());
-    if api.standalone.last(view.revision(), unix_seconds()).1.as_deref() == Some(digest) {
+    if digest.is_some() && api.standalone.last(view.revision(), unix_seconds()).1.as_deref() == digest {
         return Ok(None);
     }
     let revision = view.revision();
-    let changes = changes(api, &view, &whole)?;
+    let changes = changes(api, &view, &whole, unnamed)?;
+    whole_references::check(&view, &changes.writes)?;
     let written: HashSet<&Key> = changes.writes.iter().map(Write::key).collect();
     let (mut referred, mut shared, mut unreferenced) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     for write in &changes.writes {
@@ -204,7 +242,14 @@ fn plan(api: &Api, body: &[u8], digest: &str) -> Result<Option<Planned>, Answer>
     // One for all documents of a collection: there may be very many.
     let untouched = |below| Unreferenced { below, since: revision, mention: String::new() };
     unreferenced.extend(shared.into_iter().map(untouched));
-    Ok(Some(Planned { digest: digest.to_owned(), view, revision, changes, conditions, unreferenced }))
+    Ok(Some(Planned {
+        digest: digest.unwrap_or_default().to_owned(),
+        view,
+        revision,
+        changes,
+        conditions,
+        unreferenced,
+    }))
 }
 
 /// `Ok(Err)`: another write came before, of this key and with this revision.
@@ -248,9 +293,11 @@ fn still_unreferenced(view: &View, collection: &Collection, key: &Key) -> Vec<Un
         Naming::Username => {
             // Its credentials. Of all consumers, since etcd takes no condition for each of many.
             let below = format!("{}/", collection.name);
-            vec![Unreferenced { below, since: view.revision(), mention: String::new() }]
+            let mut unused = still_unused(view, collection, key);
+            unused.push(Unreferenced { below, since: view.revision(), mention: String::new() });
+            unused
         }
-        _ => still_unused(view, collection, key.id()),
+        _ => still_unused(view, collection, key),
     }
 }
 
@@ -265,7 +312,7 @@ struct Changes {
 }
 
 /// What changes, and which versions the collections have then.
-fn changes(api: &Api, view: &View, whole: &Whole<'_>) -> Result<Changes, Answer> {
+fn changes(api: &Api, view: &View, whole: &Whole<'_>, unnamed: Unnamed) -> Result<Changes, Answer> {
     let mut changes = Changes::default();
     for collection in collections() {
         let stored = view.below(&format!("{}/", collection.name));
@@ -277,7 +324,7 @@ fn changes(api: &Api, view: &View, whole: &Whole<'_>) -> Result<Changes, Answer>
             changes.indexes.extend(stored.iter().map(index));
             continue;
         }
-        let items = of_request(&*api.control, collection, whole)?;
+        let items = of_request(&*api.control, collection, whole, unnamed)?;
         changes.indexes.extend(items.iter().map(|(key, item)| (key.clone(), item.index)));
         changes.writes.extend(diff(collection, &stored, items, unix_seconds()));
     }

@@ -3,8 +3,9 @@
 pub(crate) mod address;
 mod merge;
 pub(crate) mod plan;
-mod precondition;
+pub(crate) mod precondition;
 mod read;
+pub(crate) mod reference_table;
 pub(crate) mod references;
 pub(crate) mod rules;
 pub(crate) mod serve;

@@ -156,15 +156,15 @@ fn patch(
 }
 
 fn delete(view: &View, op: &Operation) -> Result<Plan, Answer> {
-    let Some(id) = op.address.id.as_deref() else {
+    if op.address.id.is_none() {
         return Err(Answer::bad(format!("missing {} id", op.collection.kind)));
-    };
-    let mut unreferenced = Vec::new();
-    if !op.force {
-        references::unused(view, op.collection, id)?;
-        unreferenced = references::still_unused(view, op.collection, id);
     }
     let key = key_of_stored(op.collection, &op.address).ok_or_else(Answer::key_not_found)?;
+    let mut unreferenced = Vec::new();
+    if !op.force {
+        references::unused(view, op.collection, &key)?;
+        unreferenced = references::still_unused(view, op.collection, &key);
+    }
     view.get(&key).ok_or_else(Answer::key_not_found)?;
     let mut writes = vec![Write::Delete { key: key.clone() }];
     if op.collection.naming == Naming::Username {
@@ -216,7 +216,6 @@ fn checked_references(
         _ => {}
     }
     let mut referred = references::present(view, op.collection, document)?;
-    referred.extend(references::of_plugins(view, document));
     referred.sort_unstable();
     referred.dedup();
     Ok(referred.into_iter().filter_map(|key| present(view, key)).collect())

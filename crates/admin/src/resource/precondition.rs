@@ -1,10 +1,34 @@
 //! `If-Match` and `If-None-Match` of a write: which revision of a document a client means.
+//!
+//! A condition that is ignored lets a client overwrite what it has not seen, so what is not understood is refused.
 
 use crate::answer::Answer;
 use crate::commit::precondition_failed;
 use axum::http::HeaderMap;
-use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
+use axum::http::header::{HeaderName, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
 use stillgate_datastore::{Condition, Document, Key};
+
+/// What states a condition of a write (RFC 9110, section 13.1).
+const CONDITIONS: [HeaderName; 3] = [IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE];
+
+/// Refuses conditions of a request that is not about one document, which would have no revision to compare with.
+pub(crate) fn refuse_conditions(headers: &HeaderMap) -> Result<(), Answer> {
+    match CONDITIONS.iter().find(|name| headers.contains_key(*name)) {
+        Some(name) => Err(Answer::bad(format!(
+            "{} is supported in writes of one resource only, at its own path; remove it here",
+            shown(name)
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn shown(name: &HeaderName) -> &'static str {
+    match *name {
+        IF_MATCH => "If-Match",
+        IF_NONE_MATCH => "If-None-Match",
+        _ => "If-Unmodified-Since",
+    }
+}
 
 /// The condition that a client states.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,8 +44,15 @@ pub(super) enum Stated {
 
 impl Stated {
     pub(super) fn of(headers: &HeaderMap) -> Result<Stated, Answer> {
-        let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default().trim());
-        match (text(IF_MATCH), text(IF_NONE_MATCH)) {
+        if headers.contains_key(IF_UNMODIFIED_SINCE) {
+            return Err(Answer::bad("If-Unmodified-Since is not supported; send If-Match with the ETag"));
+        }
+        // Several lines are one list.
+        let text = |name| {
+            let lines = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default().trim());
+            lines.map(str::to_owned).reduce(|all, line| format!("{all},{line}"))
+        };
+        match (text(IF_MATCH).as_deref(), text(IF_NONE_MATCH).as_deref()) {
             (None, None) => Ok(Stated::Nothing),
             (Some("*"), None) => Ok(Stated::Present),
             (None, Some("*")) => Ok(Stated::Absent),

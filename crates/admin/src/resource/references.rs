@@ -1,8 +1,8 @@
 //! References between resources: what a document refers to has to be there, and what is referred to cannot be deleted.
 //!
-//! In APISIX's words. References that APISIX does not check, such as the upstreams of `traffic-split`, are not checked here
-//! either; the gateway rejects resources with dangling references whatever their source is.
+//! In APISIX's words, where it has some; [`reference_table`](super::reference_table) says which references there are.
 
+use super::reference_table::{Reference, each, users_of};
 use super::view::View;
 use crate::answer::Answer;
 use crate::collections::Collection;
@@ -10,64 +10,39 @@ use axum::http::StatusCode;
 use serde_json::Value as Json;
 use stillgate_datastore::{Key, Unreferenced};
 
-/// Fields that name another document: in which collections, and how APISIX calls what it looks for.
-const REFERENCES: [(&[&str], &str, &str, &str); 4] = [
-    (&["routes", "services", "stream_routes"], "upstream_id", "upstreams", "upstream"),
-    (&["routes", "stream_routes"], "service_id", "services", "service"),
-    (&["routes"], "plugin_config_id", "plugin_configs", "plugin config"),
-    (&["consumers"], "group_id", "consumer_groups", "consumer group"),
-];
-
-/// What can use an upstream by a plugin, how APISIX calls it, and whether it has an `upstream_id` itself.
-const USERS_OF_UPSTREAMS: [(&str, &str, bool); 7] = [
-    ("routes", "route", true),
-    ("services", "service", true),
-    ("stream_routes", "stream_route", true),
-    ("plugin_configs", "plugin_config", false),
-    ("consumers", "consumer", false),
-    ("consumer_groups", "consumer_group", false),
-    ("global_rules", "global_rule", false),
-];
-
-/// The keys that a document refers to and that are stored; `Err`: one is missing.
+/// The keys that a document refers to and that are stored; `Err`: one is missing that has to be there.
 pub(crate) fn present(view: &View, collection: &Collection, document: &Json) -> Result<Vec<Key>, Answer> {
-    let mut found = Vec::new();
-    for (collections, field, target, kind) in REFERENCES {
-        let (true, Some(id)) = (collections.contains(&collection.name), text_of(&document[field])) else { continue };
-        let missing = format!("failed to fetch {kind} info by {kind} id [{id}], response code: 404");
-        found.push(stored(view, target, &id).ok_or_else(|| Answer::bad(missing))?);
+    let (mut found, mut refusal) = (Vec::new(), None);
+    each(collection.name, document, &mut |reference, id| match stored(view, reference.target, &id) {
+        Some(key) => found.push(key),
+        None if reference.is_required => {
+            refusal.get_or_insert_with(|| Answer::bad(missing(reference, &id)));
+        }
+        None => {}
+    });
+    if let Some(refusal) = refusal {
+        return Err(refusal);
     }
-    if let ("stream_routes", Some(id)) = (collection.name, text_of(&document["protocol"]["superior_id"])) {
-        let missing = format!("failed to fetch stream routes[{id}], response code: 404");
-        let key = stored(view, "stream_routes", &id).ok_or_else(|| Answer::bad(missing))?;
-        same_protocol(view, &key, document)?;
-        found.push(key);
+    let superior = text_of(&document["protocol"]["superior_id"]).filter(|_| collection.name == "stream_routes");
+    if let Some(superior) = superior.and_then(|id| stored(view, "stream_routes", &id)) {
+        same_protocol(view, &superior, document)?;
     }
     Ok(found)
 }
 
-/// The keys that the plugins of a document refer to and that are stored. Whether all of them have to be is not decided here.
-pub(crate) fn of_plugins(view: &View, document: &Json) -> Vec<Key> {
-    let upstreams = split_upstreams(document).filter_map(|upstream| text_of(&upstream["upstream_id"]));
-    let upstreams = upstreams.filter_map(|id| stored(view, "upstreams", &id));
-    let proto = text_of(&document["plugins"]["grpc-transcode"]["proto_id"]);
-    upstreams.chain(proto.and_then(|id| stored(view, "protos", &id))).collect()
+/// What is wrong with a reference to a document that is not there.
+pub(crate) fn missing(reference: &Reference, id: &str) -> String {
+    match (reference.target, reference.kind) {
+        ("stream_routes", _) => format!("failed to fetch stream routes[{id}], response code: 404"),
+        (_, kind) => format!("failed to fetch {kind} info by {kind} id [{id}], response code: 404"),
+    }
 }
 
 /// What has to hold until a document is deleted that nothing refers to.
-pub(crate) fn still_unused(view: &View, collection: &Collection, id: &str) -> Vec<Unreferenced> {
-    let users: Vec<&str> = match collection.name {
-        "upstreams" => USERS_OF_UPSTREAMS.iter().map(|(users, ..)| *users).collect(),
-        "services" => vec!["routes", "stream_routes"],
-        "plugin_configs" => vec!["routes"],
-        "consumer_groups" => vec!["consumers"],
-        "protos" => vec!["routes", "services"],
-        "stream_routes" => vec!["stream_routes"],
-        _ => Vec::new(),
-    };
+pub(crate) fn still_unused(view: &View, collection: &Collection, key: &Key) -> Vec<Unreferenced> {
     let still =
-        |users: &str| Unreferenced { below: format!("{users}/"), since: view.revision(), mention: id.to_owned() };
-    users.into_iter().map(still).collect()
+        |users: &str| Unreferenced { below: format!("{users}/"), since: view.revision(), mention: key.id().to_owned() };
+    users_of(collection.name).into_iter().map(still).collect()
 }
 
 /// What has to hold until a document is written that has what only one may have: plugins of a global rule, keys of a consumer,
@@ -91,48 +66,57 @@ pub(crate) fn still_alone(view: &View, collection: &Collection, document: &Json)
 
 /// What is stored of all that a document refers to.
 pub(crate) fn referred(view: &View, collection: &Collection, key: &Key, document: &Json) -> Vec<Key> {
-    let of_fields = REFERENCES.iter().filter(|(collections, ..)| collections.contains(&collection.name));
-    let of_fields = of_fields.filter_map(|(_, field, target, _)| Some((*target, text_of(&document[*field])?)));
-    let superior = text_of(&document["protocol"]["superior_id"]).filter(|_| collection.name == "stream_routes");
-    let superior = superior.map(|id| ("stream_routes", id));
-    let consumer = (collection.name == "credentials").then(|| ("consumers", owner_of(key).to_owned()));
-    let named = of_fields.chain(superior).chain(consumer);
-    let found = named.filter_map(|(target, id)| stored(view, target, &id));
-    found.chain(of_plugins(view, document)).collect()
+    let mut found = Vec::new();
+    each(collection.name, document, &mut |reference, id| found.extend(stored(view, reference.target, &id)));
+    if collection.name == "credentials" {
+        found.extend(stored(view, "consumers", owner_of(key)));
+    }
+    found
 }
 
 /// Whether nothing refers to a document, so that it can be deleted.
-pub(crate) fn unused(view: &View, collection: &Collection, id: &str) -> Result<(), Answer> {
-    let by_field = |users: &str, field: &str| user(view, users, id, |document| is_text(&document[field], id));
-    let message = match collection.name {
-        "upstreams" => user_of_upstream(view, id).map(|user| format!("can not delete this upstream, {user}")),
-        "services" => {
-            let user = |users: &str, kind: &str| by_field(users, "service_id").map(|user| format!("{kind} [{user}]"));
-            let found = user("routes", "route").or_else(|| user("stream_routes", "stream_route"));
-            found.map(|user| format!("can not delete this service directly, {user}"))
+pub(crate) fn unused(view: &View, collection: &Collection, key: &Key) -> Result<(), Answer> {
+    let id = key.id();
+    for users in users_of(collection.name) {
+        let documents = view.below(&format!("{users}/"));
+        // A text without the id is not parsed: there may be very many.
+        let may_name = |value: &str| value.contains(id) || has_escapes(value);
+        let user = documents.iter().filter(|(_, document)| may_name(&document.value)).find_map(|(user, document)| {
+            let reference = reference_to(key, users, &parsed(&document.value))?;
+            // What goes with it, or is itself.
+            let is_own = user.collection() == key.collection() && owner_of(user) == owner_of(key);
+            (!is_own).then_some((reference, user.id()))
+        });
+        if let Some((reference, user)) = user {
+            return Err(Answer::bad(in_use(collection, reference, users, user)));
         }
-        "plugin_configs" => by_field("routes", "plugin_config_id")
-            .map(|route| format!("can not delete this plugin config, route [{route}]")),
-        "consumer_groups" => by_field("consumers", "group_id")
-            .map(|consumer| format!("can not delete this consumer group, consumer [{consumer}]")),
-        "protos" => {
-            let uses = |document: &Json| is_text(&document["plugins"]["grpc-transcode"]["proto_id"], id);
-            let user = |users: &str, kind: &str| user(view, users, id, uses).map(|user| format!("{kind} [{user}]"));
-            let found = user("routes", "route").or_else(|| user("services", "service"));
-            found.map(|user| format!("can not delete this proto, {user}"))
+    }
+    Ok(())
+}
+
+/// The first reference of a document to another.
+pub(crate) fn reference_to(key: &Key, users: &str, document: &Json) -> Option<&'static Reference> {
+    let mut found = None;
+    each(users, document, &mut |reference, named| {
+        if reference.target == key.collection() && named == key.id() {
+            found = found.or(Some(reference));
         }
-        "stream_routes" => {
-            let superior =
-                user(view, "stream_routes", id, |document| is_text(&document["protocol"]["superior_id"], id));
-            return superior.map_or(Ok(()), |route| {
-                Err(Answer::bad(format!(
-                    "can not delete this stream route directly, stream route [{route}] is still using it as superior_id"
-                )))
-            });
-        }
-        _ => None,
-    };
-    message.map_or(Ok(()), |message| Err(Answer::bad(format!("{message} is still using it now"))))
+    });
+    found
+}
+
+/// Why a document cannot be deleted that another refers to.
+pub(crate) fn in_use(collection: &Collection, reference: &Reference, users: &str, user: &str) -> String {
+    if reference.target == "stream_routes" {
+        return format!(
+            "can not delete this stream route directly, stream route [{user}] is still using it as superior_id"
+        );
+    }
+    let user_kind = Collection::named(users).map_or(users, |users| users.schema);
+    // APISIX names the plugin's resource for upstreams only by these words; its protos are used by plugins alone.
+    let plugin = if reference.is_of_plugin() && reference.target != "protos" { "plugin in " } else { "" };
+    let directly = if reference.target == "services" { " directly" } else { "" };
+    format!("can not delete this {}{directly}, {plugin}{user_kind} [{user}] is still using it now", collection.kind)
 }
 
 /// Whether no other global rule has one of this rule's plugins.
@@ -201,39 +185,9 @@ pub(crate) fn text_of(id: &Json) -> Option<String> {
     }
 }
 
-fn is_text(id: &Json, text: &str) -> bool {
-    text_of(id).is_some_and(|id| id == text)
-}
-
 fn stored(view: &View, collection: &str, id: &str) -> Option<Key> {
     let key = Key::parse(&format!("{collection}/{id}")).ok()?;
     view.get(&key).map(|_| key)
-}
-
-/// The id of the first document that uses `id`. A text without it is not parsed: there may be very many.
-fn user(view: &View, collection: &str, id: &str, uses: impl Fn(&Json) -> bool) -> Option<String> {
-    let documents = view.below(&format!("{collection}/"));
-    let found =
-        documents.into_iter().find(|(_, document)| document.value.contains(id) && uses(&parsed(&document.value)));
-    found.map(|(key, _)| key.id().to_owned())
-}
-
-fn user_of_upstream(view: &View, id: &str) -> Option<String> {
-    USERS_OF_UPSTREAMS.iter().find_map(|(collection, kind, has_upstream)| {
-        let documents = view.below(&format!("{collection}/"));
-        documents.iter().filter(|(_, document)| document.value.contains(id)).find_map(|(key, document)| {
-            let (user, document) = (key.id(), parsed(&document.value));
-            match splits_to(&document, id) {
-                true => Some(format!("plugin in {kind} [{user}]")),
-                false => (*has_upstream && is_text(&document["upstream_id"], id)).then(|| format!("{kind} [{user}]")),
-            }
-        })
-    })
-}
-
-/// Whether its plugin traffic-split sends requests to this upstream.
-fn splits_to(document: &Json, id: &str) -> bool {
-    split_upstreams(document).any(|upstream| is_text(&upstream["upstream_id"], id))
 }
 
 /// What its plugin traffic-split sends requests to.

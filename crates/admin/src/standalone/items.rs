@@ -76,11 +76,20 @@ pub(super) fn of_documents(
     documents.iter().map(item).collect()
 }
 
+/// What becomes of an item without an id, which APISIX validates, and which cannot be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unnamed {
+    Refused,
+    /// It is looked at under an id that no other has.
+    LookedAt,
+}
+
 /// All documents of a request that belong to a collection; `Err`: what is wrong with the first that cannot be used.
 pub(super) fn of_request(
     control: &dyn Control,
     collection: &'static Collection,
     whole: &Whole<'_>,
+    unnamed: Unnamed,
 ) -> Result<Items, Answer> {
     let (mut found, mut refusal) = (Items::new(), None);
     whole
@@ -92,7 +101,13 @@ pub(super) fn of_request(
                     found.insert(key, item);
                     return ControlFlow::Continue(());
                 }
-                Ok((None, _)) => format!("invalid {name} at index {index}, err: missing {} id", collection.kind),
+                Ok((None, item)) => match placeholder(name, index).filter(|_| unnamed == Unnamed::LookedAt) {
+                    Some(key) => {
+                        found.insert(key, item);
+                        return ControlFlow::Continue(());
+                    }
+                    None => format!("invalid {name} at index {index}, err: missing {} id", collection.kind),
+                },
                 Err(Refused::Twice(_, message)) => message,
                 Err(Refused::Item(Refusal { message, .. })) => {
                     format!("invalid {name} at index {index}, err: {message}")
@@ -106,6 +121,11 @@ pub(super) fn of_request(
         Some(message) => Err(Answer::bad(message)),
         None => Ok(found),
     }
+}
+
+/// A key that no document has, since `~` is in no id.
+fn placeholder(collection: &str, index: usize) -> Option<Key> {
+    Key::parse(&format!("{collection}/~{index}")).ok()
 }
 
 /// Checks the items of a request that belong to a collection; `refused` is called with what is wrong, until it breaks.

@@ -74,10 +74,9 @@ impl<'a> Whole<'a> {
         collection: &Collection,
         each: &mut dyn FnMut(usize, &'a str) -> ControlFlow<()>,
     ) -> Result<(), String> {
-        let list = self.values.get(collection.name).filter(|list| list.get() != "null");
-        let Some(list) = list else { return Ok(()) };
+        let Some(list) = self.values.get(collection.name) else { return Ok(()) };
         let is_list = list.get().starts_with('[');
-        // Taken for an empty list it would delete the whole collection.
+        // Taken for an empty list, it or `null` would delete the whole collection.
         let wrong = || format!("{} must be an array", collection.name);
         let mut reader = serde_json::Deserializer::from_str(list.get());
         let read = is_list.then(|| reader.deserialize_seq(Items(each)));
@@ -85,9 +84,10 @@ impl<'a> Whole<'a> {
     }
 
     pub(super) fn version(&self, collection: &Collection) -> Version {
-        let text = self.values.get(&super::version_key(collection)).map_or("null", |version| version.get());
+        let Some(version) = self.values.get(&super::version_key(collection)) else { return Version::None };
+        let text = version.get();
         match text.as_bytes().first() {
-            Some(b'n') => Version::None,
+            Some(b'n') => Version::Other("userdata"),
             Some(b'-' | b'0'..=b'9') => text.parse().map_or(Version::Other("number"), Version::Number),
             Some(b'"') => Version::Other("string"),
             Some(b't' | b'f') => Version::Other("boolean"),

@@ -58,6 +58,43 @@ async fn conditions() {
     .await;
 }
 
+/// Where a condition would have no revision to compare with, it is refused: ignored, it would let a stale write through.
+#[tokio::test]
+async fn conditions_of_several_resources_are_refused() {
+    let client = Client::admin();
+    client.memory.put("routes/1", &json!({ "uri": "/1" }));
+    let (status, answer) = client.ask("GET /apisix/admin/routes/1").await;
+    let writes = [
+        r#"PUT /apisix/admin/configs | X-Digest: 1 | HERE {"routes": []}"#,
+        r#"PUT /apisix/admin/configs?dry_run=true | X-Digest: 1 | HERE {"routes": []}"#,
+        r#"POST /v1/batch | HERE [{"method": "DELETE", "path": "/apisix/admin/routes/1"}]"#,
+        r#"POST /v1/rollback | HERE {"to": 10}"#,
+        r#"POST /apisix/admin/configs/validate | HERE {"routes": []}"#,
+        r#"PUT /apisix/admin/plugins/reload | HERE"#,
+    ];
+    for write in writes {
+        for condition in [
+            r#"If-Match: "1""#,
+            r#"If-Match: "11""#,
+            "If-Match: *",
+            "If-None-Match: *",
+            r#"If-None-Match: "1""#,
+            "If-Unmodified-Since: Sat, 29 Oct 1994 19:43:31 GMT",
+        ] {
+            let (name, _) = condition.split_once(':').unwrap();
+            let refused = client.ask(&write.replace("HERE", condition)).await;
+            assert_eq!(refused.0, 400, "{write} with {condition}: {}", refused.1);
+            assert!(refused.1.contains(name), "{}", refused.1);
+        }
+    }
+    assert_eq!(client.ask("GET /apisix/admin/routes/1").await, (status, answer), "nothing was written");
+    // Of one resource, several lines are one list, and what is not understood is refused, too.
+    let put = |lines: &str| format!(r#"PUT /apisix/admin/routes/1 | {lines} {{"uri": "/2"}}"#);
+    assert_eq!(client.ask(&put(r#"If-Match: "1" | If-Match: "2""#)).await.0, 412);
+    assert_eq!(client.ask(&put("If-Unmodified-Since: Sat, 29 Oct 1994 19:43:31 GMT")).await.0, 400);
+    assert_eq!(client.ask(&put(r#"If-Match: "1" | If-Match: "11""#)).await.0, 200);
+}
+
 #[tokio::test]
 async fn a_dry_run_changes_nothing() {
     let client = Client::admin();

@@ -10,4 +10,5 @@ mod client;
 mod configs;
 mod control;
 mod hostile;
+mod references;
 mod table;
