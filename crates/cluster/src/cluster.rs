@@ -6,7 +6,7 @@ use bytes::Bytes;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use stillgate_devices::directory::{NotTaken, Place, Sending, Step, Unsent};
+use stillgate_devices::directory::{DeliveryError, Location, Rejection, Sending, Step};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -68,9 +68,9 @@ pub struct Watch {
 
 /// Why a request got no answer from its device's node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotSent {
+pub enum SendError {
     /// It has not reached its device, and will not.
-    Unsent(Unsent),
+    Unsent(DeliveryError),
     /// It was not sent: too many requests to that node are already in flight.
     Busy,
     /// It may have reached the device (504): the connection to the node or the time ended first.
@@ -182,7 +182,7 @@ impl Cluster {
 
     /// Sends a request to the node that has a device, and returns that node's answer. `patience` is the timeout for
     /// that node.
-    pub async fn send(&self, device: &str, kind: &str, body: Bytes, patience: Duration) -> Result<Bytes, NotSent> {
+    pub async fn send(&self, device: &str, kind: &str, body: Bytes, patience: Duration) -> Result<Bytes, SendError> {
         let (mut sending, mut step) = self.directory.step(|view| Sending::begin(device, view));
         loop {
             step = match step {
@@ -201,19 +201,19 @@ impl Cluster {
                 Step::Send { node } => {
                     let why = match self.call(&node, kind, body.clone(), patience).await {
                         Ok(Reply::Taken(answer)) => return Ok(answer),
-                        Ok(Reply::Moved) => NotTaken::Moved,
-                        Ok(Reply::Leaving) | Err(CallError::Unreachable) => NotTaken::Unreachable,
-                        Err(CallError::Busy) => return Err(NotSent::Busy),
-                        Err(CallError::Lost) => return Err(NotSent::Lost),
+                        Ok(Reply::Moved) => Rejection::Moved,
+                        Ok(Reply::Leaving) | Err(CallError::Unreachable) => Rejection::Unreachable,
+                        Err(CallError::Busy) => return Err(SendError::Busy),
+                        Err(CallError::Lost) => return Err(SendError::Lost),
                     };
                     self.directory.step(|view| sending.sent(why, node, view))
                 }
-                Step::Answer(unsent) => return Err(NotSent::Unsent(unsent)),
+                Step::Answer(unsent) => return Err(SendError::Unsent(unsent)),
             };
         }
     }
 
-    /// Asks all peers at once whether they have a device.
+    /// Sends a question to all peers at once: whether they have a device.
     async fn who_has(&self, device: &str) -> Option<Arc<str>> {
         let found = self.ask_any(HAVE, Bytes::copy_from_slice(device.as_bytes()), HAVE_PATIENCE).await;
         found.map(|(node, _)| node)
@@ -298,12 +298,12 @@ fn answering(directory: Directory, close: Arc<dyn Fn(u64) + Send + Sync>, node: 
     })
 }
 
-fn ready(reply: Reply) -> crate::peers::Answering {
+fn ready(reply: Reply) -> crate::peers::ReplyFuture {
     Box::pin(std::future::ready(reply))
 }
 
 /// Requests other nodes to close connections.
-async fn close_there(directory: Directory, peers: Peers, mut to_close: mpsc::Receiver<(Arc<str>, Place)>) {
+async fn close_there(directory: Directory, peers: Peers, mut to_close: mpsc::Receiver<(Arc<str>, Location)>) {
     let mut closing = JoinSet::new();
     loop {
         tokio::select! {
@@ -316,7 +316,7 @@ async fn close_there(directory: Directory, peers: Peers, mut to_close: mpsc::Rec
     }
 }
 
-async fn close_one(directory: Directory, peers: Peers, device: Arc<str>, place: Place) {
+async fn close_one(directory: Directory, peers: Peers, device: Arc<str>, place: Location) {
     let body: Bytes = format!("{} {} {device}", place.epoch, place.connection).into();
     for _ in 0..CLOSE_TRIES_MAX {
         let members = directory.members();
@@ -331,8 +331,8 @@ async fn close_one(directory: Directory, peers: Peers, device: Arc<str>, place: 
     tracing::warn!(node = %place.node, "a node could not be reached to close a connection; it finds out by itself");
 }
 
-fn read_close(body: &[u8], node: &str) -> Option<(Box<str>, Place)> {
+fn read_close(body: &[u8], node: &str) -> Option<(Box<str>, Location)> {
     let mut parts = std::str::from_utf8(body).ok()?.splitn(3, ' ');
     let (epoch, connection) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    Some((parts.next()?.into(), Place { node: node.into(), epoch, connection }))
+    Some((parts.next()?.into(), Location { node: node.into(), epoch, connection }))
 }

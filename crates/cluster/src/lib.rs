@@ -20,4 +20,4 @@ mod cluster;
 pub mod peers;
 pub mod registry;
 
-pub use cluster::{Cluster, ClusterSettings, NotSent, Watch};
+pub use cluster::{Cluster, ClusterSettings, SendError, Watch};

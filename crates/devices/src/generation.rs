@@ -1,4 +1,4 @@
-//! Which of two connections of a device is the newer one.
+//! The order of a device's connections.
 
 use std::fmt;
 

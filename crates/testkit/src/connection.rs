@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_truncation_from_silence() {
+    fn distinguishes_truncation_from_silence() {
         let cut = reading(&crate::decode("HTTP/1.1 200 OK\nContent-Length: 9\n\nhi\\"), "GET");
         assert_eq!(cut, Err(Broken::Truncated(b"hi".to_vec())));
         assert_eq!(reading(b"", "GET"), Err(Broken::Closed));

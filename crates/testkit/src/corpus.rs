@@ -7,7 +7,7 @@ use crate::notation::decode;
 
 /// One case of a corpus.
 #[derive(Debug, Clone)]
-pub struct Hostile {
+pub struct HostileCase {
     /// Unique in its file.
     pub name: String,
     /// The words after the name.
@@ -16,7 +16,7 @@ pub struct Hostile {
     pub message: Vec<u8>,
 }
 
-impl Hostile {
+impl HostileCase {
     /// Whether the verdict has this word.
     pub fn says(&self, word: &str) -> bool {
         self.verdict.iter().any(|said| said == word)
@@ -32,8 +32,8 @@ impl Hostile {
 ///
 /// # Panics
 /// On text before the first case, a case without a verdict, or a repeated name.
-pub fn hostile_cases(text: &str) -> Vec<Hostile> {
-    let mut cases: Vec<Hostile> = Vec::new();
+pub fn hostile_cases(text: &str) -> Vec<HostileCase> {
+    let mut cases: Vec<HostileCase> = Vec::new();
     let mut body = String::new();
     for line in text.lines().chain(["=== end: end"]) {
         let Some(title) = line.strip_prefix("=== ") else {
@@ -50,7 +50,7 @@ pub fn hostile_cases(text: &str) -> Vec<Hostile> {
         body.clear();
         let (name, verdict) = title.split_once(": ").unwrap_or_else(|| panic!("no verdict: {title}"));
         assert!(cases.iter().all(|case| case.name != name), "{name} is used twice");
-        cases.push(Hostile {
+        cases.push(HostileCase {
             name: name.to_owned(),
             verdict: verdict.split_whitespace().map(str::to_owned).collect(),
             message: Vec::new(),

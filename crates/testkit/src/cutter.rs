@@ -220,7 +220,7 @@ mod tests {
     use crate::{Broken, Client, Upstream, eventually};
 
     #[test]
-    fn cuts_where_it_was_told() {
+    fn cuts_where_it_was_configured() {
         let upstream = Upstream::echo();
         let cutter = Cutter::to(upstream.addr());
         assert_eq!(Client::connect(cutter.addr()).get("/?size=1000").body.len(), 1000);

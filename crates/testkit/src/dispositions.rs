@@ -1,8 +1,8 @@
-//! What the children of a test do when they get a signal: what the system does, whatever the test itself was started with.
+//! Signal dispositions of a test's children: the defaults, regardless of the environment of the test itself.
 //!
-//! `nohup`, and a shell that starts something in the background, have SIGHUP, SIGINT or SIGQUIT ignored, and children inherit
-//! that. Some programs respect it, so that a test would signal them in vain. A signal that has a handler is reset where a program is
-//! started: so what is ignored here gets one that does nothing, which for this process is the same.
+//! `nohup`, and a shell that starts a background job, ignore SIGHUP, SIGINT or SIGQUIT, and children inherit that. Some
+//! programs respect it, so a test would signal them in vain. A signal with a handler is reset when a program is
+//! started: so an ignored signal gets a handler that does nothing, which is equivalent for this process.
 
 use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
@@ -10,7 +10,7 @@ use std::sync::Once;
 
 const SIGNALS: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCHLD];
 
-/// From here on children ignore none of [`SIGNALS`] when they are started.
+/// From here on children are started without ignoring any of [`SIGNALS`].
 pub(crate) fn reset_in_children() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {
@@ -21,7 +21,7 @@ pub(crate) fn reset_in_children() {
     });
 }
 
-/// `SigIgn:` is a bit a signal, in hexadecimal.
+/// `SigIgn:` has a bit per signal, in hexadecimal.
 fn is_ignored(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a process has one");
     let mask = u64::from_str_radix(mask.trim(), 16).expect("it is hexadecimal");
@@ -34,7 +34,7 @@ mod tests {
     use crate::{END_PATIENCE, Process, eventually};
     use std::process::Command;
 
-    /// In processes of its own: the first ignores signals, the second is this test again, the third its child.
+    /// In separate processes: the first ignores signals, the second is this test again, the third its child.
     #[test]
     fn children_ignore_nothing() {
         const AGAIN: &str = "STILLGATE_TEST_DISPOSITIONS";

@@ -175,7 +175,7 @@ fn with_patient_timeouts(lines: &str) -> String {
     format!("{before}timeouts: {{{said}{separator}{further}}}{after}")
 }
 
-/// Those of [`PATIENT_TIMEOUTS`] that are not set.
+/// The [`PATIENT_TIMEOUTS`] that are not set.
 fn patient_timeouts(said: &str) -> String {
     let is_left = |name: &&&str| !said.contains(&format!("{name}:"));
     let left: Vec<String> = PATIENT_TIMEOUTS.iter().filter(is_left).map(|name| format!("{name}: {PATIENT}")).collect();

@@ -1,10 +1,10 @@
-//! Everything an end-to-end test is built from: a running gateway, upstreams, clients and peers.
+//! The parts of an end-to-end test: a running gateway, upstreams, clients and peers.
 //!
 //! Dev-only, and deliberately independent of the gateway's own crates: its parser is a second reading of the RFC, so
 //! that a mistake in `wire` cannot hide itself. Blocking sockets and threads are used throughout, because a test is
 //! easiest to read when it does one thing after the other. All waiting is polling against [`PATIENCE`].
 //!
-//! A part that fails panics with what it saw: this crate's only callers are tests.
+//! A part that fails panics with its observations: this crate's only callers are tests.
 
 #![allow(clippy::unwrap_used, reason = "a test harness reports by panicking")]
 
@@ -38,7 +38,7 @@ mod vault;
 
 pub use client::{Client, Delivery};
 pub use connection::Connection;
-pub use corpus::{Hostile, hostile_cases};
+pub use corpus::{HostileCase, hostile_cases};
 pub use cutter::{Cut, Cutter, End, Side};
 pub use etcd::{Etcd, EtcdSetup};
 pub use exposition::{Labels, ParsedExemplar, ParsedFamily, ParsedSample, promtool_check_metrics, python_families};
@@ -63,47 +63,47 @@ pub use vault::{AppRole, Vault};
 
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test gives up on it.
+/// How long a test waits for anything before it gives up.
 ///
-/// It is only waited out by a test that fails, and so it is generous: beside hundreds of other processes a process gets a
-/// hundredth of a core, and its control thread, which is nice, a tenth of that. All times in which the gateway gives up by
-/// itself are longer where a [`Setup`] says nothing else, so that waiting for one of them shows.
+/// Only failing tests wait that long, so it is generous: next to hundreds of other processes a process gets a hundredth
+/// of a core, and its control thread, which is nice, a tenth of that. All of the gateway's own timeouts are longer
+/// unless a [`Setup`] sets others, so that waiting for one of them shows.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// How often [`with_longer_times`] tries.
 const LONGER_TIMES: usize = 7;
 
-/// Between two looks at a condition.
+/// Interval of polling a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Polls `condition` until it holds.
 ///
 /// # Panics
-/// When it does not within [`PATIENCE`]; `what` says what was waited for.
+/// If it does not within [`PATIENCE`]; `what` names the condition.
 #[track_caller]
 pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
     eventually_within(PATIENCE, what, condition);
 }
 
-/// [`eventually`] with a deadline of its own.
+/// [`eventually`] with its own deadline.
 ///
 /// # Panics
-/// When the condition does not hold in time.
+/// If the condition does not hold in time.
 #[track_caller]
 pub fn eventually_within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + limit;
     while !condition() {
-        assert!(Instant::now() < deadline, "waited {limit:?} in vain for: {what}");
+        assert!(Instant::now() < deadline, "waited {limit:?} without success for: {what}");
         std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// For a time that the test itself may use up, as when the gateway closes what is idle for a second and the test stands still for
-/// two: tries with `first`, and with twice as much each time, until `attempt` could see what it is about. It returns false where
-/// the test stood still for too long.
+/// For a time that the test itself may use up, as when the gateway closes connections that are idle for a second and
+/// the test stands still for two: tries with `first`, and with twice as much each time, until `attempt` succeeds. It
+/// returns false if the test stood still for too long.
 ///
 /// # Panics
-/// When the longest time, 64 times the first, is not enough either; `what` says for what.
+/// If the longest time, 64 times the first, is not enough either; `what` names the purpose.
 #[track_caller]
 pub fn with_longer_times(first: Duration, what: &str, mut attempt: impl FnMut(Duration) -> bool) {
     let mut time = first;
@@ -117,7 +117,8 @@ pub fn with_longer_times(first: Duration, what: &str, mut attempt: impl FnMut(Du
     panic!("{what}: not seen with any of {LONGER_TIMES} times from {first:?} on");
 }
 
-/// Whether tests run their long forms: in the nightly run, which sets `STILLGATE_NIGHTLY=1`. Says so where they do not.
+/// Whether tests run their long forms: in the nightly run, which sets `STILLGATE_NIGHTLY=1`. Prints a note if they do
+/// not.
 pub fn is_nightly() -> bool {
     let is_nightly = std::env::var("STILLGATE_NIGHTLY").is_ok_and(|value| value == "1");
     if !is_nightly {

@@ -1,37 +1,38 @@
-//! When the other end of a loopback connection knows that ours has closed.
+//! Finds out when the other end of a loopback connection has seen that ours was closed.
 //!
-//! The system hands a FIN over when it gets to it: on a busy machine, bytes that are sent later on another connection may
-//! arrive before it. Where that order is what a test is about, the kernel is asked, whose table has the peer's socket too.
+//! The system delivers a FIN when it gets to it: on a busy machine, bytes that are sent later on another connection may
+//! arrive before it. If that order is what a test is about, this asks the kernel, whose table also has the peer's
+//! socket.
 
 use crate::connection::Connection;
 use crate::eventually;
 use std::io::ErrorKind;
 
-/// Sockets of this network namespace; the second is absent where there is no IPv6.
+/// Sockets of this network namespace; the second table is absent without IPv6.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 
-/// States of a socket whose peer has not closed yet, as far as it knows: ESTABLISHED, FIN_WAIT1, FIN_WAIT2.
+/// States of a socket that has not seen its peer's FIN yet: ESTABLISHED, FIN_WAIT1, FIN_WAIT2.
 const STATES_BEFORE_FIN: [&str; 3] = ["01", "04", "05"];
 
 /// Closes a loopback connection and waits until its peer's socket has seen that: it is in CLOSE_WAIT, beyond, or gone.
 ///
 /// # Panics
-/// When that takes longer than [`crate::PATIENCE`].
+/// If that takes longer than [`crate::PATIENCE`].
 pub(crate) fn close(connection: Connection) {
     let (ours, peer) = (connection.stream().local_addr(), connection.stream().peer_addr());
     drop(connection);
-    // Without addresses the connection had been reset, and the peer knows, for it did that.
+    // A connection without addresses had been reset, by the peer, which therefore knows.
     let (Ok(ours), Ok(peer)) = (ours, peer) else { return };
     let awaited = format!("the FIN from {ours} to reach its peer's socket {peer} (CLOSE_WAIT, 08 in {})", TABLES[0]);
     eventually(&awaited, || knows_the_end(peer.port(), ours.port()));
 }
 
-/// Whether no socket from port `local` to port `remote` still takes its peer for open.
+/// Whether no socket from port `local` to port `remote` still considers its peer open.
 fn knows_the_end(local: u16, remote: u16) -> bool {
     TABLES.iter().all(|table| match std::fs::read_to_string(table) {
         Ok(text) => !text.lines().skip(1).any(|line| is_before_fin(line, local, remote)),
         Err(error) if error.kind() == ErrorKind::NotFound && table != &TABLES[0] => true,
-        Err(error) => panic!("{table}: {error}; it tells when a peer has seen a FIN"),
+        Err(error) => panic!("{table}: {error}; it shows when a peer has seen a FIN"),
     })
 }
 
@@ -48,7 +49,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn an_open_peer_is_told_from_one_that_has_seen_the_end() {
+    fn an_open_peer_is_distinguished_from_one_that_has_seen_the_end() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let ours = Connection::new(listener.accept().unwrap().0);

@@ -1,4 +1,4 @@
-//! A child process of a test: its output kept, its resources read from `/proc`, its end certain.
+//! A child process of a test: its output is kept, its resources are read from `/proc`, its end is guaranteed.
 
 use crate::dispositions::reset_in_children;
 use crate::{PATIENCE, POLL_INTERVAL, eventually_within};
@@ -9,21 +9,22 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a process may take to end where how soon is not what the test is about. Each of its threads must get a core for that,
-/// also one of the idle policy, as exporters have: beside others that compute all the time that has taken minutes, and be it
-/// killed.
+/// How long a process may take to end, if that time is not what the test is about. Each of its threads must get a core
+/// for that, even one with the idle policy, as exporters have: next to others that compute all the time that has taken
+/// minutes, even after a kill.
 pub const END_PATIENCE: Duration = Duration::from_secs(300);
 
 /// How much of the log a failed test shows.
 const LOG_SHOWN_BYTES: usize = 8 * 1024;
 
-/// Looks for processes that are to end: one that was looked at may have started another just before.
+/// Number of searches for processes to end: one that was found may have started another just before.
 const SWEEPS: usize = 3;
 
-/// What one clock tick of `/proc/PID/stat` is worth; `USER_HZ` is 100 on every Linux that matters.
+/// The length of one clock tick of `/proc/PID/stat`; `USER_HZ` is 100 on every relevant Linux.
 const CLOCK_TICK: Duration = Duration::from_millis(10);
 
-/// The gateway's line that all it served is over: what then keeps it are threads that wait for a core, and the kernel.
+/// The gateway's log line when it has served everything: afterwards only threads that wait for a core, and the kernel,
+/// delay its end.
 const ENDED: &str = "\"message\":\"ended\"";
 
 /// A running child, killed when dropped. When the test panics, its log is printed.
@@ -36,10 +37,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command` with both outputs appended to `log`. It ignores no signal that this process was started to ignore.
+    /// Starts `command` with both outputs appended to `log`. It does not inherit ignored signals.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     #[track_caller]
     pub fn spawn(name: &str, command: &mut Command, log: &Path) -> Self {
         reset_in_children();
@@ -84,7 +85,7 @@ impl Process {
     /// Waits for its end.
     ///
     /// # Panics
-    /// When it goes on for more than [`PATIENCE`], or [`END_PATIENCE`] where it was killed or says in its log that it has ended.
+    /// If it runs for more than [`PATIENCE`], or [`END_PATIENCE`] if it was killed or has logged its end.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
         let deadline = Instant::now() + PATIENCE;
@@ -92,14 +93,14 @@ impl Process {
             std::thread::sleep(POLL_INTERVAL);
         }
         let is_over = self.is_killed.load(Ordering::Relaxed) || self.log().contains(ENDED);
-        assert!(is_over || self.ended().is_some(), "waited {PATIENCE:?} in vain for the end of {}", self.name);
+        assert!(is_over || self.ended().is_some(), "{} did not end within {PATIENCE:?}", self.name);
         self.wait_within(END_PATIENCE)
     }
 
-    /// [`Process::wait`] with a deadline of its own.
+    /// [`Process::wait`] with its own deadline.
     ///
     /// # Panics
-    /// When it goes on for longer.
+    /// If it runs longer.
     #[track_caller]
     pub fn wait_within(&mut self, limit: Duration) -> ExitStatus {
         let mut status = None;
@@ -115,12 +116,12 @@ impl Process {
         self.memory("VmRSS:")
     }
 
-    /// The part of it that is no file's, which the kernel cannot take back.
+    /// Anonymous resident memory, which the kernel cannot take back.
     pub fn rss_anonymous(&self) -> usize {
         self.memory("RssAnon:")
     }
 
-    /// The most of the whole since the start.
+    /// Peak resident memory since the start.
     pub fn rss_peak(&self) -> usize {
         self.memory("VmHWM:")
     }
@@ -145,7 +146,7 @@ impl Process {
         CLOCK_TICK * ticks
     }
 
-    /// How often its threads of this name have gone to sleep so far.
+    /// How often its threads with this name have gone to sleep so far.
     pub fn sleeps(&self, thread: &str) -> u64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("a live process has threads");
         let sleeps = tasks.filter_map(|task| {
@@ -157,7 +158,7 @@ impl Process {
         sleeps.sum()
     }
 
-    /// How many of its threads have names that begin like this.
+    /// The number of its threads whose names begin with `prefix`.
     pub fn threads(&self, prefix: &str) -> usize {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("a live process has threads");
         // A thread may end meanwhile.
@@ -165,7 +166,7 @@ impl Process {
         names.filter(|name| name.starts_with(prefix)).count()
     }
 
-    /// Whether all of its threads wait: none has work left, such as opening what it needs after its start.
+    /// Whether all its threads are waiting: none has work left, such as opening files after its start.
     pub fn is_at_rest(&self) -> bool {
         let mut tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("a live process has threads");
         tasks.all(|task| {
@@ -199,8 +200,8 @@ pub fn children(pid: u32) -> Vec<u32> {
     text.iter().flat_map(|text| text.split_whitespace()).filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Kills a gateway, if it still runs, and all that have come of it by upgrades: nobody else ends those that are no children of
-/// ours.
+/// Kills a gateway, if it still runs, and all its successors by upgrades: they are not our children, so nothing else
+/// ends them.
 pub(crate) fn kill_all(gateway: Option<u32>, dir: &Path) {
     let number = |entry: io::Result<DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
     for _ in 0..SWEEPS {
@@ -216,7 +217,7 @@ pub(crate) fn kill_all(gateway: Option<u32>, dir: &Path) {
 impl Drop for Process {
     fn drop(&mut self) {
         if self.child.try_wait().ok().flatten().is_none() {
-            // It may end by itself in between, which is as good.
+            // It may end by itself in between, which is fine.
             let _ = self.child.kill();
             let deadline = Instant::now() + END_PATIENCE;
             while self.child.try_wait().ok().flatten().is_none() && Instant::now() < deadline {

@@ -259,7 +259,7 @@ impl Prometheus {
         served.unwrap_or_default()
     }
 
-    /// What the server logged.
+    /// The server's log.
     pub fn log(&self) -> String {
         self.process.log()
     }
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_why_a_scrape_failed() {
+    fn reports_why_a_scrape_failed() {
         let broken = Upstream::serve(|connection| {
             while connection.read_request().is_ok() {
                 connection.send("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\na b c\n");

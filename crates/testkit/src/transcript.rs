@@ -5,7 +5,7 @@
 //! be two clients: `clients swap` changes to the other one. Text before the first section is its explanation. Message
 //! texts are in the notation of [`crate::decode`], with these additions: `{node}` and `{gateway}` are addresses,
 //! `{node_port}` in resources is a port, `{len}` is the length of the body that follows, `{any}` as a field's whole
-//! value matches all values, `{absent}` asserts that there is no such field, and a line `{forwarded HOST}` represents
+//! value matches all values, `{absent}` asserts that the field is absent, and a line `{forwarded HOST}` represents
 //! the fields that a gateway adds for an untrusted client.
 //!
 //! Heads are compared as start line and ordered fields, bodies decoded: the division of a body into chunks is not

@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 pub struct Upstream {
     port: Arc<ReservedPort>,
     listener: Option<TcpListener>,
-    served: Option<Serving>,
-    counts: Arc<Counts>,
+    served: Option<ServingThread>,
+    counts: Arc<UpstreamCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct UpstreamCounts {
     connections: AtomicUsize,
     requests: AtomicUsize,
     seen: Mutex<Vec<String>>,
@@ -32,7 +32,7 @@ struct Counts {
 }
 
 #[derive(Debug)]
-struct Serving {
+struct ServingThread {
     stop: Arc<AtomicBool>,
     acceptor: JoinHandle<()>,
     open: Arc<Mutex<Vec<TcpStream>>>,
@@ -51,7 +51,12 @@ impl Upstream {
 
     /// Has a port but does not listen: connecting is refused.
     pub fn refusing() -> Self {
-        Self { port: Arc::new(ReservedPort::new()), listener: None, served: None, counts: Arc::new(Counts::default()) }
+        Self {
+            port: Arc::new(ReservedPort::new()),
+            listener: None,
+            served: None,
+            counts: Arc::new(UpstreamCounts::default()),
+        }
     }
 
     /// Runs `handler` for each connection, in its own thread.
@@ -133,7 +138,7 @@ impl Upstream {
                 });
             }
         });
-        self.served = Some(Serving { stop, acceptor, open });
+        self.served = Some(ServingThread { stop, acceptor, open });
     }
 
     /// Stops listening and ends every connection, as a killed process would.
@@ -201,7 +206,7 @@ impl Drop for Upstream {
     }
 }
 
-impl Counts {
+impl UpstreamCounts {
     fn record(&self, request: &Message) {
         self.requests.fetch_add(1, Ordering::SeqCst);
         let mut seen = self.seen.lock().unwrap();
@@ -228,7 +233,7 @@ fn read_expecting(connection: &mut Connection) -> Result<Message, Broken> {
 ///
 /// `status=404` (200), `size=1000` bytes (0) of [`payload`] with `seed=7` (0), `echo` (the request's body instead),
 /// `chunked`, `close` (delimited, unless also chunked), `delay=50` ms, `piece=4096` (bytes a write), `cut=100` (close after that many body bytes).
-/// The response tells what came: `X-Body-Sha256`, `X-Body-Length` and `X-Got` (the request line).
+/// The response reports the request: `X-Body-Sha256`, `X-Body-Length` and `X-Got` (the request line).
 pub fn echo(connection: &mut Connection, request: &Message) -> bool {
     let (method, target) = request.head.method_and_target();
     let query = target.split_once('?').map_or("", |(_, query)| query);

@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::port::ReservedPort;
 use crate::process::Process;
 use crate::{PATIENCE, eventually_within};
-use double::Double;
+use double::VaultDouble;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpStream};
@@ -38,7 +38,7 @@ pub struct Vault {
 #[derive(Debug)]
 enum Server {
     Real { program: OsString, port: ReservedPort, folder: TempDir, process: Process },
-    Double(Double),
+    Double(VaultDouble),
 }
 
 /// The credentials of an application role.
@@ -62,9 +62,11 @@ impl Vault {
     pub fn start() -> Vault {
         let mut vault = match std::env::var_os(VARIABLE) {
             Some(program) => Vault::real(program),
-            None => {
-                Vault { server: Server::Double(Double::start()), root: "root".to_owned(), unseal_key: "k".to_owned() }
-            }
+            None => Vault {
+                server: Server::Double(VaultDouble::start()),
+                root: "root".to_owned(),
+                unseal_key: "k".to_owned(),
+            },
         };
         vault.set_up();
         vault

@@ -33,10 +33,10 @@ const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The connections of one node to others. Clones share them.
 #[derive(Clone)]
 pub struct Peers {
-    shared: Arc<Shared>,
+    shared: Arc<SharedPeers>,
 }
 
-struct Shared {
+struct SharedPeers {
     node: Box<str>,
     tls: Option<PeerTls>,
     /// By node, one entry per past or present member. The inner lock is held while a connection is made, so other
@@ -52,7 +52,7 @@ enum Link {
     None,
     Open {
         address: Box<str>,
-        open: Open,
+        open: OpenLink,
         connection: AbortHandle,
     },
     /// Remembered, so that waiting callers do not each try again.
@@ -64,7 +64,7 @@ enum Link {
 
 /// A connection, for all its callers.
 #[derive(Clone)]
-struct Open {
+struct OpenLink {
     requests: SendRequest<Bytes>,
     /// A number that no other connection of this process has.
     serial: u64,
@@ -83,7 +83,9 @@ struct Turn {
 impl Peers {
     /// The peers of this node. Without TLS only peers on this machine can be reached.
     pub fn new(node: &str, tls: Option<PeerTls>) -> Peers {
-        Peers { shared: Arc::new(Shared { node: node.into(), tls, links: Mutex::default(), count: AtomicU64::new(0) }) }
+        Peers {
+            shared: Arc::new(SharedPeers { node: node.into(), tls, links: Mutex::default(), count: AtomicU64::new(0) }),
+        }
     }
 
     /// Sends a request to a node. `kind` is a word. At most half of `patience` is spent waiting for a connection with
@@ -127,7 +129,7 @@ impl Peers {
     async fn turn(&self, node: &str, address: &str, until: Instant) -> Result<Turn, CallError> {
         // If it has just ended, it is made again once.
         for _ in 0..2 {
-            let Open { requests, serial, room } = self.link(node, address).await?;
+            let OpenLink { requests, serial, room } = self.link(node, address).await?;
             let room = timeout_at(until.into(), room.acquire_owned()).await.map_err(|_| CallError::Busy)?;
             // The semaphore is never closed.
             let Ok(room) = room else { return Err(CallError::Unreachable) };
@@ -162,7 +164,7 @@ impl Peers {
         links.values().filter(|link| is_open(link)).count()
     }
 
-    async fn link(&self, node: &str, address: &str) -> Result<Open, CallError> {
+    async fn link(&self, node: &str, address: &str) -> Result<OpenLink, CallError> {
         let link = self.shared.links.lock().expect("no holder panics").entry(node.into()).or_default().clone();
         let mut link = link.lock().await;
         match &*link {
@@ -181,7 +183,7 @@ impl Peers {
         match made.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok((requests, connection)) => {
                 let serial = self.shared.count.fetch_add(1, Relaxed);
-                let open = Open { requests, serial, room: Arc::new(Semaphore::new(REQUESTS_MAX as usize)) };
+                let open = OpenLink { requests, serial, room: Arc::new(Semaphore::new(REQUESTS_MAX as usize)) };
                 *link = Link::Open { address: address.into(), open: open.clone(), connection };
                 Ok(open)
             }

@@ -52,7 +52,7 @@ pub enum Reply {
     Leaving,
 }
 
-/// Why there is no [`Reply`].
+/// Why a call has no [`Reply`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallError {
     /// The node has not received the request, and will not.
@@ -64,7 +64,7 @@ pub enum CallError {
 }
 
 /// Answers the requests to a node.
-pub type Handler = Arc<dyn Fn(Call) -> Answering + Send + Sync>;
+pub type Handler = Arc<dyn Fn(Call) -> ReplyFuture + Send + Sync>;
 
 /// A future answer.
-pub type Answering = Pin<Box<dyn Future<Output = Reply> + Send>>;
+pub type ReplyFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;

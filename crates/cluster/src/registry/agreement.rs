@@ -1,9 +1,9 @@
 //! The scripts agree with the functions: equal requests, in a real Redis and on an entry in memory.
 
 use super::link::RedisAddress;
-use super::store::{Myself, Store};
+use super::store::{OwnLease, Store};
 use stillgate_devices::Generation;
-use stillgate_devices::directory::{self, Connect, Duplicate, Ended, Entry, Era, Place};
+use stillgate_devices::directory::{self, Connect, Disconnect, Duplicate, Entry, Era, Location};
 use stillgate_testkit::Redis;
 
 /// SplitMix64.
@@ -17,11 +17,11 @@ impl Random {
         (mixed ^ (mixed >> 31)) % bound
     }
 
-    fn place(&mut self) -> Place {
+    fn place(&mut self) -> Location {
         // Epochs that are not exact as doubles, next to each other.
         let epoch = u64::MAX - self.below(2);
         let node = ["a", "b with a space", ""][self.below(3) as usize].into();
-        Place { node, epoch, connection: [8, 9, 10, u64::MAX - 1, u64::MAX][self.below(5) as usize] }
+        Location { node, epoch, connection: [8, 9, 10, u64::MAX - 1, u64::MAX][self.below(5) as usize] }
     }
 }
 
@@ -59,7 +59,7 @@ async fn entries_change_alike() {
                         Some(Entry::Online { place: current, .. }) if random.below(3) > 0 => current.clone(),
                         _ => place,
                     };
-                    let ended = Ended { place, and_older: random.below(2) == 0 };
+                    let ended = Disconnect { place, and_older: random.below(2) == 0 };
                     store.disconnect(device, &ended, step).await.unwrap();
                     directory::disconnect(&mut entry, &ended, step);
                 }
@@ -73,7 +73,7 @@ async fn entries_change_alike() {
 async fn a_lease_is_held_by_one_process() {
     let redis = Redis::start();
     let store = store(&redis);
-    let myself = |epoch, filled| Myself { node: "a", epoch, filled, address: "127.0.0.1:1" };
+    let myself = |epoch, filled| OwnLease { node: "a", epoch, filled, address: "127.0.0.1:1" };
     let first = store.hold(&myself(u64::MAX, None)).await.unwrap();
     assert!(first.is_held && first.era.is_none() && !first.members.is_complete());
     assert!(!store.hold(&myself(u64::MAX - 1, None)).await.unwrap().is_held);
@@ -94,7 +94,7 @@ async fn what_is_no_entry_is_overwritten() {
     let store = store(&redis);
     redis.cli(&["SET", "sg:d:d", "nonsense"]);
     assert_eq!(store.look_up("d").await.unwrap(), None);
-    let place = Place { node: "a".into(), epoch: 1, connection: 1 };
+    let place = Location { node: "a".into(), epoch: 1, connection: 1 };
     store.register("d", &place, Generation(3), 0).await.unwrap();
     assert!(matches!(store.look_up("d").await.unwrap(), Some(Entry::Online { generation: Generation(3), .. })));
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
-    Away, Connected, Duplicate, Effect, Ended, Entry, Era, Lookups, Members, Place, Registrations, View,
+    Away, ConnectOutcome, Disconnect, Duplicate, Effect, Entry, Era, Location, Lookups, Members, Registrations, View,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -55,16 +55,16 @@ pub(crate) struct Hooks {
     /// Closes this connection: its device has a newer one.
     pub(crate) close: Box<dyn Fn(u64) + Send + Sync>,
     /// Lets another node close a connection.
-    pub(crate) close_there: Box<dyn Fn(Arc<str>, Place) + Send + Sync>,
+    pub(crate) close_there: Box<dyn Fn(Arc<str>, Location) + Send + Sync>,
 }
 
 /// A node's access to the directory, and its registrations there.
 #[derive(Clone)]
 pub struct Directory {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedDirectory>,
 }
 
-pub(super) struct Shared {
+pub(super) struct SharedDirectory {
     pub(super) node: Box<str>,
     pub(super) address: Box<str>,
     pub(super) store: Store,
@@ -90,8 +90,8 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub(super) registrations: Registrations,
     /// Devices that wait for the answer about their place, by its number.
-    pub(super) waiters: HashMap<Box<str>, (u64, oneshot::Sender<Connected>)>,
-    pub(super) disconnects: VecDeque<(Arc<str>, Ended)>,
+    pub(super) waiters: HashMap<Box<str>, (u64, oneshot::Sender<ConnectOutcome>)>,
+    pub(super) disconnects: VecDeque<(Arc<str>, Disconnect)>,
     /// Registrations without an answer yet.
     pub(super) in_flight: usize,
 }
@@ -104,7 +104,7 @@ impl Directory {
         let former = former.unwrap_or_else(|| FormerDirectory { epoch: rand::random(), ..FormerDirectory::default() });
         let registrations = Registrations::new(node.clone(), former.epoch, first_place());
         let state = State { registrations, waiters: HashMap::new(), disconnects: VecDeque::new(), in_flight: 0 };
-        let shared = Shared {
+        let shared = SharedDirectory {
             node,
             address,
             store: Store::new(&redis)?,
@@ -117,7 +117,7 @@ impl Directory {
             commands: AtomicU64::new(0),
             contact_since: Mutex::default(),
             lookups: Mutex::new(Lookups::new(lookup_bytes_max)),
-            members: Mutex::new(Arc::new(Members::told(former.members))),
+            members: Mutex::new(Arc::new(Members::from_predecessor(former.members))),
             last_read: tokio::sync::Mutex::new(None),
             begun: Instant::now(),
         };
@@ -136,7 +136,12 @@ impl Directory {
 
     /// Registers a device that has connected to this node. Without an answer it is registered once there is one again;
     /// if another connection turns out to be newer, or was not to be replaced, its connection is closed then.
-    pub async fn connect(&self, device: &Arc<str>, connection: u64, duplicate: Duplicate) -> Result<Connected, Away> {
+    pub async fn connect(
+        &self,
+        device: &Arc<str>,
+        connection: u64,
+        duplicate: Duplicate,
+    ) -> Result<ConnectOutcome, Away> {
         let (sender, answer) = oneshot::channel();
         let number = {
             let mut state = self.shared.state();
@@ -144,7 +149,7 @@ impl Directory {
                 && let Some(place) = state.registrations.place_of(device)
             {
                 let generation = state.registrations.connection(device).and_then(|(_, generation)| generation);
-                return Ok(Connected::Occupied { place, generation: generation.unwrap_or_default() });
+                return Ok(ConnectOutcome::Occupied { place, generation: generation.unwrap_or_default() });
             }
             let (place, _closed_by_its_node) = state.registrations.connected(device, connection, duplicate, wall_ms());
             state.waiters.insert((&**device).into(), (place.connection, sender));
@@ -163,7 +168,7 @@ impl Directory {
                 let newer = state.registrations.place_of(device).filter(|newer| newer.connection != number);
                 let place = newer.ok_or(Away)?;
                 let generation = state.registrations.connection(device).and_then(|(_, generation)| generation);
-                return Ok(Connected::Occupied { place, generation: generation.unwrap_or_default() });
+                return Ok(ConnectOutcome::Occupied { place, generation: generation.unwrap_or_default() });
             }
             None => {}
         }
@@ -240,7 +245,7 @@ impl Directory {
     }
 
     /// Another node reports that this device has a newer connection. Returns the connection to close, if it is here.
-    pub fn superseded(&self, device: &str, place: &Place) -> Option<u64> {
+    pub fn superseded(&self, device: &str, place: &Location) -> Option<u64> {
         let mut state = self.shared.state();
         if state.registrations.epoch() != place.epoch {
             return None;
@@ -300,7 +305,7 @@ impl Directory {
     }
 }
 
-impl Shared {
+impl SharedDirectory {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no holder panics")
     }
@@ -354,7 +359,7 @@ impl Shared {
 }
 
 impl State {
-    pub(super) fn push_disconnect(&mut self, device: Arc<str>, ended: Ended) {
+    pub(super) fn push_disconnect(&mut self, device: Arc<str>, ended: Disconnect) {
         if self.disconnects.len() >= DISCONNECTS_MAX {
             self.disconnects.pop_front();
         }

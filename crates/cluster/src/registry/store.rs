@@ -5,8 +5,8 @@ use redis::Script;
 use std::fmt::Display;
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
-    Away, Connect, Connected, Duplicate, Ended, Entry, Era, LEASE_MS, Lease, Member, Members, OFFLINE_RETENTION_MS,
-    Place, Registered,
+    Away, Connect, ConnectOutcome, Disconnect, Duplicate, Entry, Era, LEASE_MS, Lease, Location, Member, Members,
+    OFFLINE_RETENTION_MS, Registered,
 };
 
 const ERA_KEY: &[u8] = b"sg:{nodes}:era";
@@ -29,7 +29,7 @@ pub(super) struct Store {
 }
 
 /// This node's own line of the leases.
-pub(super) struct Myself<'a> {
+pub(super) struct OwnLease<'a> {
     pub(super) node: &'a str,
     pub(super) epoch: u64,
     pub(super) filled: Option<Era>,
@@ -64,7 +64,7 @@ impl Store {
     }
 
     /// `directory::connect`.
-    pub(super) async fn connect(&self, device: &str, request: &Connect) -> Result<Connected, Away> {
+    pub(super) async fn connect(&self, device: &str, request: &Connect) -> Result<ConnectOutcome, Away> {
         let Connect { place, era, duplicate, dead, now_ms } = request;
         let stays = u8::from(*duplicate == Duplicate::Refuse);
         let dead = dead.map_or_else(String::new, |dead| dead.to_string());
@@ -80,7 +80,7 @@ impl Store {
     pub(super) async fn register(
         &self,
         device: &str,
-        place: &Place,
+        place: &Location,
         generation: Generation,
         since_ms: u64,
     ) -> Result<Registered, Away> {
@@ -92,8 +92,8 @@ impl Store {
     }
 
     /// `directory::disconnect`.
-    pub(super) async fn disconnect(&self, device: &str, ended: &Ended, now_ms: u64) -> Result<(), Away> {
-        let Ended { place, and_older } = ended;
+    pub(super) async fn disconnect(&self, device: &str, ended: &Disconnect, now_ms: u64) -> Result<(), Away> {
+        let Disconnect { place, and_older } = ended;
         let [epoch, connection, older] = [text(place.epoch), text(place.connection), text(u8::from(*and_older))];
         let [now, kept] = [text(now_ms), text(OFFLINE_RETENTION_MS)];
         let arguments = [&*place.node, &epoch, &connection, &older, &now, &kept];
@@ -109,18 +109,18 @@ impl Store {
     }
 
     /// Renews this node's lease, and reads all of them.
-    pub(super) async fn hold(&self, myself: &Myself<'_>) -> Result<Reading, Away> {
+    pub(super) async fn hold(&self, myself: &OwnLease<'_>) -> Result<Reading, Away> {
         self.beat(myself, Some(LEASE_MS)).await
     }
 
     /// Reads all leases.
     pub(super) async fn read(&self) -> Result<Reading, Away> {
-        self.beat(&Myself { node: "", epoch: 0, filled: None, address: "" }, None).await
+        self.beat(&OwnLease { node: "", epoch: 0, filled: None, address: "" }, None).await
     }
 
     /// Ends this node's lease.
     pub(super) async fn release(&self, node: &str, epoch: u64) -> Result<(), Away> {
-        let _reading = self.beat(&Myself { node, epoch, filled: None, address: "" }, Some(0)).await?;
+        let _reading = self.beat(&OwnLease { node, epoch, filled: None, address: "" }, Some(0)).await?;
         Ok(())
     }
 
@@ -133,7 +133,7 @@ impl Store {
     }
 
     /// `lease_ms` is the length of this node's lease; `None` only reads.
-    async fn beat(&self, myself: &Myself<'_>, lease_ms: Option<u64>) -> Result<Reading, Away> {
+    async fn beat(&self, myself: &OwnLease<'_>, lease_ms: Option<u64>) -> Result<Reading, Away> {
         let [epoch, length, filled] =
             [text(myself.epoch), text(lease_ms.unwrap_or(0)), text(myself.filled.map_or(0, |filled| filled.0))];
         let [holds, kept] = [text(u8::from(lease_ms.is_some())), text(DEAD_NODE_KEPT_MS)];
@@ -168,17 +168,17 @@ fn text(number: impl Display) -> String {
 }
 
 /// `{is_current, generation}`, and a place if there is another connection.
-fn connected(answer: &[redis::Value]) -> Option<Connected> {
+fn connected(answer: &[redis::Value]) -> Option<ConnectOutcome> {
     let text = |index: usize| redis::from_redis_value_ref::<String>(answer.get(index)?).ok();
     let is_current: bool = redis::from_redis_value_ref(answer.first()?).ok()?;
     let generation = Generation(text(1)?.parse().ok()?);
     let place = || {
         let (epoch, connection) = (text(2)?.parse().ok()?, text(3)?.parse().ok()?);
-        Some(Place { node: text(4)?.into(), epoch, connection })
+        Some(Location { node: text(4)?.into(), epoch, connection })
     };
     match is_current {
-        true => Some(Connected::Current { generation, replaced: place() }),
-        false => Some(Connected::Occupied { place: place()?, generation }),
+        true => Some(ConnectOutcome::Current { generation, replaced: place() }),
+        false => Some(ConnectOutcome::Occupied { place: place()?, generation }),
     }
 }
 
@@ -190,7 +190,7 @@ fn parse_entry(entry: &str) -> Option<Entry> {
     if !is_online {
         return Some(Entry::Offline { generation, last_seen_ms: at_ms });
     }
-    let place = Place { node: parts.next()?.into(), epoch: epoch?, connection: connection? };
+    let place = Location { node: parts.next()?.into(), epoch: epoch?, connection: connection? };
     Some(Entry::Online { place, generation, since_ms: at_ms })
 }
 
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn entries_are_read_back() {
-        let place = Place { node: "a node".into(), epoch: u64::MAX, connection: 7 };
+        let place = Location { node: "a node".into(), epoch: u64::MAX, connection: 7 };
         let online = Entry::Online { place, generation: Generation(9), since_ms: 5 };
         assert_eq!(parse_entry("1 9 5 18446744073709551615 7 a node"), Some(online));
         let offline = Entry::Offline { generation: Generation(9), last_seen_ms: 5 };

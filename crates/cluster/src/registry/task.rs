@@ -5,14 +5,14 @@
 //!
 //! [`Registrations`]: stillgate_devices::directory::Registrations
 
-use super::directory::{Hooks, Shared, wall_ms};
-use super::store::{Myself, Reading};
+use super::directory::{Hooks, SharedDirectory, wall_ms};
+use super::store::{OwnLease, Reading};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
-    Away, Connect, Connected, Duplicate, Effect, Ended, Era, HEARTBEAT_MS, LEASE_MS, Place, Request,
+    Away, Connect, ConnectOutcome, Disconnect, Duplicate, Effect, Era, HEARTBEAT_MS, LEASE_MS, Location, Request,
 };
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
@@ -31,12 +31,12 @@ struct Pace {
     at: Instant,
 }
 
-pub(super) async fn run(shared: &Arc<Shared>, hooks: &Arc<Hooks>) {
+pub(super) async fn run(shared: &Arc<SharedDirectory>, hooks: &Arc<Hooks>) {
     let mut heartbeats = interval(Duration::from_millis(HEARTBEAT_MS));
     heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut pace = Pace { left: BURST_MAX, at: Instant::now() };
     let mut requests = JoinSet::new();
-    let mut lease = LeaseHeld::default();
+    let mut lease = LeaseExpiry::default();
     let mut audited: Box<str> = "".into();
     loop {
         let next_turn = pace.next_turn();
@@ -63,14 +63,14 @@ pub(super) async fn run(shared: &Arc<Shared>, hooks: &Arc<Hooks>) {
 }
 
 /// Another process holds the lease: only the list of living nodes remains to be read.
-async fn read(shared: &Shared) {
+async fn read(shared: &SharedDirectory) {
     if let Ok(reading) = shared.ask_anyway(shared.store.read()).await {
         shared.keep(&reading);
     }
 }
 
 /// Registers the next devices again, at a pace that reaches each of them within [`AUDIT_MS`].
-fn audit(shared: &Shared, after: &str) -> Box<str> {
+fn audit(shared: &SharedDirectory, after: &str) -> Box<str> {
     let registrations = &mut shared.state().registrations;
     let count = registrations.len().div_ceil(usize::try_from(AUDIT_MS / HEARTBEAT_MS).unwrap_or(1));
     registrations.audit_after(after, count)
@@ -78,12 +78,12 @@ fn audit(shared: &Shared, after: &str) -> Box<str> {
 
 /// The time until which this node's lease is certainly held.
 #[derive(Default)]
-struct LeaseHeld {
+struct LeaseExpiry {
     until: Option<Instant>,
 }
 
-impl LeaseHeld {
-    async fn beat(&mut self, shared: &Shared) {
+impl LeaseExpiry {
+    async fn beat(&mut self, shared: &SharedDirectory) {
         if self.until.is_some_and(|until| Instant::now() >= until) {
             shared.state().registrations.begin_epoch(rand::random());
             self.until = None;
@@ -100,10 +100,10 @@ impl LeaseHeld {
         }
     }
 
-    async fn hold(&mut self, shared: &Shared) -> Result<Reading, Away> {
+    async fn hold(&mut self, shared: &SharedDirectory) -> Result<Reading, Away> {
         let (epoch, filled) = shared.registered();
         let begun = Instant::now();
-        let myself = Myself { node: &shared.node, epoch, filled, address: &shared.address };
+        let myself = OwnLease { node: &shared.node, epoch, filled, address: &shared.address };
         let reading = shared.ask_anyway(shared.store.hold(&myself)).await?;
         match reading.is_held {
             true => self.until = Some(begun + Duration::from_millis(LEASE_MS)),
@@ -117,10 +117,10 @@ impl LeaseHeld {
 /// The next request.
 enum Work {
     Registration(Request),
-    Disconnect(Arc<str>, Ended),
+    Disconnect(Arc<str>, Disconnect),
 }
 
-fn next(shared: &Shared) -> Option<Work> {
+fn next(shared: &SharedDirectory) -> Option<Work> {
     let mut state = shared.state();
     if let Some((device, ended)) = state.disconnects.pop_front() {
         return Some(Work::Disconnect(device, ended));
@@ -131,7 +131,7 @@ fn next(shared: &Shared) -> Option<Work> {
 }
 
 impl Work {
-    async fn perform(self, shared: Arc<Shared>, hooks: Arc<Hooks>) {
+    async fn perform(self, shared: Arc<SharedDirectory>, hooks: Arc<Hooks>) {
         match self {
             Work::Disconnect(device, ended) => {
                 let asked = shared.ask(shared.store.disconnect(&device, &ended, wall_ms())).await;
@@ -159,15 +159,15 @@ impl Work {
 }
 
 async fn connect(
-    shared: &Shared,
+    shared: &SharedDirectory,
     device: &str,
-    place: &Place,
+    place: &Location,
     era: Era,
     duplicate: Duplicate,
-) -> Result<Connected, Away> {
+) -> Result<ConnectOutcome, Away> {
     let request = |dead: Option<Generation>| Connect { place: place.clone(), era, duplicate, dead, now_ms: wall_ms() };
     let connected = shared.ask(shared.store.connect(device, &request(None))).await?;
-    let Connected::Occupied { place: other, generation } = &connected else { return Ok(connected) };
+    let ConnectOutcome::Occupied { place: other, generation } = &connected else { return Ok(connected) };
     let lives = |members: &stillgate_devices::directory::Members| {
         members.get(&other.node).is_some_and(|member| member.lease.epoch == other.epoch)
     };
@@ -182,7 +182,13 @@ async fn connect(
     }
 }
 
-fn answered(shared: &Shared, hooks: &Hooks, device: &str, place: &Place, connected: Result<Connected, Away>) {
+fn answered(
+    shared: &SharedDirectory,
+    hooks: &Hooks,
+    device: &str,
+    place: &Location,
+    connected: Result<ConnectOutcome, Away>,
+) {
     let mut state = shared.state();
     state.in_flight -= 1;
     let connected = match connected {
@@ -197,7 +203,7 @@ fn answered(shared: &Shared, hooks: &Hooks, device: &str, place: &Place, connect
     let is_here = state.registrations.place_of(device).is_some_and(|here| here.connection == place.connection);
     let waiter = match state.waiters.get(device) {
         // A late answer has not closed it. Another one follows.
-        Some(_) if is_here && matches!(connected, Connected::Occupied { .. }) => None,
+        Some(_) if is_here && matches!(connected, ConnectOutcome::Occupied { .. }) => None,
         Some((number, _)) if *number == place.connection => state.waiters.remove(device),
         _ => None,
     };
@@ -209,7 +215,7 @@ fn answered(shared: &Shared, hooks: &Hooks, device: &str, place: &Place, connect
     }
 }
 
-fn apply(shared: &Shared, hooks: &Hooks, device: &str, effect: Effect) {
+fn apply(shared: &SharedDirectory, hooks: &Hooks, device: &str, effect: Effect) {
     match effect {
         Effect::None => {}
         Effect::Close { connection } => (hooks.close)(connection),
@@ -261,17 +267,23 @@ mod tests {
         };
 
         let (place, mut answer) = waits(1);
-        let itself = Place { epoch: place.epoch + 1, ..place.clone() };
-        answered(&shared, &hooks, "d", &place, Ok(Connected::Occupied { place: itself, generation: Generation(9) }));
+        let itself = Location { epoch: place.epoch + 1, ..place.clone() };
+        answered(
+            &shared,
+            &hooks,
+            "d",
+            &place,
+            Ok(ConnectOutcome::Occupied { place: itself, generation: Generation(9) }),
+        );
         assert_eq!(answer.try_recv(), Err(oneshot::error::TryRecvError::Empty));
-        let current = Connected::Current { generation: Generation(9), replaced: None };
+        let current = ConnectOutcome::Current { generation: Generation(9), replaced: None };
         answered(&shared, &hooks, "d", &place, Ok(current.clone()));
         assert_eq!(answer.try_recv(), Ok(current));
 
         // A device whose caller gets another connection is not admitted, so there is nothing to close.
         let (place, mut answer) = waits(2);
-        let other = Place { node: "b".into(), epoch: 1, connection: 3 };
-        let occupied = Connected::Occupied { place: other, generation: Generation(10) };
+        let other = Location { node: "b".into(), epoch: 1, connection: 3 };
+        let occupied = ConnectOutcome::Occupied { place: other, generation: Generation(10) };
         answered(&shared, &hooks, "d", &place, Ok(occupied.clone()));
         assert_eq!(answer.try_recv(), Ok(occupied));
         assert!(closed.lock().expect("no panic").is_empty());

@@ -4,14 +4,14 @@ use crate::double;
 use crate::double::{Node, SILENT, address_of, eventually};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use stillgate_cluster::NotSent;
+use stillgate_cluster::SendError;
 use stillgate_cluster::registry::{FormerDirectory, RedisAddress};
-use stillgate_devices::directory::{Away, Connected, Duplicate, Unsent};
+use stillgate_devices::directory::{Away, ConnectOutcome, DeliveryError, Duplicate};
 use stillgate_testkit::{Redis, RedisSetup};
 
-const OFFLINE: Result<bytes::Bytes, NotSent> = Err(NotSent::Unsent(Unsent::Offline { last_seen_ms: None }));
-const UNKNOWN: Result<bytes::Bytes, NotSent> = Err(NotSent::Unsent(Unsent::Unknown));
-const NEVER_SEEN: Result<bytes::Bytes, NotSent> = Err(NotSent::Unsent(Unsent::NeverSeen));
+const OFFLINE: Result<bytes::Bytes, SendError> = Err(SendError::Unsent(DeliveryError::Offline { last_seen_ms: None }));
+const UNKNOWN: Result<bytes::Bytes, SendError> = Err(SendError::Unsent(DeliveryError::Unknown));
+const NEVER_SEEN: Result<bytes::Bytes, SendError> = Err(SendError::Unsent(DeliveryError::NeverSeen));
 
 /// From the end of a node to the answer that its devices are offline: a lease, and the delay of this machine.
 const LEASE_BOUND: Duration = Duration::from_millis(5_000);
@@ -48,7 +48,7 @@ async fn messages_find_their_device_and_ask_redis_once() {
     a.deliver("d2").await;
     assert_eq!(c.taken.load(Ordering::Relaxed), 1);
     c.disconnect("d2");
-    let is_offline = |sent: &Result<_, _>| matches!(sent, Err(NotSent::Unsent(Unsent::Offline { .. })));
+    let is_offline = |sent: &Result<_, _>| matches!(sent, Err(SendError::Unsent(DeliveryError::Offline { .. })));
     let mut sent = a.send("d2").await;
     while !is_offline(&sent) {
         sent = a.send("d2").await;
@@ -79,7 +79,7 @@ async fn a_second_connection_waits_for_the_first_or_its_node_to_end() {
     let (a, b) = (Node::start("a", &address_of(&redis)).await, Node::start("b", &address_of(&redis)).await);
     a.connect_as("d", Duplicate::Refuse).await.unwrap();
     for node in [&a, &b] {
-        assert!(matches!(node.connect_as("d", Duplicate::Refuse).await, Ok(Connected::Occupied { .. })));
+        assert!(matches!(node.connect_as("d", Duplicate::Refuse).await, Ok(ConnectOutcome::Occupied { .. })));
     }
     assert!(a.has("d"));
     a.disconnect("d");
@@ -88,7 +88,7 @@ async fn a_second_connection_waits_for_the_first_or_its_node_to_end() {
     assert!(b.has("d"));
     drop(b);
     let begun = Instant::now();
-    while matches!(a.connect_as("d", Duplicate::Refuse).await, Ok(Connected::Occupied { .. })) {
+    while matches!(a.connect_as("d", Duplicate::Refuse).await, Ok(ConnectOutcome::Occupied { .. })) {
         assert!(begun.elapsed() < double::PATIENCE);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -110,7 +110,7 @@ async fn the_devices_of_a_dead_node_are_offline_within_its_lease() {
     let killed = Instant::now();
     drop(b);
     // Immediately, not at the timeout.
-    assert_eq!(in_flight.await.unwrap(), Err(NotSent::Lost));
+    assert_eq!(in_flight.await.unwrap(), Err(SendError::Lost));
     let lost_after = killed.elapsed();
     assert!(lost_after < double::MESSAGE_PATIENCE / 2, "{lost_after:?}");
     assert_eq!(a.send_until_known("d").await, OFFLINE);
@@ -247,7 +247,7 @@ async fn a_process_goes_on_with_devices_of_one_that_named_places_by_worker() {
     let redis = Redis::start();
     let address = address_of(&redis);
     let (a, b) = (Node::start("a", &address).await, Node::start("b", &address).await);
-    let Ok(Connected::Current { generation, .. }) = a.connect("d").await else { panic!("it is not let in") };
+    let Ok(ConnectOutcome::Current { generation, .. }) = a.connect("d").await else { panic!("it is not let in") };
     let entry = || redis.cli(&["GET", "sg:d:d"]).split(' ').map(str::to_owned).collect::<Vec<_>>();
     // An entry as these processes wrote it; 2^52 was above all of their numbers.
     let highest = ((1_u64 << 52) - 1).to_string();
@@ -318,5 +318,5 @@ async fn redis_may_want_a_password_and_tls() {
     let address =
         RedisAddress { urls: vec![redis.url(0)], is_cluster: false, ca_pem: Some(made.cert.pem().into_bytes()) };
     let a = Node::start("a", &address).await;
-    assert!(matches!(a.connect("d").await, Ok(Connected::Current { .. })));
+    assert!(matches!(a.connect("d").await, Ok(ConnectOutcome::Current { .. })));
 }

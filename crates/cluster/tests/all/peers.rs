@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use stillgate_cluster::peers::{Answering, Call, CallError, PeerTls, PeerTlsError, Peers, Reply, Served, serve};
+use stillgate_cluster::peers::{Call, CallError, PeerTls, PeerTlsError, Peers, Reply, ReplyFuture, Served, serve};
 use stillgate_testkit::PATIENCE;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -18,7 +18,7 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 async fn start(tls: Option<PeerTls>) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let handler = |call: Call| -> Answering {
+    let handler = |call: Call| -> ReplyFuture {
         Box::pin(async move {
             match &*call.kind {
                 "moved" => Reply::Moved,
@@ -195,7 +195,7 @@ async fn what_is_in_flight_when_a_peer_ends_is_lost() {
     assert_eq!(call(&peers, "b", address, "message").await, Err(CallError::Unreachable));
     // It comes back at the same address.
     let listener = TcpListener::bind(address).await.unwrap();
-    let handler = |_: Call| -> Answering { Box::pin(async { Reply::Taken("again".into()) }) };
+    let handler = |_: Call| -> ReplyFuture { Box::pin(async { Reply::Taken("again".into()) }) };
     let _server = tokio::spawn(serve(
         listener,
         Served { tls: None, body_bytes_max: 1_000, handler: Arc::new(handler) },

@@ -6,9 +6,9 @@ use crate::double;
 use crate::double::{Node, SILENT, address_of, eventually};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use stillgate_cluster::NotSent;
+use stillgate_cluster::SendError;
 use stillgate_cluster::registry::RedisAddress;
-use stillgate_devices::directory::Unsent;
+use stillgate_devices::directory::DeliveryError;
 use stillgate_testkit::{Process, Redis};
 
 /// The address of a process's directory.
@@ -64,11 +64,11 @@ async fn a_node_that_is_killed_leaves_no_message_without_an_answer() {
     b.signal("KILL");
     let killed = Instant::now();
     for message in in_flight {
-        assert_eq!(message.await.unwrap(), Err(NotSent::Lost));
+        assert_eq!(message.await.unwrap(), Err(SendError::Lost));
     }
     let lost_after = killed.elapsed();
     b.wait();
-    assert_eq!(a.send_until_known("d").await, Err(NotSent::Unsent(Unsent::Offline { last_seen_ms: None })));
+    assert_eq!(a.send_until_known("d").await, Err(SendError::Unsent(DeliveryError::Offline { last_seen_ms: None })));
     // Not at the timeout.
     assert!(lost_after < double::MESSAGE_PATIENCE / 2, "{lost_after:?}");
     double::check_promised("to be lost", lost_after, Duration::from_secs(2));
@@ -85,14 +85,14 @@ async fn a_node_that_stands_still_for_ten_seconds_comes_back_with_its_devices() 
     assert_eq!(&*a.deliver("d").await, b"d");
     b.signal("STOP");
     let stopped = Instant::now();
-    assert_eq!(a.send("d").await, Err(NotSent::Lost), "it was sent, and nobody knows");
+    assert_eq!(a.send("d").await, Err(SendError::Lost), "it was sent, and its fate is unknown");
     assert!(stopped.elapsed() < double::MESSAGE_PATIENCE / 2, "{:?}", stopped.elapsed());
     double::check_promised("to be found out", stopped.elapsed(), Duration::from_secs(8));
-    let offline = Err(NotSent::Unsent(Unsent::Offline { last_seen_ms: None }));
+    let offline = Err(SendError::Unsent(DeliveryError::Offline { last_seen_ms: None }));
     let mut sent = a.send("d").await;
     while sent != offline {
         // Its lease is still held, but it cannot be reached.
-        assert_eq!(sent, Err(NotSent::Unsent(Unsent::Unknown)));
+        assert_eq!(sent, Err(SendError::Unsent(DeliveryError::Unknown)));
         assert!(stopped.elapsed() < double::PATIENCE);
         sent = a.send("d").await;
     }

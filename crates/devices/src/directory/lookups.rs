@@ -18,7 +18,7 @@ const ENTRY_BYTES: usize = 160;
 
 /// A cached result for a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Known {
+pub enum CachedLookup {
     /// The device is connected to that node.
     At(Arc<str>),
     /// It is not connected.
@@ -33,7 +33,7 @@ pub enum Known {
 #[derive(Debug)]
 struct Slot {
     /// `None` after the result was wrong; the slot keeps its position in the order.
-    known: Option<Known>,
+    known: Option<CachedLookup>,
     until_ms: u64,
     is_used: bool,
 }
@@ -55,15 +55,15 @@ impl Lookups {
     }
 
     /// The cached result for a device.
-    pub fn get(&mut self, device: &str, now_ms: u64) -> Option<Known> {
+    pub fn get(&mut self, device: &str, now_ms: u64) -> Option<CachedLookup> {
         let slot = self.slots.get_mut(device).filter(|slot| now_ms < slot.until_ms)?;
         slot.is_used = true;
         slot.known.clone()
     }
 
     /// Stores the result of a look-up.
-    pub fn insert(&mut self, device: &str, known: Known, now_ms: u64) {
-        let kept_ms = if matches!(known, Known::At(_)) { PLACE_KEPT_MS } else { ABSENCE_KEPT_MS };
+    pub fn insert(&mut self, device: &str, known: CachedLookup, now_ms: u64) {
+        let kept_ms = if matches!(known, CachedLookup::At(_)) { PLACE_KEPT_MS } else { ABSENCE_KEPT_MS };
         let slot = Slot { known: Some(known), until_ms: now_ms.saturating_add(kept_ms), is_used: false };
         if let Some(before) = self.slots.get_mut(device) {
             *before = slot;
@@ -104,16 +104,16 @@ impl Lookups {
 mod tests {
     use super::*;
 
-    fn at(node: &str) -> Known {
-        Known::At(node.into())
+    fn at(node: &str) -> CachedLookup {
+        CachedLookup::At(node.into())
     }
 
     #[test]
     fn an_absence_is_forgotten_sooner_than_a_place() {
         let mut lookups = Lookups::new(1_000);
         lookups.insert("a", at("n"), 0);
-        lookups.insert("b", Known::NeverSeen, 0);
-        assert_eq!(lookups.get("b", ABSENCE_KEPT_MS - 1), Some(Known::NeverSeen));
+        lookups.insert("b", CachedLookup::NeverSeen, 0);
+        assert_eq!(lookups.get("b", ABSENCE_KEPT_MS - 1), Some(CachedLookup::NeverSeen));
         assert_eq!(lookups.get("b", ABSENCE_KEPT_MS), None);
         assert_eq!(lookups.get("a", PLACE_KEPT_MS - 1), Some(at("n")));
         assert_eq!(lookups.get("a", PLACE_KEPT_MS), None);

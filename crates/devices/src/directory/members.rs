@@ -50,7 +50,7 @@ impl Members {
 
     /// Names and addresses read by another process of this node: the nodes to ask until this process has read the
     /// directory.
-    pub fn told(read: impl IntoIterator<Item = (Box<str>, Box<str>)>) -> Members {
+    pub fn from_predecessor(read: impl IntoIterator<Item = (Box<str>, Box<str>)>) -> Members {
         let lease = Lease { epoch: 0, until_ms: u64::MAX };
         let living = read.into_iter().map(|(node, address)| (node, Member { lease, address, filled: None }));
         Members { living: living.collect(), is_complete: false, is_steady: false }
@@ -104,7 +104,7 @@ mod tests {
         assert!(!members(vec![member(101, Some(Era(9)))], 15).is_complete(), "it is still registering its devices");
         assert!(!members(vec![member(101, era)], 14).is_complete(), "others may still come");
         assert!(!Members::new([member(101, era)], None, 100, Era(15)).is_complete());
-        let told = Members::told([("n".into(), "address".into())]);
+        let told = Members::from_predecessor([("n".into(), "address".into())]);
         assert_eq!(told.get("n").map(|member| &*member.address), Some("address"));
         assert!(!told.is_complete() && !told.is_steady(), "it may be old");
         let read = Members::new([member(101, era)], era, 100, Era(15));

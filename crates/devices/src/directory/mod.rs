@@ -19,11 +19,11 @@ mod members;
 mod registrations;
 mod sending;
 
-pub use lease::{Lease, Taken};
-pub use lookups::{ABSENCE_KEPT_MS, Known, Lookups, PLACE_KEPT_MS};
+pub use lease::{Lease, LeaseConflict};
+pub use lookups::{ABSENCE_KEPT_MS, CachedLookup, Lookups, PLACE_KEPT_MS};
 pub use members::{HEARTBEAT_MS, LEASE_MS, Member, Members};
 pub use registrations::{Effect, Registrations, Request};
-pub use sending::{Away, NotTaken, Sending, Step, Unsent, View};
+pub use sending::{Away, DeliveryError, Rejection, Sending, Step, View};
 
 use crate::generation::Generation;
 
@@ -53,7 +53,7 @@ impl Era {
 
 /// A connection: its node, process and number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct Location {
     /// The node's name.
     pub node: Box<str>,
     /// Epoch of the node's process; random, and new when its lease has ended.
@@ -69,7 +69,7 @@ pub enum Entry {
     /// Connected, if the place's node is alive in this epoch.
     Online {
         /// The connection.
-        place: Place,
+        place: Location,
         /// Generation of the connection.
         generation: Generation,
         /// Since when, in milliseconds since the epoch.
@@ -97,7 +97,7 @@ pub enum Duplicate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connect {
     /// The new connection.
-    pub place: Place,
+    pub place: Location,
     /// The directory's era, as known to the node.
     pub era: Era,
     /// The policy for another connection of the device.
@@ -110,18 +110,18 @@ pub struct Connect {
 
 /// The answer to [`Connect`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Connected {
+pub enum ConnectOutcome {
     /// It is the device's connection now.
     Current {
         /// Its generation.
         generation: Generation,
         /// The connection that it replaced, which has to be closed.
-        replaced: Option<Place>,
+        replaced: Option<Location>,
     },
     /// Another connection of this generation is current. If its node is dead, repeat the request with `dead`.
     Occupied {
         /// That connection.
-        place: Place,
+        place: Location,
         /// Generation of that connection.
         generation: Generation,
     },
@@ -129,9 +129,9 @@ pub enum Connected {
 
 /// A connection has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
+pub struct Disconnect {
     /// The ended connection.
-    pub place: Place,
+    pub place: Location,
     /// Lower numbers of the same node and epoch have ended as well. The directory may still name one of them.
     pub and_older: bool,
 }
@@ -160,7 +160,7 @@ impl Entry {
 }
 
 /// The entry's connection, if it has the same node and epoch and a higher number: the request is late.
-fn newer<'a>(entry: &'a Option<Entry>, place: &Place) -> Option<(&'a Place, Generation)> {
+fn newer<'a>(entry: &'a Option<Entry>, place: &Location) -> Option<(&'a Location, Generation)> {
     match entry {
         Some(Entry::Online { place: other, generation, .. })
             if (&other.node, other.epoch) == (&place.node, place.epoch) && other.connection > place.connection =>
@@ -172,10 +172,10 @@ fn newer<'a>(entry: &'a Option<Entry>, place: &Place) -> Option<(&'a Place, Gene
 }
 
 /// Makes a connection the current one.
-pub fn connect(entry: &mut Option<Entry>, request: Connect) -> Connected {
+pub fn connect(entry: &mut Option<Entry>, request: Connect) -> ConnectOutcome {
     let Connect { place, era, duplicate, dead, now_ms } = request;
     if let Some((other, generation)) = newer(entry, &place) {
-        return Connected::Occupied { place: other.clone(), generation };
+        return ConnectOutcome::Occupied { place: other.clone(), generation };
     }
     if let Some(Entry::Online { place: other, generation, .. }) = entry
         && duplicate == Duplicate::Refuse
@@ -183,7 +183,7 @@ pub fn connect(entry: &mut Option<Entry>, request: Connect) -> Connected {
         && (&other.node, other.epoch) != (&place.node, place.epoch)
         && dead != Some(*generation)
     {
-        return Connected::Occupied { place: other.clone(), generation: *generation };
+        return ConnectOutcome::Occupied { place: other.clone(), generation: *generation };
     }
     let generation = match entry {
         None => Generation(1),
@@ -197,14 +197,14 @@ pub fn connect(entry: &mut Option<Entry>, request: Connect) -> Connected {
         Some(Entry::Online { place: other, .. }) if other != place => Some(other),
         _ => None,
     };
-    Connected::Current { generation, replaced }
+    ConnectOutcome::Current { generation, replaced }
 }
 
 /// Makes a device offline, unless the entry belongs to another connection by now; returns whether it did. It takes no
 /// generation: a place belongs to one connection, and the answer with the generation may have been lost.
-pub fn disconnect(entry: &mut Option<Entry>, ended: &Ended, now_ms: u64) -> bool {
+pub fn disconnect(entry: &mut Option<Entry>, ended: &Disconnect, now_ms: u64) -> bool {
     let Some(Entry::Online { place: current, generation, .. }) = entry else { return false };
-    let Ended { place, and_older } = ended;
+    let Disconnect { place, and_older } = ended;
     let is_older = *and_older && current.connection < place.connection;
     if (&current.node, current.epoch) != (&place.node, place.epoch)
         || !(is_older || current.connection == place.connection)
@@ -217,7 +217,7 @@ pub fn disconnect(entry: &mut Option<Entry>, ended: &Ended, now_ms: u64) -> bool
 
 /// Registers a connection again that has its generation: after a loss of the directory, or of the node's lease, and
 /// periodically to find out whether it is still current.
-pub fn register(entry: &mut Option<Entry>, place: Place, generation: Generation, since_ms: u64) -> Registered {
+pub fn register(entry: &mut Option<Entry>, place: Location, generation: Generation, since_ms: u64) -> Registered {
     if newer(entry, &place).is_some() {
         return Registered::Superseded;
     }
@@ -239,15 +239,15 @@ pub fn register(entry: &mut Option<Entry>, place: Place, generation: Generation,
 mod tests {
     use super::*;
 
-    fn at(node: &str, connection: u64) -> Place {
-        Place { node: node.into(), epoch: 1, connection }
+    fn at(node: &str, connection: u64) -> Location {
+        Location { node: node.into(), epoch: 1, connection }
     }
 
-    fn end(node: &str, connection: u64) -> Ended {
-        Ended { place: at(node, connection), and_older: false }
+    fn end(node: &str, connection: u64) -> Disconnect {
+        Disconnect { place: at(node, connection), and_older: false }
     }
 
-    fn request(place: Place, duplicate: Duplicate) -> Connect {
+    fn request(place: Location, duplicate: Duplicate) -> Connect {
         Connect { place, era: Era(5), duplicate, dead: None, now_ms: 0 }
     }
 
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn a_second_connection_replaces_the_first() {
         let mut entry = None;
-        let current = |generation, replaced| Connected::Current { generation, replaced };
+        let current = |generation, replaced| ConnectOutcome::Current { generation, replaced };
         assert_eq!(connect(&mut entry, request(at("a", 1), Duplicate::Replace)), current(FIRST, None));
         let second = connect(&mut entry, request(at("b", 1), Duplicate::Replace));
         assert_eq!(second, current(SECOND, Some(at("a", 1))));
@@ -272,12 +272,12 @@ mod tests {
         let mut entry = None;
         connect(&mut entry, request(at("a", 1), Duplicate::Refuse));
         let again = request(at("b", 1), Duplicate::Refuse);
-        let occupied = Connected::Occupied { place: at("a", 1), generation: FIRST };
+        let occupied = ConnectOutcome::Occupied { place: at("a", 1), generation: FIRST };
         assert_eq!(connect(&mut entry, again.clone()), occupied);
         // Its node is dead, but the entry is another one by now.
         assert_eq!(connect(&mut entry, Connect { dead: Some(Generation(1)), ..again.clone() }), occupied);
         let taken = connect(&mut entry, Connect { dead: Some(FIRST), ..again });
-        assert_eq!(taken, Connected::Current { generation: SECOND, replaced: Some(at("a", 1)) });
+        assert_eq!(taken, ConnectOutcome::Current { generation: SECOND, replaced: Some(at("a", 1)) });
     }
 
     #[test]
@@ -285,7 +285,7 @@ mod tests {
         let mut entry = None;
         connect(&mut entry, request(at("a", 1), Duplicate::Refuse));
         let again = connect(&mut entry, request(at("a", 1), Duplicate::Refuse));
-        assert_eq!(again, Connected::Current { generation: FIRST, replaced: None });
+        assert_eq!(again, ConnectOutcome::Current { generation: FIRST, replaced: None });
     }
 
     #[test]
@@ -300,7 +300,10 @@ mod tests {
         let mut entry = None;
         assert_eq!(register(&mut entry, at("a", 1), old, 0), Registered::Current);
         let newer = connect(&mut entry, Connect { era, ..request(at("b", 1), Duplicate::Replace) });
-        assert_eq!(newer, Connected::Current { generation: Generation(6 << COUNTER_BITS), replaced: Some(at("a", 1)) });
+        assert_eq!(
+            newer,
+            ConnectOutcome::Current { generation: Generation(6 << COUNTER_BITS), replaced: Some(at("a", 1)) }
+        );
     }
 
     #[test]
@@ -327,7 +330,7 @@ mod tests {
         let mut entry = None;
         connect(&mut entry, request(at("a", 7), Duplicate::Replace));
         let late = connect(&mut entry, request(at("a", 5), Duplicate::Replace));
-        assert_eq!(late, Connected::Occupied { place: at("a", 7), generation: FIRST });
+        assert_eq!(late, ConnectOutcome::Occupied { place: at("a", 7), generation: FIRST });
         assert_eq!(register(&mut entry, at("a", 5), SECOND, 0), Registered::Superseded);
         assert!(disconnect(&mut entry, &end("a", 7), 9));
     }
@@ -335,10 +338,10 @@ mod tests {
     #[test]
     fn the_end_of_a_connection_ends_those_it_has_followed() {
         let mut entry = None;
-        let ended = |node, connection| Ended { and_older: true, ..end(node, connection) };
+        let ended = |node, connection| Disconnect { and_older: true, ..end(node, connection) };
         connect(&mut entry, request(at("a", 5), Duplicate::Replace));
         assert!(!disconnect(&mut entry, &ended("b", 7), 9) && !disconnect(&mut entry, &ended("a", 4), 9));
-        let other_epoch = Ended { place: Place { epoch: 2, ..at("a", 7) }, and_older: true };
+        let other_epoch = Disconnect { place: Location { epoch: 2, ..at("a", 7) }, and_older: true };
         assert!(!disconnect(&mut entry, &other_epoch, 9) && !disconnect(&mut entry, &end("a", 7), 9));
         assert!(disconnect(&mut entry, &ended("a", 7), 9));
     }
@@ -347,7 +350,7 @@ mod tests {
     fn a_new_epoch_keeps_its_connections() {
         let mut entry = None;
         connect(&mut entry, request(at("a", 1), Duplicate::Replace));
-        let place = Place { epoch: 2, ..at("a", 1) };
+        let place = Location { epoch: 2, ..at("a", 1) };
         assert_eq!(register(&mut entry, place.clone(), FIRST, 0), Registered::Current);
         assert!(matches!(entry, Some(Entry::Online { place: stored, .. }) if stored == place));
     }

@@ -4,7 +4,7 @@
 //! in one queue, taken at the caller's pace: new connections, and after a new era or epoch all of them. A request
 //! without an answer is repeated, which the directory's functions allow.
 
-use super::{Connected, Duplicate, Ended, Era, Place, Registered};
+use super::{ConnectOutcome, Disconnect, Duplicate, Era, Location, Registered};
 use crate::generation::Generation;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Bound;
@@ -17,7 +17,7 @@ pub enum Request {
         /// The device.
         device: Box<str>,
         /// Its connection here.
-        place: Place,
+        place: Location,
         /// The policy for another connection of the device.
         duplicate: Duplicate,
         /// The directory's era.
@@ -28,7 +28,7 @@ pub enum Request {
         /// The device.
         device: Box<str>,
         /// Its connection here.
-        place: Place,
+        place: Location,
         /// Generation of the connection.
         generation: Generation,
         /// Since when, in milliseconds since the epoch.
@@ -49,16 +49,16 @@ pub enum Effect {
     /// Close that connection on its node. If this is lost, the node's next registration finds out.
     CloseThere {
         /// The connection.
-        place: Place,
+        place: Location,
     },
     /// Request [`super::disconnect`] until it is answered.
-    Disconnect(Ended),
+    Disconnect(Disconnect),
 }
 
 #[derive(Debug)]
-struct Local {
+struct LocalDevice {
     connection: u64,
-    /// The number of its [`Place`].
+    /// The number of its [`Location`].
     place_number: u64,
     duplicate: Duplicate,
     since_ms: u64,
@@ -70,8 +70,8 @@ struct Local {
     is_registered: bool,
 }
 
-impl Local {
-    const NONE: Local = Local {
+impl LocalDevice {
+    const NONE: LocalDevice = LocalDevice {
         connection: 0,
         place_number: 0,
         duplicate: Duplicate::Replace,
@@ -90,7 +90,7 @@ pub struct Registrations {
     /// `None` until the directory was reached.
     era: Option<Era>,
     /// In order, so that a simulation repeats, and a prefix can be listed.
-    devices: BTreeMap<Box<str>, Local>,
+    devices: BTreeMap<Box<str>, LocalDevice>,
     /// Numbered, because a device may be in the queue more than once: entries with other numbers than its own are
     /// skipped.
     due: VecDeque<(u64, Box<str>)>,
@@ -139,7 +139,7 @@ impl Registrations {
     }
 
     /// The place of a device, if it is connected here.
-    pub fn place_of(&self, device: &str) -> Option<Place> {
+    pub fn place_of(&self, device: &str) -> Option<Location> {
         self.devices.get(device).map(|local| self.place(local.place_number))
     }
 
@@ -165,14 +165,20 @@ impl Registrations {
 
     /// A device has connected here, at this place. An older connection of it here has to be closed; its place in the directory
     /// becomes the new one's. Under [`Duplicate::Refuse`] ask [`Registrations::connection`] first.
-    pub fn connected(&mut self, device: &str, connection: u64, duplicate: Duplicate, now_ms: u64) -> (Place, Effect) {
-        self.begin(device, Local { connection, duplicate, since_ms: now_ms, ..Local::NONE })
+    pub fn connected(
+        &mut self,
+        device: &str,
+        connection: u64,
+        duplicate: Duplicate,
+        now_ms: u64,
+    ) -> (Location, Effect) {
+        self.begin(device, LocalDevice { connection, duplicate, since_ms: now_ms, ..LocalDevice::NONE })
     }
 
     /// A connection of another process of this node continues here. Its number there was lower, and the directory has
     /// that one until it knows the new one; `generation` is the one that the directory had assigned, if any.
     pub fn adopted(&mut self, device: &str, connection: u64, generation: Option<Generation>, since_ms: u64) -> Effect {
-        self.begin(device, Local { connection, since_ms, generation, ..Local::NONE }).1
+        self.begin(device, LocalDevice { connection, since_ms, generation, ..LocalDevice::NONE }).1
     }
 
     /// Whether the device has a newer connection here than one of this generation, or is registering one: to be checked
@@ -192,7 +198,7 @@ impl Registrations {
         }
         // The directory may have a predecessor of this connection, from this process or an earlier one.
         let Some(local) = self.remove(device) else { return Effect::None };
-        Effect::Disconnect(Ended { place: self.place(local.place_number), and_older: true })
+        Effect::Disconnect(Disconnect { place: self.place(local.place_number), and_older: true })
     }
 
     /// Another process of this node takes over a connection, and registers it.
@@ -205,11 +211,11 @@ impl Registrations {
     }
 
     /// Undoes the effect of a request for a connection that has ended meanwhile.
-    fn undo(&self, asked: &Place) -> Effect {
+    fn undo(&self, asked: &Location) -> Effect {
         // Another process has taken it over, and may not have registered it yet.
         match self.given.contains(&asked.connection) {
             true => Effect::None,
-            false => Effect::Disconnect(Ended { place: asked.clone(), and_older: false }),
+            false => Effect::Disconnect(Disconnect { place: asked.clone(), and_older: false }),
         }
     }
 
@@ -263,7 +269,7 @@ impl Registrations {
             let (number, device) = self.due.pop_front()?;
             let Some(local) = self.devices.get_mut(&device).filter(|local| local.due == Some(number)) else { continue };
             local.due = None;
-            let Local { place_number, duplicate, since_ms, generation, .. } = *local;
+            let LocalDevice { place_number, duplicate, since_ms, generation, .. } = *local;
             let place = self.place(place_number);
             return Some(match generation {
                 None => Request::Connect { device, place, duplicate, era },
@@ -273,10 +279,10 @@ impl Registrations {
     }
 
     /// The directory's answer to a [`Request::Connect`].
-    pub fn answered(&mut self, device: &str, asked: &Place, answer: Connected) -> Effect {
+    pub fn answered(&mut self, device: &str, asked: &Location, answer: ConnectOutcome) -> Effect {
         let local = self.devices.get_mut(device).filter(|local| local.place_number == asked.connection);
         match answer {
-            Connected::Current { generation, replaced } => {
+            ConnectOutcome::Current { generation, replaced } => {
                 let Some(local) = local else { return self.undo(asked) };
                 // A late answer that comes after a later one.
                 local.generation = local.generation.max(Some(generation));
@@ -287,23 +293,23 @@ impl Registrations {
                 }
             }
             // A late answer: the directory has accepted this connection since, because the other one's node was dead.
-            Connected::Occupied { generation, .. }
+            ConnectOutcome::Occupied { generation, .. }
                 if local.as_ref().is_some_and(|local| local.generation > Some(generation)) =>
             {
                 Effect::None
             }
             // The connection itself, under a newer epoch: the request with that epoch came before this one.
-            Connected::Occupied { ref place, .. }
+            ConnectOutcome::Occupied { ref place, .. }
                 if place.node == self.node && local.is_some_and(|local| local.place_number == place.connection) =>
             {
                 Effect::None
             }
-            Connected::Occupied { .. } => self.close(device, asked),
+            ConnectOutcome::Occupied { .. } => self.close(device, asked),
         }
     }
 
     /// The directory's answer to a [`Request::Register`].
-    pub fn registered(&mut self, device: &str, asked: &Place, generation: Generation, answer: Registered) -> Effect {
+    pub fn registered(&mut self, device: &str, asked: &Location, generation: Generation, answer: Registered) -> Effect {
         let local = self.devices.get(device).filter(|local| local.place_number == asked.connection);
         match (local, answer) {
             // It ended meanwhile, and its disconnect may have come before.
@@ -319,7 +325,7 @@ impl Registrations {
 
     /// A request for this place got no answer: the directory is unavailable, or slow. It is repeated for the device,
     /// and if the device has gone, the possible effect of the request is undone.
-    pub fn unanswered(&mut self, device: &str, asked: &Place) -> Effect {
+    pub fn unanswered(&mut self, device: &str, asked: &Location) -> Effect {
         if self.devices.get(device).is_none_or(|local| local.place_number != asked.connection) {
             return self.undo(asked);
         }
@@ -329,7 +335,7 @@ impl Registrations {
 
     /// Another node has a newer connection of this device. The directory has that one, so no older one of this node
     /// needs to be ended there. A running process of this node may even have a newer one under a lower number.
-    pub fn close(&mut self, device: &str, place: &Place) -> Effect {
+    pub fn close(&mut self, device: &str, place: &Location) -> Effect {
         let is_current = self.devices.get(device).is_some_and(|local| local.place_number == place.connection);
         if place.node != self.node || !is_current {
             return Effect::None;
@@ -337,15 +343,15 @@ impl Registrations {
         self.remove(device).map_or(Effect::None, |local| Effect::Close { connection: local.connection })
     }
 
-    fn place(&self, number: u64) -> Place {
-        Place { node: self.node.clone(), epoch: self.epoch, connection: number }
+    fn place(&self, number: u64) -> Location {
+        Location { node: self.node.clone(), epoch: self.epoch, connection: number }
     }
 
-    fn begin(&mut self, device: &str, local: Local) -> (Place, Effect) {
+    fn begin(&mut self, device: &str, local: LocalDevice) -> (Location, Effect) {
         (self.last_due, self.last_place) = (self.last_due + 1, self.last_place + 1);
         let replaced = self.remove(device);
         let (place_number, due) = (self.last_place, Some(self.last_due));
-        self.devices.insert(device.into(), Local { place_number, due, is_registered: false, ..local });
+        self.devices.insert(device.into(), LocalDevice { place_number, due, is_registered: false, ..local });
         self.unregistered += 1;
         // Before those that are merely registered again.
         self.due.push_front((self.last_due, device.into()));
@@ -353,11 +359,11 @@ impl Registrations {
             let devices = &self.devices;
             self.due.retain(|(number, device)| devices.get(device).is_some_and(|local| local.due == Some(*number)));
         }
-        let close = |replaced: Local| Effect::Close { connection: replaced.connection };
+        let close = |replaced: LocalDevice| Effect::Close { connection: replaced.connection };
         (self.place(place_number), replaced.map_or(Effect::None, close))
     }
 
-    fn remove(&mut self, device: &str) -> Option<Local> {
+    fn remove(&mut self, device: &str) -> Option<LocalDevice> {
         let removed = self.devices.remove(device)?;
         self.unregistered -= usize::from(!removed.is_registered);
         Some(removed)
@@ -412,7 +418,7 @@ mod tests {
         let place = registrations.place(1);
         registrations.next_request();
         assert_eq!(registrations.filled(), None, "it is on its way");
-        registrations.answered("d", &place, Connected::Current { generation: Generation(1), replaced: None });
+        registrations.answered("d", &place, ConnectOutcome::Current { generation: Generation(1), replaced: None });
         registrations.audit("d");
         registrations.next_request();
         assert_eq!(registrations.filled(), Some(Era(1)));
@@ -434,12 +440,12 @@ mod tests {
         registrations.connected("d", 1, Duplicate::Refuse, 0);
         registrations.next_request();
         let first = registrations.place(1);
-        registrations.answered("d", &first, Connected::Current { generation: Generation(1), replaced: None });
+        registrations.answered("d", &first, ConnectOutcome::Current { generation: Generation(1), replaced: None });
         // The directory has the first one until it has answered for another.
         assert_eq!(registrations.connected("d", 2, Duplicate::Refuse, 0).1, Effect::Close { connection: 1 });
         assert_eq!(registrations.connected("d", 3, Duplicate::Refuse, 0).1, Effect::Close { connection: 2 });
         assert_eq!(registrations.disconnected("d", 1), Effect::None);
-        let ended = Ended { place: registrations.place(3), and_older: true };
+        let ended = Disconnect { place: registrations.place(3), and_older: true };
         assert_eq!(registrations.disconnected("d", 3), Effect::Disconnect(ended));
     }
 
@@ -448,13 +454,14 @@ mod tests {
         let mut registrations = Registrations::new("a".into(), 1, 0);
         registrations.found_era(Some(Era(1)), 1);
         registrations.connected("d", 1, Duplicate::Refuse, 0);
-        let (own, other) = (registrations.place(1), Place { node: "b".into(), epoch: 1, connection: 9 });
-        let occupied = |generation| Connected::Occupied { place: other.clone(), generation };
-        let current = Connected::Current { generation: Generation(8), replaced: None };
+        let (own, other) = (registrations.place(1), Location { node: "b".into(), epoch: 1, connection: 9 });
+        let occupied = |generation| ConnectOutcome::Occupied { place: other.clone(), generation };
+        let current = ConnectOutcome::Current { generation: Generation(8), replaced: None };
         assert_eq!(registrations.answered("d", &own, current), Effect::None);
         assert_eq!(registrations.answered("d", &own, occupied(Generation(7))), Effect::None);
         // Two requests of the same connection, with a new epoch in between, whose answers arrive in reverse order.
-        let itself = Connected::Occupied { place: Place { epoch: 2, ..own.clone() }, generation: Generation(9) };
+        let itself =
+            ConnectOutcome::Occupied { place: Location { epoch: 2, ..own.clone() }, generation: Generation(9) };
         assert_eq!(registrations.answered("d", &own, itself), Effect::None);
         assert_eq!(registrations.answered("d", &own, occupied(Generation(9))), Effect::Close { connection: 1 });
     }
@@ -463,7 +470,7 @@ mod tests {
     fn an_answer_about_a_connection_that_was_given_away_changes_nothing() {
         let mut registrations = Registrations::new("a".into(), 1, 0);
         registrations.found_era(Some(Era(1)), 1);
-        let current = Connected::Current { generation: Generation(1), replaced: None };
+        let current = ConnectOutcome::Current { generation: Generation(1), replaced: None };
         for (device, connection) in [("d", 1), ("e", 2), ("f", 3)] {
             registrations.connected(device, connection, Duplicate::Replace, 0);
             registrations.next_request();
@@ -481,7 +488,7 @@ mod tests {
         registrations.next_request();
         registrations.disconnected("g", 4);
         let place = registrations.place(4);
-        assert_eq!(registrations.unanswered("g", &place), Effect::Disconnect(Ended { place, and_older: false }));
+        assert_eq!(registrations.unanswered("g", &place), Effect::Disconnect(Disconnect { place, and_older: false }));
     }
 
     #[test]

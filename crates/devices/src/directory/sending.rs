@@ -14,7 +14,7 @@
 //! right until they are registered again. "Offline" is based on the directory, or on two answers of the node in its
 //! entry; "never seen" on a complete directory.
 
-use super::lookups::{Known, Lookups};
+use super::lookups::{CachedLookup, Lookups};
 use super::{Entry, Members};
 use std::sync::Arc;
 
@@ -36,12 +36,12 @@ pub enum Step {
         node: Arc<str>,
     },
     /// Answer the sender.
-    Answer(Unsent),
+    Answer(DeliveryError),
 }
 
 /// Why no node has the message. It has not reached the device, and will not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unsent {
+pub enum DeliveryError {
     /// The device was never connected (404).
     NeverSeen,
     /// It is not connected (410).
@@ -57,7 +57,7 @@ pub enum Unsent {
 
 /// Why a node did not accept a message. It has not stored it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotTaken {
+pub enum Rejection {
     /// The device is not connected there.
     Moved,
     /// The node could not be reached: nothing of the message was sent.
@@ -80,7 +80,7 @@ pub struct View<'a> {
 }
 
 #[derive(Debug)]
-enum Found {
+enum FoundNode {
     Nothing,
     At(Arc<str>),
 }
@@ -91,19 +91,19 @@ pub struct Sending {
     device: Box<str>,
     sends: u8,
     /// The result to return once members have been read after it.
-    found: Found,
+    found: FoundNode,
     last_node: Option<Arc<str>>,
 }
 
 impl Sending {
     /// Begins with a device that is not connected to this node.
     pub fn begin(device: &str, view: View<'_>) -> (Sending, Step) {
-        let mut sending = Sending { device: device.into(), sends: 0, found: Found::Nothing, last_node: None };
+        let mut sending = Sending { device: device.into(), sends: 0, found: FoundNode::Nothing, last_node: None };
         let step = match view.lookups.get(device, view.now_ms) {
-            Some(Known::At(node)) if view.members.get(&node).is_some() => sending.send(node, view),
-            Some(Known::Offline { last_seen_ms }) => Step::Answer(Unsent::Offline { last_seen_ms }),
-            Some(Known::NeverSeen) => Step::Answer(Unsent::NeverSeen),
-            Some(Known::At(_)) | None => Step::LookUp,
+            Some(CachedLookup::At(node)) if view.members.get(&node).is_some() => sending.send(node, view),
+            Some(CachedLookup::Offline { last_seen_ms }) => Step::Answer(DeliveryError::Offline { last_seen_ms }),
+            Some(CachedLookup::NeverSeen) => Step::Answer(DeliveryError::NeverSeen),
+            Some(CachedLookup::At(_)) | None => Step::LookUp,
         };
         (sending, step)
     }
@@ -116,7 +116,7 @@ impl Sending {
                 self.send(place.node.into(), view)
             }
             Ok(Some(Entry::Online { place, .. })) => {
-                self.found = Found::At(place.node.into());
+                self.found = FoundNode::At(place.node.into());
                 Step::ReadMembers
             }
             Ok(Some(Entry::Offline { last_seen_ms, .. })) if view.members.is_steady() => {
@@ -124,7 +124,7 @@ impl Sending {
             }
             Ok(Some(Entry::Offline { .. })) => Step::AskPeers,
             Ok(None) => {
-                self.found = Found::Nothing;
+                self.found = FoundNode::Nothing;
                 Step::ReadMembers
             }
         }
@@ -134,16 +134,16 @@ impl Sending {
     pub fn members_read(&mut self, read: Result<(), Away>, view: View<'_>) -> Step {
         match (read, &self.found) {
             (Err(Away), _) => Step::AskPeers,
-            (Ok(()), Found::At(node)) if view.members.get(node).is_some() => {
+            (Ok(()), FoundNode::At(node)) if view.members.get(node).is_some() => {
                 let node = node.clone();
                 self.send(node, view)
             }
-            (Ok(()), Found::At(_)) if view.members.is_steady() => self.offline(None, view),
-            (Ok(()), Found::Nothing) if view.members.is_complete() => {
-                view.lookups.insert(&self.device, Known::NeverSeen, view.now_ms);
-                Step::Answer(Unsent::NeverSeen)
+            (Ok(()), FoundNode::At(_)) if view.members.is_steady() => self.offline(None, view),
+            (Ok(()), FoundNode::Nothing) if view.members.is_complete() => {
+                view.lookups.insert(&self.device, CachedLookup::NeverSeen, view.now_ms);
+                Step::Answer(DeliveryError::NeverSeen)
             }
-            (Ok(()), Found::At(_) | Found::Nothing) => Step::AskPeers,
+            (Ok(()), FoundNode::At(_) | FoundNode::Nothing) => Step::AskPeers,
         }
     }
 
@@ -151,41 +151,41 @@ impl Sending {
     pub fn peers_asked(&mut self, found: Option<Arc<str>>, view: View<'_>) -> Step {
         match found {
             Some(node) if self.sends < SENDS_MAX => self.send(node, view),
-            _ => Step::Answer(Unsent::Unknown),
+            _ => Step::Answer(DeliveryError::Unknown),
         }
     }
 
     /// The node that it was sent to did not accept it.
-    pub fn sent(&mut self, why: NotTaken, node: Arc<str>, view: View<'_>) -> Step {
+    pub fn sent(&mut self, why: Rejection, node: Arc<str>, view: View<'_>) -> Step {
         view.lookups.forget(&self.device);
         let is_same = self.last_node.replace(node.clone()).is_some_and(|last| last == node);
         if self.sends < SENDS_MAX {
             return Step::LookUp;
         }
         match why {
-            NotTaken::Unreachable => Step::Answer(Unsent::Unknown),
+            Rejection::Unreachable => Step::Answer(DeliveryError::Unknown),
             // Right after an outage of the directory, another node may not have registered it yet.
-            NotTaken::Moved if is_same && view.members.is_steady() => self.offline(None, view),
-            NotTaken::Moved => Step::Answer(Unsent::Moved),
+            Rejection::Moved if is_same && view.members.is_steady() => self.offline(None, view),
+            Rejection::Moved => Step::Answer(DeliveryError::Moved),
         }
     }
 
     fn send(&mut self, node: Arc<str>, view: View<'_>) -> Step {
         self.sends += 1;
-        view.lookups.insert(&self.device, Known::At(node.clone()), view.now_ms);
+        view.lookups.insert(&self.device, CachedLookup::At(node.clone()), view.now_ms);
         Step::Send { node }
     }
 
     fn offline(&mut self, last_seen_ms: Option<u64>, view: View<'_>) -> Step {
-        view.lookups.insert(&self.device, Known::Offline { last_seen_ms }, view.now_ms);
-        Step::Answer(Unsent::Offline { last_seen_ms })
+        view.lookups.insert(&self.device, CachedLookup::Offline { last_seen_ms }, view.now_ms);
+        Step::Answer(DeliveryError::Offline { last_seen_ms })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::{Era, Lease, Member, Place};
+    use crate::directory::{Era, Lease, Location, Member};
     use crate::generation::Generation;
 
     /// A node with its cache, and its requests for one message after the other.
@@ -210,7 +210,7 @@ mod tests {
     }
 
     fn online(node: &str) -> Result<Option<Entry>, Away> {
-        let place = Place { node: node.into(), epoch: 1, connection: 1 };
+        let place = Location { node: node.into(), epoch: 1, connection: 1 };
         Ok(Some(Entry::Online { place, generation: Generation(1), since_ms: 0 }))
     }
 
@@ -232,13 +232,13 @@ mod tests {
     #[test]
     fn a_device_that_moved_is_followed_once() {
         let mut node = Node::with(&["b", "c"]);
-        node.lookups.insert("d", Known::At("b".into()), 0);
+        node.lookups.insert("d", CachedLookup::At("b".into()), 0);
         let (mut sending, step) = Sending::begin("d", node.view());
         assert_eq!(step, send("b"));
-        assert_eq!(sending.sent(NotTaken::Moved, "b".into(), node.view()), Step::LookUp);
+        assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), Step::LookUp);
         assert_eq!(Sending::begin("d", node.view()).1, Step::LookUp, "a wrong result is removed");
         assert_eq!(sending.looked_up(online("c"), node.view()), send("c"));
-        assert_eq!(sending.sent(NotTaken::Moved, "c".into(), node.view()), Step::Answer(Unsent::Moved));
+        assert_eq!(sending.sent(Rejection::Moved, "c".into(), node.view()), Step::Answer(DeliveryError::Moved));
     }
 
     #[test]
@@ -246,15 +246,15 @@ mod tests {
         let mut node = Node::with(&["b"]);
         let (mut sending, _) = Sending::begin("d", node.view());
         assert_eq!(sending.looked_up(online("b"), node.view()), send("b"));
-        assert_eq!(sending.sent(NotTaken::Moved, "b".into(), node.view()), Step::LookUp);
+        assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), Step::LookUp);
         assert_eq!(sending.looked_up(online("b"), node.view()), send("b"));
-        let offline = Step::Answer(Unsent::Offline { last_seen_ms: None });
-        assert_eq!(sending.sent(NotTaken::Moved, "b".into(), node.view()), offline);
+        let offline = Step::Answer(DeliveryError::Offline { last_seen_ms: None });
+        assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), offline);
         assert_eq!(Sending::begin("d", node.view()).1, offline, "and no repetition at once");
     }
 
     #[test]
-    fn a_dead_node_is_told_from_a_new_one() {
+    fn a_dead_node_is_distinguished_from_a_new_one() {
         let mut node = Node::with(&[]);
         let (mut sending, _) = Sending::begin("d", node.view());
         assert_eq!(sending.looked_up(online("b"), node.view()), Step::ReadMembers);
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(sending.members_read(Ok(()), node.view()), send("b"));
         let (mut sending, _) = Sending::begin("e", node.view());
         assert_eq!(sending.looked_up(online("c"), node.view()), Step::ReadMembers);
-        let offline = Step::Answer(Unsent::Offline { last_seen_ms: None });
+        let offline = Step::Answer(DeliveryError::Offline { last_seen_ms: None });
         assert_eq!(sending.members_read(Ok(()), node.view()), offline);
     }
 
@@ -274,14 +274,14 @@ mod tests {
         assert_eq!(sending.looked_up(online("b"), node.view()), Step::ReadMembers);
         assert_eq!(sending.members_read(Ok(()), node.view()), Step::AskPeers);
         let (mut sending, _) = Sending::begin("e", node.view());
-        for said in [Step::LookUp, Step::Answer(Unsent::Moved)] {
+        for said in [Step::LookUp, Step::Answer(DeliveryError::Moved)] {
             assert_eq!(sending.peers_asked(Some("b".into()), node.view()), send("b"));
-            assert_eq!(sending.sent(NotTaken::Moved, "b".into(), node.view()), said);
+            assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), said);
         }
         let offline = Entry::Offline { generation: Generation(1), last_seen_ms: 7 };
         assert_eq!(sending.looked_up(Ok(Some(offline.clone())), node.view()), Step::AskPeers);
         node.members = members(&[]);
-        let said = Step::Answer(Unsent::Offline { last_seen_ms: Some(7) });
+        let said = Step::Answer(DeliveryError::Offline { last_seen_ms: Some(7) });
         assert_eq!(sending.looked_up(Ok(Some(offline)), node.view()), said);
     }
 
@@ -292,9 +292,9 @@ mod tests {
         assert_eq!(sending.looked_up(Ok(None), node.view()), Step::ReadMembers);
         let complete = std::mem::take(&mut node.members);
         assert_eq!(sending.members_read(Ok(()), node.view()), Step::AskPeers);
-        assert_eq!(sending.peers_asked(None, node.view()), Step::Answer(Unsent::Unknown));
+        assert_eq!(sending.peers_asked(None, node.view()), Step::Answer(DeliveryError::Unknown));
         node.members = complete;
-        assert_eq!(sending.members_read(Ok(()), node.view()), Step::Answer(Unsent::NeverSeen));
+        assert_eq!(sending.members_read(Ok(()), node.view()), Step::Answer(DeliveryError::NeverSeen));
     }
 
     #[test]
@@ -303,10 +303,10 @@ mod tests {
         let (mut sending, _) = Sending::begin("d", node.view());
         assert_eq!(sending.looked_up(Err(Away), node.view()), Step::AskPeers);
         assert_eq!(sending.peers_asked(Some("b".into()), node.view()), send("b"));
-        assert_eq!(sending.sent(NotTaken::Unreachable, "b".into(), node.view()), Step::LookUp);
+        assert_eq!(sending.sent(Rejection::Unreachable, "b".into(), node.view()), Step::LookUp);
         assert_eq!(sending.looked_up(Err(Away), node.view()), Step::AskPeers);
         assert_eq!(sending.peers_asked(Some("b".into()), node.view()), send("b"));
-        let unknown = Step::Answer(Unsent::Unknown);
-        assert_eq!(sending.sent(NotTaken::Unreachable, "b".into(), node.view()), unknown);
+        let unknown = Step::Answer(DeliveryError::Unknown);
+        assert_eq!(sending.sent(Rejection::Unreachable, "b".into(), node.view()), unknown);
     }
 }

@@ -96,7 +96,7 @@ struct Frame {
 
 /// Incomplete data that is kept between reads.
 #[derive(Debug, Default)]
-struct Gathered {
+struct PartialPayload {
     message: Vec<u8>,
     control: Vec<u8>,
 }
@@ -114,7 +114,7 @@ pub struct Reader {
     message_bytes_max: u32,
     /// After a close frame or an error.
     is_over: bool,
-    gathered: Option<Box<Gathered>>,
+    gathered: Option<Box<PartialPayload>>,
 }
 
 impl Reader {

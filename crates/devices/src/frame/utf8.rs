@@ -10,7 +10,7 @@ pub(super) struct Utf8 {
 
 /// Bytes that are not UTF-8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Invalid;
+pub(super) struct InvalidUtf8;
 
 impl Utf8 {
     /// Whether the text may end here.
@@ -19,7 +19,7 @@ impl Utf8 {
     }
 
     /// Checks the next piece.
-    pub(super) fn check(&mut self, mut piece: &[u8]) -> Result<(), Invalid> {
+    pub(super) fn check(&mut self, mut piece: &[u8]) -> Result<(), InvalidUtf8> {
         while self.len > 0 {
             let Some((first, rest)) = piece.split_first() else { return Ok(()) };
             piece = rest;
@@ -27,13 +27,13 @@ impl Utf8 {
             self.len += 1;
             match std::str::from_utf8(&self.begun[..usize::from(self.len)]) {
                 Ok(_) => self.len = 0,
-                Err(error) if error.error_len().is_some() => return Err(Invalid),
+                Err(error) if error.error_len().is_some() => return Err(InvalidUtf8),
                 Err(_) => {}
             }
         }
         let Err(error) = std::str::from_utf8(piece) else { return Ok(()) };
         if error.error_len().is_some() {
-            return Err(Invalid);
+            return Err(InvalidUtf8);
         }
         let begun = &piece[error.valid_up_to()..];
         self.begun[..begun.len()].copy_from_slice(begun);
@@ -50,7 +50,7 @@ mod tests {
     /// The index of the first byte that is refused, fed in pieces of these lengths.
     fn refused_at(bytes: &[u8], step: usize) -> Option<usize> {
         let mut utf8 = Utf8::default();
-        bytes.chunks(step).enumerate().find_map(|(index, piece)| utf8.check(piece).err().map(|Invalid| index))
+        bytes.chunks(step).enumerate().find_map(|(index, piece)| utf8.check(piece).err().map(|InvalidUtf8| index))
     }
 
     #[test]

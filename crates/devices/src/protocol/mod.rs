@@ -157,10 +157,10 @@ impl Protocol {
     /// Reads a whole message of a device. `is_text`: which kind of frame it came in; text is valid UTF-8.
     pub fn read(self, is_text: bool, payload: &[u8]) -> Result<FromDevice<'_>, ProtocolError> {
         match self {
-            Protocol::Json if is_text => said(&json::read_fields(payload)?, self),
+            Protocol::Json if is_text => combine(&json::read_fields(payload)?, self),
             Protocol::Json => Err(ProtocolError::Binary),
             Protocol::Cbor if is_text => Err(ProtocolError::Text),
-            Protocol::Cbor => said(&cbor::read_fields(payload)?, self),
+            Protocol::Cbor => combine(&cbor::read_fields(payload)?, self),
             Protocol::Raw => Ok(FromDevice::Event { body: raw_body(is_text, payload) }),
         }
     }
@@ -200,7 +200,7 @@ fn raw_body(is_text: bool, payload: &[u8]) -> Body<'_> {
 }
 
 /// Combines the keys of a message.
-fn said<'a>(fields: &Fields<'a>, protocol: Protocol) -> Result<FromDevice<'a>, ProtocolError> {
+fn combine<'a>(fields: &Fields<'a>, protocol: Protocol) -> Result<FromDevice<'a>, ProtocolError> {
     const TYPE: ProtocolError = ProtocolError::Value { key: "type", wanted: "a string: ack, reply, event or hello" };
     let kind = fields.get("type").ok_or(ProtocolError::Missing { key: "type", of: "a message" })?;
     let kind = protocol.string(kind).ok_or(TYPE)?;

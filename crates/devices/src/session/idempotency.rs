@@ -24,7 +24,7 @@ pub struct IdempotencyLimits {
 
 /// The outcome of an earlier message with the same key and body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Again {
+pub enum RepeatOutcome {
     /// It is on its way: wait for its outcome.
     Pending,
     /// It is done.
@@ -43,19 +43,19 @@ pub enum IdempotencyError {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KeyEntry {
     body: u128,
     /// Id of the message that was sent.
     id: MessageId,
     until_ms: u64,
-    again: Again,
+    again: RepeatOutcome,
 }
 
 /// The keys of one node.
 #[derive(Debug)]
 pub struct Idempotency {
     seed: (u64, u64),
-    known: HashMap<u128, Known>,
+    known: HashMap<u128, KeyEntry>,
     /// Keys by the time when they expire. A key that was removed earlier may still be here, with an older time.
     order: VecDeque<(u64, u128)>,
     bytes: usize,
@@ -81,7 +81,7 @@ impl Idempotency {
         id: MessageId,
         now_ms: u64,
         limits: IdempotencyLimits,
-    ) -> Result<Option<(MessageId, Again)>, IdempotencyError> {
+    ) -> Result<Option<(MessageId, RepeatOutcome)>, IdempotencyError> {
         self.expire(now_ms);
         let (key, body) = (self.hash(device.as_bytes(), key.as_bytes()), self.hash(body, b""));
         if let Some(known) = self.known.get(&key) {
@@ -94,7 +94,7 @@ impl Idempotency {
             return Err(IdempotencyError::Full);
         }
         let until_ms = now_ms.saturating_add(limits.keep_ms);
-        self.known.insert(key, Known { body, id, until_ms, again: Again::Pending });
+        self.known.insert(key, KeyEntry { body, id, until_ms, again: RepeatOutcome::Pending });
         self.order.push_back((until_ms, key));
         self.bytes += ENTRY_BYTES;
         Ok(None)
@@ -111,10 +111,10 @@ impl Idempotency {
         let Some(known) = self.known.get_mut(&key) else { return };
         let bytes = reply_bytes(outcome);
         known.again = if self.bytes + bytes > limits.bytes_max {
-            Again::RepliedBefore
+            RepeatOutcome::RepliedBefore
         } else {
             self.bytes += bytes;
-            Again::Done(outcome.clone())
+            RepeatOutcome::Done(outcome.clone())
         };
     }
 
@@ -127,7 +127,7 @@ impl Idempotency {
     fn forget(&mut self, key: u128) {
         let Some(known) = self.known.remove(&key) else { return };
         self.bytes -= ENTRY_BYTES;
-        if let Again::Done(outcome) = &known.again {
+        if let RepeatOutcome::Done(outcome) = &known.again {
             self.bytes -= reply_bytes(outcome);
         }
     }

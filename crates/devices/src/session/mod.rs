@@ -3,7 +3,7 @@
 //! ```text
 //!  push ──▶ [ not handed out ] ──next──▶ [ handed out ] ──ack, reply──▶ done
 //!               │ superseded,                │ timed out: outcome unknown,
-//!               │ dropped, timed out         │ kept for a resume all the same
+//!               │ dropped, timed out         │ still kept for a resume       
 //! ```
 //!
 //! A message gets its number when it is handed out for the first time, so a device that has missed nothing sees no
@@ -20,7 +20,7 @@ mod pulse;
 mod token;
 mod unacknowledged;
 
-pub use idempotency::{Again, Idempotency, IdempotencyError, IdempotencyLimits};
+pub use idempotency::{Idempotency, IdempotencyError, IdempotencyLimits, RepeatOutcome};
 pub use outcome::{Level, Message, Notice, Outcome};
 pub use pulse::{Beat, Pulse, PulseLimits};
 pub use token::{ResumeToken, SessionId};
@@ -28,7 +28,7 @@ pub use token::{ResumeToken, SessionId};
 use crate::generation::Generation;
 use crate::protocol::{Body, Encoded, MessageId};
 use std::fmt;
-use unacknowledged::{Entry, Unacknowledged};
+use unacknowledged::{Entry, MessageQueue};
 
 /// The policy for a message that does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub struct AckError {
 
 /// A message to write now.
 #[derive(Debug, Clone)]
-pub struct HandedOut {
+pub struct OutgoingMessage {
     /// The id of the message.
     pub id: MessageId,
     /// Its number in the session, from 1.
@@ -100,13 +100,13 @@ pub struct HandedOut {
 
 /// The state that moves to another node with its device: the messages that were sent to it and are not acknowledged.
 #[derive(Debug, Clone)]
-pub struct Carried {
+pub struct SessionTransfer {
     /// The session.
     pub id: SessionId,
     /// The highest number that was sent; 0 for none.
     pub sent: u64,
     /// In order.
-    pub messages: Vec<HandedOut>,
+    pub messages: Vec<OutgoingMessage>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,19 +124,19 @@ pub struct Session {
     state: State,
     /// The highest number that was handed out.
     sent: u64,
-    unacknowledged: Unacknowledged,
+    unacknowledged: MessageQueue,
 }
 
 impl Session {
     /// A new session, for a new connection.
     pub fn new(id: SessionId, generation: Generation) -> Session {
-        Session { id, generation, state: State::Attached, sent: 0, unacknowledged: Unacknowledged::default() }
+        Session { id, generation, state: State::Attached, sent: 0, unacknowledged: MessageQueue::default() }
     }
 
     /// A session that came from another node with its device, which is now connected here.
-    pub fn from_carried(carried: Carried, generation: Generation, now_ms: u64) -> Session {
+    pub fn from_carried(carried: SessionTransfer, generation: Generation, now_ms: u64) -> Session {
         let mut session = Session { sent: carried.sent, ..Session::new(carried.id, generation) };
-        for HandedOut { id, seq, encoded } in carried.messages {
+        for OutgoingMessage { id, seq, encoded } in carried.messages {
             session.unacknowledged.push_entry(Entry::carried(id, seq, encoded, now_ms));
         }
         session
@@ -176,7 +176,7 @@ impl Session {
         if !limits.acknowledges && message.level != Level::Written {
             return Err(Refused::NeverAcknowledges);
         }
-        let bytes = Unacknowledged::bytes_of(&message);
+        let bytes = MessageQueue::bytes_of(&message);
         if bytes > limits.queue_bytes_max {
             return Err(Refused::TooLong);
         }
@@ -193,14 +193,14 @@ impl Session {
             }
             let mut oldest = self.unacknowledged.take_first(|_| true).expect("an empty session has room, see above");
             let was_written = oldest.was_written();
-            oldest.tell(Outcome::Dropped { was_written }, notices);
+            oldest.notify(Outcome::Dropped { was_written }, notices);
         }
         self.unacknowledged.push(message);
         Ok(())
     }
 
     /// The next message to write on this connection. From here on it may have reached the device.
-    pub fn next_to_write(&mut self, now_ms: u64) -> Option<HandedOut> {
+    pub fn next_to_write(&mut self, now_ms: u64) -> Option<OutgoingMessage> {
         if self.state != State::Attached {
             return None;
         }
@@ -211,14 +211,14 @@ impl Session {
         }
         entry.handed_out_ms = now_ms;
         let encoded = entry.encoded.clone().expect("`hand_out` skips what the device has");
-        Some(HandedOut { id: entry.id, seq: entry.seq, encoded })
+        Some(OutgoingMessage { id: entry.id, seq: entry.seq, encoded })
     }
 
     /// The kernel has accepted everything that was handed out on this connection.
     pub fn written(&mut self, limits: &SessionLimits, notices: &mut Vec<Notice>) {
         self.unacknowledged.retain(|entry, is_handed_out| {
             if is_handed_out && entry.wait.is_some_and(|wait| wait.level == Level::Written) {
-                entry.tell(Outcome::Written, notices);
+                entry.notify(Outcome::Written, notices);
             }
             limits.acknowledges || !is_handed_out
         });
@@ -238,8 +238,8 @@ impl Session {
                     entry.encoded = None;
                     return true;
                 }
-                Some(Level::Acknowledged) => entry.tell(Outcome::Acknowledged, notices),
-                Some(Level::Written) => entry.tell(Outcome::Written, notices),
+                Some(Level::Acknowledged) => entry.notify(Outcome::Acknowledged, notices),
+                Some(Level::Written) => entry.notify(Outcome::Written, notices),
                 None => {}
             }
             false
@@ -254,9 +254,9 @@ impl Session {
             return false;
         };
         match entry.wait.map(|wait| wait.level) {
-            Some(Level::Replied) => entry.tell(Outcome::Replied(body.into_owned()), notices),
-            Some(Level::Acknowledged) => entry.tell(Outcome::Acknowledged, notices),
-            Some(Level::Written) => entry.tell(Outcome::Written, notices),
+            Some(Level::Replied) => entry.notify(Outcome::Replied(body.into_owned()), notices),
+            Some(Level::Acknowledged) => entry.notify(Outcome::Acknowledged, notices),
+            Some(Level::Written) => entry.notify(Outcome::Written, notices),
             None => return false,
         }
         true
@@ -313,7 +313,7 @@ impl Session {
     }
 
     /// The device resumes on another node: its unacknowledged messages move there, and the session ends here.
-    pub fn carry(&mut self, token: ResumeToken, notices: &mut Vec<Notice>) -> Result<Carried, ResumeError> {
+    pub fn carry(&mut self, token: ResumeToken, notices: &mut Vec<Notice>) -> Result<SessionTransfer, ResumeError> {
         if token.session != self.id {
             return Err(ResumeError::OtherSession);
         }
@@ -325,9 +325,9 @@ impl Session {
         }
         let messages = self.unacknowledged.iter().filter(|entry| entry.was_written()).filter_map(|entry| {
             let encoded = entry.encoded.clone()?;
-            Some(HandedOut { id: entry.id, seq: entry.seq, encoded })
+            Some(OutgoingMessage { id: entry.id, seq: entry.seq, encoded })
         });
-        let carried = Carried { id: self.id, sent: self.sent, messages: messages.collect() };
+        let carried = SessionTransfer { id: self.id, sent: self.sent, messages: messages.collect() };
         self.end(notices);
         Ok(carried)
     }
@@ -337,7 +337,7 @@ impl Session {
         self.state = State::Over;
         for mut entry in self.unacknowledged.clear() {
             let was_written = entry.was_written();
-            entry.tell(Outcome::Ended { was_written }, notices);
+            entry.notify(Outcome::Ended { was_written }, notices);
         }
     }
 
@@ -352,7 +352,7 @@ impl Session {
         self.unacknowledged.retain(|entry, _| {
             if entry.wait.is_some_and(|wait| now_ms >= wait.deadline_ms) {
                 let was_written = entry.was_written();
-                entry.tell(Outcome::TimedOut { was_written }, notices);
+                entry.notify(Outcome::TimedOut { was_written }, notices);
                 // Unwritten messages are withdrawn. For messages that the device has, no sender wants the reply any
                 // longer.
                 if !was_written || entry.encoded.is_none() {

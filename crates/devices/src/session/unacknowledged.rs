@@ -60,7 +60,7 @@ impl Entry {
     }
 
     /// Notifies its sender, if it still waits.
-    pub(super) fn tell(&mut self, outcome: Outcome, notices: &mut Vec<Notice>) {
+    pub(super) fn notify(&mut self, outcome: Outcome, notices: &mut Vec<Notice>) {
         if self.wait.take().is_some() {
             notices.push(Notice { id: self.id, outcome });
         }
@@ -68,7 +68,7 @@ impl Entry {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Unacknowledged {
+pub(super) struct MessageQueue {
     entries: VecDeque<Entry>,
     /// Number of entries at the front that were handed out on this connection, or need not be.
     cursor: usize,
@@ -76,7 +76,7 @@ pub(super) struct Unacknowledged {
     bytes: usize,
 }
 
-impl Unacknowledged {
+impl MessageQueue {
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -152,7 +152,7 @@ impl Unacknowledged {
         self.retain(|entry, _| {
             let is_worthless = entry.key.as_deref() == Some(key) && (!entry.was_written() || entry.wait.is_none());
             if is_worthless {
-                entry.tell(Outcome::Superseded, notices);
+                entry.notify(Outcome::Superseded, notices);
             }
             !is_worthless
         });

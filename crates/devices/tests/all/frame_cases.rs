@@ -1,6 +1,6 @@
 //! Frames that a client may and may not send, in the groups of the Autobahn test suite; each case whole and byte by byte.
 
-use crate::client::{Seen, close, frame, read};
+use crate::client::{ReaderEvent, close, frame, read};
 use stillgate_devices::frame::FrameError;
 
 const MESSAGE_BYTES_MAX: u32 = 70_000;
@@ -11,23 +11,23 @@ fn frames(parts: &[(u8, &[u8])]) -> Vec<u8> {
 }
 
 /// Checks the events of these bytes, in one piece, byte by byte, and in others.
-fn check(case: &str, bytes: &[u8], expected: &[Seen]) {
+fn check(case: &str, bytes: &[u8], expected: &[ReaderEvent]) {
     for step in [bytes.len().max(1), 1, 2, 3, 997] {
         let pieces: Vec<&[u8]> = bytes.chunks(step).collect();
         assert_eq!(read(MESSAGE_BYTES_MAX, &pieces), expected, "case {case} in steps of {step}");
     }
 }
 
-fn text(text: &str) -> Seen {
-    Seen::Text(text.as_bytes().to_vec())
+fn text(text: &str) -> ReaderEvent {
+    ReaderEvent::Text(text.as_bytes().to_vec())
 }
 
 #[test]
 fn group_1_messages_of_every_length() {
     for len in [0usize, 1, 125, 126, 127, 128, 65_535, 65_536, 70_000] {
         let payload = vec![b'*'; len];
-        check(&format!("1.1, {len}"), &frame(0x81, &payload), &[Seen::Text(payload.clone())]);
-        check(&format!("1.2, {len}"), &frame(0x82, &payload), &[Seen::Binary(payload.clone())]);
+        check(&format!("1.1, {len}"), &frame(0x81, &payload), &[ReaderEvent::Text(payload.clone())]);
+        check(&format!("1.2, {len}"), &frame(0x82, &payload), &[ReaderEvent::Binary(payload.clone())]);
     }
 }
 
@@ -35,16 +35,16 @@ fn group_1_messages_of_every_length() {
 fn group_2_pings_and_pongs() {
     let long = [0xfe; 125];
     for (case, bytes, expected) in [
-        ("2.1", frames(&[(0x89, b"")]), vec![Seen::Ping(vec![])]),
-        ("2.2", frames(&[(0x89, b"Hello")]), vec![Seen::Ping(b"Hello".to_vec())]),
-        ("2.3", frames(&[(0x89, b"\0\xff\xfe")]), vec![Seen::Ping(b"\0\xff\xfe".to_vec())]),
-        ("2.4", frames(&[(0x89, &long)]), vec![Seen::Ping(long.to_vec())]),
-        ("2.5", frames(&[(0x89, &[0xfe; 126])]), vec![Seen::Error(FrameError::ControlTooLong)]),
-        ("2.7", frames(&[(0x8a, b"")]), vec![Seen::Pong(vec![])]),
+        ("2.1", frames(&[(0x89, b"")]), vec![ReaderEvent::Ping(vec![])]),
+        ("2.2", frames(&[(0x89, b"Hello")]), vec![ReaderEvent::Ping(b"Hello".to_vec())]),
+        ("2.3", frames(&[(0x89, b"\0\xff\xfe")]), vec![ReaderEvent::Ping(b"\0\xff\xfe".to_vec())]),
+        ("2.4", frames(&[(0x89, &long)]), vec![ReaderEvent::Ping(long.to_vec())]),
+        ("2.5", frames(&[(0x89, &[0xfe; 126])]), vec![ReaderEvent::Error(FrameError::ControlTooLong)]),
+        ("2.7", frames(&[(0x8a, b"")]), vec![ReaderEvent::Pong(vec![])]),
         (
             "2.8",
             frames(&[(0x8a, b"unasked"), (0x89, b"p")]),
-            vec![Seen::Pong(b"unasked".to_vec()), Seen::Ping(b"p".to_vec())],
+            vec![ReaderEvent::Pong(b"unasked".to_vec()), ReaderEvent::Ping(b"p".to_vec())],
         ),
     ] {
         check(case, &bytes, &expected);
@@ -56,7 +56,7 @@ fn group_3_reserved_bits() {
     for bits in 1..=7u8 {
         for first in [0x81, 0x82, 0x88, 0x89, 0x8a] {
             let bytes = frames(&[(0x81, b"before"), (first | bits << 4, b"Hello"), (0x89, b"")]);
-            check("3", &bytes, &[text("before"), Seen::Error(FrameError::ReservedBits)]);
+            check("3", &bytes, &[text("before"), ReaderEvent::Error(FrameError::ReservedBits)]);
         }
     }
 }
@@ -65,34 +65,34 @@ fn group_3_reserved_bits() {
 fn group_4_opcodes() {
     for opcode in (3..=7).chain(11..=15u8) {
         let bytes = frames(&[(0x81, b"before"), (0x80 | opcode, b"x"), (0x89, b"")]);
-        check("4", &bytes, &[text("before"), Seen::Error(FrameError::Opcode(opcode))]);
+        check("4", &bytes, &[text("before"), ReaderEvent::Error(FrameError::Opcode(opcode))]);
     }
 }
 
 #[test]
 fn group_5_fragmentation() {
-    let ping = || Seen::Ping(b"ping".to_vec());
+    let ping = || ReaderEvent::Ping(b"ping".to_vec());
     for (case, bytes, expected) in [
-        ("5.1", frames(&[(0x09, b"a")]), vec![Seen::Error(FrameError::ControlFragmented)]),
-        ("5.2", frames(&[(0x0a, b"a"), (0x80, b"b")]), vec![Seen::Error(FrameError::ControlFragmented)]),
+        ("5.1", frames(&[(0x09, b"a")]), vec![ReaderEvent::Error(FrameError::ControlFragmented)]),
+        ("5.2", frames(&[(0x0a, b"a"), (0x80, b"b")]), vec![ReaderEvent::Error(FrameError::ControlFragmented)]),
         ("5.3", frames(&[(0x01, b"a"), (0x80, b"b")]), vec![text("ab")]),
         ("5.6", frames(&[(0x01, b"a"), (0x89, b"ping"), (0x80, b"b")]), vec![ping(), text("ab")]),
         (
             "5.8 in binary",
             frames(&[(0x02, b"a"), (0x89, b"ping"), (0x00, b"b"), (0x89, b"ping"), (0x80, b"c")]),
-            vec![ping(), ping(), Seen::Binary(b"abc".to_vec())],
+            vec![ping(), ping(), ReaderEvent::Binary(b"abc".to_vec())],
         ),
-        ("5.9", frames(&[(0x80, b"a"), (0x81, b"b")]), vec![Seen::Error(FrameError::ContinuationOfNothing)]),
-        ("5.12", frames(&[(0x00, b"a"), (0x81, b"b")]), vec![Seen::Error(FrameError::ContinuationOfNothing)]),
+        ("5.9", frames(&[(0x80, b"a"), (0x81, b"b")]), vec![ReaderEvent::Error(FrameError::ContinuationOfNothing)]),
+        ("5.12", frames(&[(0x00, b"a"), (0x81, b"b")]), vec![ReaderEvent::Error(FrameError::ContinuationOfNothing)]),
         (
             "5.15",
             frames(&[(0x01, b"a"), (0x80, b"b"), (0x00, b"c")]),
-            vec![text("ab"), Seen::Error(FrameError::ContinuationOfNothing)],
+            vec![text("ab"), ReaderEvent::Error(FrameError::ContinuationOfNothing)],
         ),
-        ("5.18", frames(&[(0x01, b"a"), (0x81, b"b")]), vec![Seen::Error(FrameError::MessageInMessage)]),
-        ("5.18 empty", frames(&[(0x01, b""), (0x81, b"b")]), vec![Seen::Error(FrameError::MessageInMessage)]),
+        ("5.18", frames(&[(0x01, b"a"), (0x81, b"b")]), vec![ReaderEvent::Error(FrameError::MessageInMessage)]),
+        ("5.18 empty", frames(&[(0x01, b""), (0x81, b"b")]), vec![ReaderEvent::Error(FrameError::MessageInMessage)]),
         ("empty parts", frames(&[(0x01, b""), (0x00, b""), (0x80, b"")]), vec![text("")]),
-        ("close inside a message", frames(&[(0x01, b"a"), (0x88, b""), (0x80, b"b")]), vec![Seen::Close(None)]),
+        ("close inside a message", frames(&[(0x01, b"a"), (0x88, b""), (0x80, b"b")]), vec![ReaderEvent::Close(None)]),
     ] {
         check(case, &bytes, &expected);
     }
@@ -101,7 +101,7 @@ fn group_5_fragmentation() {
 #[test]
 fn group_6_utf8() {
     let kosme = "κόσμε";
-    let invalid = || vec![Seen::Error(FrameError::InvalidUtf8)];
+    let invalid = || vec![ReaderEvent::Error(FrameError::InvalidUtf8)];
     check("6.1", &frames(&[(0x01, b""), (0x00, b""), (0x80, b"")]), &[text("")]);
     check("6.2.1", &frames(&[(0x81, "Hello-µ@ßöäüàá-UTF-8!!".as_bytes())]), &[text("Hello-µ@ßöäüàá-UTF-8!!")]);
     let mut bytes: Vec<u8> = vec![];
@@ -136,7 +136,7 @@ fn group_6_4_invalid_text_is_refused_at_once() {
     // The frame has not ended; the bytes so far can begin no text.
     let mut bytes = frames(&[(0x01, "κόσμε".as_bytes())]);
     bytes.extend(&frame(0x80, b"\xf4\x90\x80\x80 and more")[..6 + 2]);
-    check("6.4", &bytes, &[Seen::Error(FrameError::InvalidUtf8)]);
+    check("6.4", &bytes, &[ReaderEvent::Error(FrameError::InvalidUtf8)]);
     // Nothing is refused before the byte that makes it impossible.
     bytes.pop();
     check("6.4 before", &bytes, &[]);
@@ -144,18 +144,18 @@ fn group_6_4_invalid_text_is_refused_at_once() {
 
 #[test]
 fn group_7_closing() {
-    let ended = |code, reason: &str| vec![Seen::Close(Some((code, reason.to_owned())))];
+    let ended = |code, reason: &str| vec![ReaderEvent::Close(Some((code, reason.to_owned())))];
     for (case, bytes, expected) in [
-        ("7.1.1", frames(&[(0x81, b"a"), (0x88, b"")]), vec![text("a"), Seen::Close(None)]),
+        ("7.1.1", frames(&[(0x81, b"a"), (0x88, b"")]), vec![text("a"), ReaderEvent::Close(None)]),
         ("7.1.2", [close(1000, b""), close(1000, b"")].concat(), ended(1000, "")),
         ("7.1.3", [close(1000, b""), frame(0x89, b"x")].concat(), ended(1000, "")),
         ("7.1.4", [close(1000, b""), frame(0x81, b"x")].concat(), ended(1000, "")),
-        ("7.3.1", frames(&[(0x88, b"")]), vec![Seen::Close(None)]),
-        ("7.3.2", frames(&[(0x88, b"a")]), vec![Seen::Error(FrameError::CloseCutShort)]),
+        ("7.3.1", frames(&[(0x88, b"")]), vec![ReaderEvent::Close(None)]),
+        ("7.3.2", frames(&[(0x88, b"a")]), vec![ReaderEvent::Error(FrameError::CloseCutShort)]),
         ("7.3.4", close(1000, b"Hello World!"), ended(1000, "Hello World!")),
         ("7.3.5", close(1000, &[b'*'; 123]), ended(1000, &"*".repeat(123))),
-        ("7.3.6", close(1000, &[b'*'; 124]), vec![Seen::Error(FrameError::ControlTooLong)]),
-        ("7.5.1", close(1000, b"\xce\xba\xed\xa0\x80"), vec![Seen::Error(FrameError::InvalidUtf8)]),
+        ("7.3.6", close(1000, &[b'*'; 124]), vec![ReaderEvent::Error(FrameError::ControlTooLong)]),
+        ("7.5.1", close(1000, b"\xce\xba\xed\xa0\x80"), vec![ReaderEvent::Error(FrameError::InvalidUtf8)]),
     ] {
         check(case, &bytes, &expected);
     }
@@ -163,16 +163,16 @@ fn group_7_closing() {
         check("7.7", &close(code, b"why"), &ended(code, "why"));
     }
     for code in [0, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65535] {
-        check("7.9, 7.13", &close(code, b"why"), &[Seen::Error(FrameError::CloseCode(code))]);
+        check("7.9, 7.13", &close(code, b"why"), &[ReaderEvent::Error(FrameError::CloseCode(code))]);
     }
 }
 
 #[test]
 fn masks_and_lengths() {
-    let too_big = Seen::Error(FrameError::TooBig(MESSAGE_BYTES_MAX));
-    let overlong = || vec![Seen::Error(FrameError::Length)];
+    let too_big = ReaderEvent::Error(FrameError::TooBig(MESSAGE_BYTES_MAX));
+    let overlong = || vec![ReaderEvent::Error(FrameError::Length)];
     for (case, bytes, expected) in [
-        ("not masked", b"\x81\x02hi".to_vec(), vec![Seen::Error(FrameError::Unmasked)]),
+        ("not masked", b"\x81\x02hi".to_vec(), vec![ReaderEvent::Error(FrameError::Unmasked)]),
         ("125 in 16 bits", b"\x82\xfe\0\x7d".to_vec(), overlong()),
         ("65535 in 64 bits", b"\x82\xff\0\0\0\0\0\0\xff\xff".to_vec(), overlong()),
         ("highest bit", b"\x82\xff\x80\0\0\0\0\x01\0\0".to_vec(), overlong()),

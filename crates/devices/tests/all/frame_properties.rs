@@ -1,6 +1,6 @@
 //! Frames under any splitting and any bytes.
 
-use crate::client::{Seen, close, frame, read};
+use crate::client::{ReaderEvent, close, frame, read};
 use proptest::prelude::*;
 
 /// A frame of a client that is usually well behaved.
@@ -56,13 +56,13 @@ proptest! {
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..2000), message_bytes_max in 0u32..3000) {
         for seen in read(message_bytes_max, &[&bytes]) {
             match seen {
-                Seen::Text(payload) => {
+                ReaderEvent::Text(payload) => {
                     prop_assert!(payload.len() <= message_bytes_max as usize);
                     prop_assert!(std::str::from_utf8(&payload).is_ok());
                 }
-                Seen::Binary(payload) => prop_assert!(payload.len() <= message_bytes_max as usize),
-                Seen::Ping(payload) | Seen::Pong(payload) => prop_assert!(payload.len() <= 125),
-                Seen::Close(_) | Seen::Error(_) => {}
+                ReaderEvent::Binary(payload) => prop_assert!(payload.len() <= message_bytes_max as usize),
+                ReaderEvent::Ping(payload) | ReaderEvent::Pong(payload) => prop_assert!(payload.len() <= 125),
+                ReaderEvent::Close(_) | ReaderEvent::Error(_) => {}
             }
         }
     }
@@ -77,10 +77,10 @@ proptest! {
                 bytes.extend(frame(opcode | if index == last { 0x80 } else { 0 }, part));
                 if pings[index] && index < last {
                     bytes.extend(frame(0x89, &[index as u8]));
-                    expected.push(Seen::Ping(vec![index as u8]));
+                    expected.push(ReaderEvent::Ping(vec![index as u8]));
                 }
             }
-            expected.push(if is_text { Seen::Text(parts.concat()) } else { Seen::Binary(parts.concat()) });
+            expected.push(if is_text { ReaderEvent::Text(parts.concat()) } else { ReaderEvent::Binary(parts.concat()) });
         }
         prop_assert_eq!(read(10_000, &[&bytes]), expected);
     }

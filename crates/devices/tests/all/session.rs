@@ -4,27 +4,27 @@ use proptest::prelude::*;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::{Body, MessageId, Protocol};
 use stillgate_devices::session::{
-    AckError, Again, Idempotency, IdempotencyError, IdempotencyLimits, Level, Message, Notice, Outcome, Policy,
-    Refused, ResumeError, ResumeToken, Session, SessionId, SessionLimits,
+    AckError, Idempotency, IdempotencyError, IdempotencyLimits, Level, Message, Notice, Outcome, Policy, Refused,
+    RepeatOutcome, ResumeError, ResumeToken, Session, SessionId, SessionLimits,
 };
 
 const LIMITS: SessionLimits =
     SessionLimits { queue_bytes_max: 1000, resume_ms: 120_000, policy: Policy::Refuse, acknowledges: true };
 
 /// A session, its notices and its clock.
-struct Tried {
+struct SessionHarness {
     session: Session,
     limits: SessionLimits,
     notices: Vec<Notice>,
     now_ms: u64,
 }
 
-fn begin(limits: SessionLimits) -> Tried {
+fn begin(limits: SessionLimits) -> SessionHarness {
     let session = Session::new(SessionId(1), Generation(1));
-    Tried { session, limits, notices: Vec::new(), now_ms: 0 }
+    SessionHarness { session, limits, notices: Vec::new(), now_ms: 0 }
 }
 
-impl Tried {
+impl SessionHarness {
     /// Sends a message of 100 bytes with its overhead; its sender waits for 5 seconds.
     fn push(&mut self, id: u128, level: Level, key: Option<&str>) -> Result<(), Refused> {
         let bytes = 36 - key.map_or(0, str::len);
@@ -250,7 +250,7 @@ fn a_session_moves_with_its_device() {
     // Unwritten messages do not move, so that they certainly have not arrived.
     assert_eq!(it.learned(), [(1, Outcome::Acknowledged), (2, ended(true)), (3, ended(false))]);
     assert!(it.session.carry(token, &mut it.notices).is_err());
-    let mut there = Tried { session: Session::from_carried(carried, Generation(2), 0), ..begin(LIMITS) };
+    let mut there = SessionHarness { session: Session::from_carried(carried, Generation(2), 0), ..begin(LIMITS) };
     there.push(4, Level::Acknowledged, None).unwrap();
     assert_eq!(there.write(), [(2, 2), (4, 3)]);
     assert_eq!(there.session.token(), ResumeToken { generation: Generation(2), ..token });
@@ -275,20 +275,20 @@ fn repeated_requests_are_sent_once() {
     let (a, b, c) = (("device", "a"), ("device", "b"), ("device", "c"));
     let [one, two] = [MessageId(1), MessageId(2)];
     assert_eq!(table.begin(a, b"on", one, 0, limits), Ok(None));
-    assert_eq!(table.begin(a, b"on", two, 0, limits), Ok(Some((one, Again::Pending))));
+    assert_eq!(table.begin(a, b"on", two, 0, limits), Ok(Some((one, RepeatOutcome::Pending))));
     assert_eq!(table.begin(a, b"off", two, 0, limits), Err(IdempotencyError::OtherBody));
     assert_eq!(table.begin(("devic", "ea"), b"on", two, 0, limits), Ok(None), "not the same pair");
     table.cancel(("devic", "ea"));
     let replied = Outcome::Replied(Body::Json("1".into()));
     table.finish(a, &replied, limits);
-    assert_eq!(table.begin(a, b"on", two, 599_999, limits), Ok(Some((one, Again::Done(replied)))));
+    assert_eq!(table.begin(a, b"on", two, 599_999, limits), Ok(Some((one, RepeatOutcome::Done(replied)))));
     // A message that did not arrive may be sent again.
     assert_eq!(table.begin(b, b"on", two, 0, limits), Ok(None));
     assert_eq!(table.begin(c, b"on", two, 0, limits), Err(IdempotencyError::Full));
     table.finish(b, &Outcome::TimedOut { was_written: false }, limits);
     assert_eq!(table.begin(b, b"on", two, 0, limits), Ok(None));
     table.finish(b, &Outcome::Replied(Body::Bytes(vec![0; 200].into())), limits);
-    assert_eq!(table.begin(b, b"on", one, 0, limits), Ok(Some((two, Again::RepliedBefore))));
+    assert_eq!(table.begin(b, b"on", one, 0, limits), Ok(Some((two, RepeatOutcome::RepliedBefore))));
     assert_eq!(table.begin(a, b"off", two, 600_000, limits), Ok(None), "ten minutes later");
     assert!(table.bytes() <= 400);
 }
@@ -321,7 +321,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_senders_are_told_once_and_the_truth(steps in steps(), policy in 0..3u8) {
+    fn senders_are_always_notified_once_and_truthfully(steps in steps(), policy in 0..3u8) {
         let policy = [Policy::Refuse, Policy::DropOldest, Policy::LatestPerKey][usize::from(policy)];
         let mut it = begin(SessionLimits { policy, ..LIMITS });
         let (mut pushed, mut written, mut told) = (Vec::new(), Vec::<(u128, u64)>::new(), std::collections::HashMap::new());

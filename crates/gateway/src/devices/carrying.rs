@@ -11,7 +11,7 @@ use super::registry::Shared;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use stillgate_devices::protocol::{Encoded, MessageId};
-use stillgate_devices::session::{Carried, HandedOut, ResumeToken, Session};
+use stillgate_devices::session::{OutgoingMessage, ResumeToken, Session, SessionTransfer};
 use tokio::time::sleep;
 
 /// How long the end of the device's older connection is waited for, which it has been told.
@@ -71,8 +71,8 @@ pub(super) async fn give(node: &Node, wanted: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-fn write(carried: &Carried) -> Vec<u8> {
-    let messages = carried.messages.iter().map(|HandedOut { id, seq, encoded }| GivenMessage {
+fn write(carried: &SessionTransfer) -> Vec<u8> {
+    let messages = carried.messages.iter().map(|OutgoingMessage { id, seq, encoded }| GivenMessage {
         id: id.to_string(),
         seq: *seq,
         bytes: encoded.len(),
@@ -82,17 +82,17 @@ fn write(carried: &Carried) -> Vec<u8> {
     join(&Given { sent: carried.sent, messages: messages.collect() }, &bytes)
 }
 
-fn read(given: &[u8], token: ResumeToken) -> Option<Carried> {
+fn read(given: &[u8], token: ResumeToken) -> Option<SessionTransfer> {
     let (head, mut bytes) = split(given)?;
     let Given { sent, messages } = serde_json::from_slice(head).ok()?;
     let mut read = Vec::with_capacity(messages.len());
     for message in messages {
         let (encoded, behind) = bytes.split_at_checked(message.bytes)?;
         let encoded = Encoded::from_parts(encoded, message.is_text);
-        read.push(HandedOut { id: MessageId::parse(&message.id)?, seq: message.seq, encoded });
+        read.push(OutgoingMessage { id: MessageId::parse(&message.id)?, seq: message.seq, encoded });
         bytes = behind;
     }
-    Some(Carried { id: token.session, sent, messages: read })
+    Some(SessionTransfer { id: token.session, sent, messages: read })
 }
 
 #[cfg(test)]
@@ -103,13 +103,13 @@ mod tests {
 
     #[test]
     fn a_session_arrives_as_it_was_given() {
-        let message = |id, seq, bytes: &[u8], is_text| HandedOut {
+        let message = |id, seq, bytes: &[u8], is_text| OutgoingMessage {
             id: MessageId(id),
             seq,
             encoded: Encoded::from_parts(bytes, is_text),
         };
         let messages = vec![message(7, 3, b"\n{}", true), message(8, 4, b"", true), message(9, 5, &[0, 255], false)];
-        let carried = Carried { id: SessionId(5), sent: 5, messages };
+        let carried = SessionTransfer { id: SessionId(5), sent: 5, messages };
         let token = ResumeToken { session: SessionId(5), generation: Generation(1) };
         let given = write(&carried);
         assert_eq!(format!("{:?}", read(&given, token)), format!("{:?}", Some(carried)));

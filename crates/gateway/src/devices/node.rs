@@ -20,7 +20,7 @@ use stillgate_config::DeviceLimits;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::{Body, MessageId};
 use stillgate_devices::session::{
-    Again, Idempotency, IdempotencyError, IdempotencyLimits, Message, Notice, Outcome, Refused, ResumeToken,
+    Idempotency, IdempotencyError, IdempotencyLimits, Message, Notice, Outcome, Refused, RepeatOutcome, ResumeToken,
 };
 use stillgate_proxy::device_link::{CloseWhy, Command, DeviceFacts, DeviceState, Hold};
 use tokio::sync::oneshot;
@@ -405,7 +405,7 @@ impl State {
         }
         match again.map(|again| again.map(|(_, again)| again)) {
             Ok(None) => None,
-            Ok(Some(Again::Pending)) => match self.waiting.get_mut(&post.id) {
+            Ok(Some(RepeatOutcome::Pending)) => match self.waiting.get_mut(&post.id) {
                 Some(waiting) => {
                     let (sender, word) = oneshot::channel();
                     waiting.senders.push(sender);
@@ -413,8 +413,8 @@ impl State {
                 }
                 None => Some(Known::Verdict(Verdict::Lost)),
             },
-            Ok(Some(Again::Done(outcome))) => Some(Known::Verdict(Verdict::Outcome(outcome))),
-            Ok(Some(Again::RepliedBefore)) => Some(Known::Verdict(Verdict::RepliedBefore)),
+            Ok(Some(RepeatOutcome::Done(outcome))) => Some(Known::Verdict(Verdict::Outcome(outcome))),
+            Ok(Some(RepeatOutcome::RepliedBefore)) => Some(Known::Verdict(Verdict::RepliedBefore)),
             Err(IdempotencyError::OtherBody) => Some(Known::Verdict(Verdict::OtherBody)),
             Err(IdempotencyError::Full) => Some(Known::Verdict(Verdict::KeysFull)),
         }

@@ -7,7 +7,7 @@ use rand::random;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_devices::Generation;
-use stillgate_devices::directory::{Connected, Duplicate};
+use stillgate_devices::directory::{ConnectOutcome, Duplicate};
 use stillgate_devices::protocol::Protocol;
 use stillgate_devices::session::{ResumeToken, Session, SessionId, SessionLimits};
 use stillgate_plugin::DeviceSettings;
@@ -85,8 +85,8 @@ impl Node {
         let registered = match refusal {
             Some(refusal) => Err(refusal),
             None => match self.registry.connect(&device, connection, duplicate).await {
-                Ok(Connected::Current { generation, .. }) => Ok(generation),
-                Ok(Connected::Occupied { .. }) => Err(Admission::Occupied),
+                Ok(ConnectOutcome::Current { generation, .. }) => Ok(generation),
+                Ok(ConnectOutcome::Occupied { .. }) => Err(Admission::Occupied),
                 // It is reachable here, and registered when the directory is back.
                 Err(_) => Ok(self
                     .state()

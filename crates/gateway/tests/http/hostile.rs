@@ -2,7 +2,7 @@
 
 use crate::shared::STILLGATE;
 use stillgate_testkit::{
-    Broken, Client, Delivery, Gateway, Hostile, Setup, Upstream, encode, eventually, hostile_cases,
+    Broken, Client, Delivery, Gateway, HostileCase, Setup, Upstream, encode, eventually, hostile_cases,
 };
 
 /// Behind every hostile request; must be neither answered nor forwarded.
@@ -49,7 +49,7 @@ fn requests(how: Delivery) {
 }
 
 /// Sends one case with the smuggled request behind it: one refusal, then the end.
-fn refused(gateway: &Gateway, case: &Hostile, how: Delivery) -> Result<(), String> {
+fn refused(gateway: &Gateway, case: &HostileCase, how: Delivery) -> Result<(), String> {
     let mut client = gateway.client();
     client.deliver(&[&case.message, SMUGGLED].concat(), how);
     let response = client.read_response("GET").map_err(|broken| format!("no refusal: {broken:?}"))?;
@@ -85,7 +85,7 @@ fn responses() {
 }
 
 /// One hostile response on a connection of its own, which must then be closed.
-fn response_refused(gateway: &Gateway, upstream: &Upstream, case: &Hostile, how: Delivery) -> Result<(), String> {
+fn response_refused(gateway: &Gateway, upstream: &Upstream, case: &HostileCase, how: Delivery) -> Result<(), String> {
     let mut client = gateway.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     let mut node = Client::from_connection(upstream.accept());

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use stillgate_config::OnChange;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::{Encoded, MessageId, Protocol};
-use stillgate_devices::session::{Carried, HandedOut, Session, SessionId};
+use stillgate_devices::session::{OutgoingMessage, Session, SessionId, SessionTransfer};
 use stillgate_plugin::record::NodeTries;
 use stillgate_route::Match;
 use tokio::task::spawn_local;
@@ -93,7 +93,7 @@ impl Connection {
             self.session = Some(continued(carried, self.more.generation));
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let messages = carried.messages.iter().map(|HandedOut { id, seq, encoded }| {
+        let messages = carried.messages.iter().map(|OutgoingMessage { id, seq, encoded }| {
             bytes.extend_from_slice(encoded.as_bytes());
             let (bytes, is_text) = (encoded.len(), encoded.is_text());
             MessageState { id: id.to_string(), seq: *seq, bytes, is_text }
@@ -150,7 +150,7 @@ impl Connection {
 }
 
 /// A session on the connection that it has had.
-fn continued(carried: Carried, generation: Generation) -> Session {
+fn continued(carried: SessionTransfer, generation: Generation) -> Session {
     let mut session = Session::from_carried(carried, generation, crate::device_link::process_ms());
     session.keep_handed_out();
     session
@@ -185,7 +185,7 @@ pub(crate) fn take(
     let messages = messages(state, rest).ok_or_else(|| damaged("the id of a message is none".to_owned()))?;
     let session = u128::from_str_radix(&state.session, 16).map_err(|error| damaged(error.to_string()))?;
     let generation = Generation(state.generation);
-    let carried = Carried { id: SessionId(session), sent: state.sent, messages };
+    let carried = SessionTransfer { id: SessionId(session), sent: state.sent, messages };
     let device: Arc<str> = state.device.as_str().into();
     let labels: Box<[(Box<str>, Box<str>)]> =
         state.labels.iter().map(|(name, value)| (name.as_str().into(), value.as_str().into())).collect();
@@ -230,12 +230,12 @@ pub(crate) fn take(
 }
 
 /// Those that the device has not acknowledged; `None`: one has no id.
-fn messages(state: &DeviceState, mut bytes: &[u8]) -> Option<Vec<HandedOut>> {
+fn messages(state: &DeviceState, mut bytes: &[u8]) -> Option<Vec<OutgoingMessage>> {
     let mut messages = Vec::with_capacity(state.messages.len());
     for message in &state.messages {
         let (encoded, behind) = bytes.split_at(message.bytes);
         let encoded = Encoded::from_parts(encoded, message.is_text);
-        messages.push(HandedOut { id: MessageId::parse(&message.id)?, seq: message.seq, encoded });
+        messages.push(OutgoingMessage { id: MessageId::parse(&message.id)?, seq: message.seq, encoded });
         bytes = behind;
     }
     Some(messages)

@@ -9,7 +9,7 @@ use std::io;
 use std::task::{Context, Poll};
 use stillgate_devices::frame::{CloseCode, FRAME_HEAD_BYTES_MAX, FrameHead, Opcode, write_close, write_frame};
 use stillgate_devices::protocol::Protocol;
-use stillgate_devices::session::{HandedOut, Session};
+use stillgate_devices::session::{OutgoingMessage, Session};
 
 /// Messages are put together up to this many bytes.
 const FILL_BYTES: usize = 32 * 1024;
@@ -84,7 +84,7 @@ impl Output {
                 write_frame(Opcode::Ping, b"", out);
             }
             while out.len() < FILL_BYTES
-                && let Some(HandedOut { id, seq, encoded }) = session.next_to_write(now_ms)
+                && let Some(OutgoingMessage { id, seq, encoded }) = session.next_to_write(now_ms)
             {
                 framed(protocol, encoded.is_text(), out, |out| protocol.write_message(id, seq, &encoded, out));
                 self.has_messages = true;

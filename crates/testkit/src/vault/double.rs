@@ -23,7 +23,7 @@ const LEASE: Duration = Duration::from_secs(32 * 24 * 3600);
 type Answer = (u16, Value);
 
 #[derive(Debug)]
-pub(super) struct Double {
+pub(super) struct VaultDouble {
     state: Arc<Mutex<State>>,
     upstream: Upstream,
 }
@@ -63,9 +63,9 @@ struct Method {
     secret_ids: BTreeMap<String, String>,
 }
 
-impl Double {
-    pub(super) fn start() -> Double {
-        let mut double = Double { state: Arc::default(), upstream: Upstream::refusing() };
+impl VaultDouble {
+    pub(super) fn start() -> VaultDouble {
+        let mut double = VaultDouble { state: Arc::default(), upstream: Upstream::refusing() };
         double.listen();
         double
     }

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use stillgate_cluster::peers::{Answering, Call, Handler, PeerTls, Reply};
+use stillgate_cluster::peers::{Call, Handler, PeerTls, Reply, ReplyFuture};
 use stillgate_cluster::registry::{DirectorySettings, FormerDirectory, RedisAddress};
-use stillgate_cluster::{Cluster, ClusterSettings, NotSent};
-use stillgate_devices::directory::{Away, Connected, Duplicate, Unsent};
+use stillgate_cluster::{Cluster, ClusterSettings, SendError};
+use stillgate_devices::directory::{Away, ConnectOutcome, DeliveryError, Duplicate};
 pub(crate) use stillgate_testkit::PATIENCE;
 use stillgate_testkit::{Redis, is_nightly};
 use tokio::net::TcpListener;
@@ -74,14 +74,14 @@ impl Node {
         node
     }
 
-    pub(crate) async fn connect(&self, device: &str) -> Result<Connected, Away> {
+    pub(crate) async fn connect(&self, device: &str) -> Result<ConnectOutcome, Away> {
         self.connect_as(device, Duplicate::Replace).await
     }
 
-    pub(crate) async fn connect_as(&self, device: &str, duplicate: Duplicate) -> Result<Connected, Away> {
+    pub(crate) async fn connect_as(&self, device: &str, duplicate: Duplicate) -> Result<ConnectOutcome, Away> {
         let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
         let connected = self.cluster.directory().connect(&device.into(), connection, duplicate).await;
-        if !matches!(connected, Ok(Connected::Occupied { .. })) {
+        if !matches!(connected, Ok(ConnectOutcome::Occupied { .. })) {
             self.devices.lock().unwrap().insert(device.into(), connection);
         }
         connected
@@ -96,14 +96,14 @@ impl Node {
         self.devices.lock().unwrap().contains_key(device)
     }
 
-    pub(crate) async fn send(&self, device: &str) -> Result<Bytes, NotSent> {
+    pub(crate) async fn send(&self, device: &str) -> Result<Bytes, SendError> {
         let body = Bytes::copy_from_slice(device.as_bytes());
         self.cluster.send(device, "message", body, MESSAGE_PATIENCE).await
     }
 
     /// Connects a device and waits until it is registered: on a busy machine the directory may not answer in time.
     pub(crate) async fn register(&self, device: &str) {
-        if !matches!(self.connect(device).await, Ok(Connected::Current { .. })) {
+        if !matches!(self.connect(device).await, Ok(ConnectOutcome::Current { .. })) {
             self.await_registered().await;
         }
     }
@@ -115,7 +115,7 @@ impl Node {
         loop {
             match self.send(device).await {
                 Ok(answer) => return answer,
-                Err(NotSent::Unsent(Unsent::Unknown)) => {}
+                Err(SendError::Unsent(DeliveryError::Unknown)) => {}
                 Err(other) => panic!("{device}: {other:?}"),
             }
             assert!(begun.elapsed() < PATIENCE, "{device} cannot be reached");
@@ -124,10 +124,10 @@ impl Node {
     }
 
     /// Sends a message until its device is known.
-    pub(crate) async fn send_until_known(&self, device: &str) -> Result<Bytes, NotSent> {
+    pub(crate) async fn send_until_known(&self, device: &str) -> Result<Bytes, SendError> {
         let begun = Instant::now();
         let mut sent = self.send(device).await;
-        while sent == Err(NotSent::Unsent(Unsent::Unknown)) {
+        while sent == Err(SendError::Unsent(DeliveryError::Unknown)) {
             assert!(begun.elapsed() < PATIENCE, "{device} is still unknown");
             tokio::time::sleep(Duration::from_millis(20)).await;
             sent = self.send(device).await;
@@ -142,7 +142,7 @@ impl Node {
 }
 
 fn handler(devices: Devices, taken: Arc<AtomicU64>, leaving: Arc<AtomicU64>) -> Handler {
-    Arc::new(move |call: Call| -> Answering {
+    Arc::new(move |call: Call| -> ReplyFuture {
         if leaving.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
             return Box::pin(async { Reply::Leaving });
         }

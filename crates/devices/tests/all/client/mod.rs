@@ -4,7 +4,7 @@ use stillgate_devices::frame::{Event, FrameError, Reader};
 
 /// A reader's events, as owned values.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum ReaderEvent {
     Text(Vec<u8>),
     Binary(Vec<u8>),
     Ping(Vec<u8>),
@@ -33,7 +33,7 @@ pub(crate) fn close(code: u16, reason: &[u8]) -> Vec<u8> {
 }
 
 /// Everything that a reader returns for these pieces, up to the first error.
-pub(crate) fn read(message_bytes_max: u32, pieces: &[&[u8]]) -> Vec<Seen> {
+pub(crate) fn read(message_bytes_max: u32, pieces: &[&[u8]]) -> Vec<ReaderEvent> {
     let mut reader = Reader::new(message_bytes_max);
     let mut seen = Vec::new();
     for piece in pieces {
@@ -43,10 +43,10 @@ pub(crate) fn read(message_bytes_max: u32, pieces: &[&[u8]]) -> Vec<Seen> {
             match reader.next(&mut buffer[at..]) {
                 Ok((taken, event)) => {
                     at += taken;
-                    seen.extend(event.map(Seen::from));
+                    seen.extend(event.map(ReaderEvent::from));
                 }
                 Err(error) => {
-                    seen.push(Seen::Error(error));
+                    seen.push(ReaderEvent::Error(error));
                     let after = &mut frame(0x81, b"after")[..];
                     let len = after.len();
                     assert_eq!(reader.next(after), Ok((len, None)), "nothing is read after an error");
@@ -58,14 +58,14 @@ pub(crate) fn read(message_bytes_max: u32, pieces: &[&[u8]]) -> Vec<Seen> {
     seen
 }
 
-impl From<Event<'_>> for Seen {
-    fn from(event: Event<'_>) -> Seen {
+impl From<Event<'_>> for ReaderEvent {
+    fn from(event: Event<'_>) -> ReaderEvent {
         match event {
-            Event::Text(payload) => Seen::Text(payload.into_owned()),
-            Event::Binary(payload) => Seen::Binary(payload.into_owned()),
-            Event::Ping(payload) => Seen::Ping(payload.into_owned()),
-            Event::Pong(payload) => Seen::Pong(payload.into_owned()),
-            Event::Close(said) => Seen::Close(said.map(|(code, reason)| (code.number(), reason))),
+            Event::Text(payload) => ReaderEvent::Text(payload.into_owned()),
+            Event::Binary(payload) => ReaderEvent::Binary(payload.into_owned()),
+            Event::Ping(payload) => ReaderEvent::Ping(payload.into_owned()),
+            Event::Pong(payload) => ReaderEvent::Pong(payload.into_owned()),
+            Event::Close(said) => ReaderEvent::Close(said.map(|(code, reason)| (code.number(), reason))),
         }
     }
 }

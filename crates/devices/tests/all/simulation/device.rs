@@ -1,12 +1,12 @@
 //! Devices and their sessions: frames in order over a connection, acknowledgements late, resumption on any node.
 
-use super::node::Held;
+use super::node::AttachedSession;
 use super::{DEVICES, Mail, NODES, Process, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::{Body, Encoded, MessageId, Protocol};
-use stillgate_devices::session::{Carried, Policy, ResumeToken, Session, SessionId, SessionLimits};
+use stillgate_devices::session::{Policy, ResumeToken, Session, SessionId, SessionLimits, SessionTransfer};
 
 pub(super) const LIMITS: SessionLimits =
     SessionLimits { queue_bytes_max: 240, resume_ms: 10_000, policy: Policy::Refuse, acknowledges: true };
@@ -104,7 +104,7 @@ impl World {
                     _ => self.begin_session(node, device, connection, None),
                 }
             }
-            // A process with a successor is not asked for stored sessions.
+            // A process with a successor gets no requests for stored sessions.
             Some((_, home)) if self.nodes[home.0].successor.is_some() => {
                 self.begin_session(node, device, connection, None);
             }
@@ -118,7 +118,7 @@ impl World {
     }
 
     pub(super) fn carry(&mut self, node: usize, from: Process, device: usize, token: ResumeToken) {
-        // The successor is asked instead.
+        // The successor gets the request instead.
         if self.nodes[node].successor.is_some() {
             return;
         }
@@ -129,7 +129,7 @@ impl World {
         self.send(Mail::Carried { to: from, device, token, carried });
     }
 
-    pub(super) fn carried(&mut self, node: usize, device: usize, token: ResumeToken, carried: Option<Carried>) {
+    pub(super) fn carried(&mut self, node: usize, device: usize, token: ResumeToken, carried: Option<SessionTransfer>) {
         let Some((_, _, connection)) = self.devices[device].connection.filter(|it| (it.0, it.1) == self.process(node))
         else {
             return;
@@ -142,7 +142,7 @@ impl World {
         }
     }
 
-    fn begin_session(&mut self, node: usize, device: usize, connection: u64, carried: Option<Carried>) {
+    fn begin_session(&mut self, node: usize, device: usize, connection: u64, carried: Option<SessionTransfer>) {
         let generation = Generation(connection);
         let session = match carried {
             Some(carried) => Session::from_carried(carried, generation, self.now_ms),
@@ -152,7 +152,7 @@ impl World {
         if let Some(mut held) = self.nodes[node].sessions.remove(&device) {
             held.session.end(&mut notices);
         }
-        self.nodes[node].sessions.insert(device, Held { session, connection: Some(connection) });
+        self.nodes[node].sessions.insert(device, AttachedSession { session, connection: Some(connection) });
         self.notify(node, notices);
         self.greet(node, device);
     }
@@ -233,7 +233,7 @@ impl World {
         self.notify(node, notices);
     }
 
-    fn attached(&mut self, node: usize, device: usize, connection: u64) -> Option<&mut Held> {
+    fn attached(&mut self, node: usize, device: usize, connection: u64) -> Option<&mut AttachedSession> {
         self.nodes[node].sessions.get_mut(&device).filter(|held| held.connection == Some(connection))
     }
 

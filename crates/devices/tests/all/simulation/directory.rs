@@ -1,8 +1,10 @@
 //! The directory: entries, leases and the era, each by itself.
 
-use super::{Answer, Asked, Mail, Process, World};
+use super::{Answer, DirectoryCall, Mail, Process, World};
 use std::collections::{BTreeMap, HashMap};
-use stillgate_devices::directory::{self, Connect, Connected, Entry, Era, LEASE_MS, Lease, Member, Members, Request};
+use stillgate_devices::directory::{
+    self, Connect, ConnectOutcome, Entry, Era, LEASE_MS, Lease, Member, Members, Request,
+};
 
 #[derive(Default)]
 pub(super) struct Directory {
@@ -15,19 +17,19 @@ pub(super) struct Directory {
 }
 
 impl World {
-    pub(super) fn ask_directory(&mut self, from: Process, number: u64, asked: Asked) {
+    pub(super) fn ask_directory(&mut self, from: Process, number: u64, asked: DirectoryCall) {
         if self.now_ms >= self.directory.away_until_ms && self.now_ms >= self.nodes[from.0].cut_off_until_ms {
             let answer = self.answer(from.0, asked);
             self.send(Mail::ToNode { to: from, number, answer });
         }
     }
 
-    fn answer(&mut self, node: usize, asked: Asked) -> Answer {
+    fn answer(&mut self, node: usize, asked: DirectoryCall) -> Answer {
         let now_ms = self.now_ms;
         let Directory { entries, members, era, .. } = &mut self.directory;
         match asked {
-            Asked::Heartbeat { holds: false, .. } => self.reading(),
-            Asked::Heartbeat { epoch, filled, holds: true } => {
+            DirectoryCall::Heartbeat { holds: false, .. } => self.reading(),
+            DirectoryCall::Heartbeat { epoch, filled, holds: true } => {
                 let name = &self.nodes[node].name;
                 let mut lease = members.get(name).map(|member| member.lease);
                 if lease.is_some_and(|lease| now_ms >= lease.until_ms) {
@@ -43,34 +45,36 @@ impl World {
                 }
                 self.reading()
             }
-            Asked::Members { .. } => self.reading(),
-            Asked::BeginEra { found, era: new } => {
+            DirectoryCall::Members { .. } => self.reading(),
+            DirectoryCall::BeginEra { found, era: new } => {
                 if *era == found {
                     *era = Some(new);
                 }
                 self.reading()
             }
-            Asked::Registration { request: Request::Connect { device, place, duplicate, era }, dead } => {
+            DirectoryCall::Registration { request: Request::Connect { device, place, duplicate, era }, dead } => {
                 let request = Connect { place, era, duplicate, dead, now_ms };
                 let connected = directory::connect(entries.entry(device).or_default(), request);
                 let is_dead = match &connected {
-                    Connected::Occupied { place, .. } => {
+                    ConnectOutcome::Occupied { place, .. } => {
                         let lease = members.get(&place.node).map(|member| &member.lease);
                         !Lease::is_alive(lease, place.epoch, now_ms)
                     }
-                    Connected::Current { .. } => false,
+                    ConnectOutcome::Current { .. } => false,
                 };
                 Answer::Connected(connected, is_dead)
             }
-            Asked::Registration { request: Request::Register { device, place, generation, since_ms }, .. } => {
+            DirectoryCall::Registration {
+                request: Request::Register { device, place, generation, since_ms }, ..
+            } => {
                 let entry = entries.entry(device).or_default();
                 Answer::Registered(directory::register(entry, place, generation, since_ms))
             }
-            Asked::Disconnect { device, ended } => {
+            DirectoryCall::Disconnect { device, ended } => {
                 directory::disconnect(entries.entry(device).or_default(), &ended, now_ms);
                 Answer::Done
             }
-            Asked::LookUp { device, .. } => Answer::Entry(entries.get(&device).cloned().flatten()),
+            DirectoryCall::LookUp { device, .. } => Answer::Entry(entries.get(&device).cloned().flatten()),
         }
     }
 

@@ -1,10 +1,10 @@
 //! Checks the final state, and whether the worlds were wild enough to reveal errors.
 
-use super::message::{Sent, Told};
+use super::message::{MessageRecord, SenderAnswer};
 use super::{DEVICES, SETTLED_MS, World};
 use std::collections::BTreeMap;
 use stillgate_devices::Generation;
-use stillgate_devices::directory::{Entry, Lease, Unsent};
+use stillgate_devices::directory::{DeliveryError, Entry, Lease};
 use stillgate_devices::protocol::MessageId;
 
 impl World {
@@ -45,7 +45,7 @@ impl World {
     }
 
     fn judge_messages(&self) -> Result<(), String> {
-        for (index, Sent { device, from, sent_ms, told, .. }) in self.messages.iter().enumerate() {
+        for (index, MessageRecord { device, from, sent_ms, told, .. }) in self.messages.iter().enumerate() {
             let id = MessageId(index as u128);
             let what = format!("{id} to device {device} at {sent_ms} ms from {from:?}");
             let received = self.devices.get(*device).and_then(|device| device.received.get(&id));
@@ -62,7 +62,7 @@ impl World {
                 return Err(format!("{what} was answered {told:?}, and received"));
             }
             let is_as_it_should = match device {
-                &DEVICES => *told == Told::Unsent(Unsent::NeverSeen),
+                &DEVICES => *told == SenderAnswer::Unsent(DeliveryError::NeverSeen),
                 _ => told.is_acknowledged(),
             };
             if *sent_ms >= SETTLED_MS && !is_as_it_should {
@@ -91,7 +91,7 @@ impl Answers {
         self.given += world.given;
         self.carried += world.carried;
         self.twice += world.twice;
-        for Sent { told, .. } in &world.messages {
+        for MessageRecord { told, .. } in &world.messages {
             let mut answer = format!("{told:?}");
             answer.retain(|character| !character.is_ascii_digit());
             *self.answers.entry(answer).or_default() += 1;

@@ -2,9 +2,9 @@
 
 use super::device::{Device, ENCODED, LIMITS};
 use super::node::Node;
-use super::{Asked, DEVICES, FAULTS_END_MS, Level, Mail, NODES, Process, SETTLED_MS, TICK_MS, World};
+use super::{DEVICES, DirectoryCall, FAULTS_END_MS, Level, Mail, NODES, Process, SETTLED_MS, TICK_MS, World};
 use std::sync::Arc;
-use stillgate_devices::directory::{Away, Entry, NotTaken, Sending, Step, Unsent, View};
+use stillgate_devices::directory::{Away, DeliveryError, Entry, Rejection, Sending, Step, View};
 use stillgate_devices::protocol::MessageId;
 use stillgate_devices::session::{Message, Notice, Outcome, Refused};
 
@@ -18,46 +18,46 @@ const WELL_MS: u64 = 8_000;
 pub(super) const AWAY: Away = Away;
 
 /// A message and its history.
-pub(super) struct Sent {
+pub(super) struct MessageRecord {
     /// [`DEVICES`] is a device that never connects.
     pub(super) device: usize,
     pub(super) from: Process,
     pub(super) level: Level,
     pub(super) sent_ms: u64,
-    pub(super) told: Option<Told>,
+    pub(super) told: Option<SenderAnswer>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Told {
+pub(super) enum SenderAnswer {
     Outcome(Outcome),
     Refused(Refused),
-    Unsent(Unsent),
-    NotTaken(NotTaken),
+    Unsent(DeliveryError),
+    NotTaken(Rejection),
     /// No answer in time: it may have been received.
     Lost,
 }
 
 /// A message that its sender's node has not answered yet.
-pub(super) struct Waiting {
+pub(super) struct PendingSend {
     sending: Sending,
     sent_to: Option<usize>,
     asked_peers_until_ms: Option<u64>,
 }
 
-impl Told {
+impl SenderAnswer {
     /// Whether it means that the device will never receive it.
     pub(super) fn is_undelivered(&self) -> bool {
         match self {
-            Told::Unsent(_) | Told::Refused(_) | Told::Outcome(Outcome::Superseded) => true,
-            Told::Outcome(
+            SenderAnswer::Unsent(_) | SenderAnswer::Refused(_) | SenderAnswer::Outcome(Outcome::Superseded) => true,
+            SenderAnswer::Outcome(
                 Outcome::TimedOut { was_written } | Outcome::Dropped { was_written } | Outcome::Ended { was_written },
             ) => !was_written,
-            Told::Outcome(_) | Told::NotTaken(_) | Told::Lost => false,
+            SenderAnswer::Outcome(_) | SenderAnswer::NotTaken(_) | SenderAnswer::Lost => false,
         }
     }
 
     pub(super) fn is_acknowledged(&self) -> bool {
-        matches!(self, Told::Outcome(Outcome::Acknowledged | Outcome::Replied(_)))
+        matches!(self, SenderAnswer::Outcome(Outcome::Acknowledged | Outcome::Replied(_)))
     }
 }
 
@@ -83,13 +83,13 @@ impl World {
     fn post(&mut self, node: usize, device: usize, level: Level) {
         let id = MessageId(self.messages.len() as u128);
         let from = self.process(node);
-        self.messages.push(Sent { device, from, level, sent_ms: self.now_ms, told: None });
+        self.messages.push(MessageRecord { device, from, level, sent_ms: self.now_ms, told: None });
         if self.is_attached(node, device) {
             return self.take(node, from, id);
         }
         let name = format!("device-{device}");
         let (sending, step) = Sending::begin(&name, self.view(node));
-        self.nodes[node].sending.insert(id, Waiting { sending, sent_to: None, asked_peers_until_ms: None });
+        self.nodes[node].sending.insert(id, PendingSend { sending, sent_to: None, asked_peers_until_ms: None });
         self.follow(node, id, step);
     }
 
@@ -106,9 +106,9 @@ impl World {
         match step {
             Step::LookUp => {
                 let device = format!("device-{}", self.messages[id.0 as usize].device).into();
-                self.ask(node, Asked::LookUp { message: id, device });
+                self.ask(node, DirectoryCall::LookUp { message: id, device });
             }
-            Step::ReadMembers => self.ask(node, Asked::Members { message: id }),
+            Step::ReadMembers => self.ask(node, DirectoryCall::Members { message: id }),
             Step::AskPeers => {
                 let living = self.nodes[node].members.iter().map(|(name, _)| self.index(name));
                 let number = self.nodes[node].number;
@@ -120,12 +120,12 @@ impl World {
                 self.waiting(node, id).asked_peers_until_ms = Some(until_ms);
             }
             Step::Send { node: to } => self.forward(node, self.index(&to), id),
-            Step::Answer(unsent) => self.tell(node, id, Told::Unsent(unsent)),
+            Step::Answer(unsent) => self.record_answer(node, id, SenderAnswer::Unsent(unsent)),
         }
     }
 
     fn forward(&mut self, node: usize, to: usize, id: MessageId) {
-        // A process asks itself for the devices of its node.
+        // A process looks up the devices of its node itself.
         let to = if self.nodes[to].number == self.nodes[node].number { node } else { to };
         self.waiting(node, id).sent_to = Some(to);
         let me = self.process(node);
@@ -135,7 +135,7 @@ impl World {
         }
         let is_dead = self.now_ms < self.nodes[to].dead_until_ms;
         if is_dead || (self.is_parted(node, to) && self.random.one_in(2)) {
-            let told = Told::NotTaken(NotTaken::Unreachable);
+            let told = SenderAnswer::NotTaken(Rejection::Unreachable);
             let at_ms = self.now_ms + 1 + self.random.below(300);
             self.mail.push((at_ms, Mail::Forwarded { to: me, by: to, message: id, told }));
             return;
@@ -145,7 +145,7 @@ impl World {
 
     /// A message has arrived at the node that should have its device.
     pub(super) fn take(&mut self, node: usize, from: Process, id: MessageId) {
-        let Sent { device, level, .. } = self.messages[id.0 as usize];
+        let MessageRecord { device, level, .. } = self.messages[id.0 as usize];
         let deadline_ms = self.deadline_ms(id);
         if self.is_filling(node) && !self.is_attached(node, device) && self.now_ms < deadline_ms {
             return self.nodes[node].parked.push((from, id));
@@ -162,10 +162,10 @@ impl World {
             }
             Err(Refused::Offline) => {
                 let is_between = self.is_filling(node) || self.nodes[node].successor.is_some();
-                let why = if is_between { NotTaken::Unreachable } else { NotTaken::Moved };
-                self.answer_sender(node, from, id, Told::NotTaken(why));
+                let why = if is_between { Rejection::Unreachable } else { Rejection::Moved };
+                self.answer_sender(node, from, id, SenderAnswer::NotTaken(why));
             }
-            Err(refused) => self.answer_sender(node, from, id, Told::Refused(refused)),
+            Err(refused) => self.answer_sender(node, from, id, SenderAnswer::Refused(refused)),
         }
         self.notify(node, notices);
     }
@@ -177,28 +177,28 @@ impl World {
     pub(super) fn notify(&mut self, node: usize, notices: Vec<Notice>) {
         for Notice { id, outcome } in notices {
             let from = self.nodes[node].taken.remove(&id).unwrap();
-            self.answer_sender(node, from, id, Told::Outcome(outcome));
+            self.answer_sender(node, from, id, SenderAnswer::Outcome(outcome));
         }
     }
 
-    pub(super) fn answer_sender(&mut self, node: usize, from: Process, id: MessageId, told: Told) {
+    pub(super) fn answer_sender(&mut self, node: usize, from: Process, id: MessageId, told: SenderAnswer) {
         if from != self.process(node) {
             return self.send(Mail::Forwarded { to: from, by: node, message: id, told });
         }
         match told {
-            Told::NotTaken(_) => self.forwarded(node, node, id, told),
-            told => self.tell(node, id, told),
+            SenderAnswer::NotTaken(_) => self.forwarded(node, node, id, told),
+            told => self.record_answer(node, id, told),
         }
     }
 
     /// A node has answered for a message that was sent to it.
-    pub(super) fn forwarded(&mut self, node: usize, by: usize, id: MessageId, told: Told) {
+    pub(super) fn forwarded(&mut self, node: usize, by: usize, id: MessageId, told: SenderAnswer) {
         let Some(waiting) = self.nodes[node].sending.get_mut(&id) else { return };
-        let Told::NotTaken(why) = told else { return self.tell(node, id, told) };
+        let SenderAnswer::NotTaken(why) = told else { return self.record_answer(node, id, told) };
         if waiting.sent_to.take() != Some(by) {
             return self.is_wrong(format!("{id} was not sent to node {by}"));
         }
-        if why == NotTaken::Moved {
+        if why == Rejection::Moved {
             self.moved += 1;
         }
         let name: Arc<str> = (&*self.nodes[by].name).into();
@@ -206,10 +206,10 @@ impl World {
         self.follow(node, id, step);
     }
 
-    fn tell(&mut self, node: usize, id: MessageId, told: Told) {
+    fn record_answer(&mut self, node: usize, id: MessageId, told: SenderAnswer) {
         self.nodes[node].sending.remove(&id);
         let (now_ms, stopped_ms) = (self.now_ms, self.nodes[node].stopped_until_ms);
-        let Sent { device, sent_ms, told: before, .. } = &mut self.messages[id.0 as usize];
+        let MessageRecord { device, sent_ms, told: before, .. } = &mut self.messages[id.0 as usize];
         if let Some(before) = before {
             let twice = format!("{id} was answered {before:?}, then {told:?}");
             return self.is_wrong(twice);
@@ -220,7 +220,9 @@ impl World {
         if told.is_acknowledged() && !is_received {
             self.is_wrong(format!("{id} was answered {told:?}, and device {device} has not received it"));
         }
-        if matches!(told, Told::Unsent(Unsent::NeverSeen | Unsent::Offline { .. })) && self.is_well(device, sent_ms) {
+        if matches!(told, SenderAnswer::Unsent(DeliveryError::NeverSeen | DeliveryError::Offline { .. }))
+            && self.is_well(device, sent_ms)
+        {
             self.is_wrong(format!("{id} was answered {told:?}, and device {device} is connected"));
         }
         if now_ms > latest_ms && now_ms > stopped_ms + TICK_MS {
@@ -257,8 +259,8 @@ impl World {
         }
     }
 
-    /// A node is asked whether it has a message's device.
-    pub(super) fn asked_for(&mut self, node: usize, from: Process, id: MessageId) {
+    /// Handles the question to a node whether it has a message's device.
+    pub(super) fn handle_lookup(&mut self, node: usize, from: Process, id: MessageId) {
         if self.is_attached(node, self.messages[id.0 as usize].device) {
             self.send(Mail::IHave { to: from, by: node, message: id });
         } else if self.is_filling(node) {
@@ -283,8 +285,12 @@ impl World {
             let (now_ms, sent_ms) = (self.now_ms, self.messages[id.0 as usize].sent_ms);
             let waiting = self.waiting(node, id);
             if now_ms >= sent_ms + TIMEOUT_MS + GRACE_MS {
-                let told = if waiting.sent_to.is_some() { Told::Lost } else { Told::Unsent(Unsent::Unknown) };
-                self.tell(node, id, told);
+                let told = if waiting.sent_to.is_some() {
+                    SenderAnswer::Lost
+                } else {
+                    SenderAnswer::Unsent(DeliveryError::Unknown)
+                };
+                self.record_answer(node, id, told);
             } else if waiting.asked_peers_until_ms.is_some_and(|until_ms| now_ms >= until_ms) {
                 waiting.asked_peers_until_ms = None;
                 let step = self.step_of(node, id, |sending, view| sending.peers_asked(None, view));
@@ -300,7 +306,7 @@ impl World {
         step(&mut node.sending.get_mut(&id).unwrap().sending, view)
     }
 
-    fn waiting(&mut self, node: usize, id: MessageId) -> &mut Waiting {
+    fn waiting(&mut self, node: usize, id: MessageId) -> &mut PendingSend {
         self.nodes[node].sending.get_mut(&id).unwrap()
     }
 

@@ -22,12 +22,14 @@ mod upgrade;
 
 use device::Device;
 use directory::Directory;
-use message::{Sent, Told};
+use message::{MessageRecord, SenderAnswer};
 use node::Node;
 use stillgate_devices::Generation;
-use stillgate_devices::directory::{Connected, Duplicate, Ended, Entry, Era, Member, Place, Registered, Request};
+use stillgate_devices::directory::{
+    ConnectOutcome, Disconnect, Duplicate, Entry, Era, Location, Member, Registered, Request,
+};
 use stillgate_devices::protocol::MessageId;
-use stillgate_devices::session::{Carried, Level, ResumeToken};
+use stillgate_devices::session::{Level, ResumeToken, SessionTransfer};
 
 const SEEDS: u64 = 300;
 const NODES: usize = 3;
@@ -62,7 +64,7 @@ impl Random {
 
 /// A node's request to the directory, with the state that is needed to handle the answer.
 #[derive(Debug, Clone)]
-enum Asked {
+enum DirectoryCall {
     Heartbeat {
         epoch: u64,
         filled: Option<Era>,
@@ -79,7 +81,7 @@ enum Asked {
     },
     Disconnect {
         device: Box<str>,
-        ended: Ended,
+        ended: Disconnect,
     },
     /// For a message under way.
     LookUp {
@@ -94,7 +96,7 @@ enum Asked {
 #[derive(Debug, Clone)]
 enum Answer {
     Read { era: Option<Era>, members: Vec<(Box<str>, Member)>, now_ms: u64 },
-    Connected(Connected, bool),
+    Connected(ConnectOutcome, bool),
     Registered(Registered),
     Entry(Option<Entry>),
     Done,
@@ -108,7 +110,7 @@ enum Mail {
     ToDirectory {
         from: Process,
         number: u64,
-        asked: Asked,
+        asked: DirectoryCall,
     },
     ToNode {
         to: Process,
@@ -117,7 +119,7 @@ enum Mail {
     },
     Close {
         device: Box<str>,
-        place: Place,
+        place: Location,
     },
     /// Accepts this message for a device.
     Forward {
@@ -130,7 +132,7 @@ enum Mail {
         to: Process,
         by: usize,
         message: MessageId,
-        told: Told,
+        told: SenderAnswer,
     },
     HaveYou {
         to: usize,
@@ -142,7 +144,7 @@ enum Mail {
         by: usize,
         message: MessageId,
     },
-    /// Asks for the session of a device that has resumed elsewhere.
+    /// Requests the session of a device that has resumed elsewhere.
     Carry {
         to: Process,
         from: Process,
@@ -153,7 +155,7 @@ enum Mail {
         to: Process,
         device: usize,
         token: ResumeToken,
-        carried: Option<Carried>,
+        carried: Option<SessionTransfer>,
     },
 }
 
@@ -171,7 +173,7 @@ struct World {
     devices: Vec<Device>,
     mail: Vec<(u64, Mail)>,
     /// By the number in their id.
-    messages: Vec<Sent>,
+    messages: Vec<MessageRecord>,
     numbers: u64,
     /// How often a node answered "moved", a session was carried to another node, a message came to a device again, and
     /// a device moved to the next process of its node.
@@ -329,7 +331,7 @@ impl World {
             Mail::Close { device, place } => self.close(to.0, &device, &place),
             Mail::Forward { from, message, .. } => self.take(to.0, from, message),
             Mail::Forwarded { by, message, told, .. } => self.forwarded(to.0, by, message, told),
-            Mail::HaveYou { from, message, .. } => self.asked_for(to.0, from, message),
+            Mail::HaveYou { from, message, .. } => self.handle_lookup(to.0, from, message),
             Mail::IHave { by, message, .. } => self.peer_has(to.0, by, message),
             Mail::Carry { from, device, token, .. } => self.carry(to.0, from, device, token),
             Mail::Carried { device, token, carried, .. } => self.carried(to.0, device, token, carried),

@@ -1,11 +1,11 @@
 //! A node's side of the directory: heartbeats, registrations, and the effects of the answers.
 
 use super::directory::members;
-use super::message::Waiting;
-use super::{Answer, Asked, Mail, TICK_MS, World};
+use super::message::PendingSend;
+use super::{Answer, DirectoryCall, Mail, TICK_MS, World};
 use std::collections::{BTreeMap, HashMap};
 use stillgate_devices::directory::{
-    Connected, Effect, Era, HEARTBEAT_MS, LEASE_MS, Lookups, Member, Members, Place, Registrations, Request,
+    ConnectOutcome, Effect, Era, HEARTBEAT_MS, LEASE_MS, Location, Lookups, Member, Members, Registrations, Request,
 };
 use stillgate_devices::protocol::MessageId;
 use stillgate_devices::session::Session;
@@ -39,20 +39,20 @@ pub(super) struct Node {
     next_heartbeat_ms: u64,
     next_audit_ms: u64,
     /// Requests without an answer yet, and when they were sent.
-    pub(super) waiting: HashMap<u64, (u64, Asked)>,
+    pub(super) waiting: HashMap<u64, (u64, DirectoryCall)>,
     /// Connections whose device has vanished, and when that is noticed.
     pub(super) silent: Vec<(u64, Box<str>, u64)>,
-    pub(super) sessions: BTreeMap<usize, Held>,
+    pub(super) sessions: BTreeMap<usize, AttachedSession>,
     pub(super) lookups: Lookups,
     pub(super) members: Members,
     /// Messages that this node has to answer.
-    pub(super) sending: BTreeMap<MessageId, Waiting>,
+    pub(super) sending: BTreeMap<MessageId, PendingSend>,
     /// Messages in sessions here, and their senders.
     pub(super) taken: BTreeMap<MessageId, super::Process>,
 }
 
 /// A device's session, and the connection that it is attached to.
-pub(super) struct Held {
+pub(super) struct AttachedSession {
     pub(super) session: Session,
     pub(super) connection: Option<u64>,
 }
@@ -90,7 +90,7 @@ impl Node {
 }
 
 impl World {
-    pub(super) fn ask(&mut self, node: usize, asked: Asked) {
+    pub(super) fn ask(&mut self, node: usize, asked: DirectoryCall) {
         let number = self.number();
         self.nodes[node].waiting.insert(number, (self.now_ms, asked.clone()));
         self.send(Mail::ToDirectory { from: self.process(node), number, asked });
@@ -112,36 +112,43 @@ impl World {
         let Some((sent_ms, asked)) = self.nodes[node].waiting.remove(&number) else { return };
         let registrations = &mut self.nodes[node].registrations;
         match (asked, answer) {
-            (Asked::Heartbeat { epoch, .. }, Answer::Read { era, members, now_ms }) => {
+            (DirectoryCall::Heartbeat { epoch, .. }, Answer::Read { era, members, now_ms }) => {
                 if epoch == registrations.epoch() {
                     self.nodes[node].held_until_ms = sent_ms + LEASE_MS;
                 }
                 self.read(node, era, members, now_ms);
             }
-            (Asked::BeginEra { .. }, Answer::Read { era, members, now_ms }) => self.read(node, era, members, now_ms),
-            (Asked::Members { message }, Answer::Read { era, members, now_ms }) => {
+            (DirectoryCall::BeginEra { .. }, Answer::Read { era, members, now_ms }) => {
+                self.read(node, era, members, now_ms)
+            }
+            (DirectoryCall::Members { message }, Answer::Read { era, members, now_ms }) => {
                 self.read(node, era, members, now_ms);
                 self.members_were_read(node, message, Ok(()));
             }
-            (Asked::LookUp { message, .. }, Answer::Entry(entry)) => self.was_looked_up(node, message, Ok(entry)),
-            (Asked::Registration { request, .. }, Answer::Connected(Connected::Occupied { generation, .. }, true)) => {
-                self.ask(node, Asked::Registration { request, dead: Some(generation) });
+            (DirectoryCall::LookUp { message, .. }, Answer::Entry(entry)) => {
+                self.was_looked_up(node, message, Ok(entry))
             }
             (
-                Asked::Registration { request: Request::Connect { device, place, .. }, .. },
+                DirectoryCall::Registration { request, .. },
+                Answer::Connected(ConnectOutcome::Occupied { generation, .. }, true),
+            ) => {
+                self.ask(node, DirectoryCall::Registration { request, dead: Some(generation) });
+            }
+            (
+                DirectoryCall::Registration { request: Request::Connect { device, place, .. }, .. },
                 Answer::Connected(answer, _),
             ) => {
                 let effect = registrations.answered(&device, &place, answer);
                 self.apply(node, &device, effect);
             }
             (
-                Asked::Registration { request: Request::Register { device, place, generation, .. }, .. },
+                DirectoryCall::Registration { request: Request::Register { device, place, generation, .. }, .. },
                 Answer::Registered(answer),
             ) => {
                 let effect = registrations.registered(&device, &place, generation, answer);
                 self.apply(node, &device, effect);
             }
-            (Asked::Disconnect { .. }, Answer::Done) => {}
+            (DirectoryCall::Disconnect { .. }, Answer::Done) => {}
             (asked, answer) => panic!("{asked:?} was answered by {answer:?}"),
         }
     }
@@ -151,11 +158,11 @@ impl World {
         self.nodes[node].members = members(era, read, now_ms, self.now_ms - since_ms);
         let now_s = (self.now_ms / 1000) as u32;
         if let Some(new) = self.nodes[node].registrations.found_era(era, now_s) {
-            self.ask(node, Asked::BeginEra { found: era, era: new });
+            self.ask(node, DirectoryCall::BeginEra { found: era, era: new });
         }
     }
 
-    pub(super) fn close(&mut self, node: usize, device: &str, place: &Place) {
+    pub(super) fn close(&mut self, node: usize, device: &str, place: &Location) {
         let registrations = &mut self.nodes[node].registrations;
         if registrations.epoch() == place.epoch {
             let effect = registrations.close(device, place);
@@ -168,7 +175,7 @@ impl World {
             Effect::None => {}
             Effect::Close { connection } => self.close_connection(node, connection),
             Effect::CloseThere { place } => self.send(Mail::Close { device: device.into(), place }),
-            Effect::Disconnect(ended) => self.ask(node, Asked::Disconnect { device: device.into(), ended }),
+            Effect::Disconnect(ended) => self.ask(node, DirectoryCall::Disconnect { device: device.into(), ended }),
         }
     }
 
@@ -177,8 +184,9 @@ impl World {
         if now_ms >= self.nodes[node].next_heartbeat_ms {
             self.heartbeat(node);
         }
-        let late =
-            |(number, (sent_ms, _)): (&u64, &(u64, Asked))| (now_ms >= sent_ms + ANSWER_TIMEOUT_MS).then_some(*number);
+        let late = |(number, (sent_ms, _)): (&u64, &(u64, DirectoryCall))| {
+            (now_ms >= sent_ms + ANSWER_TIMEOUT_MS).then_some(*number)
+        };
         let mut late: Vec<u64> = self.nodes[node].waiting.iter().filter_map(late).collect();
         late.sort_unstable();
         for number in late {
@@ -203,7 +211,7 @@ impl World {
         }
         // At a limited pace.
         if let Some(request) = self.nodes[node].registrations.next_request() {
-            self.ask(node, Asked::Registration { request, dead: None });
+            self.ask(node, DirectoryCall::Registration { request, dead: None });
         }
         self.step_sessions(node);
         self.step_parked(node);
@@ -221,7 +229,7 @@ impl World {
         }
         let epoch = it.registrations.epoch();
         let filled = self.filled(node);
-        self.ask(node, Asked::Heartbeat { epoch, filled, holds });
+        self.ask(node, DirectoryCall::Heartbeat { epoch, filled, holds });
     }
 
     fn unanswered(&mut self, node: usize, number: u64) {
@@ -229,16 +237,16 @@ impl World {
         self.nodes[node].contact_since_ms = None;
         self.nodes[node].members = std::mem::take(&mut self.nodes[node].members).after(0);
         match asked {
-            Asked::Registration { request: Request::Connect { device, place, .. }, .. }
-            | Asked::Registration { request: Request::Register { device, place, .. }, .. } => {
+            DirectoryCall::Registration { request: Request::Connect { device, place, .. }, .. }
+            | DirectoryCall::Registration { request: Request::Register { device, place, .. }, .. } => {
                 let effect = self.nodes[node].registrations.unanswered(&device, &place);
                 self.apply(node, &device, effect);
             }
-            Asked::Disconnect { .. } => self.ask(node, asked),
-            Asked::LookUp { message, .. } => self.was_looked_up(node, message, Err(super::message::AWAY)),
-            Asked::Members { message } => self.members_were_read(node, message, Err(super::message::AWAY)),
+            DirectoryCall::Disconnect { .. } => self.ask(node, asked),
+            DirectoryCall::LookUp { message, .. } => self.was_looked_up(node, message, Err(super::message::AWAY)),
+            DirectoryCall::Members { message } => self.members_were_read(node, message, Err(super::message::AWAY)),
             // The next heartbeat does it.
-            Asked::Heartbeat { .. } | Asked::BeginEra { .. } => {}
+            DirectoryCall::Heartbeat { .. } | DirectoryCall::BeginEra { .. } => {}
         }
     }
 

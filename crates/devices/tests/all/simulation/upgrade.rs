@@ -3,8 +3,8 @@
 //! The next process holds the lease with the same epoch, and devices and peers connect to it. Connections continue with
 //! other numbers, and sessions with their unacknowledged messages. The first process ends when it has nothing left.
 
-use super::message::Told;
-use super::node::{Held, Node};
+use super::message::SenderAnswer;
+use super::node::{AttachedSession, Node};
 use super::{DEVICES, World};
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{Era, Members};
@@ -22,7 +22,7 @@ impl World {
         let it = &self.nodes[old];
         let members = it.members.iter().map(|(name, member)| (name.into(), member.address.clone()));
         let mut next = Node::new(number, 0, it.registrations.epoch(), last_place);
-        (next.members, next.former) = (Members::told(members), Some((old, filled)));
+        (next.members, next.former) = (Members::from_predecessor(members), Some((old, filled)));
         (next.cut_off_until_ms, next.lapsed_ms) = (it.cut_off_until_ms, it.lapsed_ms);
         self.nodes.push(next);
         self.nodes[old].successor = Some(new);
@@ -47,7 +47,7 @@ impl World {
             if let Some(connection) = self.free_to_go(old, device)
                 && self.random.one_in(4)
             {
-                self.give(old, device, connection);
+                self.hand_over(old, device, connection);
             }
         }
         let it = &self.nodes[old];
@@ -61,7 +61,7 @@ impl World {
     /// A device's connection, if no message of it is under way.
     fn free_to_go(&self, old: usize, device: usize) -> Option<u64> {
         let it = &self.nodes[old];
-        if let Some(Held { session, connection: Some(connection) }) = it.sessions.get(&device) {
+        if let Some(AttachedSession { session, connection: Some(connection) }) = it.sessions.get(&device) {
             return session.is_movable().then_some(*connection);
         }
         // Excludes a session that its device has resumed elsewhere, or that is still being waited for.
@@ -69,7 +69,7 @@ impl World {
         (self.devices[device].connection != Some((old, it.process, connection))).then_some(connection)
     }
 
-    fn give(&mut self, old: usize, device: usize, before: u64) {
+    fn hand_over(&mut self, old: usize, device: usize, before: u64) {
         let (new, name) = (self.nodes[old].successor.unwrap(), self.devices[device].name.clone());
         let (after, mut notices) = (self.number(), Vec::new());
         let known = self.nodes[old].registrations.connection(&name).filter(|(connection, _)| *connection == before);
@@ -99,7 +99,7 @@ impl World {
             if let Some(mut held) = self.nodes[new].sessions.remove(&device) {
                 held.session.end(&mut notices);
             }
-            self.nodes[new].sessions.insert(device, Held { session, connection: Some(after) });
+            self.nodes[new].sessions.insert(device, AttachedSession { session, connection: Some(after) });
             self.notify(new, notices);
         }
         self.given += 1;
@@ -129,7 +129,7 @@ impl World {
             match self.now_ms < self.deadline_ms(id) {
                 true => self.take(node, from, id),
                 false => {
-                    let late = Told::Outcome(Outcome::TimedOut { was_written: false });
+                    let late = SenderAnswer::Outcome(Outcome::TimedOut { was_written: false });
                     self.answer_sender(node, from, id, late);
                 }
             }

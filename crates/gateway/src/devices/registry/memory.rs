@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stillgate_devices::directory::{
-    Connect, Connected, Duplicate, Ended, Entry, Era, Place, Registered, connect, disconnect, register,
+    Connect, ConnectOutcome, Disconnect, Duplicate, Entry, Era, Location, Registered, connect, disconnect, register,
 };
 use stillgate_proxy::device_link::Former;
 
@@ -54,15 +54,15 @@ impl Memory {
     }
 
     /// Without a name: it would be the same for all, and take memory for each.
-    fn place(&self, number: u64) -> Place {
-        Place { node: "".into(), epoch: u64::from(self.era.0), connection: number }
+    fn place(&self, number: u64) -> Location {
+        Location { node: "".into(), epoch: u64::from(self.era.0), connection: number }
     }
 
-    pub(super) fn connect(&self, device: &Arc<str>, connection: u64, duplicate: Duplicate) -> Connected {
+    pub(super) fn connect(&self, device: &Arc<str>, connection: u64, duplicate: Duplicate) -> ConnectOutcome {
         self.change(device, connection, |entry, place| {
             let request = Connect { place, era: self.era, duplicate, dead: None, now_ms: unix_ms() };
             let connected = connect(entry, request);
-            (matches!(connected, Connected::Current { .. }), connected)
+            (matches!(connected, ConnectOutcome::Current { .. }), connected)
         })
     }
 
@@ -79,7 +79,7 @@ impl Memory {
         &self,
         device: &Arc<str>,
         connection: u64,
-        ask: impl FnOnce(&mut Option<Entry>, Place) -> (bool, T),
+        ask: impl FnOnce(&mut Option<Entry>, Location) -> (bool, T),
     ) -> T {
         let mut entries = self.entries();
         entries.connections += 1;
@@ -96,7 +96,7 @@ impl Memory {
         let mut entries = self.entries();
         let Some(known) = entries.all.get_mut(device).filter(|known| known.connection == connection) else { return };
         let Some(Entry::Online { place, .. }) = &known.entry else { return };
-        let ended = Ended { place: place.clone(), and_older: false };
+        let ended = Disconnect { place: place.clone(), and_older: false };
         if disconnect(&mut known.entry, &ended, unix_ms()) {
             entries.left.push_back(device.clone());
             entries.forget(self.entries_max);

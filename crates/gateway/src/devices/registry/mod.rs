@@ -7,7 +7,7 @@ pub(crate) use memory::Memory;
 pub(crate) use shared::{Home, Shared, Sharing, Unanswered};
 
 use std::sync::Arc;
-use stillgate_devices::directory::{Away, Connected, Duplicate, Entry};
+use stillgate_devices::directory::{Away, ConnectOutcome, Duplicate, Entry};
 use stillgate_proxy::device_link::Former;
 
 /// Who knows which node has a device.
@@ -37,7 +37,7 @@ impl Registry {
         device: &Arc<str>,
         connection: u64,
         duplicate: Duplicate,
-    ) -> Result<Connected, Away> {
+    ) -> Result<ConnectOutcome, Away> {
         match self {
             Registry::Memory(memory) => Ok(memory.connect(device, connection, duplicate)),
             Registry::Shared(shared) => shared.directory().connect(device, connection, duplicate).await,

@@ -9,10 +9,10 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use stillgate_cluster::peers::{Answering, Call, Handler, PeerTls, Reply};
+use stillgate_cluster::peers::{Call, Handler, PeerTls, Reply, ReplyFuture};
 use stillgate_cluster::registry::{Directory, DirectorySettings, FormerDirectory, RedisAddress};
-use stillgate_cluster::{Cluster, ClusterSettings, NotSent, Watch};
-use stillgate_devices::directory::Unsent;
+use stillgate_cluster::{Cluster, ClusterSettings, SendError, Watch};
+use stillgate_devices::directory::DeliveryError;
 use stillgate_proxy::device_link::CloseWhy;
 
 /// What a request has beside its message, which may be in base64.
@@ -104,11 +104,11 @@ impl Shared {
     ) -> Result<Bytes, Unanswered> {
         let gone = match self.cluster.send(device, kind, body, patience).await {
             Ok(answer) => return Ok(answer),
-            Err(NotSent::Lost) => return Err(Unanswered::Lost),
-            Err(NotSent::Busy) => return Err(Unanswered::Busy),
-            Err(NotSent::Unsent(Unsent::NeverSeen)) => Gone::Unknown,
-            Err(NotSent::Unsent(Unsent::Offline { last_seen_ms })) => Gone::Offline { last_seen_ms },
-            Err(NotSent::Unsent(Unsent::Moved | Unsent::Unknown)) => Gone::Away,
+            Err(SendError::Lost) => return Err(Unanswered::Lost),
+            Err(SendError::Busy) => return Err(Unanswered::Busy),
+            Err(SendError::Unsent(DeliveryError::NeverSeen)) => Gone::Unknown,
+            Err(SendError::Unsent(DeliveryError::Offline { last_seen_ms })) => Gone::Offline { last_seen_ms },
+            Err(SendError::Unsent(DeliveryError::Moved | DeliveryError::Unknown)) => Gone::Away,
         };
         Err(Unanswered::Gone(gone))
     }
@@ -125,7 +125,7 @@ impl Shared {
 }
 
 fn handler(home: Home) -> Handler {
-    Arc::new(move |call: Call| -> Answering {
+    Arc::new(move |call: Call| -> ReplyFuture {
         let node = home.get().and_then(Weak::upgrade);
         Box::pin(async move {
             match node {
