@@ -39,6 +39,7 @@ const ORDER: &[&str] = &[
     "stillgate-lab",
     "stillgate-load",
     "stillgate-stats",
+    "stillgate-rig",
     "stillgate-profiler",
     "stillgate-yaml",
     "stillgate-wire",
@@ -49,7 +50,7 @@ const ORDER: &[&str] = &[
 const OUTSIDE: &[&str] = &["stillgate-interleavings", "stillgate-operations", "stillgate-testkit", "xtask"];
 
 /// The laboratory serves any gateway.
-const LABORATORY: &[&str] = &["stillgate-lab", "stillgate-load", "stillgate-stats"];
+const LABORATORY: &[&str] = &["stillgate-lab", "stillgate-load", "stillgate-stats", "stillgate-rig"];
 
 /// What it may know of the others: how bytes and text are read, and how profiles are written.
 const FOR_ALL: &[&str] = &["stillgate-profiler", "stillgate-wire", "stillgate-yaml"];

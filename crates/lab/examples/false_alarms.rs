@@ -15,6 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use stillgate_load::{Bounds, Load, Mix, Pace, Protocol, Target};
+use stillgate_rig::proc::Stat;
 
 /// As `compare` asks by default.
 const CONNECTIONS: usize = 32;
@@ -124,23 +125,10 @@ fn cpu_a_request(server: &Child, address: std::net::SocketAddr) -> Result<f64> {
         stillgate_load::run(&load, &std::sync::atomic::AtomicBool::new(false), &mut |_| {})
     };
     run(WARM_UP)?;
-    let before = cpu_ticks(server.id())?;
+    let before = Stat::read(server.id())?.cpu_us();
     let outcome = run(MEASURED)?;
-    let ticks = cpu_ticks(server.id())? - before;
-    let seconds = ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
-    Ok(seconds * 1e9 / outcome.requests.max(1) as f64)
-}
-
-/// User and system time of a process with its threads.
-fn cpu_ticks(process: u32) -> Result<u64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // After the name, which may hold anything.
-    let (_, rest) = stat.rsplit_once(") ").ok_or("no name in /proc/PID/stat")?;
-    let fields: Vec<&str> = rest.split(' ').collect();
-    let field = |index: usize| {
-        fields.get(index).ok_or("/proc/PID/stat is short")?.parse::<u64>().map_err(Box::<dyn Error>::from)
-    };
-    Ok(field(11)? + field(12)?)
+    let used_us = Stat::read(server.id())?.cpu_us().zip(before).map(|(after, before)| after - before);
+    Ok(used_us.ok_or("no CPU time in /proc/PID/stat")? * 1e3 / outcome.requests.max(1) as f64)
 }
 
 /// Runs one; what it said, and how long it took.

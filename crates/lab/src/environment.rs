@@ -3,25 +3,26 @@
 use crate::result::environment::Environment;
 use std::fs;
 use std::process::{Command, Stdio};
+use stillgate_rig::proc::machine;
 
 const CPU: &str = "/sys/devices/system/cpu";
 
 /// The machine now. Its `stolen_s` is for who knows when the experiment ends: see [`Stolen`].
 pub(crate) fn gather() -> Environment {
-    let cpuinfo = text("/proc/cpuinfo").unwrap_or_default();
+    let cpuinfo = machine::text("cpuinfo").unwrap_or_default();
     Environment {
-        cpu_model: field(&cpuinfo, "model name"),
+        cpu_model: machine::field(&cpuinfo, "model name"),
         cpus: std::thread::available_parallelism().map_or(0, usize::from),
-        cpu_mhz: field(&cpuinfo, "cpu MHz").and_then(|mhz| mhz.parse().ok()),
+        cpu_mhz: machine::field(&cpuinfo, "cpu MHz").and_then(|mhz| mhz.parse().ok()),
         governor: text(&format!("{CPU}/cpu0/cpufreq/scaling_governor")),
         turbo: turbo(),
         hypervisor: hypervisor(&cpuinfo),
         kernel: kernel(),
         system: text("/etc/os-release").as_deref().and_then(system),
-        memory_mib: memory_mib(&text("/proc/meminfo").unwrap_or_default()),
+        memory_mib: machine::memory_kib("MemTotal").unwrap_or(0) / 1024,
         clock_source: text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         mitigations: mitigations(),
-        load_average: text("/proc/loadavg").and_then(|text| text.split(' ').next()?.parse().ok()),
+        load_average: machine::text("loadavg").and_then(|text| text.split(' ').next()?.parse().ok()),
         commit: commit(),
         stolen_s: None,
         hosts: Vec::new(),
@@ -31,44 +32,25 @@ pub(crate) fn gather() -> Environment {
 /// CPU time that the host keeps from this machine, over all CPUs, since a point in time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stolen {
-    ticks: Option<u64>,
+    us: Option<f64>,
 }
 
 impl Stolen {
     /// From now on.
     pub(crate) fn begin() -> Stolen {
-        Stolen { ticks: stolen_ticks_now() }
+        Stolen { us: machine::stolen_us() }
     }
 
     /// So far, in milliseconds, to the clock tick; none where the kernel does not tell.
     pub(crate) fn ms(self) -> Option<f64> {
-        let ticks = stolen_ticks_now()?.saturating_sub(self.ticks?);
-        Some(ticks as f64 * 1e3 / rustix::param::clock_ticks_per_second() as f64)
+        Some((machine::stolen_us()? - self.us?).max(0.0) / 1e3)
     }
-}
-
-fn stolen_ticks_now() -> Option<u64> {
-    stolen_ticks(&text("/proc/stat")?)
-}
-
-/// The eighth figure of all CPUs together.
-fn stolen_ticks(stat: &str) -> Option<u64> {
-    stat.lines().find_map(|line| line.strip_prefix("cpu "))?.split_whitespace().nth(7)?.parse().ok()
 }
 
 /// A file's text without the white space around it; none where it cannot be read or is empty.
 fn text(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
-}
-
-/// The first `name : value` of `/proc/cpuinfo`.
-fn field(cpuinfo: &str, name: &str) -> Option<String> {
-    let fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
-    fields
-        .map(|(key, value)| (key.trim(), value.trim()))
-        .find(|(key, _)| *key == name)
-        .map(|(_, value)| value.to_owned())
 }
 
 fn turbo() -> Option<bool> {
@@ -78,7 +60,7 @@ fn turbo() -> Option<bool> {
 
 /// Its name; where it has none, that there is one.
 fn hypervisor(cpuinfo: &str) -> Option<String> {
-    let flags = field(cpuinfo, "flags").unwrap_or_default();
+    let flags = machine::field(cpuinfo, "flags").unwrap_or_default();
     if !flags.split(' ').any(|flag| flag == "hypervisor") {
         return None;
     }
@@ -90,7 +72,7 @@ fn hypervisor(cpuinfo: &str) -> Option<String> {
 }
 
 fn kernel() -> String {
-    let part = |name: &str| text(&format!("/proc/sys/kernel/{name}")).unwrap_or_default();
+    let part = |name: &str| machine::text(&format!("sys/kernel/{name}")).unwrap_or_default();
     format!("{} {}", part("ostype"), part("osrelease")).trim().to_owned()
 }
 
@@ -98,11 +80,6 @@ fn kernel() -> String {
 fn system(os_release: &str) -> Option<String> {
     let name = os_release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
     Some(name.trim_matches(['"', '\'']).to_owned())
-}
-
-fn memory_mib(meminfo: &str) -> u64 {
-    let kib = field(meminfo, "MemTotal").and_then(|value| value.split(' ').next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) / 1024
 }
 
 fn mitigations() -> Vec<String> {
@@ -137,26 +114,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stolen_time_is_the_eighth_figure() {
-        #[track_caller]
-        fn check(stat: &str, expected: Option<u64>) {
-            assert_eq!(stolen_ticks(stat), expected, "{stat}");
-        }
-        check("cpu  1 2 3 4 5 6 7 88 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n", Some(88));
-        check("cpu  1 2 3 4\n", None);
-        check("", None);
-    }
-
-    #[test]
     fn fields_are_told_apart() {
-        let cpuinfo =
-            "processor\t: 0\nmodel name\t: A: B\nflags\t\t: fpu hypervisor\n\nprocessor\t: 1\nmodel name\t: C\n";
-        assert_eq!(field(cpuinfo, "model name").as_deref(), Some("A: B"));
-        assert_eq!(field(cpuinfo, "model"), None);
-        assert!(hypervisor(cpuinfo).is_some());
+        assert!(hypervisor("flags\t\t: fpu hypervisor\n").is_some());
         assert_eq!(hypervisor("flags : fpu\n"), None);
-        assert_eq!(memory_mib("MemTotal:       24684176 kB\nMemFree: 1 kB\n"), 24_105);
-        assert_eq!(memory_mib(""), 0);
         assert_eq!(system("ID=x\nPRETTY_NAME=\"Some Linux 12\"\n").as_deref(), Some("Some Linux 12"));
         assert_eq!(mitigation("spectre_v1", "Mitigation: usercopy").as_deref(), Some("spectre_v1: usercopy"));
         assert_eq!(mitigation("meltdown", "Not affected"), None);

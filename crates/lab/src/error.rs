@@ -36,6 +36,12 @@ impl fmt::Display for Error {
     }
 }
 
+impl From<stillgate_rig::Error> for Error {
+    fn from(error: stillgate_rig::Error) -> Error {
+        Error::new(error.to_string())
+    }
+}
+
 impl From<String> for Error {
     fn from(message: String) -> Error {
         Error::new(message)

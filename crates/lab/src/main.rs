@@ -14,8 +14,6 @@ mod environment;
 mod error;
 mod explain;
 mod git;
-mod group;
-mod guard;
 mod history;
 mod hosts;
 mod nightly;

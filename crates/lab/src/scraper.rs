@@ -8,12 +8,13 @@ mod exchange;
 
 use crate::error::{Error, Result};
 use crate::result::tail::Scrape;
-use crate::target::{MetricsAddress, placement, schedule};
+use crate::target::MetricsAddress;
 use exchange::{Wanted, exchange};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use stillgate_rig::{cpus, schedule};
 
 /// A running scraper.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ impl Scraper {
         let over = Arc::new(AtomicBool::new(false));
         let run = Run { metrics: metrics.clone(), every, gzip, begin, over: Arc::clone(&over) };
         let spawn = || thread::Builder::new().name("scraper".to_owned()).spawn(move || run.run());
-        let thread = placement::on_cpus(cpus, spawn)?.map_err(|error| format!("the scraper's thread: {error}"))?;
+        let thread = cpus::on(cpus, spawn)?.map_err(|error| format!("the scraper's thread: {error}"))?;
         Ok(Scraper { over, thread })
     }
 

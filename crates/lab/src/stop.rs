@@ -5,10 +5,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::low_level::pipe;
 use std::fmt::Display;
-use std::fs;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use stillgate_rig::proc::Status;
 
 /// What asks a command to end.
 const SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
@@ -44,28 +44,9 @@ pub(crate) fn stop_stream() -> Result<UnixStream> {
 
 /// Whether who started this process had it ignore a signal, as `nohup` does.
 fn is_ignored(signal: i32) -> bool {
-    fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores(&status, signal))
-}
-
-/// `SigIgn:` is a bit a signal, in hexadecimal.
-fn ignores(status: &str, signal: i32) -> bool {
-    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
-    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+    Status::read("self").is_ok_and(|status| status.ignores(signal))
 }
 
 fn unheard(error: impl Display) -> Error {
     Error::new(format!("cannot listen for signals: {error}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nohup_is_respected() {
-        let status = |mask: &str| format!("Name:\tx\nSigBlk:\tffffffffffffffff\nSigIgn:\t{mask}\nSigCgt:\t1\n");
-        assert!(ignores(&status("0000000000001001"), SIGHUP));
-        assert!(!ignores(&status("0000000000001000"), SIGHUP));
-        assert!(!ignores("", SIGHUP));
-    }
 }

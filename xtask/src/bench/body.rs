@@ -4,9 +4,8 @@
 //! and the client share CPU 1, so MiB/s is what all three reach together, and the gateway's own CPU time stands beside it. A
 //! body that is larger than a filter may hold is refused, cut or passed unchanged: the table says which.
 
-use super::process::{Running, free_port};
 use super::statistics::median;
-use super::{GATEWAY_CPU, OTHER_CPU, check, peers, schedule};
+use super::{GATEWAY_CPU, OTHER_CPU, check, free_port, peers, settled_memory, start};
 use crate::Result;
 use crate::args::Args;
 use node::{Framing, MARK};
@@ -17,6 +16,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
+use stillgate_rig::{Running, cpus};
 
 pub(super) mod node;
 mod reading;
@@ -74,7 +74,7 @@ pub(super) fn run(mut args: Args) -> Result {
     let binary = binary.path()?;
     let dir = tempfile::tempdir()?;
     let (_node, node) = start_node(dir.path())?;
-    schedule::pin(OTHER_CPU)?;
+    cpus::pin(&[OTHER_CPU])?;
     let filters = accepted(&binary, dir.path(), node)?;
     println!("{rounds} rounds, one worker; {} MiB in each run\n", TOTAL_BYTES / MIB);
     println!(
@@ -104,8 +104,8 @@ fn start_node(dir: &Path) -> Result<(Running, SocketAddr)> {
     let address = free_port()?;
     let program = std::env::current_exe()?;
     let words = [&program.to_string_lossy(), "bench", node::ROLE, &address.to_string()].map(str::to_owned);
-    let mut running = Running::spawn(&words, Some(OTHER_CPU), &dir.join("node.log"))?;
-    running.wait_for(address)?;
+    let mut running = start(&words, &[OTHER_CPU], &dir.join("node.log"))?;
+    running.wait_for(address, Running::START_TIMEOUT)?;
     Ok((running, address))
 }
 
@@ -134,16 +134,16 @@ fn accepted(binary: &Path, dir: &Path, node: SocketAddr) -> Result<Vec<(&'static
 fn one_run(binary: &Path, config: &Config, shape: &Shape) -> Result<Sample> {
     let Config { address, file } = config;
     let words = peers::stillgate_command(binary, file);
-    let mut gateway = Running::spawn(&words, Some(GATEWAY_CPU), &file.with_extension("log"))?;
-    gateway.wait_for(*address)?;
+    let mut gateway = start(&words, &[GATEWAY_CPU], &file.with_extension("log"))?;
+    gateway.wait_for(*address, Running::START_TIMEOUT)?;
     // What is made once is not charged to the bodies.
     Reader::connect(*address)?.get(&node::path(shape.framing, KIB))?;
-    let rss_before_kib = gateway.stable_memory()?.rss_kib;
+    let rss_before_kib = settled_memory(&mut gateway)?.rss_kib;
     let cpu = gateway.thread_times()?;
     let begin = Instant::now();
     let received = read_all(*address, shape)?;
     let seconds = begin.elapsed().as_secs_f64();
-    gateway.check_alive()?;
+    gateway.alive()?;
     let bytes: u64 = received.iter().map(|received| received.bytes).sum();
     Ok(Sample {
         outcome: outcome(&received, shape)?,

@@ -4,10 +4,9 @@
 //! costs, whatever it is spent on. Then consumers are added to the file one after the other. The time is from the moment the new
 //! file has its name to the first request with the new key that is answered 200; there is no other load.
 
-use super::process::{Memory, Running, free_port};
 use super::served::Asker;
 use super::statistics::median;
-use super::{check, peers};
+use super::{check, free_port, peers, settled_memory, start};
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, NGINX};
@@ -17,6 +16,8 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use stillgate_rig::Running;
+use stillgate_rig::proc::Memory;
 
 const PATH: &str = "/item";
 
@@ -80,8 +81,8 @@ impl Gateway {
     /// Starts it on both CPUs: reading a file while serving is what the second one is for.
     fn start(binary: &Path, config: Config) -> Result<Self> {
         let words = peers::stillgate_command(binary, &config.file);
-        let mut process = Running::spawn(&words, None, &config.file.with_extension("log"))?;
-        process.wait_for(config.address)?;
+        let mut process = start(&words, &[], &config.file.with_extension("log"))?;
+        process.wait_for(config.address, Running::START_TIMEOUT)?;
         Ok(Self { process, config })
     }
 
@@ -98,14 +99,14 @@ impl Gateway {
             let begin = self.config.add()?;
             asker.wait_for(PATH, &key)?;
             took_ms.push(begin.elapsed().as_secs_f64() * 1e3);
-            self.process.check_alive()?;
+            self.process.alive()?;
         }
         Ok(took_ms)
     }
 
     /// Prints what it holds now.
     fn memory(&mut self, name: &str) -> Result<Memory> {
-        let memory = self.process.stable_memory()?;
+        let memory = settled_memory(&mut self.process)?;
         println!("{name:38} {:10} {:10}", memory.rss_kib, self.process.peak_rss_kib()?);
         Ok(memory)
     }

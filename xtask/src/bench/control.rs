@@ -9,10 +9,9 @@ mod etcd;
 mod resources;
 
 use super::lab_load::{Load, Outcome, write_mix};
-use super::process::{Memory, Running, free_port};
 use super::served::Asker;
 use super::statistics::{median, percentile};
-use super::{OTHER_CPU, peers, schedule};
+use super::{OTHER_CPU, free_port, peers, put_first, settled_memory, start};
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, ETCD, NGINX};
@@ -25,6 +24,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
+use stillgate_rig::proc::Memory;
+use stillgate_rig::{Running, cpus};
 
 const ADMIN_KEY: &str = "the-admin-key-of-the-bench";
 const CONNECTIONS: u32 = 16;
@@ -100,6 +101,7 @@ pub(super) fn run(mut args: Args) -> Result {
     let mut gateway = started(&binary, dir.path(), &options, &resources, etcd.as_ref())?;
     let ratio = gateway.memory.rss_kib as f64 / reference as f64;
     println!("\nmemory beside the same by file: {ratio:.2}");
+    let first = put_first(&upstream_process.pids())?;
     let load = Load {
         lab,
         address: gateway.address,
@@ -107,10 +109,10 @@ pub(super) fn run(mut args: Args) -> Result {
         connections: CONNECTIONS,
         mix: write_mix(dir.path(), &resources.fixed_paths())?,
         lead_in: LEAD_IN,
-        goes_first: schedule::put_first(&upstream_process.tree()?),
+        goes_first: first.refusal.is_none(),
     };
     // Not before: the gateway would be pinned with us.
-    schedule::pin(OTHER_CPU)?;
+    cpus::pin(&[OTHER_CPU])?;
     load.run(WARM_UP)?;
     let mut next = FIRST_CHANGE;
     let blocks = gateway.blocks(&options, &load, &mut next)?;
@@ -174,14 +176,14 @@ impl Gateway {
             .map_or(0, |answer| answer.status)
             != 200
         {
-            gateway.process.check_alive()?;
+            gateway.process.alive()?;
             if began.elapsed() > START_MAX {
-                return Err(format!("{last} is not served after {START_MAX:?}:\n{}", gateway.process.log()?).into());
+                return Err(format!("{last} is not served after {START_MAX:?}:\n{}", gateway.process.log()).into());
             }
             sleep(LOOK);
         }
         gateway.start = began.elapsed();
-        gateway.memory = gateway.process.stable_memory()?;
+        gateway.memory = settled_memory(&mut gateway.process)?;
         gateway.peak_kib = gateway.process.peak_rss_kib()?;
         let mib = |kib: u64| kib as f64 / 1024.0;
         let (start, peak) = (gateway.start.as_secs_f64(), mib(gateway.peak_kib));
@@ -207,8 +209,8 @@ impl Gateway {
         text.push_str(&if is_file { resources.yaml() } else { format!("  config: {source}\n") });
         let file: PathBuf = dir.join(format!("{name}.yaml"));
         fs::write(&file, text)?;
-        let mut process = Running::spawn(&peers::stillgate_command(binary, &file), None, &file.with_extension("log"))?;
-        process.wait_for(address)?;
+        let mut process = start(&peers::stillgate_command(binary, &file), &[], &file.with_extension("log"))?;
+        process.wait_for(address, Running::START_TIMEOUT)?;
         let memory = process.memory()?;
         Ok(Gateway { process, address, admin, start: Duration::ZERO, memory, peak_kib: 0 })
     }
@@ -257,7 +259,7 @@ impl Gateway {
             }
             Ok(())
         })?;
-        self.process.check_alive()?;
+        self.process.alive()?;
         Ok(Block { outcome, puts_us })
     }
 

@@ -4,10 +4,9 @@
 //! for: the stream of `/v1/live`, and `/v1/status` every few seconds. Dashboards are read on the load's CPU.
 
 use super::lab_load::{Load, write_mix};
-use super::process::{Running, free_port};
 use super::served::Asker;
 use super::statistics::median;
-use super::{GATEWAY_CPU, OTHER_CPU, peers, schedule};
+use super::{GATEWAY_CPU, OTHER_CPU, free_port, peers, put_first, start};
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, NGINX};
@@ -19,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::Duration;
+use stillgate_rig::{Running, cpus};
 use stillgate_stats::hodges_lehmann;
 
 const CONNECTIONS: u32 = 64;
@@ -48,15 +48,16 @@ pub(super) fn run(mut args: Args) -> Result {
     packages::ensure(&[NGINX])?;
     let (binary, lab, dir) = (binary.path()?, lab.path()?, tempfile::tempdir()?);
     let (upstream_process, upstream) = peers::start_upstream(dir.path())?;
-    let goes_first = schedule::put_first(&upstream_process.tree()?);
-    schedule::pin(OTHER_CPU)?;
+    let first = put_first(&upstream_process.pids())?;
+    let goes_first = first.refusal.is_none();
+    cpus::pin(&[OTHER_CPU])?;
     let (address, admin, metrics) = (free_port()?, free_port()?, free_port()?);
     let config = dir.path().join("stillgate.yaml");
     let extra = format!("  metrics:\n    address: \"{metrics}\"\n");
     fs::write(&config, peers::stillgate_config(address, Some(admin), upstream, 100, &extra))?;
     let words = peers::stillgate_command(&binary, &config);
-    let mut gateway = Running::spawn(&words, Some(GATEWAY_CPU), &dir.path().join("log"))?;
-    gateway.wait_for(address)?;
+    let mut gateway = start(&words, &[GATEWAY_CPU], &dir.path().join("log"))?;
+    gateway.wait_for(address, Running::START_TIMEOUT)?;
     println!("{rate} requests/s open loop, {pairs} pairs of blocks of {seconds} s, {count} dashboards or none\n");
     let mix = write_mix(dir.path(), &["/any".to_owned()])?;
     let load = Load { lab, address, rate, connections: CONNECTIONS, mix, lead_in: LEAD_IN, goes_first };
@@ -88,7 +89,7 @@ pub(super) fn run(mut args: Args) -> Result {
 fn block(gateway: &mut Running, load: &Load, duration: Duration) -> Result<Block> {
     let before = gateway.threads_cpu_us("worker-")?;
     let outcome = load.run(duration)?;
-    gateway.check_alive()?;
+    gateway.alive()?;
     if outcome.failed > 0 {
         return Err(format!("{} requests failed: {:?}", outcome.failed, outcome.failures).into());
     }

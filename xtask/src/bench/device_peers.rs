@@ -6,8 +6,8 @@
 //! `device-gateway` does is in docs/devices-scale.md: these are not the same products.
 
 use super::GATEWAY_CPU;
-use super::process::{Running, open_files_max};
 use super::statistics::median;
+use super::{open_files_max, settled_memory};
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, MOSQUITTO, NGINX, NGINX_NCHAN, PUSHPIN};
@@ -17,6 +17,7 @@ use servers::Server;
 use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
+use stillgate_rig::Running;
 
 mod client;
 mod origin;
@@ -49,7 +50,7 @@ pub(super) fn run(mut args: Args) -> Result {
     let binary = super::binary(&mut args)?;
     args.finish()?;
     packages::ensure(&[NGINX, NGINX_NCHAN, PUSHPIN, MOSQUITTO])?;
-    let files = open_files_max()?;
+    let files = open_files_max();
     if files < clients as u64 + OTHER_FILES {
         return Err(
             format!("{clients} clients need more than the {files} files of `ulimit -Hn`; fewer --clients").into()
@@ -102,20 +103,20 @@ fn measure(subject: &Server<'_>, count: usize, messages: usize) -> Result<[f64; 
     let mut started = subject.start(dir.path(), count + WARM_UP)?;
     drop(Clients::open(&started.address, "warm", WARM_UP, BACK_ENDS)?);
     let server = &mut started.running;
-    let before = server.stable_memory()?;
+    let before = settled_memory(server)?;
     let (mut clients, connect_us) = {
         let cpu = server.thread_times()?;
         let clients = Clients::open(&started.address, "d", count, BACK_ENDS)?;
         (clients, server.thread_times()?.since(&cpu))
     };
-    let with = server.stable_memory()?;
+    let with = settled_memory(server)?;
     let idle_us = idle(server)?;
     // Connections of back-ends, and whatever the first message to a client makes, come before the count.
     clients.send(&started.address, BACK_ENDS * 4)?;
     let cpu = server.thread_times()?;
     let sent = clients.send(&started.address, messages)?;
     let message_us = server.thread_times()?.since(&cpu) / sent as f64;
-    server.check_alive()?;
+    server.alive()?;
     Ok([
         before.pss_kib as f64 / 1024.0,
         (with.pss_kib as f64 - before.pss_kib as f64) * 1024.0 / count as f64,

@@ -7,9 +7,8 @@
 
 use super::closed_loop::ClosedLoop;
 use super::exposition::{fetch, sums};
-use super::process::{Running, free_port};
 use super::statistics::median;
-use super::{GATEWAY_CPU, OTHER_CPU, peers, schedule};
+use super::{GATEWAY_CPU, OTHER_CPU, free_port, peers, start};
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, CURL, NGINX};
@@ -19,6 +18,7 @@ use std::fs;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use stillgate_rig::{Running, cpus};
 
 /// The last of them takes what the others do not; the requests go to all in turn.
 const ROUTES: u64 = 4;
@@ -77,7 +77,7 @@ pub(super) fn run(mut args: Args) -> Result {
     let dir = tempfile::tempdir()?;
     let (_upstream, upstream) = peers::start_upstream(dir.path())?;
     let place = BenchContext { binary, dir, upstream };
-    schedule::pin(OTHER_CPU)?;
+    cpus::pin(&[OTHER_CPU])?;
     println!(
         "{} distinct URIs, closed loop on {CONNECTIONS} connections; budgets: {}, {} series a family\n",
         options.uris, options.memory, options.series_per_family
@@ -112,15 +112,15 @@ fn one_run(place: &BenchContext, options: &Options, labelled: bool) -> Result<Sa
     let config = place.dir.path().join("stillgate.yaml");
     fs::write(&config, configuration(options, labelled, address, admin, metrics, place.upstream))?;
     let words = peers::stillgate_command(&place.binary, &config);
-    let mut gateway = Running::spawn(&words, Some(GATEWAY_CPU), &place.dir.path().join("log"))?;
-    gateway.wait_for(address)?;
+    let mut gateway = start(&words, &[GATEWAY_CPU], &place.dir.path().join("log"))?;
+    gateway.wait_for(address, Running::START_TIMEOUT)?;
     // What the first scrape allocates once is there in every process.
     fetch(metrics, "/metrics")?;
     let before = gateway.memory()?;
     let cpu_before = gateway.cpu_time()?;
     let load = ClosedLoop { address, connections: CONNECTIONS, depth: 1, count: options.uris, request: &request };
     let took = load.run()?;
-    gateway.check_alive()?;
+    gateway.alive()?;
     let cpu = gateway.cpu_time()?;
     let exposition = fetch(metrics, "/metrics")?;
     let after = gateway.memory()?;
@@ -130,10 +130,9 @@ fn one_run(place: &BenchContext, options: &Options, labelled: bool) -> Result<Sa
     if labelled {
         faults.extend(wrong_cardinality(&cardinality));
     }
-    let ticks = cpu.user_ticks + cpu.system_ticks - cpu_before.user_ticks - cpu_before.system_ticks;
     Ok(Sample {
         per_second: options.uris as f64 / took.as_secs_f64(),
-        cpu_us: ticks as f64 * 1e6 / rustix::param::clock_ticks_per_second() as f64 / options.uris as f64,
+        cpu_us: cpu.since(cpu_before).us() / options.uris as f64,
         rss_kib: [before.rss_kib, gateway.peak_rss_kib()?, after.rss_kib],
         series: counted.series,
         scraped_bytes: exposition.len(),

@@ -3,18 +3,17 @@
 //! Both drive the same bare responder (`stillgate-lab respond`, on the other CPU) with one thread in a closed loop, in turn. The CPU
 //! time is that of the whole process, as the kernel adds it to ours when it has ended, so starting up counts as well.
 
-use super::process::{Running, free_port};
 use super::statistics::median;
-use super::{GATEWAY_CPU, OTHER_CPU, wrk};
+use super::{GATEWAY_CPU, OTHER_CPU, free_port, start, wrk};
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, WRK};
 use crate::step;
 use serde_json::Value;
-use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
+use stillgate_rig::{Running, proc};
 
 /// One run.
 struct Run {
@@ -33,8 +32,8 @@ pub(super) fn run(mut args: Args) -> Result {
     let dir = tempfile::tempdir()?;
     let address = free_port()?;
     let words = [lab.to_string_lossy().into_owned(), "respond".to_owned(), "--address".to_owned(), address.to_string()];
-    let mut responder = Running::spawn(&words, Some(GATEWAY_CPU), &dir.path().join("responder.log"))?;
-    responder.wait_for(address)?;
+    let mut responder = start(&words, &[GATEWAY_CPU], &dir.path().join("responder.log"))?;
+    responder.wait_for(address, Running::START_TIMEOUT)?;
     println!(
         "closed loop, {connections} connections, {rounds} rounds of {seconds} s in turn; each generator on CPU {OTHER_CPU}\n"
     );
@@ -59,10 +58,9 @@ pub(super) fn run(mut args: Args) -> Result {
 
 /// A run that answers how many requests it made and how many a second, with its CPU time.
 fn measured(run: impl FnOnce() -> Result<(u64, f64)>) -> Result<Run> {
-    let before = ended_children_ticks()?;
+    let (_, before) = proc::self_and_children()?;
     let (requests, per_second) = run()?;
-    let ticks = ended_children_ticks()? - before;
-    let us = ticks as f64 * 1e6 / rustix::param::clock_ticks_per_second() as f64;
+    let us = (proc::self_and_children()?.1 - before).as_secs_f64() * 1e6;
     Ok(Run { per_second, cpu_us: us / requests.max(1) as f64 })
 }
 
@@ -84,15 +82,4 @@ fn by_wrk(address: SocketAddr, connections: u32, seconds: u64) -> Result<(u64, f
     let load = wrk::Load { path: "/", headers: Vec::new(), script: None, connections, tls: None };
     let answered = wrk::run(&load, address, seconds)?;
     Ok((answered.requests, answered.per_second))
-}
-
-/// CPU time of all processes that we started and that have ended, in clock ticks: fields 16 and 17 of `stat`.
-fn ended_children_ticks() -> Result<u64> {
-    let stat = fs::read_to_string("/proc/self/stat")?;
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-    field(16)
-        .zip(field(17))
-        .map(|(user, system)| user + system)
-        .ok_or_else(|| "/proc/self/stat: not as proc(5) has it".into())
 }

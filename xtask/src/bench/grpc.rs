@@ -6,13 +6,14 @@
 //! `grpc-status: 0`.
 
 use super::OTHER_CPU;
-use super::process::{Running, free_port};
+use super::{free_port, start};
 use crate::Result;
 use crate::step;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use stillgate_rig::Running;
 
 /// Of the call; nghttpd takes the content type from what follows the dot.
 pub(super) const PATH: &str = "/call.grpc";
@@ -43,8 +44,8 @@ pub(super) fn start_node(dir: &Path) -> Result<(Running, SocketAddr)> {
     // As servers of gRPC answer: they do not know the length before.
     words.extend(["--no-content-length", "--trailer", "grpc-status: 0", &port]);
     let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
-    let mut running = Running::spawn(&words, Some(OTHER_CPU), &dir.join("nghttpd.log"))?;
-    running.wait_for(address)?;
+    let mut running = start(&words, &[OTHER_CPU], &dir.join("nghttpd.log"))?;
+    running.wait_for(address, Running::START_TIMEOUT)?;
     Ok((running, address))
 }
 

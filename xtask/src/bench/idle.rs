@@ -3,8 +3,7 @@
 //! Every connection has had one request answered, so whatever a used connection keeps is in the figure. Memory of the
 //! kernel (sockets) is not: no gateway can change that.
 
-use super::process::{Memory, Running, free_port, open_files_max};
-use super::{GATEWAY_CPU, peers};
+use super::{GATEWAY_CPU, free_port, open_files_max, peers, settled_memory, start};
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, NGINX};
@@ -12,6 +11,8 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
+use stillgate_rig::Running;
+use stillgate_rig::proc::Memory;
 
 /// Files this program needs beside its connections.
 const OTHER_FILES: u64 = 64;
@@ -38,29 +39,29 @@ pub(super) fn run(mut args: Args) -> Result {
         format!("  limits:\n    connections_per_worker: {}\n  timeouts:\n    keepalive: 1h\n", connections + WARM_UP);
     fs::write(&config, peers::stillgate_config(address, None, upstream, 1000, &limits))?;
     let words = peers::stillgate_command(&binary, &config);
-    let mut gateway = Running::spawn(&words, Some(GATEWAY_CPU), &dir.path().join("log"))?;
-    gateway.wait_for(address)?;
+    let mut gateway = start(&words, &[GATEWAY_CPU], &dir.path().join("log"))?;
+    gateway.wait_for(address, Running::START_TIMEOUT)?;
 
     drop(open(address, WARM_UP)?);
-    let before = gateway.stable_memory()?;
+    let before = settled_memory(&mut gateway)?;
     println!("{:34} {:>10} {:>10}", "", "RSS KiB", "PSS KiB");
     line("before", before);
     let begin = Instant::now();
     let held = open(address, connections)?;
     let opened = begin.elapsed().as_secs_f64();
-    let with = gateway.stable_memory()?;
+    let with = settled_memory(&mut gateway)?;
     line(&format!("with {connections} idle connections"), with);
     let again = exchange_all(held)?;
-    let twice = gateway.stable_memory()?;
+    let twice = settled_memory(&mut gateway)?;
     line("after a second request on each", twice);
     drop(again);
-    let after = gateway.stable_memory()?;
+    let after = settled_memory(&mut gateway)?;
     line("after closing them", after);
     // Memory that was kept for reuse must be reused.
     let held = open(address, connections)?;
-    line("with as many new ones", gateway.stable_memory()?);
+    line("with as many new ones", settled_memory(&mut gateway)?);
     drop(held);
-    line("after closing those", gateway.stable_memory()?);
+    line("after closing those", settled_memory(&mut gateway)?);
     let each = |memory: Memory| (memory.pss_kib as f64 - before.pss_kib as f64) * 1024.0 / connections as f64;
     println!(
         "\n{:.0} bytes each (PSS); {:.0} after the second request; {:.0} left after closing; opened in {opened:.1} s",
@@ -98,7 +99,7 @@ fn exchange_all(mut streams: Vec<TcpStream>) -> Result<Vec<TcpStream>> {
 
 /// Fails where a process may not open so many files.
 fn check_open_files(needed: u64) -> Result {
-    let allowed = open_files_max()?;
+    let allowed = open_files_max();
     if allowed < needed {
         return Err(format!(
             "{needed} open files are needed and {allowed} allowed; `ulimit -Hn`, or fewer --connections"

@@ -3,7 +3,7 @@
 //! It is no library call, for the benches measure with what ships, and this crate must stay quick to build. Only requests of
 //! many paths at a constant rate are made here; whoever wants the closed loop finds it in `closed_loop.rs`.
 
-use super::{OTHER_CPU, schedule};
+use super::OTHER_CPU;
 use crate::Result;
 use crate::step;
 use serde_json::Value;
@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use stillgate_rig::schedule;
 
 /// Kinds of failure where an answer came all the same: those requests are also among the answered ones.
 const REFUSED_ANSWERS: [&str; 2] = ["status", "body"];
@@ -79,7 +80,7 @@ impl Load {
     }
 
     fn command(&self, duration: Duration) -> Command {
-        let mut command = if self.goes_first { schedule::first(&self.lab) } else { Command::new(&self.lab) };
+        let mut command = if self.goes_first { schedule::first_command(&self.lab) } else { Command::new(&self.lab) };
         let milliseconds = |time: Duration| format!("{}ms", time.as_millis());
         command.args(["load", &format!("http://{}/", self.address), "--rate", &self.rate.to_string()]);
         command.args(["--connections", &self.connections.to_string(), "--cpus", &OTHER_CPU.to_string()]);

@@ -6,9 +6,8 @@
 
 use super::exposition::{fetch, sums};
 use super::lab_load::{Load, Outcome, write_mix};
-use super::process::{Running, free_port};
 use super::statistics::median;
-use super::{GATEWAY_CPU, OTHER_CPU, peers, schedule};
+use super::{GATEWAY_CPU, OTHER_CPU, free_port, peers, put_first, start};
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, NGINX};
@@ -19,6 +18,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use stillgate_rig::{Running, cpus};
 use stillgate_stats::hodges_lehmann;
 
 mod receiver;
@@ -80,8 +80,9 @@ pub(super) fn run(mut args: Args) -> Result {
     packages::ensure(&[NGINX])?;
     let (binary, lab, dir) = (binary.path()?, lab.path()?, tempfile::tempdir()?);
     let (upstream_process, upstream) = peers::start_upstream(dir.path())?;
-    let goes_first = schedule::put_first(&upstream_process.tree()?);
-    schedule::pin(OTHER_CPU)?;
+    let first = put_first(&upstream_process.pids())?;
+    let goes_first = first.refusal.is_none();
+    cpus::pin(&[OTHER_CPU])?;
     println!(
         "{rate} requests/s open loop on {CONNECTIONS} connections, {pairs} pairs of blocks of {} s\n",
         block.as_secs()
@@ -112,10 +113,10 @@ impl BenchContext {
         let config = self.dir.path().join("stillgate.yaml");
         fs::write(&config, configuration(address, metrics, self.upstream, logs.then_some(receiver.address)))?;
         let words = peers::stillgate_command(&self.binary, &config);
-        let mut gateway = Running::spawn(&words, Some(GATEWAY_CPU), &self.dir.path().join("log"))?;
-        gateway.wait_for(address)?;
+        let mut gateway = start(&words, &[GATEWAY_CPU], &self.dir.path().join("log"))?;
+        gateway.wait_for(address, Running::START_TIMEOUT)?;
         let outcome = self.load(address)?.run(self.block)?;
-        gateway.check_alive()?;
+        gateway.alive()?;
         let rss_kib = gateway.peak_rss_kib()?;
         let entries = if logs { Some(account(metrics, &receiver)?) } else { None };
         Ok(Block { outcome, rss_kib, entries })

@@ -5,10 +5,14 @@
 use crate::Result;
 use crate::args::Args;
 use crate::{dist, step};
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use stillgate_rig::proc::Memory;
+use stillgate_rig::schedule::First;
+use stillgate_rig::{Running, descriptors, ports};
 
 mod body;
-mod callgrind;
 mod changing_file;
 mod check;
 mod closed_loop;
@@ -27,13 +31,11 @@ mod load_connection;
 mod logger;
 mod peers;
 mod plugins;
-mod process;
 mod profiling;
 mod proxy;
 mod reload;
 mod route_sets;
 mod routes;
-mod schedule;
 mod served;
 mod soak;
 mod statistics;
@@ -47,6 +49,44 @@ mod wrk;
 const GATEWAY_CPU: usize = 0;
 /// Where everything else runs: upstream, load, this program.
 const OTHER_CPU: usize = 1;
+
+/// Where all of them listen.
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Starts `words` on CPUs; none: where this program runs.
+fn start(words: &[String], cpus: &[usize], log: &Path) -> Result<Running> {
+    let name = words.first().and_then(|program| Path::new(program).file_name()).unwrap_or_default();
+    Ok(Running::spawn(&name.to_string_lossy(), words, cpus, log, Stdio::null())?)
+}
+
+/// A port of loopback that nobody listens on.
+fn free_port() -> Result<SocketAddr> {
+    Ok(ports::free(LOOPBACK, 1)?[0])
+}
+
+/// The memory of a process once it has settled; what is printed says where it has not.
+fn settled_memory(process: &mut Running) -> Result<Memory> {
+    let (memory, is_settled) = process.settled_memory()?;
+    if !is_settled {
+        println!("(memory does not settle)");
+    }
+    Ok(memory)
+}
+
+/// Files that a process may open, the soft limit raised to the hard one, for what we start inherits it.
+fn open_files_max() -> u64 {
+    descriptors::raise_to(descriptors::limit().hard);
+    descriptors::limit().current
+}
+
+/// Puts processes that sleep nearly always before everyone else on their CPU until the value is dropped, where that is allowed.
+fn put_first(pids: &[u32]) -> Result<First> {
+    let first = First::put(&[], pids)?;
+    if let Some(error) = &first.refusal {
+        println!("(load and upstream do not go before other programs; run as root. {error})");
+    }
+    Ok(first)
+}
 
 /// Runs a bench in an optimised build of this program: its load generators must not be what limits a throughput.
 pub(crate) fn optimised(args: Args) -> Result {

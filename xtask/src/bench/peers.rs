@@ -3,13 +3,13 @@
 //! Peers are set up as their manuals advise for proxying with kept connections, one worker, logs off: a peer that is
 //! configured badly makes a ratio worthless.
 
-use super::process::{Running, free_port};
-use super::{GATEWAY_CPU, OTHER_CPU};
+use super::{GATEWAY_CPU, OTHER_CPU, free_port, start};
 use crate::Result;
 use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
+use stillgate_rig::Running;
 
 pub(super) mod envoy;
 
@@ -103,8 +103,8 @@ impl Gateway<'_> {
                 stillgate_command(binary, &path("yaml"))
             }
         };
-        let mut running = Running::spawn(&words, Some(GATEWAY_CPU), &path("log"))?;
-        running.wait_for(address)?;
+        let mut running = start(&words, &[GATEWAY_CPU], &path("log"))?;
+        running.wait_for(address, Running::START_TIMEOUT)?;
         Ok((running, address))
     }
 }
@@ -159,8 +159,8 @@ pub(super) fn start_upstream(dir: &Path) -> Result<(Running, SocketAddr)> {
         dir = dir.display()
     );
     let words = nginx(dir, "upstream", NGINX_CONNECTIONS, &server)?;
-    let mut running = Running::spawn(&words, Some(OTHER_CPU), &dir.join("upstream.log"))?;
-    running.wait_for(address)?;
+    let mut running = start(&words, &[OTHER_CPU], &dir.join("upstream.log"))?;
+    running.wait_for(address, Running::START_TIMEOUT)?;
     Ok((running, address))
 }
 

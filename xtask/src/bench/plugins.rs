@@ -7,10 +7,9 @@
 //! of all its threads and processes, divided by the requests answered.
 
 use super::peers::Gateway;
-use super::process::{CpuTime, Running};
 use super::statistics::median;
 use super::wrk::{self, Load};
-use super::{GATEWAY_CPU, OTHER_CPU};
+use super::{GATEWAY_CPU, OTHER_CPU, start};
 use crate::Result;
 use crate::args::Args;
 use crate::envoy as envoy_program;
@@ -21,6 +20,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use stillgate_rig::Running;
 use verdict::{Added, Unit};
 
 mod cases;
@@ -160,9 +160,9 @@ fn start_all(binary: &Path, dir: &Path, node: SocketAddr, chosen: &[&'static Cas
     for gateway in peers.into_iter().flatten().chain([Gateway::Stillgate(binary)]) {
         let (endpoints, words) = configure(gateway, dir, node, if gateway.is_ours() { &ours } else { chosen })?;
         let name = gateway.name();
-        let mut process = Running::spawn(&words, Some(GATEWAY_CPU), &dir.join(format!("{name}.log")))?;
+        let mut process = start(&words, &[GATEWAY_CPU], &dir.join(format!("{name}.log")))?;
         for endpoint in &endpoints {
-            process.wait_for(endpoint.address).map_err(|error| format!("{name}: {error}"))?;
+            process.wait_for(endpoint.address, Running::START_TIMEOUT).map_err(|error| format!("{name}: {error}"))?;
         }
         subjects.push(Subject { name, process, endpoints, post: post.clone() });
     }
@@ -265,14 +265,14 @@ impl Subject {
 fn sample(process: &mut Running, endpoint: &Endpoint, post: &Path, options: &Options) -> Result<Sample> {
     let (before, ticks) = (process.thread_times()?, process.cpu_time()?);
     let answered = wrk::run(&load(endpoint.case, post, options), endpoint.address, options.seconds)?;
-    process.check_alive()?;
+    process.alive()?;
     if answered.requests == 0 {
         return Err("no request was answered".into());
     }
     let cpu_us = process.thread_times()?.since(&before);
-    let user = CpuTime { user_ticks: process.cpu_time()?.user_ticks - ticks.user_ticks, system_ticks: 0 };
+    let user_us = process.cpu_time()?.since(ticks).user_us;
     let each = |us: f64| us / answered.requests as f64;
-    Ok(Sample { cpu_us: each(cpu_us), user_us: each(user.us()) })
+    Ok(Sample { cpu_us: each(cpu_us), user_us: each(user_us) })
 }
 
 /// Prints a line for each case and gateway, and how ours compares with the cheapest peer; the same as JSON.

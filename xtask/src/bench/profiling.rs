@@ -3,11 +3,9 @@
 //! By callgrind, on one connection to a route without plugins. No profile is taken meanwhile; what one costs is the business of
 //! `cargo bench -p stillgate-profiler`.
 
-use super::callgrind::{Counter, Threads};
 use super::peers::{self, NGINX_CONNECTIONS};
-use super::process::{Running, free_port};
 use super::served::Asker;
-use super::{GATEWAY_CPU, OTHER_CPU};
+use super::{GATEWAY_CPU, OTHER_CPU, free_port, start};
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, NGINX, VALGRIND};
@@ -15,6 +13,8 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
+use stillgate_rig::Running;
+use stillgate_rig::callgrind::{Counter, Threads};
 
 /// Of a round.
 const REQUESTS: u64 = 2000;
@@ -40,8 +40,8 @@ pub(super) fn run(mut args: Args) -> Result {
     let node = free_port()?;
     let server = format!("server {{ listen {node}; location / {{ return 200 text; }} }}");
     let words = peers::nginx(dir.path(), "node", NGINX_CONNECTIONS, &server)?;
-    let mut running = Running::spawn(&words, Some(OTHER_CPU), &dir.path().join("node.log"))?;
-    running.wait_for(node)?;
+    let mut running = start(&words, &[OTHER_CPU], &dir.path().join("node.log"))?;
+    running.wait_for(node, Running::START_TIMEOUT)?;
     println!("{rounds} rounds of {REQUESTS} requests; the least of the rounds, and the most\n");
     println!("{:16} {:>14} {:>9} {:>9}", "gateway.debug", "instructions", "most", "more");
     let mut off = None;
@@ -67,8 +67,8 @@ fn counts(
     fs::write(&file, peers::stillgate_head(address, None, (node, "http"), debug) + route)?;
     let words = peers::stillgate_command(binary, &file);
     // The first thread is the control thread: it serves no requests, and works once a second.
-    let mut counter = Counter::start(&words, Threads::Others, GATEWAY_CPU, dir, &format!("stillgate-{number}"))?;
-    counter.process.wait_long_for(address, START_TIMEOUT)?;
+    let mut counter = Counter::start(&words, Threads::Others, &[GATEWAY_CPU], dir, &format!("stillgate-{number}"))?;
+    counter.process.wait_for(address, START_TIMEOUT)?;
     counter.begin()?;
     let mut asker = Asker::connect(address)?;
     let mut send = |requests: u64| -> Result {

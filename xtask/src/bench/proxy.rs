@@ -6,7 +6,6 @@
 //! what disturbs the machine disturbs all alike.
 
 use super::peers::{self, Gateway, LARGE_BYTES, Protocol, SMALL_BYTES};
-use super::process::Running;
 use super::statistics::median;
 use super::wrk::{self, Answered};
 use super::{grpc, h2load, syscalls, tls};
@@ -18,6 +17,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
+use stillgate_rig::Running;
 
 /// Request headers of the second case, and the bytes of each line with its end.
 const HEADERS: usize = 16;
@@ -196,7 +196,7 @@ fn measure_case(case: &Case, subjects: &mut [Subject], options: &Options) -> Res
         }
         println!();
         if options.syscalls {
-            let pids = subject.process.tree()?;
+            let pids = subject.process.pids();
             let counted = syscalls::count(&pids, || Ok(case.run(subject.address, STRACE_SECONDS)?.requests))?;
             println!("{:22} {:10} {counted}", "", "");
             result["data_syscalls_per_request"] = json!(counted.data);
@@ -210,13 +210,10 @@ fn measure_case(case: &Case, subjects: &mut [Subject], options: &Options) -> Res
 fn sample(subject: &mut Subject, case: &Case, seconds: u64) -> Result<Sample> {
     let before = subject.process.cpu_time()?;
     let answered = case.run(subject.address, seconds).map_err(|error| format!("{}: {error}", subject.name))?;
-    subject.process.check_alive()?;
-    let after = subject.process.cpu_time()?;
-    let tick_us = 1e6 / rustix::param::clock_ticks_per_second() as f64;
-    let each = |ticks: u64| ticks as f64 * tick_us / answered.requests as f64;
-    let user = after.user_ticks - before.user_ticks;
-    let system = after.system_ticks - before.system_ticks;
-    Ok(Sample { cpu_us: each(user + system), user_us: each(user), per_second: answered.per_second })
+    subject.process.alive()?;
+    let used = subject.process.cpu_time()?.since(before);
+    let each = |us: f64| us / answered.requests as f64;
+    Ok(Sample { cpu_us: each(used.us()), user_us: each(used.user_us), per_second: answered.per_second })
 }
 
 /// Through TLS also one handshake a request; over HTTP/2 what h2load can say.

@@ -9,11 +9,9 @@
 
 use super::changing_file::{ChangingFile, Template};
 use super::lab_load::{Load, Outcome, write_mix};
-use super::process::{Running, free_port};
-use super::schedule;
 use super::served::{Asker, Written};
 use super::statistics::{median, percentile, quartiles};
-use super::{OTHER_CPU, peers};
+use super::{OTHER_CPU, free_port, peers, put_first, start};
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, NGINX};
@@ -25,6 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
+use stillgate_rig::{Running, cpus, schedule};
 
 const CONNECTIONS: u32 = 16;
 const WARM_UP: Duration = Duration::from_secs(3);
@@ -117,6 +116,7 @@ pub(super) fn run(mut args: Args) -> Result {
     let (address, admin) = (free_port()?, free_port()?);
     let head = peers::stillgate_head(address, Some(admin), (upstream, "http"), "");
     let template = Template::new(head, upstream, options.routes, options.expressions);
+    let first = put_first(&upstream_process.pids())?;
     let load = Load {
         lab,
         address,
@@ -124,11 +124,11 @@ pub(super) fn run(mut args: Args) -> Result {
         connections: CONNECTIONS,
         mix: write_mix(dir.path(), &template.fixed_paths)?,
         lead_in: LEAD_IN,
-        goes_first: schedule::put_first(&upstream_process.tree()?),
+        goes_first: first.refusal.is_none(),
     };
     let mut bench = Bench::start(&binary, dir.path(), load, admin, &template, options.changes)?;
     // Not before: the gateway would be pinned with us.
-    schedule::pin(OTHER_CPU)?;
+    cpus::pin(&[OTHER_CPU])?;
     introduce(&options, &template);
     bench.load.run(WARM_UP)?;
     let blocks = bench.blocks(&options)?;
@@ -178,8 +178,8 @@ impl<'t> Bench<'t> {
         let config = ChangingFile::create(template, &dir.join("config"))?;
         let decoy = ChangingFile::create(template, &dir.join("decoy"))?;
         let words = peers::stillgate_command(binary, config.path());
-        let mut gateway = Running::spawn(&words, None, &dir.join("log"))?;
-        gateway.wait_for(load.address)?;
+        let mut gateway = start(&words, &[], &dir.join("log"))?;
+        gateway.wait_for(load.address, Running::START_TIMEOUT)?;
         Ok(Self { gateway, template, config, decoy, load, changes, admin })
     }
 
@@ -203,7 +203,7 @@ impl<'t> Bench<'t> {
         let outcome = storm_and_load(file, self.template, &self.load, duration, self.changes, None)?;
         let took_us = begin.elapsed().as_micros() as f64;
         let after = self.cpu_us()?;
-        self.gateway.check_alive()?;
+        self.gateway.alive()?;
         if storm {
             self.wait_for_last()?;
         }
@@ -282,7 +282,7 @@ fn storm_and_load(
         let over = &over;
         let writer = scope.spawn(move || -> std::result::Result<(), String> {
             // What it does must not take from the load beside it.
-            schedule::put_self_last().map_err(|error| error.to_string())?;
+            schedule::own_last().map_err(|error| error.to_string())?;
             let mut next = Instant::now();
             while !over.load(Ordering::Relaxed) {
                 let number = file.change().map_err(|error| error.to_string())?;

@@ -6,12 +6,11 @@
 //! pairs both gateways are started anew, the other one first: where memory happens to lie is worth a percent as well.
 //! The figure is what `bench proxy` takes too, to the nanosecond where the kernel tells it.
 
-use super::GATEWAY_CPU;
 use super::peers;
-use super::process::{Running, free_port};
 use super::route_sets::{self, FAMILIES, Family};
 use super::statistics::{median, quartiles};
 use super::wrk::{self, Load};
+use super::{GATEWAY_CPU, free_port, start};
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, NGINX, WRK};
@@ -20,6 +19,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use stillgate_rig::Running;
 
 const WARM_UP_SECONDS: u64 = 1;
 const PAIRS_PER_START: usize = 4;
@@ -111,7 +111,7 @@ fn measure(family: &Family, options: &Options, dir: &Path, upstream: SocketAddr)
             wrk::run(&load, subject.address, WARM_UP_SECONDS).map_err(|error| format!("{}: {error}", family.name))?;
         }
         for (used, subject) in used.iter_mut().zip(&subjects) {
-            *used = uses_cache(&subject.process.log()?);
+            *used = uses_cache(&subject.process.log());
         }
         for _ in 0..PAIRS_PER_START.min(options.pairs - pairs.len()) {
             pairs.push(pair(&mut subjects, pairs.len() % 2 == 1, &load, options.seconds)?);
@@ -148,8 +148,8 @@ fn start_both(
         let config = dir.join(format!("{name}.yaml"));
         fs::write(&config, text)?;
         let words = peers::stillgate_command(&options.binary, &config);
-        let mut process = Running::spawn(&words, Some(GATEWAY_CPU), &dir.join(format!("{name}.log")))?;
-        process.wait_for(address)?;
+        let mut process = start(&words, &[GATEWAY_CPU], &dir.join(format!("{name}.log")))?;
+        process.wait_for(address, Running::START_TIMEOUT)?;
         Ok(Subject { process, address })
     };
     if flip {
@@ -173,7 +173,7 @@ fn pair(subjects: &mut [Subject; 2], flip: bool, load: &Load, seconds: u64) -> R
 fn sample(subject: &mut Subject, load: &Load, seconds: u64) -> Result<f64> {
     let before = subject.process.threads_cpu_us("")?;
     let answered = wrk::run(load, subject.address, seconds)?;
-    subject.process.check_alive()?;
+    subject.process.alive()?;
     Ok((subject.process.threads_cpu_us("")? - before) / answered.requests as f64)
 }
 

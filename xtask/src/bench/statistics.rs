@@ -1,56 +1,21 @@
-//! The few statistics the tables need.
+//! The laboratory's statistics as the tables take them: a value that cannot be told is not a number.
 
-/// The middle value, or the mean of the two middle ones. Not a number if there is none.
+/// The middle value, or the mean of the two middle ones.
 pub(super) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[middle],
-        _ => f64::midpoint(values[middle - 1], values[middle]),
-    }
+    let values: Vec<f64> = values.into_iter().collect();
+    stillgate_stats::median(&values).unwrap_or(f64::NAN)
 }
 
-/// The medians of the lower and the upper half; the middle value belongs to both.
+/// The values that a quarter and three quarters of all do not exceed.
 pub(super) fn quartiles(values: &[f64]) -> (f64, f64) {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
-    let half = values.len().div_ceil(2);
-    (median(values[..half].iter().copied()), median(values[values.len() - half..].iter().copied()))
+    let quantile = |part| stillgate_stats::quantile(&values, part).unwrap_or(f64::NAN);
+    (quantile(0.25), quantile(0.75))
 }
 
-/// The smallest value that at least `part` (0 to 1) of the sorted values do not exceed; 0 if there is none.
+/// The value that this part (0 to 1) of the sorted ones do not exceed; 0 if there is none.
 pub(super) fn percentile(sorted: &[u32], part: f64) -> u32 {
-    let rank = (part * sorted.len() as f64).ceil() as usize;
-    let index = rank.saturating_sub(1).min(sorted.len().saturating_sub(1));
-    sorted.get(index).copied().unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn median_of_odd_even_and_none() {
-        assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert!(median([]).is_nan());
-    }
-
-    #[test]
-    fn quartiles_of_odd_even_and_none() {
-        assert_eq!(quartiles(&[5.0, 1.0, 2.0, 3.0, 4.0]), (2.0, 4.0));
-        assert_eq!(quartiles(&[4.0, 1.0, 2.0, 3.0]), (1.5, 3.5));
-        assert!(quartiles(&[]).0.is_nan());
-    }
-
-    #[test]
-    fn percentile_is_a_value_of_the_list() {
-        let values: Vec<u32> = (1..=1000).collect();
-        assert_eq!(percentile(&values, 0.5), 500);
-        assert_eq!(percentile(&values, 0.99), 990);
-        assert_eq!(percentile(&values, 1.0), 1000);
-        assert_eq!(percentile(&[], 0.5), 0);
-    }
+    let sorted: Vec<f64> = sorted.iter().copied().map(f64::from).collect();
+    stillgate_stats::quantile(&sorted, part).map_or(0, |value| value.round() as u32)
 }

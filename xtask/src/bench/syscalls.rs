@@ -1,10 +1,10 @@
 //! System calls per request, by `strace -c` over a running gateway.
 
 use crate::Result;
-use rustix::process::{Pid, Signal, kill_process};
 use std::fmt;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
+use stillgate_rig::Signal;
 
 /// Those that move a message's bytes.
 const DATA: &[&str] =
@@ -46,8 +46,7 @@ pub(super) fn count(pids: &[u32], load: impl FnOnce() -> Result<u64>) -> Result<
         stderr.read_line(&mut text)?;
     }
     let answered = load();
-    let id = i32::try_from(strace.id()).ok().and_then(Pid::from_raw);
-    kill_process(id.ok_or("strace: no process id")?, Signal::INT)?;
+    stillgate_rig::send(strace.id(), Signal::INT)?;
     stderr.read_to_string(&mut text)?;
     strace.wait()?;
     if !text.contains("attached") {

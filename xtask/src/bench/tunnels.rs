@@ -6,7 +6,7 @@
 //! both sides of a tunnel; the kernel's is told apart.
 
 use super::GATEWAY_CPU;
-use super::process::Running;
+use super::settled_memory;
 use super::statistics::median;
 use crate::Result;
 use crate::args::Args;
@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use stillgate_rig::Running;
 
 pub(super) mod clients;
 mod counted;
@@ -141,20 +142,20 @@ impl Bench {
         let mut clients = Clients::start()?;
         clients.open(address, PATH, WARM_UP)?;
         clients.close()?;
-        let before = gateway.stable_memory()?;
+        let before = settled_memory(&mut gateway)?;
         let kernel_before = KernelMemory::now()?;
         let begin = Instant::now();
         clients.open(address, PATH, self.tunnels)?;
         let opened_per_second = self.tunnels as f64 / begin.elapsed().as_secs_f64();
-        let with = gateway.stable_memory()?;
+        let with = settled_memory(&mut gateway)?;
         let kernel = KernelMemory::now()?.since(&kernel_before);
         let idle_us = self.idle(&gateway)?;
         let (slow_us, _) = self.messages(&mut clients, &gateway, Pace::Clock(SLOW_PER_SECOND))?;
         let (single_us, single_per_second) = self.messages(&mut clients, &gateway, Pace::Answers(1))?;
         let (busy_us, busy_per_second) = self.messages(&mut clients, &gateway, Pace::Answers(AT_ONCE))?;
-        let used = gateway.stable_memory()?;
+        let used = settled_memory(&mut gateway)?;
         clients.close()?;
-        let after = gateway.stable_memory()?;
+        let after = settled_memory(&mut gateway)?;
         let each = |kib: u64, before: u64| (kib as f64 - before as f64) * 1024.0 / self.tunnels as f64;
         let pss = |kib: u64| each(kib, before.pss_kib);
         println!(

@@ -9,19 +9,19 @@
 //! with or without an upgrade.
 
 use super::lab_load::{Load, Outcome, write_mix};
-use super::process::Running;
 use super::statistics::median;
 use super::tunnels::{Clients, Counted, PATH, Pace, TUNNELS, start_node, start_stillgate, tunnels};
-use super::{GATEWAY_CPU, OTHER_CPU, peers, schedule};
+use super::{GATEWAY_CPU, OTHER_CPU, peers, put_first};
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, NGINX};
-use rustix::process::{Signal, getpid, set_child_subreaper};
+use rustix::process::{getpid, set_child_subreaper};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
+use stillgate_rig::{Running, Signal, cpus, proc};
 
 /// Of the requests.
 const CONNECTIONS: u32 = 64;
@@ -112,7 +112,7 @@ pub(super) fn run(mut args: Args) -> Result {
     let mut clients = Clients::start()?;
     let begin = Instant::now();
     clients.open(address, PATH, options.tunnels)?;
-    let goes_first = [node_process.tree()?, upstream_process.tree()?, vec![clients.pid()]].concat();
+    let first = put_first(&[node_process.pids(), upstream_process.pids(), vec![clients.pid()]].concat())?;
     let load = Load {
         lab,
         address,
@@ -120,16 +120,16 @@ pub(super) fn run(mut args: Args) -> Result {
         connections: CONNECTIONS,
         mix: write_mix(dir.path(), &["/any".to_owned()])?,
         lead_in: LEAD_IN,
-        goes_first: schedule::put_first(&goes_first),
+        goes_first: first.refusal.is_none(),
     };
     let pings_per_second = options.tunnels as f64 / options.interval.as_secs_f64();
     let mut bench = Bench { gateway, clients, load, pings_per_second };
     // Not before: the gateway would be pinned with us.
-    schedule::pin(OTHER_CPU)?;
+    cpus::pin(&[OTHER_CPU])?;
     introduce(&options, begin.elapsed());
     let blocks = bench.blocks(&options)?;
     report(&blocks, json.as_deref())?;
-    verdict(&blocks, &bench.gateway.log()?)
+    verdict(&blocks, &bench.gateway.log())
 }
 
 fn introduce(options: &Options, opened: Duration) {
@@ -168,7 +168,7 @@ impl Bench {
             let requests = requesting.join().map_err(|_| "requesting panicked")?;
             // The first of the three: what the others have is a consequence.
             let upgrade = upgrade.transpose()?;
-            gateway.check_alive()?;
+            gateway.alive()?;
             Ok(Block { upgrade, pings: pings?, requests: requests? })
         })
     }
@@ -178,28 +178,27 @@ impl Bench {
 fn upgrade(gateway: &mut Running) -> Result<Upgrade> {
     let begin = Instant::now();
     gateway.signal(Signal::USR2)?;
-    let mut successor: Option<(Running, Duration)> = None;
+    let mut successor: Option<(u32, Duration)> = None;
     while !gateway.has_ended()? {
-        match &mut successor {
-            None => {
-                // It may end between two looks.
-                if let Some(pid) = gateway.tree().ok().and_then(|tree| tree.get(1).copied()) {
-                    successor = Some((gateway.adopt(pid)?, begin.elapsed()));
-                }
+        match successor {
+            // It may end between two looks.
+            None => successor = gateway.pids().get(1).map(|pid| (*pid, begin.elapsed())),
+            Some((pid, _)) if !proc::runs(pid) => {
+                return Err(format!("the successor has ended:\n{}", gateway.log()).into());
             }
-            Some((successor, _)) => successor.check_alive().map_err(|error| format!("the successor: {error}"))?,
+            Some(_) => {}
         }
         if begin.elapsed() > GONE_TIMEOUT {
-            let log = gateway.log()?;
+            let log = gateway.log();
             return Err(format!("the old process is still there after {GONE_TIMEOUT:?}:\n{log}").into());
         }
         sleep(LOOK);
     }
     let gone = begin.elapsed();
     let Some((successor, started)) = successor else {
-        return Err(format!("SIGUSR2 ended the gateway, and it has no successor:\n{}", gateway.log()?).into());
+        return Err(format!("SIGUSR2 ended the gateway, and it has no successor:\n{}", gateway.log()).into());
     };
-    *gateway = successor;
+    gateway.follow(successor);
     Ok(Upgrade { started, gone })
 }
 

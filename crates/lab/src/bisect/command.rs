@@ -3,7 +3,6 @@
 //! Of its outputs the end is kept, which has the number that it measured, or what it complains about.
 
 use crate::error::{Error, Result};
-use crate::group::{self, Ended};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -11,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use stillgate_rig::group::{self, Outcome};
 
 /// Of each output, the end is kept.
 const OUTPUT_BYTES_MAX: u64 = 64 * 1024;
@@ -64,9 +64,9 @@ pub(crate) fn run(words: &str, manner: &Manner<'_>) -> Result<Done> {
         command.env_remove(variable);
     }
     Ok(match group::run(&mut command, Some(manner.limit), manner.stop).map_err(cannot)? {
-        Ended::Alone(status) => Done::Ended { status, stdout: end_of(&mut out), stderr: end_of(&mut err) },
-        Ended::TimedOut => Done::TimedOut,
-        Ended::Stopped => Done::Stopped,
+        Outcome::Exit(status) => Done::Ended { status, stdout: end_of(&mut out), stderr: end_of(&mut err) },
+        Outcome::Timeout => Done::TimedOut,
+        Outcome::Interrupt => Done::Stopped,
     })
 }
 

@@ -22,6 +22,7 @@ use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use stillgate_rig::cpus;
 
 /// Of the upstream's answers.
 const BODY_BYTES: usize = 100;
@@ -114,7 +115,7 @@ impl Explain {
         let asked = self.builds.servers(&[], folder.path())?;
         let [a, b] = <[_; 2]>::try_from(asked).expect("A and B are named, and no others");
         let upstream = Upstream::start(&upstream_placement(&placement), BODY_BYTES, None)?;
-        placement::pin(generator_cpus(&placement))?;
+        cpus::pin(generator_cpus(&placement))?;
         let served = |spec| Served {
             spec,
             upstream: &upstream,

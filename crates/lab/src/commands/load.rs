@@ -17,7 +17,6 @@ use crate::result::tail::Point;
 use crate::result::{Experiment, ResultFile};
 use crate::stdout::show;
 use crate::stop::{self, EXIT_INTERRUPTED};
-use crate::target::placement;
 use clap::Args;
 use fail_if::Condition;
 use std::fs::{self, File};
@@ -28,6 +27,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use stillgate_load::present::{IntervalLog, table};
 use stillgate_load::{Interval, Load, LoadError, Outcome};
+use stillgate_rig::cpus;
 
 /// Exit code of a run that is void.
 const EXIT_VOID: u8 = 3;
@@ -170,7 +170,7 @@ pub(crate) fn run(arguments: &LoadArguments) -> Result<u8> {
     let load = plan::load(arguments)?;
     let mix_sha256 = arguments.mix.as_deref().and_then(file::sha256);
     // This thread counts what the others measure; it is to keep off the target's CPUs as they do.
-    placement::pin(&load.cpus)?;
+    cpus::pin(&load.cpus)?;
     // Before the run: nobody wants to hear after an hour that its result has no place.
     let json = arguments.json.as_deref().map(ResultWriter::open).transpose()?;
     let mut log = arguments.hdr_log.as_deref().map(Log::create).transpose()?;

@@ -18,6 +18,7 @@ use clap::Args;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use stillgate_rig::cpus;
 
 /// Of the upstream's answers.
 const BODY_BYTES: usize = 100;
@@ -106,7 +107,7 @@ pub(crate) fn run(arguments: &Measure) -> Result<u8> {
         hosts::place(machines, std::iter::once(&mut asked.spec))?;
     }
     let upstream = Upstream::start(&upstream_placement(&design.placement), BODY_BYTES, machines.as_ref())?;
-    placement::pin(generator_cpus(&design.placement))?;
+    cpus::pin(generator_cpus(&design.placement))?;
     let (value, read) = alone::read(&arguments.figure, &asked.spec, &upstream, &design, &mut progress)?;
     progress.finish();
     if let (Some(path), Some(read)) = (std::env::var_os(raw::VARIABLE), read) {

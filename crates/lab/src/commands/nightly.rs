@@ -27,6 +27,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
+use stillgate_rig::proc::machine;
 use stillgate_stats::Random;
 
 /// `stillgate-lab nightly`.
@@ -266,6 +267,5 @@ fn interrupted(kept: &[Line]) -> Error {
 }
 
 fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    Some(name.trim()).filter(|name| !name.is_empty()).unwrap_or("machine").to_owned()
+    machine::text("sys/kernel/hostname").unwrap_or_else(|| "machine".to_owned())
 }

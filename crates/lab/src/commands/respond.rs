@@ -1,16 +1,16 @@
 //! `stillgate-lab respond`: a bare HTTP/1.1 server, as an upstream of experiments and as a server of known latency.
 
 use crate::cli::values;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::responder::{Latency, Responder, Served, Setup};
 use crate::result::histogram;
 use crate::stdout::show;
 use crate::stop;
-use crate::target::placement;
 use clap::Args;
 use hdrhistogram::Histogram;
 use std::fmt::Write;
 use std::net::SocketAddr;
+use stillgate_rig::cpus;
 
 /// A body longer than this is no answer of a bare responder.
 const BODY_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &Respond) -> Result<u8> {
     // Before the address is told: who reads it may send a signal at once.
     let stop = stop::stop_stream()?;
     if let Some(cpu) = arguments.cpu {
-        placement::pin(&[cpu]).map_err(|error| error.context(format_args!("--cpu {cpu}")))?;
+        cpus::pin(&[cpu]).map_err(|error| Error::from(error).context(format_args!("--cpu {cpu}")))?;
     }
     let responder = Responder::bind(&Setup {
         address: arguments.address,

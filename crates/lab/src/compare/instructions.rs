@@ -25,6 +25,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use stillgate_load::{Outcome, Pace};
+use stillgate_rig::callgrind;
 
 /// Repetitions a side, and more where they differ; the rule that judges them is in `repetitions`.
 pub(crate) const REPETITIONS: usize = 3;
@@ -116,7 +117,7 @@ pub(super) fn once(
 
 impl Counter {
     fn found() -> Result<Counter, String> {
-        if runs(Command::new("valgrind").arg("--version")) {
+        if callgrind::is_installed() {
             return Ok(Counter::Callgrind);
         }
         if pmu_counts() {
@@ -184,21 +185,19 @@ fn by_callgrind(spec: &Spec, upstream: SocketAddr, design: &CompareDesign, time:
         .prefix("callgrind-")
         .tempdir_in(&spec.directory)
         .map_err(|error| Error::new(format!("cannot make a folder for callgrind's counts: {error}")))?;
-    let mut started = under_callgrind(spec, folder.path(), "")?.start(upstream, &design.placement)?;
+    let mut started = under_callgrind(spec, folder.path(), &[])?.start(upstream, &design.placement)?;
     let outcome = load(&mut started, design, time)?;
     started.stop();
     // All that were sent, whether in the measured time or not: their instructions are in the count, too.
-    Ok(Counted { instructions: totals(folder.path())?, requests: outcome.sent })
+    Ok(Counted { instructions: callgrind::totals(folder.path())?, requests: outcome.sent })
 }
 
 /// The same program with valgrind before it. A built-in is given a script in place of its binary, for its other words are
 /// not known here. Counts will be in the folder, in files named `counts.PID`.
-pub(crate) fn under_callgrind(spec: &Spec, folder: &Path, options: &str) -> Result<Spec> {
-    let counts = folder.join("counts.%p");
-    let valgrind = format!(
-        "valgrind --tool=callgrind --trace-children=yes --quiet {options} --callgrind-out-file={}",
-        quoted_word(&counts.to_string_lossy())
-    );
+pub(crate) fn under_callgrind(spec: &Spec, folder: &Path, options: &[String]) -> Result<Spec> {
+    let valgrind = callgrind::words(folder, options);
+    let valgrind: Vec<String> = valgrind.iter().map(|word| quoted_word(&word.to_string_lossy())).collect();
+    let valgrind = valgrind.join(" ");
     if let Some(command) = &spec.command {
         return Ok(Spec { command: Some(format!("{valgrind} {command}")), ..spec.clone() });
     }
@@ -220,25 +219,6 @@ fn program(spec: &Spec) -> Result<PathBuf> {
         (Some(program), _) => Ok(program.clone()),
         (None, Kind::Command) => Err("it has neither program nor command".into()),
         (None, kind) => Ok(PathBuf::from(kind.name())),
-    }
-}
-
-/// Of all processes of the program: each left a file.
-fn totals(folder: &Path) -> Result<u64> {
-    let unreadable = |error: std::io::Error| Error::new(format!("cannot read callgrind's counts: {error}"));
-    let mut total = 0;
-    for entry in fs::read_dir(folder).map_err(unreadable)? {
-        let path = entry.map_err(unreadable)?.path();
-        if !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("counts.")) {
-            continue;
-        }
-        let text = fs::read_to_string(&path).map_err(unreadable)?;
-        let lines = text.lines().filter_map(|line| line.strip_prefix("totals: "));
-        total += lines.filter_map(|count| count.trim().parse::<u64>().ok()).sum::<u64>();
-    }
-    match total {
-        0 => Err("callgrind left no count; the program did not end when it was asked to (SIGTERM)".into()),
-        total => Ok(total),
     }
 }
 
@@ -305,24 +285,9 @@ fn perf_count(text: &str) -> Option<u64> {
     Some(counts.sum()).filter(|count| *count > 0)
 }
 
-fn runs(command: &mut Command) -> bool {
-    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    status.is_ok_and(|status| status.success())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_counts_of_all_processes_are_summed() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(totals(folder.path()).is_err());
-        fs::write(folder.path().join("counts.1"), "version: 1\nsummary: 5\n\ntotals: 120\n").unwrap();
-        fs::write(folder.path().join("counts.2"), "totals: 3\n").unwrap();
-        fs::write(folder.path().join("other"), "totals: 1000\n").unwrap();
-        assert_eq!(totals(folder.path()).unwrap(), 123);
-    }
 
     #[test]
     fn what_the_pmu_cannot_count_is_no_count() {

@@ -9,8 +9,9 @@ use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, Crash, Instructions, Pair, Side};
 use crate::result::run::Subject;
 use crate::stop::EXIT_INTERRUPTED;
-use crate::target::{Spec, Upstream, placement};
+use crate::target::{Spec, Upstream};
 use std::sync::atomic::{AtomicBool, Ordering};
+use stillgate_rig::cpus;
 
 /// Of what the slower side can do: below it no queue builds up, above idle the latencies are of some work.
 const RATE_SHARE: f64 = 0.4;
@@ -50,7 +51,7 @@ impl Contest<'_> {
     /// Starts each once. This thread stays on the generator's CPUs from now on: what it does between runs is none of the
     /// programs' business.
     pub(crate) fn pilot(&self, design: &CompareDesign, progress: &mut Progress) -> Result<Pilot> {
-        placement::pin(generator_cpus(&design.placement))?;
+        cpus::pin(generator_cpus(&design.placement))?;
         let (mut subjects, mut slowest, mut crash) = (Vec::new(), f64::INFINITY, None);
         for (side, spec) in Side::ALL.into_iter().zip(&self.builds) {
             progress.step(&format!("trying {side:?}"));

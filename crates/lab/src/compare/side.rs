@@ -82,7 +82,7 @@ fn in_turn(sides: &mut [Running<'_>], upstream: &Upstream, design: &CompareDesig
     }
     // Only now: a closed loop never sleeps, and would starve all else.
     let first = schedule::first(&design.placement, &upstream.pids())?;
-    sides.iter_mut().map(|side| side.rated(design, first.realtime, &mut |_| {})).collect()
+    sides.iter_mut().map(|side| side.rated(design, first.realtime(), &mut |_| {})).collect()
 }
 
 /// The closed loop of each side, cut into slices.
@@ -191,7 +191,7 @@ impl<'a> Running<'a> {
         observe: &mut dyn FnMut(&Interval<'_>),
     ) -> Result<Outcome> {
         let first = schedule::first(&design.placement, &upstream.pids())?;
-        self.rated(design, first.realtime, observe)
+        self.rated(design, first.realtime(), observe)
     }
 
     /// The open loop.

@@ -1,13 +1,10 @@
 //! Connections that are begun and not waited for.
 
 use socket2::{Domain, Protocol, Socket, Type};
-use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
-
-/// Linux's own range, where it does not say.
-const PORTS_DEFAULT: usize = 28_232;
+use stillgate_rig::ports;
 
 /// Of a source's ports, one in so many is used: beyond half of them Linux takes milliseconds to find a free one, which would be
 /// measured as the gateway's.
@@ -17,8 +14,7 @@ const PORTS_SHARE: usize = 3;
 ///
 /// On the loopback network every address of 127.0.0.0/8 is this machine's.
 pub(super) fn sources(destination: SocketAddr, connections: usize) -> Result<Vec<IpAddr>, String> {
-    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
-    choose(destination, connections, range.as_deref().and_then(ports_of_range).unwrap_or(PORTS_DEFAULT))
+    choose(destination, connections, ports::of_connections().len())
 }
 
 fn choose(destination: SocketAddr, connections: usize, ports: usize) -> Result<Vec<IpAddr>, String> {
@@ -38,12 +34,6 @@ fn choose(destination: SocketAddr, connections: usize, ports: usize) -> Result<V
              run several of these commands on several machines, or widen net.ipv4.ip_local_port_range"
         )),
     }
-}
-
-fn ports_of_range(text: &str) -> Option<usize> {
-    let (first, last) = text.trim().split_once(char::is_whitespace)?;
-    let (first, last) = (first.parse::<usize>().ok()?, last.trim().parse::<usize>().ok()?);
-    (last >= first).then_some(last - first + 1)
 }
 
 /// Begins a connection; it is there when the socket can be written to.

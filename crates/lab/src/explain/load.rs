@@ -8,13 +8,13 @@ use crate::result::run::Placement;
 use crate::scraper;
 use crate::target::{MetricsAddress, Spec, Started, Upstream};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 use stillgate_load::{Outcome, Pace};
 use stillgate_profiler::output::pprof;
 use stillgate_profiler::profile::Profile;
+use stillgate_rig::callgrind;
 
 /// Before anything is counted: caches fill, code is compiled.
 const WARM_UP: Duration = Duration::from_millis(400);
@@ -126,7 +126,7 @@ impl Served<'_> {
         let load = |time| whole(asking.run_until(Pace::Closed, Duration::ZERO, time, stop));
         checked(&mut started, load(WARM_UP_COUNTED))?;
         for pid in started.pids()? {
-            forget(pid)?;
+            callgrind::reset(pid)?;
         }
         let outcome = checked(&mut started, load(COUNTED))?;
         started.stop();
@@ -142,19 +142,6 @@ impl Served<'_> {
 
     fn asking(&self, started: &Started, connections: usize) -> Result<Asking<'_>> {
         Asking::of(started.address, connections, self.placement, LATE, self.mix, self.seed)
-    }
-}
-
-/// Sets what callgrind has counted so far to nothing.
-fn forget(pid: u32) -> Result {
-    let mut control = Command::new("callgrind_control");
-    control.args(["--zero", &pid.to_string()]).stdin(Stdio::null());
-    let output = control.output().map_err(|error| {
-        Error::new(format!("cannot run callgrind_control: {error}; it comes with valgrind and needs perl"))
-    })?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(Error::new(format!("callgrind_control: {}", String::from_utf8_lossy(&output.stderr).trim()))),
     }
 }
 

@@ -8,18 +8,16 @@ use super::{Output, Ran, tool};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::Command;
+use stillgate_rig::callgrind;
 
 const MISSING: &str = "valgrind is not installed; install it (package valgrind)";
 
 /// Callers by which functions are kept apart. What is further out is missing in a stack; more take more memory.
 pub(super) const CALLERS: usize = 30;
-
-/// How files of counts begin; what follows is the process.
-const COUNTS: &str = "counts.";
 
 /// So that counts have stacks, in files for each thread.
 pub(super) fn options() -> [String; 3] {
@@ -28,23 +26,17 @@ pub(super) fn options() -> [String; 3] {
 
 /// Runs the program, whose counts are then in the folder.
 pub(super) fn run(words: &[OsString], output: Output<'_>, folder: &Path) -> Result<Ran> {
-    let mut valgrind = Command::new("valgrind");
     // No debugger connects: its pipes would stay behind where a run is cut short.
-    valgrind.args(["--tool=callgrind", "--quiet", "--trace-children=yes", "--vgdb=no"]).args(options());
-    let mut counts = OsString::from("--callgrind-out-file=");
-    counts.push(folder.join(format!("{COUNTS}%p")));
-    tool(valgrind.arg(counts).arg("--").args(words), output, MISSING)
+    let options: Vec<String> = ["--vgdb=no".to_owned()].into_iter().chain(options()).collect();
+    let [valgrind, arguments @ ..] = &callgrind::words(folder, &options)[..] else { return Err(MISSING.into()) };
+    tool(Command::new(valgrind).args(arguments).arg("--").args(words), output, MISSING)
 }
 
 /// Gathers the stacks of all counts in a folder; each value is instructions.
 pub(super) fn read(folder: &Path) -> Result<Gathered> {
     let mut gathered = Gathered::default();
     let unreadable = |error: io::Error| Error::new(format!("cannot read callgrind's counts: {error}"));
-    for entry in fs::read_dir(folder).map_err(unreadable)? {
-        let path = entry.map_err(unreadable)?.path();
-        if !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(COUNTS)) {
-            continue;
-        }
+    for path in callgrind::files(folder).map_err(unreadable)? {
         let counts = parse(BufReader::new(File::open(&path).map_err(unreadable)?)).map_err(unreadable)?;
         counts.gather(&mut gathered);
     }

@@ -7,10 +7,8 @@ mod gathered;
 mod perf;
 
 use crate::error::{Error, Result};
-use crate::group::{self, Ended};
 use crate::stop::EXIT_INTERRUPTED;
 use gathered::Meaning;
-use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -19,6 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_profiler::profile::{Profile, ValueType};
+use stillgate_rig::group::{self, Outcome};
+use stillgate_rig::{Signal, send};
 use tempfile::TempDir;
 
 /// Between two looks at a program that is shown.
@@ -98,8 +98,8 @@ pub(crate) fn instructions(words: &[OsString], output: Output<'_>) -> Result<Pro
 }
 
 /// The options for valgrind with which a program is to be started elsewhere, for [`counted`].
-pub(crate) fn callgrind_options() -> String {
-    callgrind::options().join(" ")
+pub(crate) fn callgrind_options() -> [String; 3] {
+    callgrind::options()
 }
 
 /// What callgrind left in a folder, in files named `counts.PID`.
@@ -117,13 +117,13 @@ pub(crate) fn counted(folder: &Path) -> Result<Profile> {
 /// Runs a tool to its end. Of a program that is shown, the input is the caller's.
 fn tool(command: &mut Command, output: Output<'_>, missing: &str) -> Result<Ran> {
     let ended = match output {
-        Output::Shown { stop } => shown(command.stdin(Stdio::inherit()), stop).map(Ended::Alone),
+        Output::Shown { stop } => shown(command.stdin(Stdio::inherit()), stop).map(Outcome::Exit),
         Output::Hidden { stop } => group::run(command.stdin(Stdio::null()).stdout(Stdio::null()), None, stop),
     };
     match ended {
-        Ok(Ended::Alone(status)) => Ok(Ran(status)),
+        Ok(Outcome::Exit(status)) => Ok(Ran(status)),
         // There is no limit.
-        Ok(Ended::Stopped | Ended::TimedOut) => Err(cut_short()),
+        Ok(Outcome::Interrupt | Outcome::Timeout) => Err(cut_short()),
         Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::new(missing)),
         Err(error) => Err(Error::new(format!("{}: {error}", command.get_program().to_string_lossy()))),
     }
@@ -140,9 +140,8 @@ fn shown(command: &mut Command, stop: &AtomicBool) -> io::Result<ExitStatus> {
             let begun = *asked.get_or_insert_with(Instant::now);
             // From a terminal it came to all, and perf ends at once; what was sent to us alone is passed on, once.
             if begun.elapsed() >= PASSED_ON_AFTER {
-                let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
                 // Fails only if it has ended.
-                let _ = pid.map(|pid| kill_process(pid, Signal::INT));
+                let _ = send(child.id(), Signal::INT);
                 return child.wait();
             }
         }

@@ -1,22 +1,16 @@
 //! How many connections the descriptor limit has room for, raising it as far as this process may.
 
 use crate::error::{Error, Result};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use stillgate_rig::descriptors;
 
 /// Descriptors that are of no connection: standard streams, epoll, listener, signals, and some to spare.
 const OTHERS: u64 = 32;
 
 /// As many as were asked for, or as there is room for.
 pub(super) fn connections_max(asked: Option<usize>) -> Result<usize> {
-    let limits = getrlimit(Resource::Nofile);
-    let hard = limits.maximum.unwrap_or(u64::MAX);
-    let needed = asked.map_or(hard, |asked| asked as u64 + OTHERS);
-    if limits.current.unwrap_or(u64::MAX) < needed {
-        // Above the hard limit only a privileged process may go; where this fails, what there is decides.
-        let raised = Rlimit { current: Some(needed), maximum: Some(hard.max(needed)) };
-        let _ = setrlimit(Resource::Nofile, raised);
-    }
-    let available = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let needed = asked.map_or(descriptors::limit().hard, |asked| asked as u64 + OTHERS);
+    descriptors::raise_to(needed);
+    let available = descriptors::limit().current;
     if asked.is_some() && available < needed {
         return Err(Error::new(format!(
             "--connections-max {} needs {needed} file descriptors, and this process may have {available}; \

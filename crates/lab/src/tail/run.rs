@@ -176,7 +176,7 @@ impl<'a> Runner<'a> {
         let series_shown = make_series(&target, &planned.spec)?;
         target.alive()?;
         let first = schedule::first(placement, &upstream.pids())?;
-        let load = Load { realtime: first.realtime, ..load(design, planned, &target)? };
+        let load = Load { realtime: first.realtime(), ..load(design, planned, &target)? };
         if let Some(warning) = first.warning.as_ref().filter(|_| planned.number == 0) {
             progress.note(&format!("note: {warning}"));
         }

@@ -87,7 +87,7 @@ fn check_serves(kind: Kind, series: Option<u64>, shown: impl Fn(u64) -> bool) {
     let (pids, address) = (started.pids().unwrap(), started.address);
     started.stop();
     assert!(std::net::TcpStream::connect(address).is_err(), "something still listens");
-    assert!(pids.iter().all(|&pid| !super::accounting::runs(pid)), "of {pids:?} some go on");
+    assert!(pids.iter().all(|&pid| !stillgate_rig::proc::runs(pid)), "of {pids:?} some go on");
     let left = std::fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path());
     assert!(left.into_iter().all(|path| path.is_file()), "a folder stays behind");
 }

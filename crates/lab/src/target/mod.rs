@@ -4,7 +4,6 @@
 //! configured badly makes a comparison worthless. The configuration is kept in the result, so a reader can judge it.
 //! What is asked of a target and what comes of it is not decided here.
 
-pub(crate) mod accounting;
 mod command;
 #[cfg(test)]
 mod end_to_end;
@@ -14,7 +13,6 @@ mod nginx;
 mod nginx_lua;
 mod pipelined;
 pub(crate) mod placement;
-mod process;
 mod program;
 pub(crate) mod schedule;
 mod series;
@@ -29,11 +27,11 @@ pub(crate) use upstream::Upstream;
 use crate::error::Result;
 use crate::hosts::{Agent, Held, Machines};
 use crate::result::run::{Placement, Subject};
-use process::Running;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use stillgate_rig::Running;
 use tempfile::TempDir;
 
 /// A gateway the laboratory knows how to configure, or any other program.
@@ -184,7 +182,7 @@ impl Started {
     /// not keep `schedstat` or threads have ended.
     pub(crate) fn cpu_time_us(&self) -> Result<f64> {
         match &self.process {
-            Process::Here { process, .. } => process.cpu_time_us(),
+            Process::Here { process, .. } => Ok(process.cpu_time_us()?),
             Process::There(machines, held) => agent(machines).cpu_time_us(held),
         }
     }
@@ -192,7 +190,7 @@ impl Started {
     /// Resident memory of the process and its descendants.
     pub(crate) fn rss_kib(&self) -> Result<u64> {
         match &self.process {
-            Process::Here { process, .. } => process.rss_kib(),
+            Process::Here { process, .. } => Ok(process.rss_kib()?),
             Process::There(machines, held) => agent(machines).rss_kib(held),
         }
     }
@@ -200,7 +198,7 @@ impl Started {
     /// Of the process and its descendants: resident memory without pages of files.
     pub(crate) fn anonymous_kib(&self) -> Result<u64> {
         match &self.process {
-            Process::Here { process, .. } => process.anonymous_kib(),
+            Process::Here { process, .. } => Ok(process.anonymous_kib()?),
             Process::There(..) => Err("anonymous memory is read on this machine only; use rss".into()),
         }
     }
@@ -209,7 +207,10 @@ impl Started {
     pub(crate) fn pids(&self) -> Result<Vec<u32>> {
         match &self.process {
             // Of a process that has ended there is nothing to pass on.
-            Process::Here { process, .. } => process.cpu_time_us().map(|_| process.pids()),
+            Process::Here { process, .. } => {
+                process.cpu_time_us()?;
+                Ok(process.pids())
+            }
             Process::There(..) => Err("its processes are on another machine".into()),
         }
     }
@@ -217,7 +218,7 @@ impl Started {
     /// Fails with the end of its log where it has ended.
     pub(crate) fn alive(&mut self) -> Result {
         match &mut self.process {
-            Process::Here { process, .. } => process.alive(),
+            Process::Here { process, .. } => Ok(process.alive()?),
             Process::There(machines, held) => agent(machines).alive(held),
         }
     }

@@ -1,18 +1,15 @@
 //! Who runs on which CPUs: the target on its own, everything that measures on others.
-//!
-//! A thread is moved, starts the process, and is moved back: what is started inherits the CPUs. CPUs are numbered as the
-//! kernel does.
 
 use crate::error::Result;
 use crate::hosts;
 use crate::result::run::Placement;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::path::Path;
+use stillgate_rig::cpus;
 
 /// Shares out the CPUs this process may use: the first half to the target, the rest to the load. What is given wins, and what
 /// is then not given is all the others.
 pub(crate) fn choose(target_cpus: Option<&[usize]>, load_cpus: Option<&[usize]>) -> Result<Placement> {
-    share(&available()?, target_cpus, load_cpus)
+    share(&cpus::available()?, target_cpus, load_cpus)
 }
 
 /// Either of these, by the file of `--hosts`.
@@ -29,7 +26,7 @@ pub(crate) fn chosen(
 
 /// Where the target has a machine of its own: whatever CPUs of it, and of this one all or those given.
 fn apart(target_cpus: Option<&[usize]>, load_cpus: Option<&[usize]>) -> Result<Placement> {
-    let Placement { load_cpus, .. } = share(&available()?, None, Some(load_cpus.unwrap_or(&available()?)))?;
+    let Placement { load_cpus, .. } = share(&cpus::available()?, None, Some(load_cpus.unwrap_or(&cpus::available()?)))?;
     Ok(Placement { target_cpus: target_cpus.unwrap_or_default().to_vec(), load_cpus, target_apart: true })
 }
 
@@ -44,45 +41,15 @@ pub(crate) fn warning(placement: &Placement) -> Option<String> {
         // No list means all.
         [] if target_cpus.is_empty() || load_cpus.is_empty() => "CPUs".to_owned(),
         [] => return None,
-        shared => format!("CPU {}", list_words(shared)),
+        shared => format!("CPU {}", cpus::list(shared)),
     };
     Some(format!("target and load share {what}: each takes time from the other, and latencies are those of both"))
-}
-
-/// The CPUs this thread may use.
-pub(crate) fn available() -> Result<Vec<usize>> {
-    let set = sched_getaffinity(None).map_err(|error| format!("cannot read which CPUs may be used: {error}"))?;
-    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
-}
-
-/// Moves this thread to `cpus`; empty: it stays where it is.
-pub(crate) fn pin(cpus: &[usize]) -> Result {
-    if cpus.is_empty() {
-        return Ok(());
-    }
-    let mut set = CpuSet::new();
-    for &cpu in cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU) {
-        set.set(cpu);
-    }
-    sched_setaffinity(None, &set).map_err(|error| format!("cannot run on CPU {}: {error}", list_words(cpus)).into())
-}
-
-/// What `start` starts inherits `cpus`.
-pub(crate) fn on_cpus<T>(cpus: &[usize], start: impl FnOnce() -> T) -> Result<T> {
-    if cpus.is_empty() {
-        return Ok(start());
-    }
-    let before = available()?;
-    pin(cpus)?;
-    let started = start();
-    pin(&before)?;
-    Ok(started)
 }
 
 fn share(available: &[usize], target: Option<&[usize]>, load: Option<&[usize]>) -> Result<Placement> {
     for cpu in target.iter().chain(&load).copied().flatten() {
         if !available.contains(cpu) {
-            return Err(format!("CPU {cpu} is not among those this process may use: {}", list_words(available)).into());
+            return Err(format!("CPU {cpu} is not among those this process may use: {}", cpus::list(available)).into());
         }
     }
     let others = |taken: &[usize]| {
@@ -97,10 +64,6 @@ fn share(available: &[usize], target: Option<&[usize]>, load: Option<&[usize]>) 
         (Some(target), Some(load)) => (target.to_vec(), load.to_vec()),
     };
     Ok(Placement { target_cpus, load_cpus, target_apart: false })
-}
-
-fn list_words(cpus: &[usize]) -> String {
-    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -137,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_target_on_another_machine_shares_no_cpu() {
-        let all = available().unwrap();
+        let all = cpus::available().unwrap();
         let placement = apart(Some(&[5000]), None).unwrap();
         assert_eq!((&placement.target_cpus, &placement.load_cpus), (&vec![5000], &all));
         assert_eq!(warning(&apart(None, None).unwrap()), None);

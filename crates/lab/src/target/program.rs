@@ -8,9 +8,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-
-/// Where Debian has daemons, which not every shell looks into.
-const DAEMONS: &str = "/usr/sbin";
+use stillgate_rig::programs;
 
 const DIGEST_BUFFER_BYTES: usize = 128 * 1024;
 
@@ -18,14 +16,17 @@ const DIGEST_BUFFER_BYTES: usize = 128 * 1024;
 pub(super) fn find(kind: Kind, given: Option<&Path>) -> Result<PathBuf> {
     if let Some(given) = given {
         // A name without a folder is looked for as a shell does.
-        let found =
-            if given.components().count() > 1 { given.is_file().then(|| given.to_owned()) } else { on_path(given) };
+        let found = if given.components().count() > 1 {
+            given.is_file().then(|| given.to_owned())
+        } else {
+            programs::find(given)
+        };
         let found = found.or_else(|| given.is_file().then(|| given.to_owned()));
         let absolute = found.and_then(|found| std::path::absolute(found).ok());
         return absolute.ok_or_else(|| format!("{}: no such program: {}", kind.name(), given.display()).into());
     }
     let beside = (kind == Kind::Stillgate).then(|| beside(kind.name())).flatten();
-    beside.or_else(|| on_path(Path::new(program_name(kind)))).ok_or_else(|| missing(kind).into())
+    beside.or_else(|| programs::find(program_name(kind))).ok_or_else(|| missing(kind).into())
 }
 
 /// What the program says of its version, in one line.
@@ -74,12 +75,6 @@ fn program_name(kind: Kind) -> &'static str {
 fn beside(name: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     Some(own.parent()?.join(name)).filter(|path| path.is_file())
-}
-
-fn on_path(name: &Path) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain([PathBuf::from(DAEMONS)]);
-    folders.map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
 fn missing(kind: Kind) -> String {

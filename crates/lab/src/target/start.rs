@@ -2,17 +2,17 @@
 //!
 //! A port is chosen by binding to port 0 and giving it back; whoever takes it in between costs another attempt.
 
-use super::process::{NotListening, Running};
 use super::{
     Kind, MetricsAddress, Process, Spec, Started, command, envoy, haproxy, nginx, nginx_lua, program, series, stillgate,
 };
 use crate::error::{Error, Result};
 use crate::result::run::{Placement, Subject};
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
+use stillgate_rig::{NotListening, Running, ports};
 use tempfile::TempDir;
 
 /// Until it listens.
@@ -97,16 +97,17 @@ fn start_with(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u6
     let mut attempt = 1;
     loop {
         match start_once(spec, upstream, placement, idle) {
-            Err(NotListening { port_taken: true, .. }) if attempt < ATTEMPTS => attempt += 1,
-            Err(NotListening { error, .. }) => return Err(error),
+            Err(Failure { port_taken: true, .. }) if attempt < ATTEMPTS => attempt += 1,
+            Err(Failure { error, .. }) => return Err(error),
             Ok(started) => return Ok(started),
         }
     }
 }
 
-fn start_once(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u64) -> Result<Started, NotListening> {
+fn start_once(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u64) -> Result<Started, Failure> {
     let directory = new_directory(spec)?;
-    let [address, metrics, admin] = free_addresses(spec.ip.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)))?;
+    let ports = ports::free(spec.ip.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), 3)?;
+    let (address, metrics, admin) = (ports[0], ports[1], ports[2]);
     let place = LaunchInputs {
         directory: directory.path(),
         address: spec.address.unwrap_or(address),
@@ -200,22 +201,33 @@ fn new_directory(spec: &Spec) -> Result<TempDir> {
     made.map_err(|error| format!("{}: no folder can be made in it: {error}", spec.directory.display()).into())
 }
 
-/// Three ports that nobody has, all held until all are known.
-fn free_addresses(ip: IpAddr) -> Result<[SocketAddr; 3]> {
-    let listen = || TcpListener::bind((ip, 0));
-    let all = || Ok::<_, std::io::Error>([listen()?, listen()?, listen()?]);
-    let addresses = all().and_then(|[a, b, c]| Ok([a.local_addr()?, b.local_addr()?, c.local_addr()?]));
-    addresses.map_err(|error| format!("no free port on {ip}: {error}").into())
+/// Why a target did not start.
+struct Failure {
+    error: Error,
+    /// Another program has its port: another port may do.
+    port_taken: bool,
 }
 
-impl From<Error> for NotListening {
-    fn from(error: Error) -> NotListening {
-        NotListening { error, port_taken: false }
+impl From<NotListening> for Failure {
+    fn from(NotListening { error, port_taken }: NotListening) -> Failure {
+        Failure { error: error.into(), port_taken }
     }
 }
 
-impl From<String> for NotListening {
-    fn from(message: String) -> NotListening {
+impl From<stillgate_rig::Error> for Failure {
+    fn from(error: stillgate_rig::Error) -> Failure {
+        Error::from(error).into()
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure { error, port_taken: false }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(message: String) -> Failure {
         Error::from(message).into()
     }
 }
@@ -223,6 +235,7 @@ impl From<String> for NotListening {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
 
     #[test]
     fn what_is_kept_of_the_files() {

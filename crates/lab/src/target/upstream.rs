@@ -3,7 +3,6 @@
 //! So an experiment needs no other server, and the upstream costs as little as one can. It ends with us: it is told to when its
 //! input closes.
 
-use super::process::Running;
 use crate::error::{Error, Result};
 use crate::hosts::{Held, Machines};
 use crate::result::run::Placement;
@@ -13,6 +12,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use stillgate_rig::Running;
 use tempfile::TempDir;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);

@@ -338,7 +338,7 @@ fn nothing_goes_on_when_it_is_killed() {
     child.kill().unwrap();
     child.wait().unwrap();
     let pids = fs::read_to_string(mark).unwrap();
-    let runs = |pid: &str| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+    let runs = |pid: &str| stillgate_rig::proc::runs(pid.parse().unwrap());
     eventually_within(RUN_PATIENCE, "its end", || !pids.split_whitespace().any(runs));
 }
 

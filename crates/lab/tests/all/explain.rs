@@ -144,8 +144,7 @@ fn interrupted(folder: &Path, options: &[&str], runs: usize, signals: &[&str]) -
     let done = child.wait_with_output().unwrap();
     let pid = fs::read_to_string(folder.join("hanging")).unwrap();
     eventually_within(RUN_PATIENCE, "the end of what it has started", || {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-        stat.is_empty() || stat.contains(") Z ")
+        !stillgate_rig::proc::runs(pid.trim().parse().unwrap())
     });
     done
 }

@@ -4,8 +4,9 @@ use crate::processes::RUN_PATIENCE;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use stillgate_rig::proc;
 use stillgate_testkit::eventually_within;
 use tempfile::TempDir;
 
@@ -63,10 +64,7 @@ impl Machines {
     /// Processes of programs that were copied.
     fn running(&self) -> usize {
         let copied = self.path("a cache").display().to_string();
-        let is_copied = |folder: &Path| {
-            fs::read(folder.join("cmdline")).is_ok_and(|words| String::from_utf8_lossy(&words).starts_with(&copied))
-        };
-        fs::read_dir("/proc").unwrap().filter(|entry| is_copied(&entry.as_ref().unwrap().path())).count()
+        proc::all().into_iter().filter(|pid| proc::command_line(*pid).starts_with(&copied)).count()
     }
 }
 

@@ -1,8 +1,7 @@
 //! File descriptors: raises their limit for a run, or reports a clear error before it begins.
 
 use super::error::LoadError;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::fs;
+use stillgate_rig::{descriptors, proc};
 
 /// Descriptors of each thread besides its connections: epoll and its scheduler statistics.
 const PER_THREAD: u64 = 2;
@@ -17,21 +16,15 @@ pub(super) fn provide(connections: usize, threads: usize) -> Result<(), LoadErro
         .saturating_add(threads as u64 * PER_THREAD)
         .saturating_add(RESERVE)
         .saturating_add(open_now());
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // An absent limit means unlimited.
-    if current.is_none_or(|current| current >= needed) {
-        return Ok(());
+    match descriptors::raise_to(needed) {
+        true => Ok(()),
+        false => Err(LoadError::Descriptors { needed, limit: descriptors::limit().hard }),
     }
-    if let Some(limit) = maximum.filter(|&maximum| maximum < needed) {
-        return Err(LoadError::Descriptors { needed, limit });
-    }
-    setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum })
-        .map_err(|_| LoadError::Descriptors { needed, limit: current.unwrap_or(needed) })
 }
 
 fn open_now() -> u64 {
     // Without /proc, the reserve has to do.
-    fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64)
+    proc::descriptors("self").map_or(0, |count| count as u64)
 }
 
 #[cfg(test)]

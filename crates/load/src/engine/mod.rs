@@ -17,7 +17,6 @@ mod message;
 mod record;
 mod response;
 mod schedule;
-mod self_watch;
 mod session;
 mod sources;
 mod traffic;

@@ -6,11 +6,8 @@
 
 use super::error::LoadError;
 use crate::plan::Load;
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-
-/// The default range of Linux: 32768 to 60999.
-const PORTS_DEFAULT: usize = 28_232;
+use stillgate_rig::ports;
 
 /// Addresses of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +21,7 @@ pub(super) struct Endpoints {
 impl Endpoints {
     /// For the connections of a run.
     pub(super) fn of(load: &Load) -> Result<Endpoints, LoadError> {
-        Endpoints::choose(&load.target.addresses, &load.sources, load.connections, ports_per_source())
+        Endpoints::choose(&load.target.addresses, &load.sources, load.connections, ports::of_connections().len())
     }
 
     fn choose(
@@ -66,17 +63,6 @@ fn loopback_sources(count: usize) -> Vec<IpAddr> {
     (0..count as u32).map(|number| IpAddr::V4(Ipv4Addr::from(first + number))).collect()
 }
 
-fn ports_per_source() -> usize {
-    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
-    range.as_deref().and_then(ports_of_range).unwrap_or(PORTS_DEFAULT)
-}
-
-fn ports_of_range(text: &str) -> Option<usize> {
-    let (first, last) = text.trim().split_once(char::is_whitespace)?;
-    let (first, last) = (first.parse::<usize>().ok()?, last.trim().parse::<usize>().ok()?);
-    (last >= first).then_some(last - first + 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,11 +97,5 @@ mod tests {
         check(&["[::1]:80"], &["127.0.0.9"], 5, Err("127.0.0.9"));
         check(&["127.0.0.1:80"], &["127.0.0.9", "::1"], 5, Err("IPv6"));
         check(&[], &[], 5, Err("no address"));
-    }
-
-    #[test]
-    fn the_systems_range_of_ports() {
-        assert_eq!(ports_of_range("32768\t60999\n"), Some(PORTS_DEFAULT));
-        assert_eq!(ports_of_range("nonsense"), None);
     }
 }

@@ -9,7 +9,6 @@ use super::connector::Connector;
 use super::error::LoadError;
 use super::record::{Record, Stretch, Totals};
 use super::schedule::{Share, Starts};
-use super::self_watch::{Meter, Usage};
 use super::sources::Endpoints;
 use super::traffic::{Traffic, Window};
 use crate::mix::Composer;
@@ -20,6 +19,7 @@ use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
+use stillgate_rig::proc::{Meter, Usage};
 use thread_priority::unix::{
     RealtimeThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
 };

@@ -1,12 +1,12 @@
 //! An etcd of the bench's own, filled and written to over its JSON gateway, as a program other than Stillgate does.
 
-use super::super::OTHER_CPU;
-use super::super::process::{Running, free_port};
 use super::super::served::Asker;
+use super::super::{OTHER_CPU, free_port, start};
 use crate::Result;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
+use stillgate_rig::Running;
 
 /// Operations of a transaction, by default.
 const OPERATIONS_MAX: usize = 128;
@@ -30,8 +30,8 @@ impl Etcd {
             format!("--initial-cluster=default=http://{peer}"),
             "--log-level=warn".to_owned(),
         ];
-        let mut process = Running::spawn(&words, Some(OTHER_CPU), &dir.join("etcd.log"))?;
-        process.wait_for(address)?;
+        let mut process = start(&words, &[OTHER_CPU], &dir.join("etcd.log"))?;
+        process.wait_for(address, Running::START_TIMEOUT)?;
         Ok(Etcd { address, _process: process })
     }
 

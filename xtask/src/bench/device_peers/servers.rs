@@ -1,14 +1,14 @@
 //! The servers that are compared, each set up as its manual advises for many idle connections: one worker, logs off.
 
-use super::super::GATEWAY_CPU;
 use super::super::peers::{nginx, stillgate_command};
-use super::super::process::{Running, free_ports};
+use super::super::{GATEWAY_CPU, LOOPBACK, start};
 use super::client::Kind;
 use super::{Address, origin};
 use crate::Result;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
+use stillgate_rig::{Running, ports};
 
 /// A server under measure.
 pub(super) enum Server<'a> {
@@ -43,7 +43,7 @@ impl Server<'_> {
     }
 
     pub(super) fn start(&self, dir: &Path, connections: usize) -> Result<Started> {
-        let ports = free_ports(2)?;
+        let ports = ports::free(LOOPBACK, 2)?;
         let (clients, back_ends) = (ports[0], ports[1]);
         let address = |kind| Address { kind, clients, back_ends };
         let (words, address) = match self {
@@ -91,9 +91,9 @@ impl Server<'_> {
                 (words, Address { kind: Kind::Mqtt, clients, back_ends: clients })
             }
         };
-        let mut running = Running::spawn(&words, Some(GATEWAY_CPU), &dir.join("log"))?;
-        running.wait_long_for(address.clients, START_TIMEOUT)?;
-        running.wait_long_for(address.back_ends, START_TIMEOUT)?;
+        let mut running = start(&words, &[GATEWAY_CPU], &dir.join("log"))?;
+        running.wait_for(address.clients, START_TIMEOUT)?;
+        running.wait_for(address.back_ends, START_TIMEOUT)?;
         Ok(Started { running, address })
     }
 }

@@ -1,6 +1,6 @@
 //! The cases of the plugin bench: each row of the table of features alone, and the chain of five; one listener or route each.
 
-use super::super::process::free_ports;
+use super::super::LOOPBACK;
 use super::super::served::Asker;
 use super::features::credentials::{AUTHORIZATION, DATE, TOKEN, TOKEN_HEADER};
 use super::features::{
@@ -9,6 +9,7 @@ use super::features::{
 };
 use crate::Result;
 use std::net::SocketAddr;
+use stillgate_rig::ports;
 
 /// Keys that the gateway knows, each of a consumer of its own.
 const CONSUMERS: usize = 1000;
@@ -101,7 +102,11 @@ pub(super) struct Endpoint {
 impl Endpoint {
     /// One endpoint for each case, each with a port of its own.
     pub(super) fn each(cases: &[&'static Case]) -> Result<Vec<Endpoint>> {
-        Ok(cases.iter().zip(free_ports(cases.len())?).map(|(case, address)| Endpoint { case, address }).collect())
+        Ok(cases
+            .iter()
+            .zip(ports::free(LOOPBACK, cases.len())?)
+            .map(|(case, address)| Endpoint { case, address })
+            .collect())
     }
 
     /// Fails where a feature does nothing that a client can see. The bytes of the answer's body.

@@ -6,10 +6,8 @@
 //! loop every time. A figure is the count of a case minus that of the plain one. Envoy does not take part: it is
 //! too large for valgrind.
 
-use super::super::callgrind::{Counter, Threads};
 use super::super::peers::Gateway;
-use super::super::process::Running;
-use super::super::{GATEWAY_CPU, syscalls};
+use super::super::{GATEWAY_CPU, start, syscalls};
 use super::cases::{Case, Endpoint, request_headers};
 use super::verdict::{self, Added, Unit};
 use super::{chosen, configure, nginx, stillgate};
@@ -23,6 +21,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use stillgate_rig::Running;
+use stillgate_rig::callgrind::{Counter, Threads};
 
 /// Requests of a case and round.
 const REQUESTS: u64 = 1000;
@@ -119,9 +119,9 @@ impl Subject<'_> {
         self.progress("starts under callgrind");
         // Stillgate's first thread is the control thread, which has nothing to do with requests but much once a second.
         let threads = if self.is_ours { Threads::Others } else { Threads::All };
-        let mut counter = Counter::start(&self.words, threads, GATEWAY_CPU, self.dir, self.name)?;
+        let mut counter = Counter::start(&self.words, threads, &[GATEWAY_CPU], self.dir, self.name)?;
         for endpoint in &self.endpoints {
-            counter.process.wait_long_for(endpoint.address, START_TIMEOUT)?;
+            counter.process.wait_for(endpoint.address, START_TIMEOUT)?;
         }
         counter.begin()?;
         let mut clients = self.clients(LARGE_WARM_UP_REQUESTS, WARM_UP_REQUESTS)?;
@@ -153,17 +153,17 @@ impl Subject<'_> {
     /// The system calls of each case, without valgrind, which makes calls of what are none: those that ask for the time.
     fn traced(&self) -> Result<Vec<Measured>> {
         self.progress("system calls");
-        let mut process = Running::spawn(&self.words, Some(GATEWAY_CPU), &self.dir.join(format!("{}.log", self.name)))?;
+        let mut process = start(&self.words, &[GATEWAY_CPU], &self.dir.join(format!("{}.log", self.name)))?;
         for endpoint in &self.endpoints {
-            process.wait_for(endpoint.address)?;
+            process.wait_for(endpoint.address, Running::START_TIMEOUT)?;
         }
-        let pids = process.tree()?;
+        let pids = process.pids();
         let mut measured = Vec::new();
         for mut client in self.clients(LARGE_WARM_UP_REQUESTS, WARM_UP_REQUESTS)? {
             let requests = client.requests(LARGE_REQUESTS, TRACED_REQUESTS);
             client.reconnect()?;
             let counted = syscalls::count(&pids, || client.send(requests).map(|()| requests))?;
-            process.check_alive()?;
+            process.alive()?;
             measured.push(Measured {
                 gateway: self.name,
                 case: client.case,

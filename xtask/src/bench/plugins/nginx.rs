@@ -1,8 +1,7 @@
 //! nginx's part of the plugin bench: a server for each case, and the node behind all gateways.
 
-use super::super::OTHER_CPU;
 use super::super::peers::{self, LARGE_BYTES, NGINX_CONNECTIONS, NGINX_PASS, SMALL_BYTES};
-use super::super::process::{Running, free_port};
+use super::super::{OTHER_CPU, free_port, start};
 use super::cases::{Case, Endpoint};
 use super::features::{PATH_REWRITTEN, REQUEST_FIELD};
 use crate::Result;
@@ -12,6 +11,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
+use stillgate_rig::Running;
 
 /// What the large answer is made of.
 const TEXT: &str = "docs/configuration.md";
@@ -74,7 +74,7 @@ pub(super) fn start_node(dir: &Path, cases: &[&'static Case]) -> Result<(Running
         text = text.display()
     );
     let words = peers::nginx(dir, "upstream", NGINX_CONNECTIONS, &server)?;
-    let mut running = Running::spawn(&words, Some(OTHER_CPU), &dir.join("upstream.log"))?;
-    running.wait_for(address)?;
+    let mut running = start(&words, &[OTHER_CPU], &dir.join("upstream.log"))?;
+    running.wait_for(address, Running::START_TIMEOUT)?;
     Ok((running, address))
 }

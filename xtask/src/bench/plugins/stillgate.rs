@@ -1,7 +1,6 @@
 //! Stillgate's part of the plugin bench: a route for each case, all on one listener.
 
-use super::super::process::free_port;
-use super::super::{check, peers};
+use super::super::{check, free_port, peers};
 use super::cases::{Case, Endpoint, consumers};
 use super::features::credentials::{PASSWORD, TOKEN_SECRET, USER};
 use crate::Result;

@@ -6,7 +6,7 @@
 
 use crate::Result;
 use std::collections::BTreeMap;
-use std::fs;
+use stillgate_rig::proc::machine;
 
 /// The kinds of objects that sockets consist of. There may be others with the same objects, if the kernel has merged
 /// kinds.
@@ -37,14 +37,12 @@ pub(super) struct Grown {
 
 impl KernelMemory {
     pub(super) fn now() -> Result<Self> {
-        let meminfo = fs::read_to_string("/proc/meminfo")?;
-        let sockstat = fs::read_to_string("/proc/net/sockstat")?;
-        let slab = number_after(&meminfo, "Slab:", "");
-        let pages = number_after(&sockstat, "TCP:", "mem");
+        let sockets = machine::text("net/sockstat").and_then(|text| machine::field(&text, "TCP"));
+        let pages = sockets.and_then(|sockets| number_after(&sockets, "mem"));
         Ok(Self {
-            slab_kib: slab.ok_or("/proc/meminfo has no Slab")?,
+            slab_kib: machine::memory_kib("Slab").ok_or("/proc/meminfo has no Slab")?,
             tcp_pages: pages.ok_or("/proc/net/sockstat has no TCP mem")?,
-            objects: fs::read_to_string("/proc/slabinfo").map(|text| objects(&text)).unwrap_or_default(),
+            objects: machine::text("slabinfo").map(|text| objects(&text)).unwrap_or_default(),
         })
     }
 
@@ -84,13 +82,10 @@ impl Grown {
     }
 }
 
-/// The number behind `name` in the line that begins with `start`; the first one where `name` is empty.
-fn number_after(text: &str, start: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(start))?;
-    let mut words = line.split_whitespace();
-    if !name.is_empty() {
-        words.find(|word| *word == name)?;
-    }
+/// The number behind `name`.
+fn number_after(text: &str, name: &str) -> Option<u64> {
+    let mut words = text.split_whitespace();
+    words.find(|word| *word == name)?;
     words.next()?.parse().ok()
 }
 
@@ -114,10 +109,8 @@ mod tests {
 
     #[test]
     fn reads_what_the_kernel_tells() {
-        let sockstat = "sockets: used 15\nTCP: inuse 1 orphan 0 tw 0 alloc 1 mem 7\nUDP: inuse 0 mem 0\n";
-        assert_eq!(number_after(sockstat, "TCP:", "mem"), Some(7));
-        assert_eq!(number_after("MemFree: 1 kB\nSlab:   93 kB\n", "Slab:", ""), Some(93));
-        assert_eq!(number_after("", "Slab:", ""), None);
+        assert_eq!(number_after("inuse 1 orphan 0 tw 0 alloc 1 mem 7", "mem"), Some(7));
+        assert_eq!(number_after("inuse 1", "mem"), None);
         let read = objects(SLABINFO);
         assert_eq!(read["TCP"], (65, 2496));
         assert_eq!(read.len(), 2);

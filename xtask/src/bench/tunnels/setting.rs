@@ -1,13 +1,13 @@
 //! How many tunnels there can be, and the gateways they go through.
 
 use super::super::peers::{self, stillgate_command};
-use super::super::process::{Running, free_port, open_files_max};
-use super::super::{GATEWAY_CPU, OTHER_CPU};
+use super::super::{GATEWAY_CPU, OTHER_CPU, free_port, open_files_max, start};
 use super::node;
 use crate::Result;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
+use stillgate_rig::{Running, ports};
 
 /// Where tunnels are asked for.
 pub(in crate::bench) const PATH: &str = "/tunnel";
@@ -23,10 +23,9 @@ const OTHER_CONNECTIONS: usize = 1_000;
 
 /// So many tunnels as are wanted, or as there can be; and says why where those are fewer.
 pub(in crate::bench) fn tunnels(wanted: usize) -> Result<usize> {
-    let files = open_files_max()?;
-    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")?;
-    let range: Vec<u64> = range.split_whitespace().map(str::parse).collect::<std::result::Result<_, _>>()?;
-    let [first, last] = range[..] else { return Err("ip_local_port_range: not two numbers".into()) };
+    let files = open_files_max();
+    let range = ports::of_connections();
+    let (first, last) = (u64::from(*range.start()), u64::from(*range.end()));
     let by_files = files.saturating_sub(OTHER_FILES) / 2;
     let by_ports = (last - first).saturating_sub(OTHER_PORTS);
     let most = usize::try_from(by_files.min(by_ports))?;
@@ -49,8 +48,8 @@ pub(in crate::bench) fn start_node(dir: &Path) -> Result<(Running, SocketAddr)> 
     let address = free_port()?;
     let program = std::env::current_exe()?;
     let words = [&program.to_string_lossy(), "bench", node::ROLE, &address.to_string()].map(str::to_owned);
-    let mut running = Running::spawn(&words, Some(OTHER_CPU), &dir.join("node.log"))?;
-    running.wait_for(address)?;
+    let mut running = start(&words, &[OTHER_CPU], &dir.join("node.log"))?;
+    running.wait_for(address, Running::START_TIMEOUT)?;
     Ok((running, address))
 }
 
@@ -62,8 +61,8 @@ pub(super) fn start_nginx(dir: &Path, node: SocketAddr, tunnels: usize) -> Resul
   proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade; proxy_read_timeout 24h; proxy_send_timeout 24h; }} }}"
     );
     let words = peers::nginx(dir, "nginx", 2 * tunnels + OTHER_CONNECTIONS, &server)?;
-    let mut running = Running::spawn(&words, Some(GATEWAY_CPU), &dir.join("nginx.log"))?;
-    running.wait_for(address)?;
+    let mut running = start(&words, &[GATEWAY_CPU], &dir.join("nginx.log"))?;
+    running.wait_for(address, Running::START_TIMEOUT)?;
     Ok((running, address))
 }
 
@@ -97,7 +96,7 @@ routes:
 "
         ),
     )?;
-    let mut running = Running::spawn(&stillgate_command(binary, &path), cpu, &dir.join("stillgate.log"))?;
-    running.wait_for(address)?;
+    let mut running = start(&stillgate_command(binary, &path), cpu.as_slice(), &dir.join("stillgate.log"))?;
+    running.wait_for(address, Running::START_TIMEOUT)?;
     Ok((running, address))
 }

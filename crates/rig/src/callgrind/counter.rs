@@ -1,15 +1,15 @@
-//! A program under callgrind, asked while it runs how many instructions it has executed.
+//! A program that runs under callgrind, whose count of instructions is read again and again.
 //!
-//! Of all its threads, in user mode. It is asked through `vgdb`, which comes with valgrind: a start is slow, and one that is
-//! paid once serves all measurements. Until the first question nothing is counted, which makes the start ten times faster.
-//! Programs that begin others are not followed.
+//! It is read through `vgdb`, which comes with valgrind: a start is slow, and one that is paid once serves all measurements. Until
+//! counting begins the program runs ten times faster. Programs that begin others are not followed.
 
-use super::process::Running;
-use crate::Result;
-use crate::step;
+use super::{said, total, unreadable};
+use crate::error::Result;
+use crate::programs;
+use crate::running::Running;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -30,26 +30,29 @@ const FIRST_THREAD: &str = "01";
 const INTERRUPT_MS: u64 = 5;
 
 /// Which threads count.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Threads {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Threads {
+    /// Every one.
     All,
     /// Not the one that the program began with.
     Others,
 }
 
 /// A running program whose instructions are counted.
-pub(super) struct Counter {
-    pub(super) process: Running,
+#[derive(Debug)]
+pub struct Counter {
+    /// valgrind, which has become the program.
+    pub process: Running,
     threads: Threads,
     /// Where callgrind writes; a number follows.
     out: PathBuf,
     vgdb_prefix: String,
-    asked: usize,
+    dumps: usize,
 }
 
 impl Counter {
-    /// Starts `words` on a CPU. What it writes goes to files in `dir` that begin with `name`.
-    pub(super) fn start(words: &[String], threads: Threads, cpu: usize, dir: &Path, name: &str) -> Result<Self> {
+    /// Starts `words` on `cpus`. What it writes goes to files in `dir` that begin with `name`.
+    pub fn start(words: &[String], threads: Threads, cpus: &[usize], dir: &Path, name: &str) -> Result<Self> {
         let out = dir.join(format!("{name}.callgrind"));
         let vgdb_prefix = format!("--vgdb-prefix={}", dir.join(format!("{name}.vgdb")).display());
         let own = [
@@ -62,44 +65,49 @@ impl Counter {
             &vgdb_prefix,
             &format!("--callgrind-out-file={}", out.display()),
         ];
-        let words: Vec<String> = own.into_iter().map(str::to_owned).chain(words.iter().cloned()).collect();
-        let process = Running::spawn(&words, Some(cpu), &dir.join(format!("{name}.log")))?;
-        Ok(Self { process, threads, out, vgdb_prefix, asked: 0 })
+        let (program, arguments) = words.split_first().ok_or_else(|| format!("{name}: the command is empty"))?;
+        // valgrind does not look among the daemons.
+        let program =
+            programs::find(program).map_or_else(|| program.clone(), |path| path.to_string_lossy().into_owned());
+        let own = own.into_iter().map(str::to_owned).chain([program]);
+        let words: Vec<String> = own.chain(arguments.iter().cloned()).collect();
+        let process = Running::spawn(name, &words, cpus, &dir.join(format!("{name}.log")), Stdio::null())?;
+        Ok(Self { process, threads, out, vgdb_prefix, dumps: 0 })
     }
 
     /// Counts from here on.
-    pub(super) fn begin(&self) -> Result {
-        self.tell(&["instrumentation", "on"])
+    pub fn begin(&self) -> Result {
+        self.control(&["instrumentation", "on"])
     }
 
     /// Instructions since the last call, or since counting began, once the program has come to rest. The profiles they are
     /// taken from, one a thread, are kept under names that begin with `profile`, where that is given.
-    pub(super) fn instructions(&mut self, profile: Option<&Path>) -> Result<u64> {
+    pub fn instructions(&mut self, profile: Option<&Path>) -> Result<u64> {
         self.rest()?;
-        self.tell(&["dump"])?;
-        self.asked += 1;
+        self.control(&["dump"])?;
+        self.dumps += 1;
         let mut sum = 0;
         for (thread, written) in self.written()? {
-            let text = fs::read_to_string(&written)?;
+            let text = fs::read_to_string(&written).map_err(unreadable)?;
             if thread != FIRST_THREAD || self.threads == Threads::All {
                 sum += total(&text).ok_or_else(|| format!("{}: no total", written.display()))?;
             }
             if let Some(profile) = profile {
-                fs::write(profile.with_extension(format!("{thread}.callgrind")), text)?;
+                fs::write(profile.with_extension(format!("{thread}.callgrind")), text).map_err(unreadable)?;
             }
-            fs::remove_file(&written)?;
+            fs::remove_file(&written).map_err(unreadable)?;
         }
         Ok(sum)
     }
 
-    /// What callgrind has written when it was asked last, with the number of each thread.
+    /// What callgrind wrote last, with the number of each thread.
     fn written(&self) -> Result<Vec<(String, PathBuf)>> {
         let dir = self.out.parent().ok_or("no folder")?;
-        let begin = self.out.with_extension(format!("callgrind.{}-", self.asked));
+        let begin = self.out.with_extension(format!("callgrind.{}-", self.dumps));
         let begin = begin.to_string_lossy().into_owned();
         let mut all = Vec::new();
-        for entry in fs::read_dir(dir)? {
-            let path = entry?.path();
+        for entry in fs::read_dir(dir).map_err(unreadable)? {
+            let path = entry.map_err(unreadable)?.path();
             let thread = path.to_string_lossy().strip_prefix(&begin).map(str::to_owned);
             all.extend(thread.map(|thread| (thread, path)));
         }
@@ -109,13 +117,13 @@ impl Counter {
         }
     }
 
-    /// Waits until it does nothing more: a thread may still work on what was asked for.
+    /// Waits until it does nothing more: a thread may still work on the last requests.
     fn rest(&mut self) -> Result {
         let begin = Instant::now();
         loop {
             let before = self.process.thread_times()?;
             sleep(IDLE_LOOK);
-            self.process.check_alive()?;
+            self.process.alive()?;
             if self.process.thread_times()?.since(&before) < IDLE_US {
                 return Ok(());
             }
@@ -125,28 +133,10 @@ impl Counter {
         }
     }
 
-    fn tell(&self, words: &[&str]) -> Result {
+    fn control(&self, words: &[&str]) -> Result {
         let mut command = Command::new("vgdb");
         command.args([&format!("--pid={}", self.process.pid()), &self.vgdb_prefix]);
         command.arg(format!("--max-invoke-ms={INTERRUPT_MS}")).args(words);
-        step::output(&mut command)?;
-        Ok(())
-    }
-}
-
-/// All instructions of a profile.
-fn total(profile: &str) -> Option<u64> {
-    let line = profile.lines().rev().find_map(|line| line.strip_prefix("totals: "))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_total_is_behind_the_functions() {
-        assert_eq!(total("version: 1\nevents: Ir\nsummary: 7\n\nfn=(1) main\n12 7\n\ntotals: 7\n"), Some(7));
-        assert_eq!(total("version: 1\n"), None);
+        said(&mut command).map(drop)
     }
 }

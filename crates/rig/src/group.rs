@@ -6,7 +6,7 @@ use crate::guard::Guard;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -14,53 +14,56 @@ use std::time::{Duration, Instant};
 /// Between two looks at it.
 const POLL: Duration = Duration::from_millis(10);
 
-/// How it ended.
+/// How a command came to its end.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Ended {
+pub enum Outcome {
     /// By itself.
-    Alone(ExitStatus),
-    /// It took longer than it may.
-    TimedOut,
-    /// The user wants an end.
-    Stopped,
+    Exit(ExitStatus),
+    /// It took longer than it may, and was ended.
+    Timeout,
+    /// The user wanted an end.
+    Interrupt,
 }
 
-/// Runs it until it ends, or `stop` is set, or for no longer than the limit.
-pub(crate) fn run(command: &mut Command, limit: Option<Duration>, stop: &AtomicBool) -> io::Result<Ended> {
+/// Runs a command until it ends, or `stop` is set, or for no longer than the limit.
+pub fn run(command: &mut Command, limit: Option<Duration>, stop: &AtomicBool) -> io::Result<Outcome> {
     let mut guard = Guard::start()?;
-    let begun = Instant::now();
+    let begin = Instant::now();
     let mut child = command.process_group(0).spawn()?;
-    if let Err(error) = guard.watch(child.id()) {
-        kill(&child);
+    let group = child.id();
+    if let Err(error) = guard.watch(group) {
+        signal(group, Signal::KILL);
         child.wait()?;
         return Err(error);
     }
     loop {
         if let Some(status) = child.try_wait()? {
             // What it left running in the background.
-            kill(&child);
-            return Ok(Ended::Alone(status));
+            signal(group, Signal::KILL);
+            return Ok(Outcome::Exit(status));
         }
         let stopped = stop.load(Ordering::Relaxed);
-        if stopped || limit.is_some_and(|limit| begun.elapsed() > limit) {
-            kill(&child);
+        if stopped || limit.is_some_and(|limit| begin.elapsed() > limit) {
+            signal(group, Signal::KILL);
             child.wait()?;
-            return Ok(if stopped { Ended::Stopped } else { Ended::TimedOut });
+            return Ok(if stopped { Outcome::Interrupt } else { Outcome::Timeout });
         }
         sleep(POLL);
     }
 }
 
-fn kill(child: &Child) {
-    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // Fails only where all of it has ended, which is what we want.
-        let _ = kill_process_group(group, Signal::KILL);
+/// Sends a signal to all of a group, by the process id of its leader.
+pub(crate) fn signal(leader: u32, signal: Signal) {
+    if let Some(group) = i32::try_from(leader).ok().and_then(Pid::from_raw) {
+        // Fails only if all of it has ended, which is the goal.
+        let _ = kill_process_group(group, signal);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proc;
 
     #[test]
     fn what_hangs_is_ended_with_its_children() {
@@ -70,18 +73,14 @@ mod tests {
             let mut command = Command::new("sh");
             command.args(["-c", "sleep 600 & echo $! > new; mv new pid; wait"]).current_dir(folder.path());
             let hanging = run(&mut command, Some(Duration::from_millis(limit_ms)), &stop).unwrap();
-            assert!(matches!(hanging, Ended::TimedOut), "{hanging:?}");
+            assert!(matches!(hanging, Outcome::Timeout), "{hanging:?}");
             std::fs::read_to_string(folder.path().join("pid")).ok()
         };
         // On a busy machine it may not have begun when its time is over.
         let pid = [300, 3_000, 30_000, 300_000].into_iter().find_map(hang).unwrap();
-        let begun = Instant::now();
-        let runs = || {
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-            !stat.is_empty() && !stat.contains(") Z ")
-        };
-        while runs() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it goes on");
+        let begin = Instant::now();
+        while proc::runs(pid.trim().parse().unwrap()) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it goes on");
             sleep(POLL);
         }
     }

@@ -1,0 +1,24 @@
+//! What measurements and tests need of the operating system: processes and their end, CPUs, scheduling, descriptors, ports,
+//! callgrind, and what `/proc` says.
+//!
+//! It knows nothing of gateways and of HTTP. What a figure means is for those who use it.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod callgrind;
+mod child;
+pub mod cpus;
+pub mod descriptors;
+mod error;
+pub mod group;
+mod guard;
+pub mod ports;
+pub mod proc;
+pub mod programs;
+mod running;
+pub mod schedule;
+
+pub use child::{Child, send};
+pub use error::{Error, Result};
+pub use running::{NotListening, Running};
+pub use rustix::process::Signal;
