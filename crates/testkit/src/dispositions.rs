@@ -7,6 +7,7 @@
 use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
 use std::sync::Once;
+use stillgate_rig::proc::Status;
 
 const SIGNALS: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCHLD];
 
@@ -14,18 +15,11 @@ const SIGNALS: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, S
 pub(crate) fn reset_in_children() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {
-        let status = std::fs::read_to_string("/proc/self/status").expect("/proc is there");
-        for signal in SIGNALS.into_iter().filter(|signal| is_ignored(&status, *signal)) {
+        let status = Status::read("self").expect("/proc is there");
+        for signal in SIGNALS.into_iter().filter(|signal| status.ignores(*signal)) {
             flag::register(signal, std::sync::Arc::default()).expect("it may be handled");
         }
     });
-}
-
-/// `SigIgn:` has a bit per signal, in hexadecimal.
-fn is_ignored(status: &str, signal: i32) -> bool {
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a process has one");
-    let mask = u64::from_str_radix(mask.trim(), 16).expect("it is hexadecimal");
-    mask >> (signal - 1) & 1 == 1
 }
 
 #[cfg(test)]
@@ -33,6 +27,7 @@ mod tests {
     use super::*;
     use crate::{END_PATIENCE, Process, eventually};
     use std::process::Command;
+    use stillgate_rig::proc;
 
     /// In separate processes: the first ignores signals, the second is this test again, the third its child.
     #[test]
@@ -47,14 +42,13 @@ mod tests {
             assert!(output.status.success() && passed, "{output:?}");
             return;
         }
-        let status = std::fs::read_to_string("/proc/self/status").unwrap();
-        assert!(is_ignored(&status, SIGHUP) && is_ignored(&status, SIGINT), "{status}");
+        let status = Status::read("self").unwrap();
+        assert!(status.ignores(SIGHUP) && status.ignores(SIGINT), "{status:?}");
         let folder = tempfile::tempdir().unwrap();
         for name in ["HUP", "INT", "QUIT"] {
             let mut command = Command::new("sleep");
             let mut child = Process::spawn("sleep", command.arg("600"), &folder.path().join("log"));
-            let comm = format!("/proc/{}/comm", child.pid());
-            eventually("it to run", || std::fs::read_to_string(&comm).is_ok_and(|comm| comm.trim() == "sleep"));
+            eventually("it to run", || proc::name(child.pid()).is_ok_and(|name| name == "sleep"));
             child.signal(name);
             assert!(!child.wait_within(END_PATIENCE).success(), "{name}");
         }
