@@ -1,11 +1,11 @@
-//! The check of `stillgate-lab compare` on a real machine: how often it sees a difference where there is none, and how often it
-//! finds one that was planted.
+//! Checks `stillgate-lab compare` on a real machine: how often it reports a difference where there is none, and how
+//! often it finds a planted one.
 //!
-//! `cargo build --release -p stillgate-lab --bins --examples`, then
-//! `target/release/examples/false_alarms SAME PLANTED PERCENT [OPTION…]` runs SAME comparisons of a server with itself and
-//! PLANTED ones with a copy that takes PERCENT more CPU a request; what follows goes to `compare`, such as
-//! `--no-instructions`: with them, a spin is found even where time alone would not tell. The results of all runs stay in
-//! the folder `false-alarms`. Nothing is run again, whatever comes out.
+//! `cargo build --release -p stillgate-lab --bins --examples`, then `target/release/examples/false_alarms SAME PLANTED
+//! PERCENT [OPTION…]` runs SAME comparisons of a server with itself and PLANTED ones with a copy that takes PERCENT
+//! more CPU per request; further arguments go to `compare`, for example `--no-instructions`: instructions reveal a spin
+//! even where time alone would not. The results of all runs stay in the folder `false-alarms`. No run is repeated,
+//! whatever its result.
 
 use serde_json::Value;
 use std::error::Error;
@@ -17,31 +17,31 @@ use std::time::{Duration, Instant};
 use stillgate_load::{Bounds, Load, Mix, Pace, Protocol, Target};
 use stillgate_rig::proc::Stat;
 
-/// As `compare` asks by default.
+/// The default of `compare`.
 const CONNECTIONS: usize = 32;
 
-/// Load before CPU a request is measured, and while it is.
+/// Load before CPU per request is measured, and while it is measured.
 const WARM_UP: Duration = Duration::from_millis(500);
 const MEASURED: Duration = Duration::from_secs(2);
 
-/// So many rounds are timed, to know one.
+/// Number of rounds that are timed to find the cost of one.
 const ROUNDS_TIMED: u64 = 1_000_000;
 
-/// Until the server listens.
+/// How long to wait for the server to listen.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 const FOLDER: &str = "false-alarms";
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
-/// What came of some comparisons.
+/// The results of some comparisons.
 #[derive(Default)]
 struct Counts {
     comparisons: u32,
     worse: u32,
     undecided: u32,
     void: u32,
-    /// A measure was said to differ, for the worse or the better.
+    /// Comparisons in which a measure differed, for the worse or the better.
     differing: u32,
     seconds_max: f64,
 }
@@ -53,12 +53,12 @@ fn main() -> Result {
     };
     let (same, planted, percent): (u32, u32, f64) = (same.parse()?, planted.parse()?, percent.parse()?);
     let here = std::env::current_exe()?;
-    let examples = here.parent().ok_or("this program lies in no folder")?;
+    let examples = here.parent().ok_or("this program's path has no parent folder")?;
     let spinning = examples.join("spinning");
-    let lab = examples.parent().ok_or("the examples lie in no folder")?.join("stillgate-lab");
+    let lab = examples.parent().ok_or("the examples' path has no parent folder")?.join("stillgate-lab");
     fs::create_dir_all(FOLDER)?;
     let rounds = rounds_of(&spinning, percent)?;
-    println!("{percent}% more CPU a request is {rounds} rounds");
+    println!("{percent}% more CPU per request is {rounds} rounds");
     let command = |rounds: u64| format!("'{}' {{address}} {rounds}", spinning.display());
     let run = |name: &str, number: u32, b: u64| {
         let file = PathBuf::from(FOLDER).join(format!("{name}-{number}.json"));
@@ -66,7 +66,7 @@ fn main() -> Result {
     };
     let (mut alarms, mut found) = (Counts::default(), Counts::default());
     for number in 0..same.max(planted) {
-        // In turn, so that a machine that changes meanwhile does it to both.
+        // Alternates, so that a change of the machine affects both.
         if number < same {
             alarms.add(run("same", number, 0)?);
         }
@@ -79,7 +79,7 @@ fn main() -> Result {
     Ok(())
 }
 
-/// The extra work: `percent` of the CPU time that the server takes a request under full load.
+/// The extra work: `percent` of the CPU time per request of the server under full load.
 fn rounds_of(spinning: &Path, percent: f64) -> Result<u64> {
     let output = Command::new(spinning).args(["--time", &ROUNDS_TIMED.to_string()]).output()?;
     let ns: f64 = String::from_utf8(output.stdout)?.trim().parse()?;
@@ -131,7 +131,7 @@ fn cpu_a_request(server: &Child, address: std::net::SocketAddr) -> Result<f64> {
     Ok(used_us.ok_or("no CPU time in /proc/PID/stat")? * 1e3 / outcome.requests.max(1) as f64)
 }
 
-/// Runs one; what it said, and how long it took.
+/// Runs one comparison; returns its sentence and how long it took.
 fn compare(lab: &Path, a: &str, b: &str, file: &Path, options: &[String]) -> Result<(Value, f64)> {
     let begun = Instant::now();
     let output = Command::new(lab).args(["compare", a, b, "--json"]).arg(file).args(options).output()?;

@@ -1,4 +1,4 @@
-//! Looks at the machine an experiment runs on, as far as it bears on the figures. What cannot be found out is left open.
+//! Properties of the machine that affect the figures of an experiment. What cannot be found out is left open.
 
 use crate::result::environment::Environment;
 use std::fs;
@@ -7,7 +7,7 @@ use stillgate_rig::proc::machine;
 
 const CPU: &str = "/sys/devices/system/cpu";
 
-/// The machine now. Its `stolen_s` is for who knows when the experiment ends: see [`Stolen`].
+/// The machine now. Its `stolen_s` is filled in at the end of the experiment: see [`Stolen`].
 pub(crate) fn gather() -> Environment {
     let cpuinfo = machine::text("cpuinfo").unwrap_or_default();
     Environment {
@@ -29,25 +29,25 @@ pub(crate) fn gather() -> Environment {
     }
 }
 
-/// CPU time that the host keeps from this machine, over all CPUs, since a point in time.
+/// CPU time that the host took from this machine, over all CPUs, since a point in time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stolen {
     us: Option<f64>,
 }
 
 impl Stolen {
-    /// From now on.
+    /// Counts from now on.
     pub(crate) fn begin() -> Stolen {
         Stolen { us: machine::stolen_us() }
     }
 
-    /// So far, in milliseconds, to the clock tick; none where the kernel does not tell.
+    /// So far, in milliseconds, in whole clock ticks; `None` if the kernel does not report it.
     pub(crate) fn ms(self) -> Option<f64> {
         Some((machine::stolen_us()? - self.us?).max(0.0) / 1e3)
     }
 }
 
-/// A file's text without the white space around it; none where it cannot be read or is empty.
+/// A file's text without surrounding white space; `None` if it cannot be read or is empty.
 fn text(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
@@ -58,7 +58,7 @@ fn turbo() -> Option<bool> {
     intel.or_else(|| text(&format!("{CPU}/cpufreq/boost")).map(|on| on == "1"))
 }
 
-/// Its name; where it has none, that there is one.
+/// Its name, or a remark that it has none.
 fn hypervisor(cpuinfo: &str) -> Option<String> {
     let flags = machine::field(cpuinfo, "flags").unwrap_or_default();
     if !flags.split(' ').any(|flag| flag == "hypervisor") {
@@ -68,7 +68,7 @@ fn hypervisor(cpuinfo: &str) -> Option<String> {
         let part = |name: &str| text(&format!("/sys/class/dmi/id/{name}"));
         Some(format!("{} {}", part("sys_vendor")?, part("product_name").unwrap_or_default()).trim().to_owned())
     });
-    Some(named.unwrap_or_else(|| "one that does not say its name".to_owned()))
+    Some(named.unwrap_or_else(|| "a hypervisor without a name".to_owned()))
 }
 
 fn kernel() -> String {
@@ -93,12 +93,12 @@ fn mitigations() -> Vec<String> {
     lines
 }
 
-/// One vulnerability, if something is done about it.
+/// One vulnerability, if it is mitigated.
 fn mitigation(name: &str, state: &str) -> Option<String> {
     state.strip_prefix("Mitigation: ").map(|done| format!("{name}: {done}"))
 }
 
-/// Of the current directory's repository, if it is in one.
+/// The commit of the current directory's repository, if it is in one.
 fn commit() -> Option<String> {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).stdin(Stdio::null()).output().ok()?;
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_told_apart() {
+    fn fields_are_distinguished() {
         assert!(hypervisor("flags\t\t: fpu hypervisor\n").is_some());
         assert_eq!(hypervisor("flags : fpu\n"), None);
         assert_eq!(system("ID=x\nPRETTY_NAME=\"Some Linux 12\"\n").as_deref(), Some("Some Linux 12"));

@@ -1,8 +1,8 @@
-//! What ends a command: a message for its reader, and the exit code.
+//! The errors that end a command: a message for its reader, and the exit code.
 
 use std::fmt;
 
-/// Exit code of wrong usage, and of what could not be done.
+/// Exit code of wrong usage and of failures.
 pub(crate) const EXIT_FAILED: u8 = 2;
 
 pub(crate) type Result<T = (), E = Error> = std::result::Result<T, E>;
@@ -19,12 +19,12 @@ impl Error {
         Error { message: message.into(), exit: EXIT_FAILED }
     }
 
-    /// The same with another exit code.
+    /// Replaces the exit code.
     pub(crate) fn exit(self, exit: u8) -> Error {
         Error { exit, ..self }
     }
 
-    /// The same with `what` before its message.
+    /// Puts `what` before the message.
     pub(crate) fn context(self, what: impl fmt::Display) -> Error {
         Error { message: format!("{what}: {}", self.message), exit: self.exit }
     }

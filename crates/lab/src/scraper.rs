@@ -1,15 +1,15 @@
-//! A scraper as Prometheus is one: at fixed times, all bytes taken and none looked at.
+//! A scraper that behaves as Prometheus does: at fixed times it reads all bytes and ignores them.
 //!
-//! Unpacking or parsing would cost the CPU it shares with the load. Scrapes never overlap: one that takes longer than the
-//! interval delays the next, which its times show, and times that are over are skipped. It runs in a thread of its own that
-//! gives way to all others. What an exposition says is counted outside the measured time, by [`count_series`].
+//! Unpacking or parsing would cost the CPU that it shares with the load. Scrapes never overlap: one that takes longer
+//! than the interval delays the next, which its times show, and missed times are skipped. It runs in its own thread,
+//! which yields to all others. The series of an exposition are counted outside the measured time, by [`count_series`].
 
 mod exchange;
 
 use crate::error::{Error, Result};
 use crate::result::tail::Scrape;
 use crate::target::MetricsAddress;
-use exchange::{Wanted, exchange};
+use exchange::{ScrapeKind, exchange};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -24,8 +24,9 @@ pub(crate) struct Scraper {
 }
 
 impl Scraper {
-    /// Scrapes `every` so often, first after half of that: a time as short as the interval has one scrape. `begin` is when the
-    /// measured time begins, which may be still to come; the times of scrapes count from it. Empty `cpus`: any.
+    /// Scrapes every `every`, first after half of that: a measured time as short as the interval has one scrape.
+    /// `begin` is when the measured time begins, possibly in the future; the times of scrapes count from it. Empty
+    /// `cpus`: any.
     pub(crate) fn start(
         metrics: &MetricsAddress,
         every: Duration,
@@ -34,7 +35,7 @@ impl Scraper {
         begin: Instant,
     ) -> Result<Scraper> {
         if every.is_zero() {
-            return Err("scrapes need a time between them that is not zero".into());
+            return Err("the time between scrapes must not be zero".into());
         }
         let over = Arc::new(AtomicBool::new(false));
         let run = Run { metrics: metrics.clone(), every, gzip, begin, over: Arc::clone(&over) };
@@ -43,8 +44,8 @@ impl Scraper {
         Ok(Scraper { over, thread })
     }
 
-    /// Ends it and gives what it did. A scrape under way is waited for: the target would go on with it, and what is measured
-    /// next would be measured beside it.
+    /// Ends it and returns its scrapes. It waits for a scrape under way: otherwise the target would continue it during
+    /// the next measurement.
     pub(crate) fn stop(self) -> Result<Vec<Scrape>> {
         self.over.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
@@ -55,28 +56,28 @@ impl Scraper {
 /// Scrapes once and counts the series: the lines that are neither comments nor empty.
 pub(crate) fn count_series(metrics: &MetricsAddress) -> Result<u64> {
     let mut counter = SeriesCounter::default();
-    let got = exchange(metrics, Wanted::Lines, &mut |content| counter.see(content));
+    let got = exchange(metrics, ScrapeKind::Lines, &mut |content| counter.see(content));
     got.map_err(|error| format!("the exposition at http://{}{}: {error}", metrics.address, metrics.path))?;
     Ok(counter.count())
 }
 
-/// The whole answer of an address.
+/// The whole body at an address.
 pub(crate) fn body(at: &MetricsAddress) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let got = exchange(at, Wanted::Scrape { gzip: false }, &mut |content| bytes.extend_from_slice(content));
+    let got = exchange(at, ScrapeKind::Scrape { gzip: false }, &mut |content| bytes.extend_from_slice(content));
     got.map_err(|error| format!("http://{}{}: {error}", at.address, at.path))?;
     Ok(bytes)
 }
 
-/// Scrapes once and adds up the series of a metric, `name` or `name{label="value"}`; none where there are none.
+/// Scrapes once and adds up the series of a metric, `name` or `name{label="value"}`; `None` if there are none.
 pub(crate) fn sum(metrics: &MetricsAddress, name: &str) -> Result<Option<f64>> {
     let mut text = Vec::new();
-    let got = exchange(metrics, Wanted::Lines, &mut |content| text.extend_from_slice(content));
+    let got = exchange(metrics, ScrapeKind::Lines, &mut |content| text.extend_from_slice(content));
     got.map_err(|error| format!("the exposition at http://{}{}: {error}", metrics.address, metrics.path))?;
     Ok(sum_in(&String::from_utf8_lossy(&text), name))
 }
 
-/// `name{label="a b"} 7` and `name 7`, perhaps with a time behind.
+/// `name{label="a b"} 7` and `name 7`, optionally followed by a time.
 fn sum_in(text: &str, wanted: &str) -> Option<f64> {
     let (name, label) =
         wanted.split_once('{').map_or((wanted, ""), |(name, label)| (name, label.trim_end_matches('}')));
@@ -89,7 +90,7 @@ fn sum_in(text: &str, wanted: &str) -> Option<f64> {
     text.lines().filter_map(value).reduce(|sum, value| sum + value)
 }
 
-/// What the thread needs.
+/// The state of the thread.
 struct Run {
     metrics: MetricsAddress,
     every: Duration,
@@ -100,7 +101,7 @@ struct Run {
 
 impl Run {
     fn run(self) -> Vec<Scrape> {
-        // Where it may not go last it goes as others do, which costs the load beside it a little.
+        // Without permission for a lower priority it runs at the normal one, which costs the load a little.
         let _ = schedule::own_last();
         let mut scrapes = Vec::new();
         let mut next = self.begin + self.every / 2;
@@ -110,7 +111,7 @@ impl Run {
                 thread::park_timeout(next - now);
                 continue;
             }
-            let got = exchange(&self.metrics, Wanted::Scrape { gzip: self.gzip }, &mut |_| {});
+            let got = exchange(&self.metrics, ScrapeKind::Scrape { gzip: self.gzip }, &mut |_| {});
             let (bytes, error, broke_off) = match got {
                 Ok(bytes) => (bytes, None, false),
                 Err(failed) => (failed.bytes, Some(failed.to_string()), failed.broke_off),
@@ -128,7 +129,7 @@ impl Run {
     }
 }
 
-/// The next of the fixed times; one that is over is caught up with at once, those before it are skipped.
+/// The next of the fixed times; a missed one is made up for at once, those before it are skipped.
 fn following(last: Instant, every: Duration, now: Instant) -> Instant {
     let mut next = last + every;
     while next + every <= now {
@@ -141,12 +142,12 @@ fn following(last: Instant, every: Duration, now: Instant) -> Instant {
 #[derive(Debug, Default)]
 struct SeriesCounter {
     lines: u64,
-    within: Line,
+    within: LineState,
 }
 
 /// The line that is being read.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
-enum Line {
+enum LineState {
     #[default]
     Empty,
     Comment,
@@ -158,19 +159,19 @@ impl SeriesCounter {
         for &byte in content {
             self.within = match (self.within, byte) {
                 (line, b'\n') => {
-                    self.lines += u64::from(line == Line::Sample);
-                    Line::Empty
+                    self.lines += u64::from(line == LineState::Sample);
+                    LineState::Empty
                 }
-                (Line::Empty, b'#') => Line::Comment,
-                (Line::Empty, b' ' | b'\t' | b'\r') => Line::Empty,
-                (Line::Empty, _) => Line::Sample,
+                (LineState::Empty, b'#') => LineState::Comment,
+                (LineState::Empty, b' ' | b'\t' | b'\r') => LineState::Empty,
+                (LineState::Empty, _) => LineState::Sample,
                 (line, _) => line,
             };
         }
     }
 
     fn count(&self) -> u64 {
-        self.lines + u64::from(self.within == Line::Sample)
+        self.lines + u64::from(self.within == LineState::Sample)
     }
 }
 
@@ -183,7 +184,7 @@ mod tests {
 
     const TOLD_MAX: usize = 100;
 
-    /// A server that tells of each request and answers when it is let.
+    /// A server that reports each request and answers when it is allowed to.
     fn serve(answer: &'static str) -> (MetricsAddress, Receiver<String>, SyncSender<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -226,11 +227,11 @@ mod tests {
             let request = told.recv().unwrap();
             assert!(request.starts_with("GET /metrics HTTP/1.1\r\n"), "{request}");
             assert!(request.contains("Accept-Encoding: gzip\r\n"), "{request}");
-            // Longer than the interval, and still no second request.
+            // Longer than the interval, and still without a second request.
             assert!(told.recv_timeout(3 * every).is_err());
             let_go.send(()).unwrap();
         }
-        // One under way is waited for.
+        // It waits for one under way.
         told.recv().unwrap();
         let_go.send(()).unwrap();
         let scrapes = scraper.stop().unwrap();
@@ -245,13 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_told() {
+    fn failures_are_reported() {
         let (metrics, told, let_go) = serve("HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n");
         let begin = Instant::now();
         let scraper = Scraper::start(&metrics, Duration::from_millis(10), false, &[], begin).unwrap();
         assert!(!told.recv().unwrap().contains("gzip"));
         let_go.send(()).unwrap();
-        // Whether it began another one is a matter of time.
+        // Whether it began another one depends on timing.
         drop((told, let_go));
         let scrapes = scraper.stop().unwrap();
         assert_eq!(scrapes[0].error.as_deref(), Some("answered 500"));

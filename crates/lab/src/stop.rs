@@ -1,4 +1,4 @@
-//! Being asked to end: SIGINT, SIGTERM, or SIGHUP of a terminal that is closed, as a flag for what looks at it now and then, or as a stream for what waits.
+//! Requests to stop: SIGINT, SIGTERM, or SIGHUP of a closed terminal, as a flag to poll, or as a stream to wait for.
 
 use crate::error::{Error, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use stillgate_rig::proc::Status;
 
-/// What asks a command to end.
+/// The signals that stop a command.
 const SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
 
-/// Exit code of a process that was asked to end before it had anything to show, or a second time and so ends at once; what a shell
-/// shows of one ended by SIGINT.
+/// Exit code of a process that was stopped before it had any result, or stopped a second time and so ended at once; a
+/// shell shows the same for one ended by SIGINT.
 pub(crate) const EXIT_INTERRUPTED: u8 = 130;
 
-/// True once the process was asked to end. Asked twice, it ends without finishing anything.
+/// True once the process was asked to stop. A second request ends it without finishing anything.
 pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
     for signal in SIGNALS {
@@ -25,14 +25,14 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
         flag::register_conditional_shutdown(signal, EXIT_INTERRUPTED.into(), Arc::clone(&asked)).map_err(unheard)?;
         flag::register(signal, Arc::clone(&asked)).map_err(unheard)?;
     }
-    // A terminal that is closed may send it several times, so a second one is no wish to end at once.
+    // A closed terminal may send it several times, so a second one does not mean to end at once.
     if !is_ignored(SIGHUP) {
         flag::register(SIGHUP, Arc::clone(&asked)).map_err(unheard)?;
     }
     Ok(asked)
 }
 
-/// Readable once the process was asked to end.
+/// Readable once the process was asked to stop.
 pub(crate) fn stop_stream() -> Result<UnixStream> {
     let (ours, handlers) = UnixStream::pair().map_err(unheard)?;
     for signal in SIGNALS {
@@ -42,7 +42,7 @@ pub(crate) fn stop_stream() -> Result<UnixStream> {
     Ok(ours)
 }
 
-/// Whether who started this process had it ignore a signal, as `nohup` does.
+/// Whether the parent of this process made it ignore a signal, as `nohup` does.
 fn is_ignored(signal: i32) -> bool {
     Status::read("self").is_ok_and(|status| status.ignores(signal))
 }

@@ -26,10 +26,10 @@ pub struct Tls {
 /// A ticket is removed when it is used (RFC 8446 appendix C.4): a handshake that fails leaves none, and the next one is
 /// full.
 #[derive(Debug, Clone, Default)]
-pub struct Tickets(Arc<Mutex<Kept>>);
+pub struct Tickets(Arc<Mutex<TicketStore>>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct TicketStore {
     tls13: Option<Box<Tls13ClientSessionValue>>,
     tls12: Option<Box<Tls12ClientSessionValue>>,
     /// The group of keys that the server accepted last: guessing it right saves a round trip.
@@ -120,10 +120,10 @@ fn system() -> Result<RootCertStore, TlsError> {
 
 fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
     let wrong = |reason: String| TlsError::File { path: path.to_owned(), reason };
-    let certificates = CertificateDer::pem_file_iter(path).map_err(|error| wrong(told(error)))?;
+    let certificates = CertificateDer::pem_file_iter(path).map_err(|error| wrong(pem_error(error)))?;
     let mut roots = RootCertStore::empty();
     for certificate in certificates {
-        let certificate = certificate.map_err(|error| wrong(told(error)))?;
+        let certificate = certificate.map_err(|error| wrong(pem_error(error)))?;
         roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
     }
     if roots.is_empty() {
@@ -133,7 +133,7 @@ fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
 }
 
 /// The system's error is enough if a file cannot be read.
-fn told(error: rustls::pki_types::pem::Error) -> String {
+fn pem_error(error: rustls::pki_types::pem::Error) -> String {
     match error {
         rustls::pki_types::pem::Error::Io(error) => error.to_string(),
         other => other.to_string(),
@@ -142,38 +142,38 @@ fn told(error: rustls::pki_types::pem::Error) -> String {
 
 impl Tickets {
     /// One client has one thread: rustls requires the lock, which is never contended. If poisoned, it is still a cache.
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, TicketStore> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ClientSessionStore for Tickets {
     fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
-        self.kept().group = Some(group);
+        self.lock().group = Some(group);
     }
 
     fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
-        self.kept().group
+        self.lock().group
     }
 
     fn set_tls12_session(&self, _: ServerName<'static>, value: Tls12ClientSessionValue) {
-        self.kept().tls12 = Some(Box::new(value));
+        self.lock().tls12 = Some(Box::new(value));
     }
 
     fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
-        self.kept().tls12.as_deref().cloned()
+        self.lock().tls12.as_deref().cloned()
     }
 
     fn remove_tls12_session(&self, _: &ServerName<'static>) {
-        self.kept().tls12 = None;
+        self.lock().tls12 = None;
     }
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
-        self.kept().tls13 = Some(Box::new(value));
+        self.lock().tls13 = Some(Box::new(value));
     }
 
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
-        self.kept().tls13.take().map(|value| *value)
+        self.lock().tls13.take().map(|value| *value)
     }
 }
 

@@ -6,14 +6,14 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use stillgate_profiler::heap::{MEAN_BYTES_DEFAULT, Sampled, sample_every};
+use stillgate_profiler::heap::{MEAN_BYTES_DEFAULT, SamplingAllocator, sample_every};
 use stillgate_profiler::threads::Registration;
 
 const ROUNDS: usize = 15;
 const SAMPLES: u32 = 2_000;
 const ALLOCATIONS: u32 = 200_000;
 
-static SAMPLED: Sampled<System> = Sampled::new(System);
+static SAMPLED: SamplingAllocator<System> = SamplingAllocator::new(System);
 
 fn least(count: u32, mut round: impl FnMut()) -> f64 {
     let one = |_| {

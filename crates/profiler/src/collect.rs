@@ -40,7 +40,7 @@ impl Stacks {
 
 /// Stacks with their functions.
 #[derive(Debug, Default)]
-pub(crate) struct Named {
+pub(crate) struct NamedStacks {
     pub(crate) mappings: Vec<Mapping>,
     pub(crate) functions: Vec<Function>,
     pub(crate) locations: Vec<Location>,
@@ -49,14 +49,14 @@ pub(crate) struct Named {
 }
 
 /// Finds the functions of all stacks. Takes long.
-pub(crate) fn name(stacks: Stacks, modules: &Modules) -> Named {
+pub(crate) fn name(stacks: Stacks, modules: &Modules) -> NamedStacks {
     let mut numbered: Vec<(Box<[u64]>, usize)> = stacks.numbers.into_iter().collect();
     numbered.sort_by_key(|(_, number)| *number);
     let mut addresses: Vec<u64> = numbered.iter().flat_map(|(stack, _)| stack.iter().copied()).collect();
     addresses.sort_unstable();
     addresses.dedup();
     let resolved = resolve(modules, addresses.clone());
-    let mut named = Named::default();
+    let mut named = NamedStacks::default();
     for module in modules.iter() {
         let (range, offset) = (module.range(), module.code.first().map_or(0, |mapping| mapping.offset));
         let path = module.path.to_string_lossy().into_owned();

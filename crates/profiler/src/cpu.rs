@@ -5,7 +5,7 @@
 //! `CONFIG_HZ` 250 there are at most 250 samples per second of CPU time, and periods that were missed in between add to
 //! the weight of the next sample.
 
-use crate::collect::{Moment, Named, Stacks, be_nice, name, unix_ns};
+use crate::collect::{Moment, NamedStacks, Stacks, be_nice, name, unix_ns};
 use crate::profile::{Label, Profile, Sample, THREAD, TIME, TRUNCATED, ValueType};
 use crate::session::{Cancel, Session};
 use crate::signal::{self, Cause, SIGNAL};
@@ -41,7 +41,7 @@ const TIMED_MAX: usize = 65_536;
 
 /// The threads of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Of {
+pub enum ThreadScope {
     /// Threads whose event loop counts its turns.
     EventLoops,
     /// All registered threads.
@@ -51,36 +51,36 @@ pub enum Of {
 /// The threads, length and rate of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    of: Of,
+    of: ThreadScope,
     duration: Duration,
     hz: u32,
 }
 
 /// Why a profile with these options is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum InvalidOptions {
     /// The seconds are not from 1 to [`SECONDS_MAX`].
     Seconds,
     /// The rate is not from 1 to [`HZ_MAX`].
     Hz,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for InvalidOptions {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::Seconds => write!(formatter, "seconds: a number from 1 to {SECONDS_MAX}"),
-            Refused::Hz => write!(formatter, "hz: a number from 1 to {HZ_MAX}"),
+            InvalidOptions::Seconds => write!(formatter, "seconds: a number from 1 to {SECONDS_MAX}"),
+            InvalidOptions::Hz => write!(formatter, "hz: a number from 1 to {HZ_MAX}"),
         }
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for InvalidOptions {}
 
 impl Options {
     /// Checks the options.
-    pub fn new(of: Of, seconds: u64, hz: u32) -> Result<Options, Refused> {
+    pub fn new(of: ThreadScope, seconds: u64, hz: u32) -> Result<Options, InvalidOptions> {
         if !(1..=HZ_MAX).contains(&hz) {
-            return Err(Refused::Hz);
+            return Err(InvalidOptions::Hz);
         }
         Ok(Options { of, duration: duration(seconds)?, hz })
     }
@@ -92,10 +92,10 @@ impl Options {
 }
 
 /// The length of a profile, checked.
-pub fn duration(seconds: u64) -> Result<Duration, Refused> {
+pub fn duration(seconds: u64) -> Result<Duration, InvalidOptions> {
     match seconds {
         1..=SECONDS_MAX => Ok(Duration::from_secs(seconds)),
-        _ => Err(Refused::Seconds),
+        _ => Err(InvalidOptions::Seconds),
     }
 }
 
@@ -121,7 +121,7 @@ pub fn take(session: Session, options: Options, cancel: &Cancel) -> io::Result<P
 
 /// A thread whose timer is armed.
 #[derive(Debug)]
-struct Sampled {
+struct ArmedThread {
     name: String,
     /// `None` if it has ended. Its ring is freed then, since many threads may come and go.
     thread: Option<Arc<Thread>>,
@@ -139,17 +139,17 @@ struct Sampling {
     period: Duration,
     began: Moment,
     began_unix_ns: i64,
-    threads: Vec<Sampled>,
+    threads: Vec<ArmedThread>,
     unwinder: Unwinder,
     stacks: Stacks,
     tally: Tally,
     /// Samples and periods, by thread, stack, and whether the stack is complete.
     counts: HashMap<(usize, usize, bool), (i64, i64)>,
     /// Single samples with their ticks; `None` if there are too many.
-    timed: Option<Vec<Timed>>,
+    timed: Option<Vec<TimedSample>>,
 }
 
-struct Timed {
+struct TimedSample {
     ticks: u64,
     key: (usize, usize, bool),
     weight: i64,
@@ -185,8 +185,9 @@ impl Sampling {
     /// Arms timers of threads that have none yet.
     fn arm_new(&mut self) -> io::Result<()> {
         for thread in threads::all() {
-            let is_wanted = self.options.of == Of::AllThreads || thread.turns.is_some();
-            let is_known = |sampled: &Sampled| sampled.thread.as_ref().is_some_and(|known| Arc::ptr_eq(known, &thread));
+            let is_wanted = self.options.of == ThreadScope::AllThreads || thread.turns.is_some();
+            let is_known =
+                |sampled: &ArmedThread| sampled.thread.as_ref().is_some_and(|known| Arc::ptr_eq(known, &thread));
             if !is_wanted || self.threads.iter().any(is_known) {
                 continue;
             }
@@ -202,7 +203,7 @@ impl Sampling {
                 Err(error) => return Err(error),
             };
             let (name, thread, cpu) = (thread.name.clone(), Some(thread), Duration::ZERO);
-            self.threads.push(Sampled { name, thread, timer, cpu_before, cpu, lost_before, lost: 0 });
+            self.threads.push(ArmedThread { name, thread, timer, cpu_before, cpu, lost_before, lost: 0 });
         }
         Ok(())
     }
@@ -250,7 +251,7 @@ impl Sampling {
         let (samples, periods) = self.counts.entry(key).or_default();
         (*samples, *periods) = (*samples + 1, *periods + weight);
         if let Some(timed) = &mut self.timed {
-            timed.push(Timed { ticks: sample.ticks, key, weight });
+            timed.push(TimedSample { ticks: sample.ticks, key, weight });
         }
         if self.timed.as_ref().is_some_and(|timed| timed.len() > TIMED_MAX) {
             self.timed = None;
@@ -270,7 +271,7 @@ impl Sampling {
         let notes = self.notes();
         let Sampling { period, began, began_unix_ns, threads, unwinder, stacks, counts, timed, .. } = self;
         let period_ns = period.as_nanos() as i64;
-        let Named { mappings, functions, locations, stacks } = name(stacks, &unwinder.into_modules());
+        let NamedStacks { mappings, functions, locations, stacks } = name(stacks, &unwinder.into_modules());
         let sample = |(thread, stack, is_complete): (usize, usize, bool), samples: i64, periods: i64| {
             let mut labels = vec![(THREAD.to_owned(), Label::Text(threads[thread].name.clone()))];
             if !is_complete {
@@ -281,7 +282,7 @@ impl Sampling {
         let samples = match timed {
             Some(mut timed) => {
                 timed.sort_by_key(|timed| timed.ticks);
-                let with_time = |timed: Timed| {
+                let with_time = |timed: TimedSample| {
                     let mut sample = sample(timed.key, 1, timed.weight);
                     let since = began.since(timed.ticks, end).as_nanos() as i64;
                     sample.labels.push((TIME.to_owned(), Label::Number(since, "nanoseconds".to_owned())));
@@ -346,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_has_ended_keeps_its_samples_and_not_its_ring() {
-        let mut sampling = Sampling::new(Options::new(Of::EventLoops, 1, 1000).unwrap()).unwrap();
+        let mut sampling = Sampling::new(Options::new(ThreadScope::EventLoops, 1, 1000).unwrap()).unwrap();
         let (registered, is_registered) = sync_channel(1);
         let (go_on, may_go_on) = sync_channel::<()>(1);
         let passing = thread::spawn(move || {

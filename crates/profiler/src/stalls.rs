@@ -8,7 +8,7 @@
 //! The thread itself only counts, as it always does. A turn is timed from outside, so its length is accurate to about
 //! the interval of the reads.
 
-use crate::collect::{Named, Stacks, name, unix_ns};
+use crate::collect::{NamedStacks, Stacks, name, unix_ns};
 use crate::profile::{Label, Profile, Sample, THREAD, TRUNCATED, ValueType};
 use crate::session::{Cancel, Session};
 use crate::signal::{self, Cause};
@@ -56,22 +56,22 @@ pub struct Options {
 
 /// `over` is not from [`OVER_MIN`] to [`OVER_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refused;
+pub struct InvalidThreshold;
 
-impl fmt::Display for Refused {
+impl fmt::Display for InvalidThreshold {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "over: from {} ms to {} s", OVER_MIN.as_millis(), OVER_MAX.as_secs())
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for InvalidThreshold {}
 
 impl Options {
     /// Checks the options; `duration` comes from [`crate::cpu::duration`].
-    pub fn new(duration: Duration, over: Duration) -> Result<Options, Refused> {
+    pub fn new(duration: Duration, over: Duration) -> Result<Options, InvalidThreshold> {
         match (OVER_MIN..=OVER_MAX).contains(&over) {
             true => Ok(Options { duration, over }),
-            false => Err(Refused),
+            false => Err(InvalidThreshold),
         }
     }
 
@@ -103,22 +103,22 @@ pub(crate) fn pause(over: Duration) -> Duration {
 }
 
 /// A watched thread.
-struct Watched {
+struct WatchedThread {
     thread: Arc<Thread>,
     turns: u64,
     /// When the counter's current value was first seen.
     since: Instant,
     /// The kernel's figures at that time; `None` while the turn is short.
-    before: Option<Scheduled>,
+    before: Option<SchedulerFigures>,
     /// When its stack was last requested.
     asked: Instant,
     /// The function it slept in then.
     wait: String,
-    stacks: Vec<Seen>,
+    stacks: Vec<StallStack>,
 }
 
 /// A stack in a long turn.
-pub(crate) struct Seen {
+pub(crate) struct StallStack {
     pub(crate) stack: usize,
     is_complete: bool,
     wait: String,
@@ -126,7 +126,7 @@ pub(crate) struct Seen {
 
 /// The kernel's figures on a thread, and the function it sleeps in.
 #[derive(Debug, Clone, Default)]
-struct Scheduled {
+struct SchedulerFigures {
     running_ns: u64,
     waiting_ns: u64,
 }
@@ -138,12 +138,12 @@ pub(crate) struct Stall {
     pub(crate) took: Duration,
     running_ns: u64,
     waiting_ns: u64,
-    pub(crate) stacks: Vec<Seen>,
+    pub(crate) stacks: Vec<StallStack>,
 }
 
 pub(crate) struct Watch {
     over: Duration,
-    threads: Vec<Watched>,
+    threads: Vec<WatchedThread>,
     pub(crate) unwinder: Unwinder,
     stacks: Stacks,
     stalls: Vec<Stall>,
@@ -177,7 +177,7 @@ impl Watch {
             }
             let watched = &mut self.threads[number];
             if watched.before.is_none() {
-                watched.before = Some(Scheduled::of(watched.thread.tid));
+                watched.before = Some(SchedulerFigures::of(watched.thread.tid));
             }
             let age = now.duration_since(watched.since);
             let seen = watched.stacks.len();
@@ -206,7 +206,7 @@ impl Watch {
             let mut left = Vec::new();
             while thread.ring.pop(&mut left) {}
             let now = Instant::now();
-            self.threads.push(Watched {
+            self.threads.push(WatchedThread {
                 thread,
                 turns,
                 since: now,
@@ -229,7 +229,7 @@ impl Watch {
             let unwound = self.unwinder.unwind(&sample);
             let wait = watched.wait.clone();
             match self.stacks.number(unwound.addresses) {
-                Some(stack) => watched.stacks.push(Seen { stack, is_complete: unwound.is_complete, wait }),
+                Some(stack) => watched.stacks.push(StallStack { stack, is_complete: unwound.is_complete, wait }),
                 None => self.uncounted += 1,
             }
         }
@@ -240,7 +240,7 @@ impl Watch {
         let (took, before, stacks) =
             (now.duration_since(watched.since), watched.before.take(), std::mem::take(&mut watched.stacks));
         let Some(before) = before.filter(|_| took >= self.over) else { return };
-        let after = Scheduled::of(watched.thread.tid);
+        let after = SchedulerFigures::of(watched.thread.tid);
         if stacks.is_empty() {
             self.unseen += 1;
         } else if self.stalls.len() >= STALLS_MAX {
@@ -284,7 +284,7 @@ impl Watch {
     fn finish(self, began_unix_ns: i64, took: Duration) -> Profile {
         let notes = self.notes();
         let Watch { over, unwinder, stacks, stalls, .. } = self;
-        let Named { mappings, functions, locations, stacks } = name(stacks, &unwinder.into_modules());
+        let NamedStacks { mappings, functions, locations, stacks } = name(stacks, &unwinder.into_modules());
         let number = |value: u64| Label::Number(value as i64, "nanoseconds".to_owned());
         let mut samples = Vec::new();
         for stall in &stalls {
@@ -337,12 +337,12 @@ impl Watch {
     }
 }
 
-impl Scheduled {
+impl SchedulerFigures {
     /// Zero if the kernel does not report it.
-    fn of(tid: i32) -> Scheduled {
+    fn of(tid: i32) -> SchedulerFigures {
         let text = fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).unwrap_or_default();
         let mut numbers = text.split_ascii_whitespace().map(|word| word.parse().unwrap_or(0));
-        Scheduled { running_ns: numbers.next().unwrap_or(0), waiting_ns: numbers.next().unwrap_or(0) }
+        SchedulerFigures { running_ns: numbers.next().unwrap_or(0), waiting_ns: numbers.next().unwrap_or(0) }
     }
 }
 

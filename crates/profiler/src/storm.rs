@@ -3,7 +3,7 @@
 //!
 //! `STILLGATE_STORM_SIGNALS` makes it longer: ten million take ten minutes.
 
-use crate::heap::{self, Sampled};
+use crate::heap::{self, SamplingAllocator};
 use crate::machine;
 use crate::signal::{Sample, ask};
 use crate::symbols::Modules;
@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 #[global_allocator]
-static ALLOCATOR: Sampled<System> = Sampled::new(System);
+static ALLOCATOR: SamplingAllocator<System> = SamplingAllocator::new(System);
 
 /// Least number of signals sent, unless the environment sets another. Several pending for a thread count as one.
 const SIGNALS: u64 = 20_000;
@@ -105,9 +105,9 @@ fn shakes_hands(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) {
 }
 
 /// Ends all threads on drop.
-struct Ending<'a>(&'a AtomicBool);
+struct EndOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Ending<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -134,7 +134,7 @@ fn a_storm_of_signals_harms_nothing() {
     let (mut taken, mut complete, mut sent) = (0, 0, 0_u64);
     thread::scope(|scope| {
         // Also if the test fails: a scope waits for its threads.
-        let ending = Ending(&is_over);
+        let ending = EndOnDrop(&is_over);
         let over = &is_over;
         let [a, b, c, d] = &done;
         scope.spawn(move || work(names[0], a, over, panics));

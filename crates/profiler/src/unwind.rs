@@ -57,7 +57,7 @@ pub(crate) struct Unwinder {
 
 /// A stack, from the innermost function on: the interrupted instruction, then the calls.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Unwound {
+pub(crate) struct UnwoundStack {
     /// Addresses in the calling instructions, not after them.
     pub(crate) addresses: Vec<u64>,
     pub(crate) is_complete: bool,
@@ -77,7 +77,7 @@ impl Unwinder {
     }
 
     /// The whole stack of a sample.
-    pub(crate) fn unwind(&mut self, sample: &Sample<'_>) -> Unwound {
+    pub(crate) fn unwind(&mut self, sample: &Sample<'_>) -> UnwoundStack {
         let mut addresses = vec![sample.registers.ip as u64];
         let (mut at, mut sp, mut fp) =
             (sample.registers.ip as u64, sample.registers.sp as u64, sample.registers.fp as u64);
@@ -116,7 +116,7 @@ impl Unwinder {
             (at, sp) = (caller - 1, cfa);
             addresses.push(at);
         }
-        Unwound { addresses, is_complete: false }
+        UnwoundStack { addresses, is_complete: false }
     }
 
     fn rule(&mut self, address: u64) -> Rule {
@@ -133,12 +133,12 @@ impl Unwinder {
 }
 
 /// The calls from the frame at `fp` on.
-fn follow(mut addresses: Vec<u64>, sample: &Sample<'_>, fp: u64) -> Unwound {
+fn follow(mut addresses: Vec<u64>, sample: &Sample<'_>, fp: u64) -> UnwoundStack {
     let frames = sample.frames.as_chunks::<2>().0;
     let first = frames.iter().position(|[frame, _]| *frame == fp);
-    let Some(first) = first else { return Unwound { addresses, is_complete: false } };
+    let Some(first) = first else { return UnwoundStack { addresses, is_complete: false } };
     addresses.extend(frames[first..].iter().map(|[_, caller]| caller.wrapping_sub(1)));
-    Unwound { addresses, is_complete: sample.end == End::Bottom }
+    UnwoundStack { addresses, is_complete: sample.end == End::Bottom }
 }
 
 fn rule(image: &Image, address: u64) -> Option<Rule> {

@@ -18,7 +18,7 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 use stillgate_admin::{Caller, Page, Peer};
-use stillgate_profiler::cpu::{self, Of};
+use stillgate_profiler::cpu::{self, ThreadScope};
 use stillgate_profiler::output::{pprof, stacks};
 use stillgate_profiler::profile::Profile;
 use stillgate_profiler::session::{Cancel, Session};
@@ -45,7 +45,7 @@ const INDEX: &str = concat!(
 enum Wanted {
     Cpu(cpu::Options),
     Lua(LuaKind, Duration, u32),
-    Heap(heap::Shown),
+    Heap(heap::MainValue),
     Stalls(stalls::Options),
 }
 
@@ -280,8 +280,8 @@ impl Arguments<'_> {
 fn read_cpu(arguments: &Arguments<'_>) -> Result<Wanted, String> {
     let hz = u32::try_from(arguments.number("hz", cpu::HZ_DEFAULT.into())).unwrap_or(u32::MAX);
     let of = match arguments.text("threads").as_deref() {
-        None | Some("workers") => Of::EventLoops,
-        Some("all") => Of::AllThreads,
+        None | Some("workers") => ThreadScope::EventLoops,
+        Some("all") => ThreadScope::AllThreads,
         Some(_) => return Err("threads: workers or all".to_owned()),
     };
     cpu::Options::new(of, arguments.seconds(), hz).map(Wanted::Cpu).map_err(|refused| refused.to_string())
@@ -295,7 +295,8 @@ fn read_lua(arguments: &Arguments<'_>) -> Result<Wanted, String> {
     };
     let hz = u32::try_from(arguments.number("hz", cpu::HZ_DEFAULT.into())).unwrap_or(u32::MAX);
     // Checks both bounds.
-    let options = cpu::Options::new(Of::EventLoops, arguments.seconds(), hz).map_err(|refused| refused.to_string())?;
+    let options =
+        cpu::Options::new(ThreadScope::EventLoops, arguments.seconds(), hz).map_err(|refused| refused.to_string())?;
     Ok(Wanted::Lua(kind, options.duration(), hz))
 }
 
@@ -318,14 +319,14 @@ fn span(text: &str) -> Option<Duration> {
 }
 
 fn live_heap() -> Result<Wanted, String> {
-    sampled(heap::Shown::Live)
+    sampled(heap::MainValue::Live)
 }
 
 fn all_allocated() -> Result<Wanted, String> {
-    sampled(heap::Shown::Allocated)
+    sampled(heap::MainValue::Allocated)
 }
 
-fn sampled(shown: heap::Shown) -> Result<Wanted, String> {
+fn sampled(shown: heap::MainValue) -> Result<Wanted, String> {
     heap::mean_bytes().map(|_| Wanted::Heap(shown)).ok_or_else(|| NO_HEAP.to_owned())
 }
 
@@ -337,8 +338,11 @@ mod tests {
     fn arguments_are_read_and_bounded() {
         let seconds = Duration::from_secs;
         let cpu = |query: &str| read_cpu(&Arguments(query));
-        assert_eq!(cpu(""), Ok(Wanted::Cpu(cpu::Options::new(Of::EventLoops, 30, 99).unwrap())));
-        assert_eq!(cpu("seconds=5&hz=250"), Ok(Wanted::Cpu(cpu::Options::new(Of::EventLoops, 5, 250).unwrap())));
+        assert_eq!(cpu(""), Ok(Wanted::Cpu(cpu::Options::new(ThreadScope::EventLoops, 30, 99).unwrap())));
+        assert_eq!(
+            cpu("seconds=5&hz=250"),
+            Ok(Wanted::Cpu(cpu::Options::new(ThreadScope::EventLoops, 5, 250).unwrap()))
+        );
         for query in ["seconds=0", "seconds=1000000000", "seconds=-1", "seconds=", "seconds=9e9", "seconds=241"] {
             assert_eq!(cpu(query), Err("seconds: a number from 1 to 240".to_owned()), "{query}");
         }
@@ -349,7 +353,10 @@ mod tests {
         assert_eq!(lua("kind=bytecode&seconds=2"), Ok(Wanted::Lua(LuaKind::Bytecode, seconds(2), 99)));
         assert_eq!(lua("kind=all"), Err("kind: cpu or bytecode".to_owned()));
         assert!(lua("hz=0").is_err() && lua("seconds=241").is_err());
-        assert_eq!(cpu("threads=all&seconds=1"), Ok(Wanted::Cpu(cpu::Options::new(Of::AllThreads, 1, 99).unwrap())));
+        assert_eq!(
+            cpu("threads=all&seconds=1"),
+            Ok(Wanted::Cpu(cpu::Options::new(ThreadScope::AllThreads, 1, 99).unwrap()))
+        );
         assert_eq!(cpu("threads=some"), Err("threads: workers or all".to_owned()));
         assert_eq!(Answered::of(&Arguments("format=json")), Ok(Answered::Json));
         assert!(Answered::of(&Arguments("format=svg")).is_err());

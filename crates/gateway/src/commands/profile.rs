@@ -9,7 +9,7 @@ use crate::admin::lua_profile::DOING;
 use std::fs;
 use std::path::Path;
 use stillgate_files::read_bounded;
-use stillgate_profiler::output::form::{Form, Unwritable};
+use stillgate_profiler::output::form::{Form, WriteError};
 use stillgate_profiler::output::pprof;
 use stillgate_profiler::profile::{PHASE, Profile, THREAD};
 
@@ -39,8 +39,8 @@ fn write(arguments: &Arguments) -> Result<String, Failure> {
     };
     let profile = pprof::read(&bytes).map_err(|error| Failure::Failed(error.to_string()))?;
     let text = form.write(&profile, base.as_ref()).map_err(|error| match error {
-        Unwritable::Timeless(_) => Failure::Failed(error.to_string()),
-        Unwritable::OtherKind { .. } => Failure::Unusable(format!("--base: {error}")),
+        WriteError::Timeless(_) => Failure::Failed(error.to_string()),
+        WriteError::OtherKind { .. } => Failure::Unusable(format!("--base: {error}")),
     })?;
     let unwritten = |error| Failure::Unusable(format!("cannot write {}: {error}", arguments.output.display()));
     fs::write(&arguments.output, text).map_err(unwritten)?;

@@ -4,10 +4,10 @@
 //! over them. mimalloc gives them back, but only while its thread goes on allocating, which an idle worker does not: so
 //! the workers ask for it ([`give_back`]). Around it are the samples of heap profiles, if there are to be any.
 
-use stillgate_profiler::heap::Sampled;
+use stillgate_profiler::heap::SamplingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Sampled<mimalloc::MiMalloc> = Sampled::new(mimalloc::MiMalloc);
+static ALLOCATOR: SamplingAllocator<mimalloc::MiMalloc> = SamplingAllocator::new(mimalloc::MiMalloc);
 
 /// Returns the calling thread's free memory to the system.
 pub(crate) fn give_back() {

@@ -1,17 +1,17 @@
 //! The answer that follows from the measurements: a pure function of design, commits and tries.
 
-use super::record::Known;
+use super::record::BisectState;
 use super::words;
-use crate::result::bisect::{Answer, BisectResult, BisectVerdict, Change, Effect};
+use crate::result::bisect::{Answer, BisectResult, BisectVerdict, FoundChange, RelativeChange};
 use stillgate_stats::{Conclusion, Estimate, Steps, conclude};
 
 /// The answer from the measurements so far.
 pub(crate) fn answer(result: &BisectResult) -> Answer {
-    answer_of(result, &Known::of(result))
+    answer_of(result, &BisectState::of(result))
 }
 
 /// As [`answer`], with the tries already summarised.
-pub(crate) fn answer_of(result: &BisectResult, known: &Known) -> Answer {
+pub(crate) fn answer_of(result: &BisectResult, known: &BisectState) -> Answer {
     let last = result.commits.len() - 1;
     let name = |place: usize| result.commits[place].commit.clone();
     let mut answer = Answer {
@@ -36,7 +36,7 @@ pub(crate) fn answer_of(result: &BisectResult, known: &Known) -> Answer {
                     answer.verdict = BisectVerdict::Found;
                     answer.changes = found
                         .iter()
-                        .map(|&(from, to)| Change {
+                        .map(|&(from, to)| FoundChange {
                             commits: (from + 1..=to).map(name).collect(),
                             probability: steps.steps[from..to].iter().sum::<f64>().min(1.0),
                             effect: effect(from),
@@ -57,8 +57,8 @@ pub(crate) fn answer_of(result: &BisectResult, known: &Known) -> Answer {
 }
 
 /// Converts logarithms to relative changes.
-fn relative(estimate: Estimate) -> Effect {
-    Effect {
+fn relative(estimate: Estimate) -> RelativeChange {
+    RelativeChange {
         value: estimate.value.exp_m1(),
         low: estimate.interval.low.exp_m1(),
         high: estimate.interval.high.exp_m1(),

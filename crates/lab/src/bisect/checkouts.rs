@@ -4,7 +4,7 @@
 //! resumed bisection, or another one of the same repository, finds the builds. A marker is written after a build, so a
 //! build that was killed is repeated. The repository itself is not changed, except for its list of worktrees.
 
-use super::command::{self, Done, Manner, Place, last_lines};
+use super::command::{self, CommandContext, CommandOptions, CommandOutcome, last_lines};
 use super::patch::Patch;
 use crate::compare::revisions::{default_cache, short_hash};
 use crate::error::{Error, Result};
@@ -29,9 +29,9 @@ pub(crate) struct Checkouts {
 
 /// The result of a build.
 #[derive(Debug)]
-pub(crate) enum Built {
+pub(crate) enum BuildOutcome {
     /// It succeeded; `reused` means that it was already there.
-    There { place: Place, reused: bool },
+    There { place: CommandContext, reused: bool },
     /// It failed for this reason.
     Failed(String),
     /// The user interrupted it.
@@ -80,43 +80,43 @@ impl Checkouts {
     }
 
     /// Checks a commit out and builds it, unless that is done.
-    pub(crate) fn build(&self, commit: &str, stop: &AtomicBool) -> Result<Built> {
+    pub(crate) fn build(&self, commit: &str, stop: &AtomicBool) -> Result<BuildOutcome> {
         let worktree = self.worktree(commit);
         if self.is_built(commit) {
-            return Ok(Built::There { place: self.place(worktree, commit), reused: true });
+            return Ok(BuildOutcome::There { place: self.place(worktree, commit), reused: true });
         }
         // Left by a killed run.
         self.remove(commit);
         let shown = worktree.to_string_lossy();
         if let Err(why) = git(&self.top, &["worktree", "add", "--force", "--detach", "--quiet", &shown, commit])? {
-            return Ok(Built::Failed(format!("cannot be checked out: {}", why.trim())));
+            return Ok(BuildOutcome::Failed(format!("cannot be checked out: {}", why.trim())));
         }
         if let Some(patch) = &self.patch
             && let Err(why) = patch.apply(&worktree)?
         {
             self.remove(commit);
-            return Ok(Built::Failed(why));
+            return Ok(BuildOutcome::Failed(why));
         }
         let place = self.place(worktree, commit);
-        let manner = Manner { place: &place, limit: self.limit, stop };
+        let manner = CommandOptions { place: &place, limit: self.limit, stop };
         let submodules = place.folder.join(".gitmodules").is_file().then_some(SUBMODULES);
         for (what, words) in [("its submodules", submodules), ("its build", self.build.as_deref())] {
             let Some(words) = words else { continue };
             let why = match command::run(words, &manner)? {
-                Done::Ended { status, .. } if status.success() => continue,
-                Done::Stopped => return Ok(Built::Stopped),
-                Done::TimedOut => format!("{what}: not done after {} s", self.limit.as_secs()),
-                Done::Ended { status, stdout, stderr } => {
+                CommandOutcome::Ended { status, .. } if status.success() => continue,
+                CommandOutcome::Stopped => return Ok(BuildOutcome::Stopped),
+                CommandOutcome::TimedOut => format!("{what}: not done after {} s", self.limit.as_secs()),
+                CommandOutcome::Ended { status, stdout, stderr } => {
                     let said = if stderr.trim().is_empty() { stdout } else { stderr };
                     format!("{what} failed ({status}): {}", last_lines(&said))
                 }
             };
             self.remove(commit);
-            return Ok(Built::Failed(why));
+            return Ok(BuildOutcome::Failed(why));
         }
         fs::write(self.marker(commit), commit)
             .map_err(|error| Error::new(format!("{}: {error}", self.marker(commit).display())))?;
-        Ok(Built::There { place, reused: false })
+        Ok(BuildOutcome::There { place, reused: false })
     }
 
     /// Removes the worktree of a commit.
@@ -129,11 +129,11 @@ impl Checkouts {
         let _ = fs::remove_dir_all(&worktree);
     }
 
-    fn place(&self, worktree: PathBuf, commit: &str) -> Place {
+    fn place(&self, worktree: PathBuf, commit: &str) -> CommandContext {
         let mut environment =
             vec![("STILLGATE_COMMIT", commit.into()), ("STILLGATE_WORKTREE", worktree.clone().into_os_string())];
         environment.extend(self.environment.iter().cloned());
-        Place { folder: worktree, environment }
+        CommandContext { folder: worktree, environment }
     }
 
     fn worktree(&self, commit: &str) -> PathBuf {

@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::git::{self, git, short};
-use crate::result::bisect::{CommitRecord, Line, PriorPath};
+use crate::result::bisect::{CommitRecord, MergeOrder, PriorPath};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub(crate) fn row(
     top: &Path,
     good: &str,
     bad: &str,
-    line: Line,
+    line: MergeOrder,
     prior_paths: &[PriorPath],
 ) -> Result<Vec<CommitRecord>> {
     let (first, last) = (git::commit(top, good)?, git::commit(top, bad)?);
@@ -41,7 +41,7 @@ pub(crate) fn row(
         vec![CommitRecord { commit: first.clone(), subject, weight: 1.0, is_merge: false, artefact: None }];
     for (number, fields) in log.lines().map(|line| line.splitn(3, FIELD).collect::<Vec<_>>()).enumerate() {
         let [commit, parents, subject] = fields.as_slice() else { continue };
-        if number == 0 && line == Line::FirstParent && parents.split(' ').next() != Some(first.as_str()) {
+        if number == 0 && line == MergeOrder::FirstParent && parents.split(' ').next() != Some(first.as_str()) {
             return Err(Error::new(format!(
                 "{good} is not on the line of first parents of {bad} ({} came in by a merge); bisect all commits with \
                  --merges linear, or choose a good commit from `git log --first-parent {bad}`",
@@ -65,10 +65,10 @@ pub(crate) fn row(
     Ok(commits)
 }
 
-fn line_option(line: Line) -> &'static str {
+fn line_option(line: MergeOrder) -> &'static str {
     match line {
-        Line::FirstParent => "--first-parent",
-        Line::Linear => "--topo-order",
+        MergeOrder::FirstParent => "--first-parent",
+        MergeOrder::Linear => "--topo-order",
     }
 }
 
@@ -84,7 +84,7 @@ fn not_before(top: &Path, good: &str, bad: &str) -> Result<Error> {
 }
 
 /// The files that each commit changed; for a merge, those that differ from its first parent.
-fn touched(top: &Path, range: &str, line: Line) -> Result<BTreeMap<String, Vec<String>>> {
+fn touched(top: &Path, range: &str, line: MergeOrder) -> Result<BTreeMap<String, Vec<String>>> {
     let words = [
         "-c",
         "core.quotePath=false",
@@ -98,8 +98,8 @@ fn touched(top: &Path, range: &str, line: Line) -> Result<BTreeMap<String, Vec<S
     ];
     // `--first-parent` would also leave out commits of a linear row; for the diff it is the right base.
     let words: Vec<&str> = match line {
-        Line::FirstParent => words.to_vec(),
-        Line::Linear => words
+        MergeOrder::FirstParent => words.to_vec(),
+        MergeOrder::Linear => words
             .iter()
             .map(|word| if *word == "--first-parent" { "--diff-merges=first-parent" } else { word })
             .collect(),

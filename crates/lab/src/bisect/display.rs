@@ -59,7 +59,7 @@ impl Display {
         }
     }
 
-    /// Prints a measurement if there are no bars.
+    /// Prints a measurement if bars are not shown.
     pub(crate) fn measured(&self, text: &str) {
         if self.bar.is_none() {
             eprintln!("{text}");

@@ -7,7 +7,7 @@
 
 /// A measurement.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Printed {
+pub(crate) struct PrintedNumber {
     /// Above 0.
     pub(crate) value: f64,
     /// `us` for times, `B` for sizes, `us/op` for times per something, any other as it was printed; `None` for a plain
@@ -64,7 +64,7 @@ const WORDS: [&str; 22] = [
 const PREFIXES: [&str; 9] = ["k", "K", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"];
 
 /// The measurement in a command's output, or what is wrong with it.
-pub(super) fn last(output: &str) -> Result<Printed, String> {
+pub(super) fn last(output: &str) -> Result<PrintedNumber, String> {
     let (word, next) = output.lines().rev().find_map(numeric).ok_or("it printed no number")?;
     let bare = stripped(word);
     if bare[..start(bare)].strip_suffix(':').is_some_and(|before| before.ends_with(|c: char| c.is_ascii_digit())) {
@@ -91,15 +91,15 @@ pub(super) fn last(output: &str) -> Result<Printed, String> {
         suffix => Some(suffix),
     };
     Ok(match unit {
-        None => Printed { value, unit: None },
+        None => PrintedNumber { value, unit: None },
         Some(unit) => {
             let (name, factor) = converted(unit);
-            Printed { value: value * factor, unit: Some(name) }
+            PrintedNumber { value: value * factor, unit: Some(name) }
         }
     })
 }
 
-impl Printed {
+impl PrintedNumber {
     /// The reason why it cannot be compared with measurements in this unit, if any.
     pub(crate) fn differs(&self, unit: Option<&str>) -> Option<String> {
         let named = |unit: Option<&str>| unit.map_or("no unit".to_owned(), |unit| format!("the unit {unit}"));
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn the_last_number_counts() {
         let check = |output: &str, value: f64| {
-            assert_eq!(last(output), Ok(Printed { value, unit: None }), "{output:?}");
+            assert_eq!(last(output), Ok(PrintedNumber { value, unit: None }), "{output:?}");
         };
         check("12.5\n", 12.5);
         check("warming up 3\n1e-3\n", 1e-3);

@@ -5,7 +5,7 @@
 
 use crate::history::analysis::count_change;
 use crate::result::bisect::CommitRecord;
-use crate::store::Line;
+use crate::store::StoreLine;
 use std::collections::{BTreeMap, HashMap};
 
 /// How much likelier a change of a count makes the commit that made it.
@@ -15,7 +15,7 @@ const FACTOR: f64 = 10.0;
 type Key<'a> = (&'a str, &'a str, Option<&'a str>, Option<&'a str>);
 
 /// Weighs the commits of a row by their counts; returns how many commits have one.
-pub(crate) fn weigh_by_counts(commits: &mut [CommitRecord], lines: &[Line], min_effect: f64) -> usize {
+pub(crate) fn weigh_by_counts(commits: &mut [CommitRecord], lines: &[StoreLine], min_effect: f64) -> usize {
     let places: HashMap<&str, usize> =
         commits.iter().enumerate().map(|(place, record)| (record.commit.as_str(), place)).collect();
     // By place; later lines about the same commit replace earlier ones.
@@ -46,7 +46,7 @@ pub(crate) fn weigh_by_counts(commits: &mut [CommitRecord], lines: &[Line], min_
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Counted;
+    use crate::store::CountedCommit;
 
     #[test]
     fn a_commit_that_changed_a_count_is_likelier() {
@@ -58,16 +58,17 @@ mod tests {
             artefact: None,
         };
         let line = |series: &str, number: usize, count: f64| {
-            let mut line = Line::new(series, "m", String::new(), &format!("c{number}"), vec![count]);
-            line.counted = Some(Counted { place: 1, committed: String::new(), subject: String::new(), same_as: None });
+            let mut line = StoreLine::new(series, "m", String::new(), &format!("c{number}"), vec![count]);
+            line.counted =
+                Some(CountedCommit { place: 1, committed: String::new(), subject: String::new(), same_as: None });
             line
         };
-        let mut lines: Vec<Line> =
+        let mut lines: Vec<StoreLine> =
             (0..8).map(|number| line("a", number, if number < 2 { 100.0 } else { 105.0 })).collect();
         // The other series changed between 3 and 7; a scattering series is not a count; one commit is not in the row.
         lines.extend([line("b", 3, 50.0), line("b", 7, 40.0), line("c", 90, 1.0)]);
-        lines.push(Line { counted: None, ..line("d", 4, 1.0) });
-        lines.push(Line { counted: None, ..line("d", 5, 9.0) });
+        lines.push(StoreLine { counted: None, ..line("d", 4, 1.0) });
+        lines.push(StoreLine { counted: None, ..line("d", 5, 9.0) });
         let mut commits: Vec<CommitRecord> = (0..9).map(record).collect();
         assert_eq!(weigh_by_counts(&mut commits, &lines, 0.01), 8);
         let weights: Vec<f64> = commits.iter().map(|record| record.weight).collect();

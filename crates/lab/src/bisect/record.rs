@@ -1,6 +1,6 @@
 //! Summarises the tries so far: readings, commits that cannot be measured, costs, and so the commit to measure next.
 
-use crate::result::bisect::{BisectResult, Outcome, Try};
+use crate::result::bisect::{BisectResult, Try, TryOutcome};
 use stillgate_stats::{Reading, StepPrior, Steps, next_place, steps};
 
 /// A commit whose measurement fails this often in a row cannot be measured.
@@ -17,7 +17,7 @@ const SECONDS_MIN: f64 = 1e-3;
 const FAULT_SHARED: f64 = 0.5;
 
 /// The state after the tries so far.
-pub(crate) struct Known {
+pub(crate) struct BisectState {
     /// In order, as logarithms.
     pub(crate) readings: Vec<Reading>,
     /// Whether each commit can be measured, as far as is known.
@@ -28,19 +28,19 @@ pub(crate) struct Known {
     build_s: f64,
 }
 
-impl Known {
-    pub(crate) fn of(result: &BisectResult) -> Known {
+impl BisectState {
+    pub(crate) fn of(result: &BisectResult) -> BisectState {
         let tries = &result.tries;
         let readings: Vec<Reading> = tries
             .iter()
             .filter_map(|tried| match tried.outcome {
-                Outcome::Measured { value, .. } => Some(Reading { place: tried.place, value: value.ln() }),
+                TryOutcome::Measured { value, .. } => Some(Reading { place: tried.place, value: value.ln() }),
                 _ => None,
             })
             .collect();
         let measurable: Vec<bool> = (0..result.commits.len()).map(|place| is_measurable(tries, place)).collect();
         let steps = steps(&readings, &prior(result));
-        let mean = |of: fn(&Outcome) -> bool| {
+        let mean = |of: fn(&TryOutcome) -> bool| {
             let seconds: Vec<f64> =
                 tries.iter().filter(|tried| of(&tried.outcome)).map(|tried| tried.seconds).collect();
             match seconds.len() {
@@ -48,9 +48,9 @@ impl Known {
                 count => (seconds.iter().sum::<f64>() / count as f64).max(SECONDS_MIN),
             }
         };
-        let measure_s = mean(|outcome| matches!(outcome, Outcome::Measured { .. }));
-        let build_s = mean(|outcome| matches!(outcome, Outcome::Built | Outcome::NotBuilt { .. }));
-        Known { readings, measurable, steps, measure_s, build_s }
+        let measure_s = mean(|outcome| matches!(outcome, TryOutcome::Measured { .. }));
+        let build_s = mean(|outcome| matches!(outcome, TryOutcome::Built | TryOutcome::NotBuilt { .. }));
+        BisectState { readings, measurable, steps, measure_s, build_s }
     }
 
     /// The commit to measure next; `None` if an end cannot be measured. `is_built` marks the commits that need no
@@ -101,10 +101,10 @@ fn is_measurable(tries: &[Try], place: usize) -> bool {
     let mut failures = 0;
     for tried in tries.iter().filter(|tried| tried.place == place) {
         match tried.outcome {
-            Outcome::NotBuilt { .. } | Outcome::Skipped { .. } => return false,
-            Outcome::Failed { .. } => failures += 1,
-            Outcome::Measured { .. } => failures = 0,
-            Outcome::Built => {}
+            TryOutcome::NotBuilt { .. } | TryOutcome::Skipped { .. } => return false,
+            TryOutcome::Failed { .. } => failures += 1,
+            TryOutcome::Measured { .. } => failures = 0,
+            TryOutcome::Built => {}
         }
         if failures >= FAILURES_MAX {
             return false;

@@ -1,6 +1,6 @@
 //! The source of the measured things: commits, which are built, or versions that were built before.
 
-use super::checkouts::{Built, Checkouts};
+use super::checkouts::{BuildOutcome, Checkouts};
 use super::versions::Versions;
 use crate::error::Result;
 use crate::result::bisect::CommitRecord;
@@ -23,11 +23,11 @@ impl Source {
     }
 
     /// Prepares it for a measurement.
-    pub(crate) fn build(&self, record: &CommitRecord, stop: &AtomicBool) -> Result<Built> {
+    pub(crate) fn build(&self, record: &CommitRecord, stop: &AtomicBool) -> Result<BuildOutcome> {
         match (self, &record.artefact) {
             (Source::Commits(checkouts), _) => checkouts.build(&record.commit, stop),
             (Source::Versions(versions), Some(artefact)) => Ok(versions.ready(&record.commit, artefact)),
-            (Source::Versions(_), None) => Ok(Built::Failed("no artefact is recorded".to_owned())),
+            (Source::Versions(_), None) => Ok(BuildOutcome::Failed("no artefact is recorded".to_owned())),
         }
     }
 

@@ -3,8 +3,8 @@
 //! An artefact is anything that the measuring command understands: a binary, a package, a folder. It is never changed
 //! here.
 
-use super::checkouts::Built;
-use super::command::Place;
+use super::checkouts::BuildOutcome;
+use super::command::CommandContext;
 use crate::compare::revisions::{default_cache, short_hash};
 use crate::error::{Error, Result};
 use crate::result::bisect::{Artefact, CommitRecord};
@@ -39,13 +39,13 @@ impl Versions {
     }
 
     /// A version for the measuring command.
-    pub(crate) fn ready(&self, name: &str, artefact: &Artefact) -> Built {
+    pub(crate) fn ready(&self, name: &str, artefact: &Artefact) -> BuildOutcome {
         let path = Path::new(&artefact.path);
         if !path.exists() {
-            return Built::Failed(format!("{} no longer exists", path.display()));
+            return BuildOutcome::Failed(format!("{} no longer exists", path.display()));
         }
         let environment = vec![("STILLGATE_VERSION", name.into()), ("STILLGATE_ARTEFACT", path.into())];
-        Built::There { place: Place { folder: self.folder.clone(), environment }, reused: true }
+        BuildOutcome::There { place: CommandContext { folder: self.folder.clone(), environment }, reused: true }
     }
 }
 

@@ -1,7 +1,9 @@
 //! The answer as text.
 
 use crate::git::short;
-use crate::result::bisect::{Answer, BisectDesign, BisectResult, BisectVerdict, Change, Effect, Line, Outcome};
+use crate::result::bisect::{
+    Answer, BisectDesign, BisectResult, BisectVerdict, FoundChange, MergeOrder, RelativeChange, TryOutcome,
+};
 use std::fmt::Write as _;
 
 /// How many commits of a range, and of those that cannot be measured, are named.
@@ -93,7 +95,7 @@ fn named(commits: &[String]) -> String {
     format!("{}{more}", names.join(", "))
 }
 
-fn found(result: &BisectResult, change: &Change) -> String {
+fn found(result: &BisectResult, change: &FoundChange) -> String {
     let by = change.effect.map_or(String::new(), |effect| format!(" by {}", with_interval(&result.design, effect)));
     let p = probability(change.probability);
     match change.commits.as_slice() {
@@ -107,7 +109,7 @@ fn found(result: &BisectResult, change: &Change) -> String {
     }
 }
 
-fn with_interval(design: &BisectDesign, effect: Effect) -> String {
+fn with_interval(design: &BisectDesign, effect: RelativeChange) -> String {
     let is_worse = (effect.value < 0.0) == design.higher_is_better;
     let word = if is_worse { "worse" } else { "better" };
     format!("{} ({} to {}; {word})", signed(effect.value), signed(effect.low), signed(effect.high))
@@ -117,8 +119,8 @@ fn with_interval(design: &BisectDesign, effect: Effect) -> String {
 fn reason(result: &BisectResult, place: usize) -> String {
     let of_place = result.tries.iter().rev().filter(|tried| tried.place == place);
     let why = of_place.filter_map(|tried| match &tried.outcome {
-        Outcome::NotBuilt { why } | Outcome::Skipped { why } | Outcome::Failed { why } => Some(why.clone()),
-        Outcome::Built | Outcome::Measured { .. } => None,
+        TryOutcome::NotBuilt { why } | TryOutcome::Skipped { why } | TryOutcome::Failed { why } => Some(why.clone()),
+        TryOutcome::Built | TryOutcome::Measured { .. } => None,
     });
     why.take(1).next().unwrap_or_else(|| "no reason is recorded".to_owned())
 }
@@ -128,8 +130,8 @@ fn line(result: &BisectResult) -> String {
     match (result.design.line, merges) {
         _ if result.design.versions.is_some() => String::new(),
         (_, 0) => "None of these commits is a merge.".to_owned(),
-        (Line::FirstParent, _) => format!("Along first parents: each of {merges} merges is one step."),
-        (Line::Linear, _) => format!("All commits in a row, with {merges} merges among them."),
+        (MergeOrder::FirstParent, _) => format!("Along first parents: each of {merges} merges is one step."),
+        (MergeOrder::Linear, _) => format!("All commits in a row, with {merges} merges among them."),
     }
 }
 

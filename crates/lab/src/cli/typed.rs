@@ -47,7 +47,7 @@ pub(crate) fn quoted_word(word: &str) -> String {
     }
 }
 
-/// The same words without credentials. Idempotent.
+/// Removes credentials from words. Idempotent.
 pub(crate) fn redacted(words: Vec<String>) -> Vec<String> {
     let mut out = Vec::new();
     // Set by the word before: the meaning of the next one.

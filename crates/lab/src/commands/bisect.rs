@@ -16,30 +16,29 @@ use crate::environment;
 use crate::error::{Error, Result};
 use crate::git;
 use crate::result::bisect::{
-    Answer, Applied, BisectDesign, BisectResult, BisectVerdict, CommitRecord, Ended, Line, PriorPath,
+    Answer, Applied, BisectDesign, BisectEnd, BisectResult, BisectVerdict, CommitRecord, MergeOrder, PriorPath,
 };
 use crate::result::file::{self, ResultWriter};
 use crate::result::{Experiment, ResultFile};
 use crate::stdout;
 use crate::stop::{EXIT_INTERRUPTED, stop_flag};
 use crate::store;
-use crate::store::place::Place;
+use crate::store::place::StoreLocation;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Probability, before anything was measured, that nothing changed: who bisects has seen something.
+/// Prior probability that nothing changed: users who bisect have seen something.
 const PRIOR_NONE: f64 = 0.25;
 
-/// That several commits changed something.
+/// Prior probability that several commits changed something.
 const PRIOR_SEVERAL: f64 = 0.1;
 
 /// `stillgate-lab bisect`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The command of --measure runs in a worktree of a commit (STILLGATE_WORKTREE; STILLGATE_COMMIT is its name). The last number on its \
-standard output is the measurement. Exit code 125: this commit cannot be measured; any other but 0: this try failed. A commit whose \
-build fails, or whose measurement fails three times in a row, is left out and named; the answer may then be a range.
+standard output is the measurement. Exit code 125: this commit cannot be measured; any other but 0: this try failed. A commit whose build fails, or whose measurement fails three times in a row, is skipped and listed; the answer may then be a range.
 
 With --versions the command runs in the current folder; STILLGATE_VERSION and STILLGATE_ARTEFACT are the name of a version and its path.
 
@@ -50,34 +49,34 @@ pub(crate) struct Bisect {
     /// Repository
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     repo: PathBuf,
-    /// A commit before the change; of versions, a name [default: the first]
+    /// A commit before the change; with versions, a name [default: the first]
     #[arg(long, value_name = "REV", required_unless_present = "versions")]
     good: Option<String>,
-    /// A commit after it; of versions, a name [default: HEAD, or the last version]
+    /// A commit after it; with versions, a name [default: HEAD, or the last version]
     #[arg(long, value_name = "REV")]
     bad: Option<String>,
-    /// What is built already, oldest first, in place of commits: NAME=PATH,NAME=PATH or a file with lines `NAME PATH`
+    /// Already built versions, oldest first, in place of commits: NAME=PATH,NAME=PATH or a file with lines `NAME PATH`
     #[arg(long, value_name = "LIST", conflicts_with_all = ["repo", "build", "apply", "merges", "prior_paths", "prior_instructions", "keep"])]
     versions: Option<String>,
     /// Command that measures a commit, run by the shell
     #[arg(long, value_name = "COMMAND", required_unless_present = "target")]
     measure: Option<String>,
-    /// A server that the build makes, in place of a command: it is measured as by `stillgate-lab measure`
+    /// A server that the build produces, in place of a command: it is measured as by `stillgate-lab measure`
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["measure", "higher_is_better", "lower_is_better"])]
     target: Option<String>,
-    /// What is measured of --target: cpu, throughput, p99, instructions or another figure of `stillgate-lab measure`
+    /// What to measure of --target: cpu, throughput, p99, instructions or another figure of `stillgate-lab measure`
     #[arg(long, value_name = "FIGURE", value_parser = |text: &str| figure(text).map(|_| text.to_owned()), default_value = "cpu", requires = "target")]
     figure: String,
-    /// Further words for `stillgate-lab measure`, such as --rate 2k
+    /// Further arguments for `stillgate-lab measure`, for example --rate 2k
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true, requires = "target")]
     figure_args: Option<String>,
     /// Command that builds a commit, run once by the shell
     #[arg(long, value_name = "COMMAND")]
     build: Option<String>,
-    /// Patch for each commit before it is built; a commit that it does not fit cannot be measured
+    /// Patch to apply to each commit before it is built; a commit to which it does not apply cannot be measured
     #[arg(long, value_name = "FILE")]
     apply: Option<PathBuf>,
-    /// Less is better, which is the default
+    /// Less is better (the default)
     #[arg(long, conflicts_with = "higher_is_better")]
     lower_is_better: bool,
     /// More is better
@@ -89,10 +88,10 @@ pub(crate) struct Bisect {
     /// Smallest change that counts
     #[arg(long, value_name = "SHARE", value_parser = percent, default_value = "1%")]
     min_effect: f64,
-    /// Time for builds and measurements, in all runs together if it was stopped in between
+    /// Time for builds and measurements, over all runs if it was stopped in between
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "2h")]
     budget: Duration,
-    /// Builds and measurements at most
+    /// Maximum number of builds and measurements
     #[arg(long, value_name = "N", value_parser = positive, default_value = "10000")]
     max_tries: usize,
     /// A measurement that takes longer has failed
@@ -104,24 +103,24 @@ pub(crate) struct Bisect {
     /// How merges are treated
     #[arg(long, value_enum, default_value_t = Merges::FirstParent)]
     merges: Merges,
-    /// Makes commits that touch a path more likely by a factor: crates/route=4
+    /// Make commits that touch a path more likely by a factor: crates/route=4
     #[arg(long, value_name = "PATH=FACTOR,…", value_delimiter = ',', value_parser = prior_path)]
     prior_paths: Vec<PriorPath>,
-    /// Makes commits likelier that changed a count, such as instructions, in a store of `nightly`
+    /// Make commits likelier that changed a count, for example instructions, in a store of `nightly`
     #[arg(long, value_name = "STORE")]
     prior_instructions: Option<String>,
-    /// Where worktrees are [default: the user's cache]
+    /// Folder of the worktrees [default: in the user's cache]
     #[arg(long, value_name = "FOLDER")]
     cache: Option<PathBuf>,
     /// Keep the worktrees for another bisection
     #[arg(long)]
     keep: bool,
-    /// The result, saved after each measurement [default: in the cache until it is decided]
+    /// File for the result, saved after each measurement [default: in the cache until it is decided]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// What a merge is.
+/// How merges are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Merges {
     /// One step on the line of first parents
@@ -137,7 +136,7 @@ pub(crate) fn run(arguments: &Bisect) -> Result<u8> {
 impl Bisect {
     fn run(&self) -> Result<u8> {
         if self.min_effect <= 0.0 {
-            return Err("--min-effect 0%: every commit changes something; say what counts, such as 0.1%".into());
+            return Err("--min-effect 0%: every commit changes something; write the smallest change that counts, for example 0.1%".into());
         }
         let (design, row, source, note) = self.subjects()?;
         let path = self.json.clone().unwrap_or_else(|| {
@@ -148,7 +147,7 @@ impl Bisect {
         let display = Display::new();
         let mut result = match earlier(&path)? {
             Some(earlier) if earlier.design == design && earlier.commits == row => {
-                display.note(&format!("going on from {} with {} tries", path.display(), earlier.tries.len()));
+                display.note(&format!("continuing from {} with {} tries", path.display(), earlier.tries.len()));
                 earlier
             }
             Some(_) => {
@@ -178,14 +177,14 @@ impl Bisect {
         drop(display);
         self.finish(&result, &source, &path)?;
         writer.finish(&wrap(&result))?;
-        if self.json.is_none() && result.ended == Some(Ended::Decided) {
-            // Nobody asked for it, and nothing is left to go on with.
+        if self.json.is_none() && result.ended == Some(BisectEnd::Decided) {
+            // It is at its default path, and there is nothing left to continue.
             let _ = std::fs::remove_file(&path);
         }
         Ok(exit_code(&result))
     }
 
-    /// What is searched, where it comes from, and what is to be noted of it.
+    /// The commits or versions, their source, and notes about them.
     fn subjects(&self) -> Result<(BisectDesign, Vec<CommitRecord>, Source, Option<String>)> {
         let cache = self.cache.as_deref();
         if let Some(list) = &self.versions {
@@ -200,7 +199,7 @@ impl Bisect {
         let design = self.design(ends, patch.as_ref().map(|patch| patch.applied.clone()));
         let mut row = commits::row(&top, &design.good, &design.bad, design.line, &design.prior_paths)?;
         if let Some(store) = &self.prior_instructions {
-            let contents = store::read(&Place::open(store, &self.repo, cache)?.folder)?;
+            let contents = store::read(&StoreLocation::open(store, &self.repo, cache)?.folder)?;
             let known = weigh_by_counts(&mut row, &contents.lines, self.min_effect);
             eprintln!("{known} of {} commits were counted", row.len());
         }
@@ -213,11 +212,11 @@ impl Bisect {
             stdout::show(words::report(result))?;
         }
         match result.ended {
-            Some(Ended::Decided | Ended::Void) if !self.keep => source.tidy(&result.commits),
-            Some(Ended::Interrupted) => {
+            Some(BisectEnd::Decided | BisectEnd::Void) if !self.keep => source.tidy(&result.commits),
+            Some(BisectEnd::Interrupted) => {
                 eprintln!("stillgate-lab: run the same command again to continue from {}", path.display());
             }
-            Some(Ended::Budget) => {
+            Some(BisectEnd::Budget) => {
                 eprintln!(
                     "stillgate-lab: run the same command with a larger --budget or --max-tries to continue from {}",
                     path.display()
@@ -237,8 +236,8 @@ impl Bisect {
             good,
             bad,
             line: match self.merges {
-                Merges::FirstParent => Line::FirstParent,
-                Merges::Linear => Line::Linear,
+                Merges::FirstParent => MergeOrder::FirstParent,
+                Merges::Linear => MergeOrder::Linear,
             },
             higher_is_better: self.higher_is_better && !self.lower_is_better
                 || self.target.is_some() && is_more_better(&self.figure),
@@ -251,7 +250,7 @@ impl Bisect {
         }
     }
 
-    /// The command, for a server the one that measures it.
+    /// The command; for a server, the command that measures it.
     fn measurement(&self) -> String {
         let words = self.figure_args.as_ref().map(|words| format!(" {words}")).unwrap_or_default();
         let of_target = self.target.as_ref().map(|target| {
@@ -261,14 +260,16 @@ impl Bisect {
     }
 }
 
-/// What a file holds of a bisection that was stopped, or is decided.
+/// The bisection in a file, stopped or decided.
 fn earlier(path: &Path) -> Result<Option<BisectResult>> {
     if !path.is_file() {
         return Ok(None);
     }
     match file::read(path)?.experiment {
         Experiment::Bisect(result) => Ok(Some(*result)),
-        _ => Err(Error::new(format!("{}: is the result of another experiment; name another file", path.display()))),
+        _ => {
+            Err(Error::new(format!("{}: contains the result of another experiment; name another file", path.display())))
+        }
     }
 }
 
@@ -280,7 +281,7 @@ fn begun(design: BisectDesign, commits: Vec<CommitRecord>) -> BisectResult {
 
 fn exit_code(result: &BisectResult) -> u8 {
     match (result.answer.verdict, result.ended) {
-        (_, Some(Ended::Interrupted)) => EXIT_INTERRUPTED,
+        (_, Some(BisectEnd::Interrupted)) => EXIT_INTERRUPTED,
         (BisectVerdict::Found, _) => 0,
         (BisectVerdict::None, _) => 1,
         (BisectVerdict::Undecided, _) => 2,

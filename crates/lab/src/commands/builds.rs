@@ -1,7 +1,7 @@
 //! Builds on a command line: binaries, commands or git revisions, and how they are started.
 
 use crate::compare::revisions::{self, Build, Repository};
-use crate::compare::subject::{self, Asked, Manner};
+use crate::compare::subject::{self, ResolvedSide, StartOptions};
 use crate::error::{Error, Result};
 use crate::result::compare::Side;
 use crate::target::Kind;
@@ -49,8 +49,8 @@ pub(crate) struct Builds {
 
 impl Builds {
     /// A, B and `others` as servers that can be started.
-    pub(crate) fn servers(&self, others: &[String], folder: &Path) -> Result<Vec<Asked>> {
-        let manner = Manner {
+    pub(crate) fn servers(&self, others: &[String], folder: &Path) -> Result<Vec<ResolvedSide>> {
+        let manner = StartOptions {
             kind: self.target,
             words: self.args.clone(),
             address: self.address,
@@ -86,7 +86,7 @@ impl Builds {
             }
             Some((repository, commits)) => {
                 let built = |commit: &str| repository.binary(commit, |text| eprintln!("{text}"));
-                let path = |built: revisions::Built| vec![built.binary.to_string_lossy().into_owned()];
+                let path = |built: revisions::BuiltRevision| vec![built.binary.to_string_lossy().into_owned()];
                 [path(built(&commits[0])?), path(built(&commits[1])?)]
             }
         };

@@ -7,7 +7,7 @@ use crate::cli::typed::{seed_of_clock, typed};
 use crate::cli::values::{Cpus, cpus, duration, percent, positive, probability, rate};
 use crate::compare::run::{Contest, Pairs, Pilot};
 use crate::compare::side::upstream_placement;
-use crate::compare::subject::Asked;
+use crate::compare::subject::ResolvedSide;
 use crate::compare::{analysis, instructions, looks, markdown, measures, table};
 use crate::display::Progress;
 use crate::environment::{self, Stolen};
@@ -301,12 +301,12 @@ impl Compare {
 
 fn result(
     design: &CompareDesign,
-    (pilot, asked): (&Pilot, &[Asked]),
+    (pilot, asked): (&Pilot, &[ResolvedSide]),
     (pairs, crash): (&[Pair], Option<&Crash>),
     counted: &Result<Instructions, String>,
 ) -> Result<CompareResult> {
     let subject =
-        |(subject, asked): (&Subject, &Asked)| Subject { revision: asked.revision.clone(), ..subject.clone() };
+        |(subject, asked): (&Subject, &ResolvedSide)| Subject { revision: asked.revision.clone(), ..subject.clone() };
     let mut subjects = pilot.subjects.iter().zip(asked).map(subject);
     let mut next = || subjects.next().unwrap_or_default();
     Ok(CompareResult {

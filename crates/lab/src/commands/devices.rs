@@ -2,7 +2,7 @@
 
 use crate::cli::typed::{seed_of_clock, typed};
 use crate::cli::values::{self, Header};
-use crate::devices::plan::{Ack, Api, Door, Place, Plan, Via};
+use crate::devices::plan::{Ack, Api, Door, GatewayNode, Plan, Via};
 use crate::devices::{analysis, rounds, run, words};
 use crate::display::Progress;
 use crate::environment;
@@ -257,7 +257,7 @@ impl DevicesArguments {
     }
 
     /// The gateway, or the nodes of a cluster.
-    fn places(&self) -> Result<Vec<Place>> {
+    fn places(&self) -> Result<Vec<GatewayNode>> {
         if self.api.is_some() && self.node_apis.len() != self.nodes.len() {
             return Err(Error::new(format!(
                 "{} --node and {} --node-api: each node needs its device API, in the same order",
@@ -272,7 +272,7 @@ impl DevicesArguments {
         std::iter::once(self.place(&self.url, self.api.as_deref(), self.pid)).chain(further).collect()
     }
 
-    fn place(&self, url: &str, api: Option<&str>, pid: Option<u32>) -> Result<Place> {
+    fn place(&self, url: &str, api: Option<&str>, pid: Option<u32>) -> Result<GatewayNode> {
         let trust = match (&self.cacert, self.insecure) {
             (Some(path), _) => Trust::Authorities(path.clone()),
             (None, true) => Trust::Anyone,
@@ -283,7 +283,7 @@ impl DevicesArguments {
             return Err(Error::new(format!("--cacert and --insecure need TLS; {url:?} is not wss://")));
         }
         let api = api.map(|api| Api::read(api, self.key.as_deref())).transpose()?;
-        Ok(Place { door, api, pid })
+        Ok(GatewayNode { door, api, pid })
     }
 
     fn design(&self, plan: &Plan) -> DevicesDesign {

@@ -9,10 +9,10 @@ use crate::display::Progress;
 use crate::environment;
 use crate::error::{Error, Result};
 use crate::explain::isolated::{self, Part, part};
-use crate::explain::load::Served;
+use crate::explain::load::LoadedServer;
 use crate::explain::run::{COUNTS, Programs, SLICES_MIN};
 use crate::explain::{analysis, page, words};
-use crate::result::explain::{ExplainAnalysis, ExplainDesign, ExplainResult, Isolated, LuaSides, Sides};
+use crate::result::explain::{ExplainAnalysis, ExplainDesign, ExplainResult, IsolatedPart, LuaSides, Sides};
 use crate::result::file::{self, ResultWriter};
 use crate::result::{Experiment, ResultFile};
 use crate::stdout;
@@ -24,10 +24,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stillgate_rig::cpus;
 
-/// Of the upstream's answers.
+/// Size of the upstream's answers.
 const BODY_BYTES: usize = 100;
 
-/// Why something is missing.
+/// Reason why something is missing.
 const INTERRUPTED: &str = "interrupted";
 
 /// `stillgate-lab explain`.
@@ -35,21 +35,19 @@ const INTERRUPTED: &str = "interrupted";
 #[command(after_help = "\
 A and B are servers under load as for `compare`, or with a command after -- programs that run to their end: \
 explain ./old ./new -- {} input.json. Each is profiled by perf (CPU time, in slices of a start each) and by callgrind \
-(instructions), in turn. The table has for each function its share of both, the ratio of the shares, and what it costs more or less \
-for each request or run, in per cent of what A costs; what is no noise has a star.
+(instructions), in turn. The table has for each function its share of both, the ratio of the shares, and how much more or less it costs per request or run, in per cent of the cost of A; a star marks what is not noise.
 
-Exit codes: 0 done, whatever was found; 2 an error; 130 interrupted. Ctrl-C ends it early, with what there is if that is 5 profiles \
-of CPU time of each; a second one ends it at once.")]
+Exit codes: 0 done, whatever was found; 2 an error; 130 interrupted. Ctrl-C ends it early, and keeps the profiles if there are 5 of CPU time of each; a second one ends it at once.")]
 pub(crate) struct Explain {
     #[command(flatten)]
     builds: Builds,
-    /// Profiles of CPU time of each
+    /// Number of profiles of CPU time of each
     #[arg(long, value_name = "N", value_parser = positive, default_value = "10")]
     slices: usize,
-    /// Of a server, how long each of these takes
+    /// For a server, how long each of these takes
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
-    /// Samples for each second of CPU time
+    /// Samples per second of CPU time
     #[arg(long, value_name = "N", default_value_t = 999, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     hz: u32,
     /// Connections to a server
@@ -61,10 +59,10 @@ pub(crate) struct Explain {
     /// Do not count instructions
     #[arg(long)]
     no_instructions: bool,
-    /// Probability that no change is called one that is none, for each table and graph
+    /// Probability that no unchanged function is reported as changed, for each table and graph
     #[arg(long, value_name = "P", value_parser = probability, default_value = "0.99")]
     confidence: f64,
-    /// Of the order within pairs, and of the bootstrap [default: the clock's]
+    /// Seed of the order within pairs, and of the bootstrap [default: from the clock]
     #[arg(long)]
     seed: Option<u64>,
     /// File for design, profiles and analysis [default: explain-DATE.json]
@@ -73,7 +71,8 @@ pub(crate) struct Explain {
     /// A page with the table, four flame graphs and their differences
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Measure a part by itself, too, by a command that prints a number, and compare with the functions of that name inside
+    /// Also measure a part by itself, by a command that prints a number, and compare it with the functions of that name
+    /// inside
     #[arg(long, value_name = "NAME=COMMAND", value_parser = part)]
     isolated: Vec<Part>,
     /// A program and its arguments, with {} in place of A and B
@@ -100,7 +99,7 @@ pub(crate) fn run(arguments: &Explain) -> Result<u8> {
     }
     writer.finish(&ResultFile::new(typed(), environment::gather(), Experiment::Explain(Box::new(result))))?;
     let Some(slices) = interrupted else { return Ok(0) };
-    eprintln!("stillgate-lab: interrupted after {}; {} holds what there is", arguments.of(slices), path.display());
+    eprintln!("stillgate-lab: interrupted after {}; {} has the profiles so far", arguments.of(slices), path.display());
     Ok(EXIT_INTERRUPTED)
 }
 
@@ -113,10 +112,10 @@ impl Explain {
         }
         let placement = placement::choose(None, None)?;
         let asked = self.builds.servers(&[], folder.path())?;
-        let [a, b] = <[_; 2]>::try_from(asked).expect("A and B are named, and no others");
+        let [a, b] = <[_; 2]>::try_from(asked).expect("name A and B only");
         let upstream = Upstream::start(&upstream_placement(&placement), BODY_BYTES, None)?;
         cpus::pin(generator_cpus(&placement))?;
-        let served = |spec| Served {
+        let served = |spec| LoadedServer {
             spec,
             upstream: &upstream,
             placement: &placement,
@@ -134,33 +133,37 @@ impl Explain {
         let cpu = programs.cpu(&design, stop, &mut progress)?;
         let taken = cpu.a.work.len();
         if taken < SLICES_MIN {
-            let said = format!("interrupted after {}; it takes {SLICES_MIN}, so nothing is kept", self.of(taken));
+            let said =
+                format!("interrupted after {}; at least {SLICES_MIN} are needed, so nothing is kept", self.of(taken));
             return Err(Error::new(said).exit(EXIT_INTERRUPTED));
         }
         let counted = match self.no_instructions {
             true => Err("--no-instructions was given".to_owned()),
             false => {
                 let counted = programs.instructions(&design, stop, &mut progress).map_err(|error| error.to_string());
-                counted.and_then(|sides| whole(sides, COUNTS))
+                counted.and_then(|sides| enough_slices(sides, COUNTS))
             }
         };
         let lua = programs.shows_lua().then(|| {
             let taken = programs.lua(&design, stop, &mut progress).map_err(|error| error.to_string())?;
-            Ok(LuaSides { cpu: whole(taken.cpu, SLICES_MIN)?, bytecode: whole(taken.bytecode, SLICES_MIN)? })
+            Ok(LuaSides {
+                cpu: enough_slices(taken.cpu, SLICES_MIN)?,
+                bytecode: enough_slices(taken.bytecode, SLICES_MIN)?,
+            })
         });
         let programs = [&self.builds.a, &self.builds.b].map(String::clone);
         let isolated = self.isolated.iter();
         let isolated = isolated.map(|part| isolated::measure(part, &programs, design.slices, stop, &mut progress));
-        let isolated = isolated.collect::<Result<Vec<Isolated>>>()?;
+        let isolated = isolated.collect::<Result<Vec<IsolatedPart>>>()?;
         let interrupted = stop.load(Ordering::Relaxed);
         if interrupted {
-            progress.note("interrupted: what there is is analysed; Ctrl-C again ends at once");
+            progress.note("interrupted: analysing the profiles so far; Ctrl-C again ends at once");
         }
         progress.finish();
         Ok(made(design, cpu, counted, lua, isolated, interrupted))
     }
 
-    /// How far it came.
+    /// The progress as text.
     fn of(&self, slices: usize) -> String {
         format!("{slices} of {} profiles of CPU time of each", self.slices)
     }
@@ -182,8 +185,8 @@ impl Explain {
     }
 }
 
-/// With fewer, nothing is said of them.
-fn whole(sides: Sides, least: usize) -> Result<Sides, String> {
+/// With fewer profiles, nothing can be concluded.
+fn enough_slices(sides: Sides, least: usize) -> Result<Sides, String> {
     if sides.a.work.len() < least { Err(INTERRUPTED.to_owned()) } else { Ok(sides) }
 }
 
@@ -192,7 +195,7 @@ fn made(
     cpu: Sides,
     counted: Result<Sides, String>,
     lua: Option<Result<LuaSides, String>>,
-    isolated: Vec<Isolated>,
+    isolated: Vec<IsolatedPart>,
     interrupted: bool,
 ) -> ExplainResult {
     let analysis = ExplainAnalysis::empty();

@@ -7,7 +7,7 @@ use crate::history::{analysis, words};
 use crate::report;
 use crate::stdout;
 use crate::store;
-use crate::store::place::Place;
+use crate::store::place::StoreLocation;
 use clap::Args;
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ pub(crate) struct History {
 /// Returns 0 if no series changed, 1 if one did.
 pub(crate) fn run(arguments: &History) -> Result<u8> {
     let repo = arguments.repo.as_deref();
-    let place = Place::open(&arguments.store, repo.unwrap_or(Path::new(".")), None)?;
+    let place = StoreLocation::open(&arguments.store, repo.unwrap_or(Path::new(".")), None)?;
     let contents = store::read(&place.folder)?;
     for line in &contents.left_out {
         eprintln!("stillgate-lab: {line}");

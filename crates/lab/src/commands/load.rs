@@ -1,7 +1,7 @@
 //! `stillgate-lab load`: one run of the load generator, shown live and as a result.
 //!
-//! A run that says nothing about the target is not passed off as one that does: it ends with [`EXIT_VOID`]. Failed requests are a
-//! finding, not a failure of the command; a script that wants them to be one says so by `--fail-if`.
+//! A run that is not valid for the target is never presented as one that is: it ends with [`EXIT_VOID`]. Failed
+//! requests are a finding, not a failure of the command; scripts can turn them into one by `--fail-if`.
 
 pub(crate) mod fail_if;
 mod plan;
@@ -32,44 +32,44 @@ use stillgate_rig::cpus;
 /// Exit code of a run that is void.
 const EXIT_VOID: u8 = 3;
 
-/// Exit code of a run of which a condition of `--fail-if` holds.
+/// Exit code if a condition of `--fail-if` holds.
 const EXIT_CONDITION: u8 = 4;
 
 /// `stillgate-lab load`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-With --rate, requests start on a schedule, whatever the server does, and latency counts from the intended start (corrected) \
+With --rate, requests start on a schedule, regardless of the server, and latency counts from the intended start (corrected) \
 and from the send (uncorrected). Without it, each connection sends its next request when the last one was answered.
 
 Exit codes: 0 done, even if requests failed (they are in the table, and as `errors` in the JSON); 2 the run was not possible; \
-3 the run is void: it says more about this generator than about the server, and no condition is judged; 4 a --fail-if condition \
+3 the run is void: it shows this generator rather than the server, and no condition is judged; 4 a --fail-if condition \
 holds; 130 interrupted before anything was measured. Ctrl-C ends a run early with the figures so far; a second one ends it at once, \
 without them.
 
-After the measured time the generator waits, for up to --timeout, for requests that are still under way or were due and found no \
+After the measured time the generator waits, for up to --timeout, for requests that are still under way or are due without a \
 free connection; Ctrl-C ends that, too. If the server breaks or refuses connections, one new connection is tried at a time, with \
 pauses of 10 to 100 ms, and requests that become due meanwhile wait.
 
---fail-if takes METRIC > VALUE, or with <, >= or <=. Metrics: errors (a number, or a share such as 1%: all requests without the \
-answer they should have got, including starts that never happened), p50, p99, p99.9 and any other percentile, max (all from the \
-intended start), rate (answers a second), requests (answers).
+--fail-if takes METRIC > VALUE, or with <, >= or <=. Metrics: errors (a number, or a share, for example 1%: all requests without the \
+expected answer, including missed starts), p50, p99, p99.9 and any other percentile, max (all from the \
+intended start), rate (answers per second), requests (answers).
 
 Examples:
-  20,000 requests a second over 50 connections, result also as JSON:
+  20,000 requests per second over 50 connections, result also as JSON:
     stillgate-lab load http://127.0.0.1:8080/ --rate 20k --duration 10s --connections 50 --json run.json
-  As much as the server can do:
+  The server's maximum:
     stillgate-lab load http://127.0.0.1:8080/ --duration 10s --connections 64
   A ramp, requests arriving as from many independent users:
     stillgate-lab load http://127.0.0.1:8080/ --rate 1k --rate-end 20k --poisson --duration 60s
   As a check in CI, 10,000 requests over TLS and HTTP/2:
     stillgate-lab load https://127.0.0.1:8443/ --http2 --cacert ca.pem --requests 10k --fail-if 'errors>0' --fail-if 'p99>20ms'
-  What was recorded in a browser, a log for the HdrHistogram plotters beside it:
+  A recording from a browser, with a log for the HdrHistogram plotters:
     stillgate-lab load http://127.0.0.1:8080/ --rate 500 --mix recording.har --hdr-log run.hlog")]
 pub(crate) struct LoadArguments {
     /// The URL to request, e.g. http://127.0.0.1:8080/path or https://example.com/
     #[arg(value_name = "URL")]
     url: String,
-    /// Requests a second, e.g. 500 or 20k; without it, a closed loop
+    /// Requests per second, e.g. 500 or 20k; by default a closed loop
     #[arg(long, value_name = "RATE", value_parser = values::rate, allow_hyphen_values = true)]
     rate: Option<f64>,
     /// The rate at the end, reached linearly
@@ -90,7 +90,7 @@ pub(crate) struct LoadArguments {
     /// Speak HTTP/2: over TLS by ALPN, otherwise with prior knowledge
     #[arg(long)]
     http2: bool,
-    /// Requests under way at once on each connection
+    /// Concurrent requests on each connection
     #[arg(long, value_name = "N", default_value = "1", requires = "http2", value_parser = values::positive)]
     streams: usize,
     /// Trust the certificate authorities in this file (PEM) instead of the system's
@@ -105,14 +105,14 @@ pub(crate) struct LoadArguments {
     /// Generator threads; by default one for each of the --cpus, or half as many as there are CPUs
     #[arg(long, short, value_name = "N", value_parser = values::positive)]
     threads: Option<usize>,
-    /// The CPUs of the threads, taken in turn, e.g. 0,2-3; by default wherever the system puts them
+    /// The CPUs of the threads, assigned in turn, e.g. 0,2-3; by default the system places them
     #[arg(long, value_name = "LIST", value_parser = values::cpus)]
     cpus: Option<Cpus>,
-    /// Let the threads of an open loop go before all other programs on their CPUs (SCHED_FIFO; needs CAP_SYS_NICE); not where the
-    /// target shares those CPUs: the load would take its time away
+    /// Give the threads of an open loop priority over all other programs on their CPUs (SCHED_FIFO; needs
+    /// CAP_SYS_NICE); not if the target shares those CPUs: the load would take its time away
     #[arg(long, requires = "rate", requires = "cpus")]
     realtime: bool,
-    /// Source addresses, taken in turn; one has ports for some 28,000 connections
+    /// Source addresses, used in turn; one has ports for some 28,000 connections
     #[arg(long, value_name = "IP,...", value_delimiter = ',')]
     sources: Vec<IpAddr>,
     /// Load before the measured time
@@ -133,13 +133,13 @@ pub(crate) struct LoadArguments {
     /// The body, or @FILE with it
     #[arg(long, value_name = "TEXT")]
     body: Option<String>,
-    /// Statuses that are no errors, e.g. 200,301-303,4xx; by default 2xx and 3xx, or what the mix says
+    /// Statuses that are not errors, e.g. 200,301-303,4xx; by default 2xx and 3xx, or as the mix defines
     #[arg(long, value_name = "LIST")]
     expect_status: Option<String>,
     /// Text that every body must contain
     #[arg(long, value_name = "TEXT")]
     expect_body_contains: Option<String>,
-    /// Length of the stretches that are shown and logged
+    /// Length of the intervals that are shown and logged
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = values::duration)]
     interval: Duration,
     /// A request that this generator starts later than this is late
@@ -148,20 +148,21 @@ pub(crate) struct LoadArguments {
     /// The share of requests that may be late before the run is void
     #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = values::percent)]
     late_share: f64,
-    /// Exit with code 4 if this holds, e.g. 'errors>1%', 'p99>20ms', 'rate<500'; may be given several times, or as a list
-    /// with commas. Latencies, rate and requests are of good answers; without a condition on errors, 'errors>1%' is added
+    /// Exit with code 4 if this holds, e.g. 'errors>1%', 'p99>20ms', 'rate<500'; may be given several times, or as a
+    /// list with commas. Latencies, rate and requests are those of good answers; without a condition on errors,
+    /// 'errors>1%' is added
     #[arg(long, value_name = "CONDITION", value_delimiter = ',', value_parser = fail_if::condition)]
     fail_if: Vec<Condition>,
-    /// Of everything random: the same seed makes the same requests at the same times
+    /// Seed of everything random: the same seed makes the same requests at the same times
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Write the result as JSON; - is standard output, where the table then is not
+    /// Write the result as JSON; - is standard output, and then the table is not written there
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the latencies of each stretch in HdrHistogram's log format
+    /// Write the latencies of each interval in HdrHistogram's log format
     #[arg(long, value_name = "FILE")]
     hdr_log: Option<PathBuf>,
-    /// Nothing while the run goes on
+    /// Show nothing during the run
     #[arg(long, short)]
     quiet: bool,
 }
@@ -169,9 +170,9 @@ pub(crate) struct LoadArguments {
 pub(crate) fn run(arguments: &LoadArguments) -> Result<u8> {
     let load = plan::load(arguments)?;
     let mix_sha256 = arguments.mix.as_deref().and_then(file::sha256);
-    // This thread counts what the others measure; it is to keep off the target's CPUs as they do.
+    // This thread counts the measurements of the others; like them, it must keep off the target's CPUs.
     cpus::pin(&load.cpus)?;
-    // Before the run: nobody wants to hear after an hour that its result has no place.
+    // Checked before the run, so that its result cannot be lost for lack of a place.
     let json = arguments.json.as_deref().map(ResultWriter::open).transpose()?;
     let mut log = arguments.hdr_log.as_deref().map(Log::create).transpose()?;
     for note in load.mix.notes() {
@@ -210,14 +211,14 @@ fn exit_code(result: &LoadResult) -> u8 {
     if result.conditions.iter().any(|judged| judged.holds) { EXIT_CONDITION } else { 0 }
 }
 
-/// The run, shown and logged while it goes on.
+/// Shows and logs the run while it continues.
 fn observe(load: &Load, quiet: bool, mut log: Option<&mut Log>) -> Result<(Outcome, Vec<Point>)> {
     let interrupt = stop::stop_flag()?;
     let mut display = (!quiet).then(|| LoadDisplay::new(load));
     let mut points = Vec::new();
     let mut failed = None;
     let outcome = stillgate_load::run(load, &interrupt, &mut |interval| {
-        // What is left behind the last whole stretch.
+        // The rest after the last whole interval.
         let is_empty = interval.errors == 0 && interval.latencies.corrected.is_empty();
         if interval.length < plan::INTERVAL_MIN && is_empty {
             return;
@@ -254,7 +255,7 @@ impl Log {
         let file = File::create(path).map_err(unwritable)?;
         let writer = IntervalLog::new(LineWriter::new(file)).map_err(|error| {
             if is_new {
-                // It has nothing in it; that it stays is no other failure.
+                // It is empty; failing to remove it is not a further error.
                 let _ = fs::remove_file(path);
             }
             unwritable(error)
@@ -272,5 +273,5 @@ impl Log {
 }
 
 fn cut_short(path: &Path, error: &std::io::Error) -> Error {
-    Error::new(format!("--hdr-log {}: the run was ended for its log cannot be written: {error}", path.display()))
+    Error::new(format!("--hdr-log {}: the run was stopped because its log cannot be written: {error}", path.display()))
 }

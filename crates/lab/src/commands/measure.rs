@@ -6,7 +6,7 @@ use crate::cli::values::{Cpus, cpus, duration, positive, rate};
 use crate::compare::alone::{self, Figure};
 use crate::compare::measures::{self, LATENCY_UNIT};
 use crate::compare::side::{generator_cpus, upstream_placement};
-use crate::compare::subject::{self, Manner};
+use crate::compare::subject::{self, StartOptions};
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::hosts;
@@ -20,10 +20,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use stillgate_rig::cpus;
 
-/// Of the upstream's answers.
+/// Size of the upstream's answers.
 const BODY_BYTES: usize = 100;
 
-/// How a metric is named in place of a measure.
+/// Prefix of a metric's name in place of a measure.
 const METRIC: &str = "metric:";
 const LEVEL: &str = "level:";
 const ANONYMOUS: &str = "anonymous";
@@ -31,34 +31,32 @@ const ANONYMOUS: &str = "anonymous";
 /// `stillgate-lab measure`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints one number, for --measure of `bisect` and suites of `nightly`: cpu (us of CPU time a request), throughput (requests a second; \
-more is better), p50, p99 and p99.9 (us, at --rate), rss (KiB), anonymous (KiB without pages of files), instructions (a request, by callgrind), or metric:NAME: by how much \
-the series of a metric grow together for 1,000 requests, plus 1; level:NAME: their sum after the load, plus 1. With \
+Prints one number, for --measure of `bisect` and suites of `nightly`: cpu (us of CPU time per request), throughput (requests per second; more is better), p50, p99 and p99.9 (us, at --rate), rss (KiB), anonymous (KiB without pages of files), instructions (per request, by callgrind), or metric:NAME: the growth of a metric per 1,000 requests, summed over its series, plus 1; level:NAME: their sum after the load, plus 1. With \
 NAME{label=\"value\"} only these series.
 
 Exit codes: 0 measured; 2 not, which is worth another try.")]
 pub(crate) struct Measure {
-    /// What is measured
+    /// The figure to measure
     #[arg(value_name = "FIGURE", value_parser = figure)]
     figure: Figure,
     /// Binary, or command in quotes, as for `compare`
     program: String,
-    /// What the binary is [default: as the name says]
+    /// Kind of the binary [default: by its name]
     #[arg(long, value_name = "KIND", value_parser = kind)]
     target: Option<Kind>,
-    /// Words after the binary; {address}, {upstream}, {metrics} and {dir} are filled in
+    /// Arguments of the binary; {address}, {upstream}, {metrics} and {dir} are filled in
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
     args: Option<String>,
     /// The gateway's configuration, with the same words in braces [default: one that proxies everything]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where it listens [default: a free port, given to it by {address}]
+    /// Address at which it listens [default: a free port, passed as {address}]
     #[arg(long, value_name = "IP:PORT")]
     address: Option<SocketAddr>,
     /// Requests, as for `load` [default: GET /]
     #[arg(long, value_name = "FILE")]
     mix: Option<PathBuf>,
-    /// Requests a second, for latencies
+    /// Requests per second, for latencies
     #[arg(long, value_name = "N", value_parser = rate)]
     rate: Option<f64>,
     /// Connections
@@ -67,7 +65,7 @@ pub(crate) struct Measure {
     /// Measured time of each loop
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
     time: Duration,
-    /// Unmeasured load before
+    /// Unmeasured load before that
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "300ms")]
     warm_up: Duration,
     /// Target and upstream on other machines, by ssh; see the manual
@@ -84,18 +82,18 @@ pub(crate) struct Measure {
 pub(crate) fn run(arguments: &Measure) -> Result<u8> {
     let is_latency = matches!(arguments.figure, Figure::Measure(measure) if measure.unit == LATENCY_UNIT);
     match (is_latency, arguments.rate) {
-        (true, None) => return Err("latencies need --rate, below what the slowest version can do".into()),
+        (true, None) => return Err("latencies need --rate, below the maximum of the slowest version".into()),
         (false, Some(_)) => return Err("--rate is for latencies".into()),
         _ => {}
     }
     if arguments.time.is_zero() || arguments.warm_up.is_zero() {
-        return Err("--time and --warm-up are above zero".into());
+        return Err("--time and --warm-up must be above zero".into());
     }
     let design = arguments.design()?;
     let title = format!("{} of {}", arguments.figure, subject::shown(&arguments.program));
     let mut progress = Progress::late(&title, alone::steps(&arguments.figure, &design));
     let folder = tempfile::tempdir().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
-    let manner = Manner {
+    let manner = StartOptions {
         kind: arguments.target,
         words: arguments.args.clone(),
         address: arguments.address,
@@ -122,7 +120,7 @@ pub(crate) fn run(arguments: &Measure) -> Result<u8> {
 }
 
 impl Measure {
-    /// As of a comparison without pairs.
+    /// The design of a comparison without pairs.
     fn design(&self) -> Result<CompareDesign> {
         let given = |cpus: &Option<Cpus>| cpus.as_ref().map(|cpus| cpus.0.clone());
         let (target, load) = (given(&self.target_cpus), given(&self.load_cpus));

@@ -19,9 +19,9 @@ use crate::nightly::{suite, words};
 use crate::report;
 use crate::stdout;
 use crate::stop::{EXIT_INTERRUPTED, stop_flag};
-use crate::store::place::Place;
+use crate::store::place::StoreLocation;
 use crate::store::raw::{self, Staging};
-use crate::store::{self, Contents, Line};
+use crate::store::{self, Contents, StoreLine};
 use clap::Args;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -33,8 +33,7 @@ use stillgate_stats::Random;
 /// `stillgate-lab nightly`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each series is measured ten times in turn on today's commit, on the newest other one in the store (yesterday), and on the release; \
-what seems to have changed, 25 times more, and where that leaves doubt, a hundred times more. Of all that is called changed in a night, at most 1% is expected to be false; if \
+Each series is measured ten times in turn on today's commit, on the newest other one in the store (yesterday), and on the release; series that seem to have changed, 25 times more, and those that remain in doubt, a hundred times more. Of all changes reported in a night, at most 1% are expected to be false; if \
 nothing changed, at most 1% of nights have an alarm.
 
 What the suite counts of each commit is counted once on every commit since the last night, of a long row on --commits evenly spread \
@@ -44,12 +43,12 @@ STILLGATE_SUITE is the suite's folder and STILLGATE_LAB this program, in the env
 to the file STILLGATE_RAW, as `measure` does with its histograms, is kept with it.
 
 Exit codes: 0 nothing is worse; 1 something is; 2 undecided: a difference of 5% could have been missed; 3 nothing could be compared; \
-64 an error; 130 interrupted, with what was measured so far.")]
+64 an error; 130 interrupted, keeping the measurements so far.")]
 pub(crate) struct Nightly {
-    /// What is measured, in YAML
+    /// The suite to measure, in YAML
     #[arg(long, value_name = "FILE")]
     suite: PathBuf,
-    /// Where nights are kept: a folder, or git:BRANCH for a branch of the repository
+    /// The store of nights: a folder, or git:BRANCH for a branch of the repository
     #[arg(long, value_name = "FOLDER")]
     store: String,
     /// Repository
@@ -58,43 +57,44 @@ pub(crate) struct Nightly {
     /// Today's commit
     #[arg(long, value_name = "REV", default_value = "HEAD")]
     commit: String,
-    /// The release; without it, only yesterday's commit is compared with
+    /// The release; by default only yesterday's commit is compared with
     #[arg(long, value_name = "REV")]
     release: Option<String>,
-    /// Count each commit from here on [default: from the newest one that was counted]
+    /// Count each commit from here on [default: from the newest counted one]
     #[arg(long, value_name = "REV")]
     since: Option<String>,
-    /// Commits to count at most, and as many again between those that differ
+    /// Maximum number of commits to count, and as many again between those that differ
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(2..=2000))]
     commits: u16,
-    /// Measure no series in time, count only
+    /// Measure no series in time, only count
     #[arg(long)]
     counts_only: bool,
     /// Smallest change of a count
     #[arg(long, value_name = "SHARE", value_parser = percent, default_value = "1%")]
     min_effect: f64,
-    /// What this machine is called in the store [default: its host name]
+    /// Name of this machine in the store [default: its host name]
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
     /// A measurement that takes longer has failed
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10m")]
     measure_limit: Duration,
-    /// Time for builds and measurements: a later look that would not end within it is left out; counts come on top [default: no limit]
+    /// Time for builds and measurements: a later look that would not end within it is skipped; counts come on top
+    /// [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     budget: Option<Duration>,
     /// A build that takes longer has failed
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1h")]
     build_limit: Duration,
-    /// Where worktrees are [default: the user's cache]
+    /// Folder of the worktrees [default: in the user's cache]
     #[arg(long, value_name = "FOLDER")]
     cache: Option<PathBuf>,
     /// Seed of the random order of measurements [default: from the clock]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// A copy of the report, in Markdown
+    /// File for a copy of the report, in Markdown
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// The report as a page, with a plot
+    /// File for the report as a page, with a plot
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -113,11 +113,11 @@ impl Nightly {
         let environment = folder.iter().map(|folder| ("STILLGATE_SUITE", folder.into())).collect::<Vec<_>>();
         let checkouts = |build: Option<&str>| {
             let mut checkouts = Checkouts::open(&top, self.cache.as_deref(), build, None, self.build_limit)?;
-            // What a suite has beside it, such as configurations, is of today for all commits.
+            // The files beside a suite, for example configurations, are today's for all commits.
             checkouts.environment.clone_from(&environment);
             Ok::<_, Error>(checkouts)
         };
-        let store = Place::open(&self.store, &self.repo, self.cache.as_deref())?;
+        let store = StoreLocation::open(&self.store, &self.repo, self.cache.as_deref())?;
         let contents = if store.folder.is_dir() { store::read(&store.folder)? } else { Contents::default() };
         raw::sweep(&store.folder, &contents)?;
         let before = contents.lines;
@@ -137,7 +137,7 @@ impl Nightly {
             let mut measured = night.measure(&suite, &mut Random::new(self.seed.unwrap_or_else(seed_of_clock)))?;
             staging.keep(&store.folder, &measured.lines)?;
             store::append(&store.folder, &measured.lines)?;
-            report.judged = judge(&measured.lines.iter().collect::<Vec<&Line>>(), &before);
+            report.judged = judge(&measured.lines.iter().collect::<Vec<&StoreLine>>(), &before);
             report.failed = not_built;
             report.failed.append(&mut measured.failed);
             if measured.is_interrupted {
@@ -179,18 +179,18 @@ impl Nightly {
         Ok(())
     }
 
-    /// The commits to compare, built, today's first; and those that do not build.
+    /// The commits to compare, built, today's first; and those whose build failed.
     fn sides(
         &self,
         top: &Path,
-        before: &[Line],
+        before: &[StoreLine],
         machine: &str,
         checkouts: &Checkouts,
         stop: &AtomicBool,
     ) -> Result<(Vec<Side>, Vec<String>)> {
         let (mut sides, mut not_built): (Vec<Side>, Vec<String>) = (Vec::new(), Vec::new());
         let mut commits = self.commits(top, before, machine)?;
-        // A commit beside itself says nothing about a change.
+        // A commit compared with itself says nothing about a change.
         let mut seen = BTreeSet::new();
         commits.retain(|(_, commit)| seen.insert(commit.clone()));
         let mut progress = Progress::new("builds", commits.len() as u64);
@@ -205,13 +205,13 @@ impl Nightly {
         Ok((sides, not_built))
     }
 
-    /// Counts the release, too, where it is one of the row's ancestors.
+    /// Also counts the release if it is an ancestor of the row.
     fn counts(
         &self,
         sweep: &Sweep<'_>,
         each: &EachCommit,
         today: &str,
-        before: Vec<Line>,
+        before: Vec<StoreLine>,
         store: &Path,
     ) -> Result<Counts> {
         let row = row_of_night(sweep.top, self.since.as_deref(), today, &before, sweep.machine)?;
@@ -241,13 +241,14 @@ impl Nightly {
     }
 
     /// Today's commit, then those that it is compared with.
-    fn commits(&self, top: &Path, before: &[Line], machine: &str) -> Result<Vec<(&'static str, String)>> {
+    fn commits(&self, top: &Path, before: &[StoreLine], machine: &str) -> Result<Vec<(&'static str, String)>> {
         let mut commits = vec![("today", git::commit(top, &self.commit)?)];
         if let Some(release) = &self.release {
             commits.push(("release", git::commit(top, release)?));
         }
-        let is_other = |line: &&Line| line.counted.is_none() && line.machine == machine && line.commit != commits[0].1;
-        // It may be gone since: a branch was rewritten.
+        let is_other =
+            |line: &&StoreLine| line.counted.is_none() && line.machine == machine && line.commit != commits[0].1;
+        // It may no longer exist, if a branch was rewritten.
         if let Some(line) = before.iter().rev().find(is_other)
             && git(top, &["cat-file", "-e", &format!("{}^{{commit}}", line.commit)])?.is_ok()
         {
@@ -257,7 +258,7 @@ impl Nightly {
     }
 }
 
-fn interrupted(kept: &[Line]) -> Error {
+fn interrupted(kept: &[StoreLine]) -> Error {
     let rounds = kept.iter().map(|line| line.values.len()).max().unwrap_or(0);
     let said = match rounds {
         0 => "interrupted in the first round; nothing of this night is kept".to_owned(),

@@ -2,7 +2,7 @@
 
 use crate::cli::values;
 use crate::error::{Error, Result};
-use crate::responder::{Latency, Responder, Served, Setup};
+use crate::responder::{Latency, Responder, ResponderTotals, Setup};
 use crate::result::histogram;
 use crate::stdout::show;
 use crate::stop;
@@ -12,14 +12,13 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use stillgate_rig::cpus;
 
-/// A body longer than this is no answer of a bare responder.
+/// A longer body does not suit a bare responder.
 const BODY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// `stillgate-lab respond`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Prints `listening on ADDRESS` once it listens. Serves until SIGTERM or SIGINT, then says what it has served; with --latency \
-also the delays it drew and those it kept, in microseconds, and all it kept as an HdrHistogram of nanoseconds (V2, base64).
+Prints `listening on ADDRESS` once it listens. Serves until SIGTERM or SIGINT, then prints how much it has served; with --latency also the delays it drew and the actual ones, in microseconds, and the actual ones as an HdrHistogram of nanoseconds (V2, base64).
 
 Examples:
   An upstream that costs as little as can be, on CPU 1:
@@ -27,32 +26,32 @@ Examples:
   A server of known latency, to try a load generator on:
     stillgate-lab respond --latency lognormal:2ms,0.5 --seed 7")]
 pub(crate) struct Respond {
-    /// Where to listen; port 0 takes a free one
+    /// Address to listen at; port 0 chooses a free one
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
     address: SocketAddr,
     /// Length of every body
     #[arg(long, value_name = "N", default_value = "100", value_parser = body_bytes)]
     body_bytes: usize,
-    /// How long each request takes: none, fixed:2ms, uniform:1ms,3ms, exponential:1ms (the mean), lognormal:1ms,0.5
-    /// (median, sigma), bimodal:1ms,20ms,1% (usual, other, share of the other)
+    /// Delay of each request: none, fixed:2ms, uniform:1ms,3ms, exponential:1ms (the mean), lognormal:1ms,0.5 (median,
+    /// sigma), bimodal:1ms,20ms,1% (usual, other, share of the other)
     #[arg(long, value_name = "DISTRIBUTION", default_value = "none")]
     latency: Latency,
-    /// Of the latency: the same seed draws the same delays
+    /// Seed of the delays: the same seed draws the same ones
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// The CPU to run on; by default wherever the system puts it
+    /// The CPU to run on; by default the system places it
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
-    /// Most connections at once; by default as many as the descriptor limit allows
+    /// Most concurrent connections; by default as many as the descriptor limit allows
     #[arg(long, value_name = "N", value_parser = values::positive)]
     connections_max: Option<usize>,
-    /// End when standard input ends: a program that starts this one through a pipe never leaves it behind
+    /// End when standard input ends, so that a program that starts this one through a pipe never leaves it behind
     #[arg(long)]
     until_stdin_closes: bool,
 }
 
 pub(crate) fn run(arguments: &Respond) -> Result<u8> {
-    // Before the address is told: who reads it may send a signal at once.
+    // Before the address is printed: its reader may send a signal at once.
     let stop = stop::stop_stream()?;
     if let Some(cpu) = arguments.cpu {
         cpus::pin(&[cpu]).map_err(|error| Error::from(error).context(format_args!("--cpu {cpu}")))?;
@@ -82,7 +81,7 @@ fn body_bytes(text: &str) -> Result<usize, String> {
     }
 }
 
-fn summary(served: &Served) -> Result<String> {
+fn summary(served: &ResponderTotals) -> Result<String> {
     let mut text = format!("answered {} requests\n", served.answered);
     if let Some((drawn, kept)) = &served.delays {
         text.push_str(&line("drawn", drawn));

@@ -1,5 +1,5 @@
-//! `stillgate-lab tail`: what scrapes of a gateway's metrics do to its slowest requests, for each of several gateways, numbers
-//! of series and scrape intervals.
+//! `stillgate-lab tail`: the effect of scrapes of a gateway's metrics on its slowest requests, for each of several
+//! gateways, numbers of series and scrape intervals.
 
 use crate::atomic_file;
 use crate::cli::typed::{seed_of_clock, typed};
@@ -17,7 +17,7 @@ use crate::stdout;
 use crate::stop::stop_flag;
 use crate::tail::design::{self, PlannedCell};
 use crate::tail::flames::Flames;
-use crate::tail::run::{self, Ended, Outcomes};
+use crate::tail::run::{self, Outcomes, TailEnd};
 use crate::tail::{analysis, readable, table};
 use crate::target::{Kind, Spec, placement};
 use clap::Args;
@@ -26,21 +26,19 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Exit code of an experiment that was asked to stop; what a shell shows of a process ended by SIGINT.
+/// Exit code of an interrupted experiment; a shell shows the same for a process ended by SIGINT.
 const EXIT_STOPPED: u8 = 130;
 
-/// Exit code where nothing can be said of any cell.
+/// Exit code if there is no result for any cell.
 const EXIT_VOID: u8 = 3;
 
-/// More say no more, and would take years.
+/// More pairs show no more, and would take years.
 const PAIRS_MAX: u64 = 10_000;
 
 /// `stillgate-lab tail`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit codes: 0 done, whatever the verdicts; 2 a combination could not be run, or nothing could; 3 all combinations are void, nothing can \
-be said; 130 asked to stop, what was finished is kept. A verdict is given only of a combination whose pairs were all run, \
-spare ones included where the generator lost some.")]
+Exit codes: 0 done, whatever the verdicts; 2 a combination could not be run, or nothing could; 3 all combinations are void; 130 interrupted, finished ones are kept. A combination gets a verdict only if all its pairs were run, including spare ones where the generator was late.")]
 pub(crate) struct Tail {
     /// stillgate, nginx, nginx-lua, haproxy or envoy, as found on this machine; `haproxy=PATH` names the binary
     #[arg(value_name = "TARGET", value_parser = built_in, required_unless_present = "start")]
@@ -48,19 +46,19 @@ pub(crate) struct Tail {
     /// Command that starts another target; {address}, {upstream}, {metrics} and {dir} are filled in
     #[arg(long, value_name = "COMMAND", requires = "metrics")]
     start: Option<String>,
-    /// Where the target of --start listens [default: a free port, given to it by {address}]
+    /// Address at which the target of --start listens [default: a free port, passed as {address}]
     #[arg(long, value_name = "IP:PORT", requires = "start")]
     address: Option<SocketAddr>,
     /// URL of the exposition of the target of --start
     #[arg(long, value_name = "URL", requires = "start")]
     metrics: Option<String>,
-    /// Numbers of series, each a cell of its own
+    /// Numbers of series; each is a separate cell
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = series, default_value = "1k,10k,100k,1M")]
     series: Vec<u64>,
-    /// Times between scrapes, each a cell of its own
+    /// Times between scrapes; each is a separate cell
     #[arg(long, value_name = "TIME,…", value_delimiter = ',', value_parser = duration, default_value = "5s,1s")]
     scrape_every: Vec<Duration>,
-    /// Requests a second, open loop
+    /// Requests per second, open loop
     #[arg(long, value_parser = rate, default_value = "10000")]
     rate: f64,
     /// Connections
@@ -78,13 +76,13 @@ pub(crate) struct Tail {
     /// Spare pairs of each cell: one more is run for each in which the generator itself was late [default: as many as --pairs]
     #[arg(long, value_name = "N", value_parser = count)]
     spares: Option<u64>,
-    /// Of the order of blocks; the same seed gives the same order [default: the clock's]
+    /// Seed of the order of blocks; the same seed gives the same order [default: from the clock]
     #[arg(long)]
     seed: Option<u64>,
     /// Share of the series that the load touches, spread over all
     #[arg(long, value_name = "SHARE", value_parser = percent, default_value = "1%")]
     touched: f64,
-    /// A block is void where the generator itself started more than this share of its requests late
+    /// A block is void if the generator itself started more than this share of its requests late
     #[arg(long, value_name = "SHARE", value_parser = percent, default_value = "0.1%")]
     late_share: f64,
     /// Scrape without gzip
@@ -102,10 +100,11 @@ pub(crate) struct Tail {
     /// File for design, raw data and analysis; kept up to date while the experiment runs [default: tail-DATE.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// A page of flame graphs of the target's CPU time with scrapes, without, and of their difference, by perf; of one combination
+    /// A page of flame graphs of the target's CPU time with scrapes, without, and of their difference, by perf; for one
+    /// combination
     #[arg(long, value_name = "FILE.html", conflicts_with = "hosts")]
     profile: Option<PathBuf>,
-    /// Also make a page of it
+    /// File for a page of the result
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
 }
@@ -113,7 +112,7 @@ pub(crate) struct Tail {
 /// A week.
 const HOURS_MAX: f64 = 168.0;
 
-/// A built-in target, perhaps with its binary.
+/// A built-in target, optionally with its binary.
 #[derive(Debug, Clone)]
 struct BuiltIn {
     kind: Kind,
@@ -136,18 +135,19 @@ fn built_in(text: &str) -> Result<BuiltIn, String> {
 fn hours(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(hours) if hours > 0.0 && hours <= HOURS_MAX => Ok(hours),
-        _ => Err(format!("write a number of hours up to {HOURS_MAX}, such as 8 or 0.5")),
+        _ => Err(format!("write a number of hours up to {HOURS_MAX}, for example 8 or 0.5")),
     }
 }
 
 fn series(text: &str) -> Result<u64, String> {
     match count(text)? {
-        0 => Err("a scrape of no series is none; write at least 1, such as 1k".to_owned()),
+        0 => Err("write at least 1 series, for example 1k".to_owned()),
         series => Ok(series),
     }
 }
 
-/// 0: done; 2: a cell could not be run; 3: all cells are void; 130: asked to stop. What was finished is kept in any case.
+/// Returns 0 if done; 2 if a cell could not be run; 3 if all cells are void; 130 if interrupted. Finished cells are
+/// kept in any case.
 pub(crate) fn run(arguments: &Tail) -> Result<u8> {
     let folder = tempfile::tempdir().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
     let mut design = arguments.design()?;
@@ -202,12 +202,12 @@ pub(crate) fn run(arguments: &Tail) -> Result<u8> {
     if let Some(page) = &arguments.report {
         commands::report::write(std::slice::from_ref(&path), page)?;
     }
-    eprintln!("written to {}; `stillgate-lab verify` makes the analysis again", path.display());
+    eprintln!("written to {}; `stillgate-lab verify` recomputes the analysis", path.display());
     Ok(match ended {
-        Ended::Stopped => EXIT_STOPPED,
-        Ended::Done if failed => EXIT_FAILED,
-        Ended::Done if void => EXIT_VOID,
-        Ended::Done => 0,
+        TailEnd::Stopped => EXIT_STOPPED,
+        TailEnd::Done if failed => EXIT_FAILED,
+        TailEnd::Done if void => EXIT_VOID,
+        TailEnd::Done => 0,
     })
 }
 
@@ -245,12 +245,12 @@ impl Tail {
         })
     }
 
-    /// For the profiles of the only combination, if they are wanted.
+    /// Profiles of the only combination, if requested.
     fn flames(&self, planned: &[PlannedCell]) -> Result<Option<Flames>> {
         let Some(page) = &self.profile else { return Ok(None) };
         if planned.len() != 1 {
             return Err(Error::new(format!(
-                "--profile is of one combination, and these are {}; name one target, one of --series and one of --scrape-every",
+                "--profile needs exactly one combination, and these are {}; name one target, one of --series and one of --scrape-every",
                 planned.len()
             )));
         }
@@ -258,7 +258,7 @@ impl Tail {
         Ok(Some(Flames::default()))
     }
 
-    /// Before anything begins, whether the page has a place of its own.
+    /// Checks before anything begins that the page has a place of its own.
     fn check_page(&self, page: &Path, json: &Path, writer: &ResultWriter) -> Result {
         if matches!(writer, ResultWriter::Stream(_)) {
             return Err("--report is made from the result file; name one with --json FILE".into());
@@ -312,7 +312,7 @@ fn introduce(design: &TailDesign, planned: &[PlannedCell], path: &Path) {
     let spares = match design.spares {
         0 => String::new(),
         spares => format!(
-            ", and up to {:.0} min more where the generator is late in pairs, which up to {spares} spare ones replace",
+            ", and up to {:.0} min more for up to {spares} spare pairs, which replace those in which the generator is late",
             minutes(spares)
         ),
     };

@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &Verify) -> Result<u8> {
 
 /// A recomputed result.
 #[derive(Debug)]
-pub(crate) struct Verified {
+pub(crate) struct Verification {
     /// As it was stored, but with the analysis that the raw data give, in this version's words.
     pub(crate) result: ResultFile,
     /// Stored figures that do not follow from the raw data.
@@ -91,13 +91,13 @@ pub(crate) struct Difference {
     recomputed: String,
 }
 
-fn verify(path: &Path) -> Result<Verified> {
+fn verify(path: &Path) -> Result<Verification> {
     let result = file::read(path)?;
     made_again(result).map_err(|error| error.context(file::called(path)))
 }
 
 /// Recomputes a result, and finds everything in it that does not follow from its raw data.
-pub(crate) fn made_again(mut result: ResultFile) -> Result<Verified> {
+pub(crate) fn made_again(mut result: ResultFile) -> Result<Verification> {
     let mut found = Vec::new();
     arguments::check(&result, &mut found);
     match &mut result.experiment {
@@ -141,7 +141,7 @@ pub(crate) fn made_again(mut result: ResultFile) -> Result<Verified> {
     if !words_compared {
         found.retain(|difference| !difference.path.ends_with(SENTENCE));
     }
-    Ok(Verified { result, differences: found, words_compared })
+    Ok(Verification { result, differences: found, words_compared })
 }
 
 fn json(value: &impl Serialize) -> Result<Value> {
@@ -187,7 +187,7 @@ fn difference(path: impl Into<String>, stored: impl ToString, recomputed: impl T
     Difference { path: path.into(), stored: stored.to_string(), recomputed: recomputed.to_string() }
 }
 
-fn same(file: &str, verified: &Verified) -> String {
+fn same(file: &str, verified: &Verification) -> String {
     let words = match verified.words_compared {
         true => String::new(),
         false => format!(

@@ -19,8 +19,8 @@ use super::measures::{self, INSTRUCTIONS, Measure, PAIRED, Reading};
 use super::{failures, repetitions, words};
 use crate::error::Result;
 use crate::result::compare::{
-    Between, CompareAnalysis, CompareDesign, CompareResult, Crash, Decision, Failures, Instructions, Judged,
-    MeasureAnalysis, MeasureVerdict, Pair, Side,
+    BuildPair, CompareAnalysis, CompareDesign, CompareResult, Crash, Decision, Failures, Instructions, MeasureAnalysis,
+    MeasureVerdict, Pair, PairwiseResult, Side,
 };
 use std::collections::BTreeMap;
 use stillgate_stats::{
@@ -34,18 +34,18 @@ const VOID_SHARE_MAX: f64 = 0.2;
 /// The figures of one comparison that are judged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Figures<'a> {
-    pub(super) between: Between,
+    pub(super) between: BuildPair,
     /// A and B of each pair that is not void.
     pub(super) readings: &'a [(Reading, Reading)],
     /// The shares of failed requests of each.
     pub(super) failed: &'a [failures::Shares],
-    /// Of A and of B.
+    /// Counts of A and of B.
     pub(super) instructions: Option<(&'a [f64], &'a [f64])>,
 }
 
 /// The pairs of one comparison, sorted by their usability.
-struct Sorted<'a> {
-    between: Between,
+struct UsablePairs<'a> {
+    between: BuildPair,
     sound: Vec<Duel<'a>>,
     /// Why the others are void.
     void: Vec<String>,
@@ -66,7 +66,7 @@ pub(crate) fn analyse(
     crash: Option<&Crash>,
 ) -> Result<CompareAnalysis> {
     let comparisons = design.comparisons();
-    let sorted = comparisons.iter().map(|between| Sorted::of(pairs, *between)).collect::<Result<Vec<_>>>()?;
+    let sorted = comparisons.iter().map(|between| UsablePairs::of(pairs, *between)).collect::<Result<Vec<_>>>()?;
     let instructions = instructions.filter(|instructions| !instructions.a.is_empty());
     let look = looks::at(design, pairs.len(), measures::family(comparisons.len(), instructions.is_some()));
     let figures: Vec<Figures<'_>> = sorted.iter().map(|sorted| sorted.figures(instructions)).collect();
@@ -78,11 +78,11 @@ pub(crate) fn analyse(
         return Ok(analyses.remove(0));
     }
     let judged = comparisons.into_iter().zip(analyses);
-    Ok(together(judged.map(|(between, analysis)| Judged { between, analysis }).collect(), pairs.len()))
+    Ok(together(judged.map(|(between, analysis)| PairwiseResult { between, analysis }).collect(), pairs.len()))
 }
 
-impl<'a> Sorted<'a> {
-    fn of(pairs: &'a [Pair], between: Between) -> Result<Sorted<'a>> {
+impl<'a> UsablePairs<'a> {
+    fn of(pairs: &'a [Pair], between: BuildPair) -> Result<UsablePairs<'a>> {
         let (mut sound, mut void) = (Vec::new(), Vec::new());
         for duel in duels(pairs, between)? {
             match measures::void(&duel) {
@@ -92,11 +92,11 @@ impl<'a> Sorted<'a> {
         }
         let readings = sound.iter().map(measures::read).collect::<Result<Vec<_>>>()?;
         let failed = sound.iter().map(failures::shares).collect();
-        Ok(Sorted { between, sound, void, readings, failed })
+        Ok(UsablePairs { between, sound, void, readings, failed })
     }
 
     fn figures<'b>(&'b self, instructions: Option<&'b Instructions>) -> Figures<'b> {
-        let Between { one, other } = self.between;
+        let BuildPair { one, other } = self.between;
         let instructions = instructions.map(|counted| (counted.of(one), counted.of(other)));
         Figures { between: self.between, readings: &self.readings, failed: &self.failed, instructions }
     }
@@ -105,7 +105,7 @@ impl<'a> Sorted<'a> {
 /// Reasons why a comparison is void or unfinished, and why some of it is not judged.
 fn finish(
     analysis: &mut CompareAnalysis,
-    sorted: &Sorted<'_>,
+    sorted: &UsablePairs<'_>,
     design: &CompareDesign,
     look: &Look,
     (pairs, crash): (usize, Option<&Crash>),
@@ -131,8 +131,9 @@ fn finish(
 
 /// All comparisons of more than two builds. One that is worse than the baseline decides; the whole is not called "not
 /// worse" if one of them may be worse.
-fn together(comparisons: Vec<Judged>, rounds: usize) -> CompareAnalysis {
-    let with_baseline: Vec<&Judged> = comparisons.iter().filter(|judged| judged.between.one == Side::A).collect();
+fn together(comparisons: Vec<PairwiseResult>, rounds: usize) -> CompareAnalysis {
+    let with_baseline: Vec<&PairwiseResult> =
+        comparisons.iter().filter(|judged| judged.between.one == Side::A).collect();
     let decisions = || with_baseline.iter().map(|judged| judged.analysis.decision);
     let decision = if decisions().any(|decision| decision == Decision::Worse) {
         Decision::Worse
@@ -186,13 +187,14 @@ fn not_judged(analysis: &CompareAnalysis, sound: &[Duel<'_>]) -> Vec<String> {
 /// Everything except whether a comparison is void or unfinished; one correction covers all of them.
 pub(super) fn judge(design: &CompareDesign, look: &Look, all: &[Figures<'_>]) -> Vec<CompareAnalysis> {
     let mut units = Units::new();
-    let mut found: Vec<Found> = all.iter().map(|figures| Found::of(design, look, figures, &mut units)).collect();
-    let p_values: Vec<(f64, bool)> = found.iter().flat_map(Found::p_values).collect();
+    let mut found: Vec<ComparisonTests> =
+        all.iter().map(|figures| ComparisonTests::of(design, look, figures, &mut units)).collect();
+    let p_values: Vec<(f64, bool)> = found.iter().flat_map(ComparisonTests::p_values).collect();
     let mut adjusted = look.adjust(&p_values).into_iter();
     for found in &mut found {
         found.conclude(design, &mut adjusted);
     }
-    let analysis = |(found, figures): (Found, &Figures<'_>)| found.analysis(design, figures);
+    let analysis = |(found, figures): (ComparisonTests, &Figures<'_>)| found.analysis(design, figures);
     found.into_iter().zip(all).map(analysis).collect()
 }
 
@@ -201,14 +203,14 @@ pub(super) fn judge(design: &CompareDesign, look: &Look, all: &[Figures<'_>]) ->
 type Units = BTreeMap<u64, Option<f64>>;
 
 /// One comparison's tests, before and after their correction.
-struct Found {
-    between: Between,
+struct ComparisonTests {
+    between: BuildPair,
     measures: Vec<(&'static Measure, MeasureAnalysis)>,
     failures: Failures,
 }
 
-impl Found {
-    fn of(design: &CompareDesign, look: &Look, figures: &Figures<'_>, units: &mut Units) -> Found {
+impl ComparisonTests {
+    fn of(design: &CompareDesign, look: &Look, figures: &Figures<'_>, units: &mut Units) -> ComparisonTests {
         let Figures { between, readings, failed, instructions } = *figures;
         let mut found: Vec<(&Measure, MeasureAnalysis)> = Vec::new();
         for (index, measure) in PAIRED.iter().enumerate() {
@@ -221,7 +223,7 @@ impl Found {
         }
         let counted = instructions.and_then(|(a, b)| repeated(a, b, design, look));
         found.extend(counted.map(|found| (&INSTRUCTIONS, found)));
-        Found { between, measures: found, failures: failures::of(failed) }
+        ComparisonTests { between, measures: found, failures: failures::of(failed) }
     }
 
     /// Each with whether it is looked at only once in any design. Failed requests come last.
@@ -243,7 +245,7 @@ impl Found {
     }
 
     fn analysis(self, design: &CompareDesign, figures: &Figures<'_>) -> CompareAnalysis {
-        let Found { between, measures, failures } = self;
+        let ComparisonTests { between, measures, failures } = self;
         let decision = decide(design, &measures, &failures);
         let sentence = words::decision(decision, design, (between, &measures, &failures), figures.readings.len());
         let measures = measures.into_iter().map(|(_, analysis)| analysis).collect();
@@ -432,7 +434,7 @@ mod tests {
         check(&pairs(|number| 1000 + (number + 1) % 3), Decision::NotWorse, "B is not worse than A (16 pairs).");
         check(&pairs(|_| 1100), Decision::Worse, "throughput -9.0%, cpu +9.9%, p50 +9.9%");
         check(&pairs(|_| 900), Decision::NotWorse, "Better: throughput +11.2%, cpu -10.1%");
-        check(&pairs(|number| 850 + number % 5 * 80), Decision::Undecided, "more than the margin of 5%; about ");
+        check(&pairs(|number| 850 + number % 5 * 80), Decision::Undecided, "which is above the margin of 5%; about ");
         check(&pairs(|_| 1000)[..15], Decision::Undecided, "Unfinished: 15 of 16 pairs");
         check(&[], Decision::Void, "no pair was run");
     }
@@ -466,7 +468,7 @@ mod tests {
         check(&failing(7), Decision::Undecided, "failed in 7 pairs (A's in 0); cpu was not judged.");
         check(&failing(16), Decision::Worse, "B is worse than A: failed requests 0.50% (A 0%) (16 pairs).");
         let analysis = analysed(&failing(16));
-        let words = "B: 40 of 4000 requests failed, such as: status 503";
+        let words = "B: 40 of 4000 requests failed, for example: status 503";
         assert!(analysis.failures.sentence.as_ref().is_some_and(|said| said.ends_with(words)), "{analysis:?}");
         assert!(analysis.measures.is_empty() && analysis.not_judged[0].contains(words), "{analysis:?}");
     }

@@ -1,12 +1,12 @@
 //! Two builds of a round, as every comparison sees them: A is the first, B the second, whatever their names.
 
 use crate::error::{Error, Result};
-use crate::result::compare::{Between, CompareResult, Pair, Side, SideRecord};
+use crate::result::compare::{BuildPair, CompareResult, Pair, Side, SideRecord};
 
 /// Two starts of one round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Duel<'a> {
-    pub(crate) between: Between,
+    pub(crate) between: BuildPair,
     /// The one of the two that went first.
     pub(crate) first: Side,
     pub(crate) a: &'a SideRecord,
@@ -16,10 +16,10 @@ pub(crate) struct Duel<'a> {
 impl<'a> Duel<'a> {
     /// A single start, for measures of each side by itself.
     pub(crate) fn alone(side: Side, record: &'a SideRecord) -> Duel<'a> {
-        Duel { between: Between { one: side, other: side }, first: side, a: record, b: record }
+        Duel { between: BuildPair { one: side, other: side }, first: side, a: record, b: record }
     }
 
-    fn of(pair: &'a Pair, between: Between) -> Result<Duel<'a>> {
+    fn of(pair: &'a Pair, between: BuildPair) -> Result<Duel<'a>> {
         let record = |side| {
             pair.record(side)
                 .ok_or_else(|| Error::new(format!("a round has no record of {side:?}; the file is damaged")))
@@ -31,13 +31,13 @@ impl<'a> Duel<'a> {
 }
 
 /// All rounds, reduced to two builds.
-pub(crate) fn duels(pairs: &[Pair], between: Between) -> Result<Vec<Duel<'_>>> {
+pub(crate) fn duels(pairs: &[Pair], between: BuildPair) -> Result<Vec<Duel<'_>>> {
     pairs.iter().map(|pair| Duel::of(pair, between)).collect()
 }
 
 impl CompareResult {
     /// All rounds of a result, reduced to two builds.
-    pub(crate) fn duels(&self, between: Between) -> Result<Vec<Duel<'_>>> {
+    pub(crate) fn duels(&self, between: BuildPair) -> Result<Vec<Duel<'_>>> {
         duels(&self.pairs, between)
     }
 }

@@ -5,7 +5,7 @@
 
 use super::duel::Duel;
 use super::{measures, words};
-use crate::result::compare::{Between, Failures, MeasureVerdict};
+use crate::result::compare::{BuildPair, Failures, MeasureVerdict};
 use stillgate_stats::signed_rank;
 
 /// The failed requests of one pair.
@@ -48,7 +48,7 @@ pub(super) fn of(pairs: &[Shares]) -> Failures {
     }
 }
 
-pub(super) fn conclude(failures: &mut Failures, between: Between, p_adjusted: f64, alpha: f64) {
+pub(super) fn conclude(failures: &mut Failures, between: BuildPair, p_adjusted: f64, alpha: f64) {
     failures.p_adjusted = p_adjusted;
     failures.verdict = match p_adjusted <= alpha {
         false => MeasureVerdict::NoDifference,
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use crate::result::compare::Side;
 
-    /// Of 16 pairs, B failed more in the first `b`, A in the next `a`, and neither in the others.
+    /// With 16 pairs, B failed more in the first `b`, A in the next `a`, and neither in the others.
     fn check(b: usize, a: usize, p_value: f64, verdict: MeasureVerdict) {
         let pair = |number: usize| match number {
             number if number < b => Shares { b: 0.01, is_b_failing: true, ..Shares::default() },
@@ -83,7 +83,7 @@ mod tests {
         assert!((failures.p_value - p_value).abs() < 1e-12, "{b} {a}: {failures:?}");
         assert_eq!((failures.pairs_b_more, failures.pairs_a_more, failures.pairs_b_failing), (b, a, b));
         let p_value = failures.p_value;
-        conclude(&mut failures, Between { one: Side::A, other: Side::B }, p_value, 0.01);
+        conclude(&mut failures, BuildPair { one: Side::A, other: Side::B }, p_value, 0.01);
         assert_eq!(failures.verdict, verdict, "{b} {a}");
         assert_eq!(failures.sentence.is_some(), b + a > 0);
     }

@@ -11,7 +11,7 @@ use super::instructions::{self, REPETITIONS};
 use super::looks;
 use super::measures::{self, PAIRED, Reading};
 use super::rounds;
-use crate::result::compare::{Between, CompareAnalysis, CompareDesign, Decision, MeasureVerdict, Side};
+use crate::result::compare::{BuildPair, CompareAnalysis, CompareDesign, Decision, MeasureVerdict, Side};
 use crate::result::run::Placement;
 use stillgate_stats::Random;
 
@@ -153,7 +153,7 @@ fn compare(
     let rounds: Vec<_> = orders.iter().map(|order| machine.round(factors, order)).collect();
     let failed = vec![Shares::default(); design.pairs];
     let comparisons = design.comparisons();
-    let sees = |between: &Between| -> Vec<(Reading, Reading)> {
+    let sees = |between: &BuildPair| -> Vec<(Reading, Reading)> {
         rounds.iter().map(|round| (round[between.one as usize], round[between.other as usize])).collect()
     };
     let readings: Vec<_> = comparisons.iter().map(sees).collect();
@@ -279,7 +279,7 @@ fn instructions_alone_find_it() {
         let found = |seed: &u64| {
             let mut machine = Machine::new(States::One, *seed);
             let counts = machine.instructions(&design(16, &[]), &[1.0, slowed]);
-            let between = Between { one: Side::A, other: Side::B };
+            let between = BuildPair { one: Side::A, other: Side::B };
             let figures = Figures { between, readings: &[], failed: &[], instructions: Some((&counts[0], &counts[1])) };
             let look = looks::at(&design(16, &[]), 16, measures::family(1, true));
             let analyses = judge(&design(16, &[]), &look, &[figures]);
@@ -302,13 +302,13 @@ fn six_builds_have_one_error_together() {
     }
 }
 
-/// Of A to D, C is a twentieth slower and D a twentieth faster.
+/// With A to D, C is a twentieth slower and D a twentieth faster.
 #[test]
 fn of_four_builds_those_that_differ_are_found_and_no_others() {
     let four = CompareDesign { builds: 4, every_pair: true, ..design(24, &[]) };
     let found = simulated(&four, States::One, COMPARISONS, &[1.0, 1.0, SLOWED, 1.0 / SLOWED], false);
     let count = |one: Side, other: Side, verdict: MeasureVerdict| {
-        let at = four.comparisons().iter().position(|between| *between == Between { one, other }).unwrap();
+        let at = four.comparisons().iter().position(|between| *between == BuildPair { one, other }).unwrap();
         let cpu =
             |all: &&Vec<CompareAnalysis>| all[at].measures.iter().any(|m| m.measure == "cpu" && m.verdict == verdict);
         found.iter().filter(cpu).count()

@@ -1,16 +1,16 @@
-//! Instructions per request, counted apart from the pairs: time has noise, instructions have next to none.
+//! Instructions per request, counted separately from the pairs: time has noise, instructions have next to none.
 //!
-//! With valgrind's callgrind each repetition runs the program twice, for a short and for a longer stretch of requests over
-//! one connection, and divides the difference in instructions by that in requests, so that start-up and end cancel. Where
-//! valgrind is not installed and the CPU's own counters work, `perf stat` counts the running program instead. Else, and
-//! where the program does not run under either, the result says why; a comparison does without.
+//! With valgrind's callgrind each repetition runs the program twice, for a short and for a longer series of requests
+//! over one connection, and divides the difference in instructions by that in requests, so that start-up and end
+//! cancel. If valgrind is not installed and the CPU's own counters work, `perf stat` counts the running program
+//! instead. Otherwise, or if the program runs under neither, the result states why, and the comparison does without.
 //!
-//! What a system call does inside the kernel is not in these counts.
+//! Instructions inside the kernel are not in these counts.
 
 use super::measures::{self, EFFECT_MIN};
 use super::repetitions;
 use super::run::Contest;
-use super::side::{Asking, seconds};
+use super::side::{LoadSettings, seconds};
 use crate::cli::typed::quoted_word;
 use crate::display::{Progress, rough};
 use crate::error::{Error, Result};
@@ -27,36 +27,36 @@ use std::time::{Duration, Instant};
 use stillgate_load::{Outcome, Pace};
 use stillgate_rig::callgrind;
 
-/// Repetitions a side, and more where they differ; the rule that judges them is in `repetitions`.
+/// Repetitions per side, and more if they differ; the rule that judges them is in `repetitions`.
 pub(crate) const REPETITIONS: usize = 3;
 
-/// Of each side for the first repetitions; if they take longer, nothing is counted.
+/// Time limit per side for the first repetitions; if they take longer, nothing is counted.
 const TIME_S_MAX: u64 = 90;
 
 /// Load of the shorter and of the longer run of a repetition.
 const SHORT: Duration = Duration::from_millis(150);
 const LONG: Duration = Duration::from_millis(1000);
 
-/// The longer run of a program that answers few requests, or on a busy machine, is made longer up to this.
+/// The longer run is extended up to this if the program answers few requests or the machine is busy.
 const LONGEST: Duration = Duration::from_secs(8);
 
-/// Fewer requests between the two runs leave too much of what did not quite cancel.
+/// With fewer requests between the two runs, start-up and end do not cancel well enough.
 const REQUESTS_MIN: u64 = 50;
 
-/// Between two counts of perf.
+/// Interval between two counts of perf.
 const PERF_INTERVAL_MS: &str = "100";
 
 /// Programs under callgrind are some fifty times slower, so one connection saturates them.
 const CONNECTIONS: usize = 1;
 
-/// What counts.
+/// The tool that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counter {
     Callgrind,
     Pmu,
 }
 
-/// The counts; or why there are none, in words for the result.
+/// The counts, or the reason why there are none, as text for the result.
 pub(crate) fn count(
     contest: &Contest<'_>,
     design: &CompareDesign,
@@ -71,7 +71,7 @@ pub(crate) fn count(
     while repetition < wanted {
         repetition += 1;
         progress.step(&format!("instructions, {repetition} of {wanted}"));
-        // In turn, so that nothing that changes meanwhile is one side's alone.
+        // Alternates, so that a change of the machine affects both sides.
         for (spec, figures) in contest.builds.iter().zip(&mut counts) {
             if contest.stop.load(Ordering::Relaxed) {
                 return Err("stopped before they were counted".to_owned());
@@ -94,7 +94,7 @@ pub(crate) fn count(
     Ok(Instructions { counted_by: counter.name().to_owned(), a: next(), b: next(), others: counts.collect() })
 }
 
-/// Repetitions that are to be counted after the first ones: more where two builds seem to differ.
+/// Repetitions to add after the first ones: more if two builds seem to differ.
 pub(super) fn wanted_of(design: &CompareDesign, counts: &[Vec<f64>]) -> usize {
     let comparisons = design.comparisons();
     let level = design.alpha / measures::family(comparisons.len(), true) as f64;
@@ -105,7 +105,7 @@ pub(super) fn wanted_of(design: &CompareDesign, counts: &[Vec<f64>]) -> usize {
     if differ { repetitions::needed(level).max(REPETITIONS) } else { REPETITIONS }
 }
 
-/// One count of one program, for each request. `begin` hears what is done, as it begins.
+/// One count of one program, per request. `begin` is called with each step as it begins.
 pub(super) fn once(
     spec: &Spec,
     upstream: SocketAddr,
@@ -123,8 +123,7 @@ impl Counter {
         if pmu_counts() {
             return Ok(Counter::Pmu);
         }
-        Err("neither valgrind nor the CPU's counters (perf) are there; install valgrind to have them counted"
-            .to_owned())
+        Err("neither valgrind nor the CPU's counters (perf) are available; install valgrind to count them".to_owned())
     }
 
     fn name(self) -> &'static str {
@@ -163,7 +162,7 @@ impl Counter {
                     }
                     if time >= LONGEST {
                         return Err(Error::new(format!(
-                            "under callgrind it answers too few requests to tell ({} in {} ms)",
+                            "under callgrind it answers too few requests ({} in {} ms)",
                             long.requests,
                             time.as_millis()
                         )));
@@ -175,12 +174,12 @@ impl Counter {
     }
 }
 
-struct Counted {
+struct InstructionCount {
     instructions: u64,
     requests: u64,
 }
 
-fn by_callgrind(spec: &Spec, upstream: SocketAddr, design: &CompareDesign, time: Duration) -> Result<Counted> {
+fn by_callgrind(spec: &Spec, upstream: SocketAddr, design: &CompareDesign, time: Duration) -> Result<InstructionCount> {
     let folder = tempfile::Builder::new()
         .prefix("callgrind-")
         .tempdir_in(&spec.directory)
@@ -188,11 +187,11 @@ fn by_callgrind(spec: &Spec, upstream: SocketAddr, design: &CompareDesign, time:
     let mut started = under_callgrind(spec, folder.path(), &[])?.start(upstream, &design.placement)?;
     let outcome = load(&mut started, design, time)?;
     started.stop();
-    // All that were sent, whether in the measured time or not: their instructions are in the count, too.
-    Ok(Counted { instructions: callgrind::totals(folder.path())?, requests: outcome.sent })
+    // All requests that were sent, inside the measured time or not: the count includes their instructions.
+    Ok(InstructionCount { instructions: callgrind::totals(folder.path())?, requests: outcome.sent })
 }
 
-/// The same program with valgrind before it. A built-in is given a script in place of its binary, for its other words are
+/// The program, run by valgrind. A built-in gets a script in place of its binary, because its other arguments are
 /// not known here. Counts will be in the folder, in files named `counts.PID`.
 pub(crate) fn under_callgrind(spec: &Spec, folder: &Path, options: &[String]) -> Result<Spec> {
     let valgrind = callgrind::words(folder, options);
@@ -204,7 +203,7 @@ pub(crate) fn under_callgrind(spec: &Spec, folder: &Path, options: &[String]) ->
     let program = program(spec)?;
     let script = folder.join(spec.kind.name());
     let program = quoted_word(&program.to_string_lossy());
-    // Its version is asked for at each start, which is no work of the program's.
+    // Each start runs it once for its version, which is not part of the program's work.
     let text = format!(
         "#!/bin/sh\ncase \"$1\" in --version|-v|-V) exec {program} \"$@\" ;; esac\nexec {valgrind} {program} \"$@\"\n"
     );
@@ -222,13 +221,13 @@ fn program(spec: &Spec) -> Result<PathBuf> {
     }
 }
 
-/// `perf` counts all processes of the program while it is under load, and before: what is idle executes nothing. The load begins
-/// when the first count has come, for only then does perf see all that is answered.
+/// `perf` counts all processes of the program while it is under load, and before: an idle program executes nothing. The
+/// load begins after the first count, because only then does perf see all answers.
 fn by_pmu(spec: &Spec, upstream: SocketAddr, design: &CompareDesign) -> Result<f64> {
     let mut started = spec.start(upstream, &design.placement)?;
     load(&mut started, design, SHORT)?;
     let pids: Vec<String> = started.pids()?.iter().map(u32::to_string).collect();
-    // Ends by itself, after the load.
+    // Ends by itself after the load.
     let mut perf = Command::new("perf")
         .args(["stat", "--interval-print", PERF_INTERVAL_MS, "--field-separator", ",", "--event", "instructions:u"])
         .args(["--pid", &pids.join(","), "--", "sleep", &(LONG * 2).as_secs().to_string()])
@@ -251,7 +250,7 @@ fn by_pmu(spec: &Spec, upstream: SocketAddr, design: &CompareDesign) -> Result<f
 }
 
 fn load(started: &mut Started, design: &CompareDesign, time: Duration) -> Result<Outcome> {
-    let asking = Asking::of(
+    let asking = LoadSettings::of(
         started.address,
         CONNECTIONS,
         &design.placement,
@@ -264,7 +263,7 @@ fn load(started: &mut Started, design: &CompareDesign, time: Duration) -> Result
     let outcome = outcome?;
     if outcome.errors.total() > 0 {
         let example = outcome.errors.examples.first().map_or("", String::as_str);
-        return Err(Error::new(format!("requests failed, such as: {example}; it may not run under valgrind")));
+        return Err(Error::new(format!("requests failed, for example: {example}; it may not run under valgrind")));
     }
     Ok(outcome)
 }
@@ -277,10 +276,11 @@ fn pmu_counts() -> bool {
     output.is_ok_and(|output| perf_count(&String::from_utf8_lossy(&output.stderr)).is_some())
 }
 
-/// The sum of the counts that `perf stat` gave interval by interval, in its separated form; `<not supported>` is none.
+/// The sum of the counts that `perf stat` printed interval by interval, in its separated form; `<not supported>` gives
+/// none.
 fn perf_count(text: &str) -> Option<u64> {
     let lines = text.lines().filter(|line| line.contains("instructions"));
-    // After the time.
+    // The field after the time.
     let counts = lines.filter_map(|line| line.split(',').nth(1)?.trim().parse::<u64>().ok());
     Some(counts.sum()).filter(|count| *count > 0)
 }

@@ -3,7 +3,7 @@
 //! The decision comes first, in a sentence; a reader who stops there has the result.
 
 use super::words;
-use crate::result::compare::{Between, CompareAnalysis, CompareResult, Decision, MeasureVerdict};
+use crate::result::compare::{BuildPair, CompareAnalysis, CompareResult, Decision, MeasureVerdict};
 use crate::result::environment::Environment;
 use crate::result::run::Subject;
 use std::fmt::Write as _;
@@ -31,7 +31,7 @@ fn write_all(result: &CompareResult, environment: &Environment, out: &mut String
     let judged = result.judged();
     for (between, analysis) in &judged {
         if judged.len() > 1 {
-            let Between { one, other } = between;
+            let BuildPair { one, other } = between;
             writeln!(out, "#### {other:?} against {one:?}\n\n{}\n", escaped(&analysis.sentence))?;
         }
         write_comparison(*between, (analysis, result.design.margin), out)?;
@@ -47,7 +47,7 @@ fn write_all(result: &CompareResult, environment: &Environment, out: &mut String
         writeln!(out, "- {side:?}: {}", of_subject(subject))?;
     }
     writeln!(out, "- {}", escaped(&words::design(&result.design, result.pairs.len())))?;
-    for (Between { one, other }, analysis) in judged.iter().filter(|(_, analysis)| analysis.void_pairs > 0) {
+    for (BuildPair { one, other }, analysis) in judged.iter().filter(|(_, analysis)| analysis.void_pairs > 0) {
         writeln!(out, "- left out as void: {} pairs of {one:?} and {other:?}", analysis.void_pairs)?;
     }
     match (&result.instructions, &result.instructions_missing) {
@@ -60,11 +60,11 @@ fn write_all(result: &CompareResult, environment: &Environment, out: &mut String
 }
 
 fn write_comparison(
-    between: Between,
+    between: BuildPair,
     (analysis, margin): (&CompareAnalysis, f64),
     out: &mut String,
 ) -> std::fmt::Result {
-    let Between { one, other } = between;
+    let BuildPair { one, other } = between;
     writeln!(out, "| measure | {one:?} | {other:?} | change | interval | p | verdict |")?;
     writeln!(out, "|:--|--:|--:|--:|:-:|--:|:--|")?;
     for measure in &analysis.measures {

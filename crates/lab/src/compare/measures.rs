@@ -170,7 +170,7 @@ pub(crate) fn failed_share(record: &SideRecord) -> f64 {
         return 1.0;
     }
     let (closed, open) = (&record.saturation, &record.rated);
-    (closed.failed() + open.failed()) as f64 / (closed.asked() + open.asked()).max(1) as f64
+    (closed.failed() + open.failed()) as f64 / (closed.requested() + open.requested()).max(1) as f64
 }
 
 /// The reason why a pair is not valid for latencies: the generator was late in an open loop. Measurements before that
@@ -244,7 +244,7 @@ fn unmeasured(side: &SideRecord) -> Option<String> {
 fn failed(run: &RunRecord) -> Option<String> {
     (run.failed_share() > FAILED_SHARE_MAX).then(|| {
         let example = run.error_examples.first().map_or("no connection became free in time", String::as_str);
-        format!("{} of {} requests failed, such as: {example}", run.failed(), run.asked())
+        format!("{} of {} requests failed, for example: {example}", run.failed(), run.requested())
     })
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Repository {
 
 /// A built revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Built {
+pub(crate) struct BuiltRevision {
     pub(crate) commit: String,
     pub(crate) binary: PathBuf,
     /// Whether it was already built.
@@ -71,21 +71,21 @@ impl Repository {
     }
 
     /// The binary of a commit. `note` is called before anything that takes long.
-    pub(crate) fn binary(&self, commit: &str, mut note: impl FnMut(&str)) -> Result<Built> {
+    pub(crate) fn binary(&self, commit: &str, mut note: impl FnMut(&str)) -> Result<BuiltRevision> {
         let kept = self.cache.join("binaries").join(format!("{}-{}", short(commit), self.key()?));
         if let Some(binary) = the_file_in(&kept) {
-            return Ok(Built { commit: commit.to_owned(), binary, reused: true });
+            return Ok(BuiltRevision { commit: commit.to_owned(), binary, reused: true });
         }
         let _lock = self.lock(&mut note)?;
         // Another run may have built it while this one waited.
         if let Some(binary) = the_file_in(&kept) {
-            return Ok(Built { commit: commit.to_owned(), binary, reused: true });
+            return Ok(BuiltRevision { commit: commit.to_owned(), binary, reused: true });
         }
         note(&format!("building {} (its dependencies only once)", short(commit)));
         let worktree = Worktree::add(&self.top, &self.cache, commit)?;
         let executable = self.compile(&worktree.path.join(&self.prefix), commit)?;
         let binary = keep(&executable, &kept)?;
-        Ok(Built { commit: commit.to_owned(), binary, reused: false })
+        Ok(BuiltRevision { commit: commit.to_owned(), binary, reused: false })
     }
 
     /// Everything but the commit that a binary depends on.
@@ -160,7 +160,7 @@ pub(crate) fn default_cache() -> Result<PathBuf> {
         .ok_or_else(|| "neither XDG_CACHE_HOME nor HOME is set; choose a folder for builds with --cache".into())
 }
 
-/// A checkout beside the repository's own, removed when dropped.
+/// A checkout besides the repository's own, removed when dropped.
 struct Worktree<'a> {
     top: &'a Path,
     path: PathBuf,

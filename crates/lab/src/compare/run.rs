@@ -1,8 +1,8 @@
 //! The experiment: a pilot that fixes the rate, then rounds of all builds in random order, each side freshly started.
 //!
-//! What is designed is not touched once the first round has begun.
+//! The design is not changed once the first round has begun.
 
-use super::side::{self, Fate, generator_cpus};
+use super::side::{self, RoundOutcome, generator_cpus};
 use super::{analysis, rounds};
 use crate::display::Progress;
 use crate::error::{Error, Result};
@@ -13,43 +13,44 @@ use crate::target::{Spec, Upstream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use stillgate_rig::cpus;
 
-/// Of what the slower side can do: below it no queue builds up, above idle the latencies are of some work.
+/// Share of the slower side's maximum: below it no queue builds up, and it is far enough above idle for latencies to
+/// include work.
 const RATE_SHARE: f64 = 0.4;
 
-/// A rate found by a pilot is rounded to this many digits, so that it reads like one that was chosen.
+/// A rate from a pilot is rounded to this many digits, so that it reads like a chosen one.
 const RATE_DIGITS: i32 = 2;
 
-/// No lower rate is chosen, for a run needs some requests.
+/// The lowest rate, because a run needs some requests.
 const RATE_MIN: f64 = 10.0;
 
-/// The programs, and what stands behind them.
+/// The programs, and the upstream behind them.
 pub(crate) struct Contest<'a> {
     /// The baseline first.
     pub(crate) builds: Vec<&'a Spec>,
     pub(crate) upstream: &'a Upstream,
-    /// Set where the user wants an end.
+    /// Set when the user interrupts.
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// What the pilot found out.
+/// The result of the pilot.
 pub(crate) struct Pilot {
     pub(crate) subjects: Vec<Subject>,
     /// For the open loop.
     pub(crate) rate: f64,
-    /// That one of them, not the baseline, ended under it.
+    /// Set if a program other than the baseline ended in it.
     pub(crate) crash: Option<Crash>,
 }
 
-/// What came of the pairs.
+/// The results of the pairs.
 pub(crate) struct Pairs {
     pub(crate) pairs: Vec<Pair>,
-    /// That one of them, not the baseline, ended in the next one.
+    /// Set if a program other than the baseline ended in the next pair.
     pub(crate) crash: Option<Crash>,
 }
 
 impl Contest<'_> {
-    /// Starts each once. This thread stays on the generator's CPUs from now on: what it does between runs is none of the
-    /// programs' business.
+    /// Starts each once. This thread stays on the generator's CPUs from now on: its work between runs must not disturb
+    /// the programs.
     pub(crate) fn pilot(&self, design: &CompareDesign, progress: &mut Progress) -> Result<Pilot> {
         cpus::pin(generator_cpus(&design.placement))?;
         let (mut subjects, mut slowest, mut crash) = (Vec::new(), f64::INFINITY, None);
@@ -58,16 +59,16 @@ impl Contest<'_> {
             let (subject, fate) = side::pilot(spec, self.upstream, design)?;
             subjects.push(subject);
             match fate {
-                Fate::Measured(rate) => slowest = slowest.min(rate),
-                Fate::Ended(_, words) if side == Side::A => return Err(baseline_ended(&words)),
-                Fate::Ended(_, words) => crash = crash.or(Some(Crash { side, pair: None, words })),
+                RoundOutcome::Measured(rate) => slowest = slowest.min(rate),
+                RoundOutcome::Ended(_, words) if side == Side::A => return Err(baseline_ended(&words)),
+                RoundOutcome::Ended(_, words) => crash = crash.or(Some(Crash { side, pair: None, words })),
             }
         }
         Ok(Pilot { subjects, rate: rounded(slowest * RATE_SHARE), crash })
     }
 
-    /// Runs the rounds, up to one in which a build ends; `save` is given all so far after each. `instructions` are there
-    /// already: a look is at everything.
+    /// Runs the rounds, up to one in which a build ends; `save` is called with all results so far after each.
+    /// `instructions` are already complete: a look includes everything.
     pub(crate) fn pairs(
         &self,
         design: &CompareDesign,
@@ -83,7 +84,7 @@ impl Contest<'_> {
                 return Err(Error::new(said).exit(EXIT_INTERRUPTED));
             }
             progress.step(&format!("{unit} {} of {}", number + 1, design.pairs));
-            // All sides are asked the same.
+            // All sides get the same requests.
             let seed = design.seed.wrapping_add(number as u64);
             match self.round(order, design, seed)? {
                 Ok(pair) => pairs.push(pair),
@@ -101,7 +102,8 @@ impl Contest<'_> {
         Ok(Pairs { pairs, crash: None })
     }
 
-    /// Or who ended, and how. That is said of no baseline: without one there is nothing to compare with.
+    /// The results of a round, or the program that ended, and how. If the baseline ends it is an error, because nothing
+    /// is left to compare with.
     fn round(
         &self,
         order: Vec<Side>,
@@ -110,19 +112,19 @@ impl Contest<'_> {
     ) -> Result<std::result::Result<Pair, (Side, String)>> {
         let specs: Vec<&Spec> = order.iter().map(|side| self.builds[*side as usize]).collect();
         let records = match side::measure(&specs, self.upstream, design, seed)? {
-            Fate::Ended(place, words) if order[place] == Side::A => return Err(baseline_ended(&words)),
-            Fate::Ended(place, words) => return Ok(Err((order[place], words))),
-            Fate::Measured(records) => records,
+            RoundOutcome::Ended(place, words) if order[place] == Side::A => return Err(baseline_ended(&words)),
+            RoundOutcome::Ended(place, words) => return Ok(Err((order[place], words))),
+            RoundOutcome::Measured(records) => records,
         };
         let first = order[0];
         let mut named: Vec<_> = order.iter().map(|side| *side as usize).zip(records).collect();
         named.sort_by_key(|(side, _)| *side);
         let mut records = named.into_iter().map(|(_, record)| record);
         let (Some(a), Some(b)) = (records.next(), records.next()) else {
-            unreachable!("there are two builds at least")
+            unreachable!("there are at least two builds")
         };
         let others = records.collect();
-        // Of two, it follows from who went first.
+        // With two, it follows from who went first.
         let order = if self.builds.len() > 2 { order } else { Vec::new() };
         Ok(Ok(Pair { first, order, a, b, others }))
     }

@@ -1,7 +1,7 @@
 //! A round: all programs freshly started, then measured in turn; closed loop in slices, open loop, memory.
 //!
-//! A start serves one record only. Where the loader and the allocator happen to put things differs from start to start and
-//! moves a program's speed by per cents; pairs that shared a start would share that luck and show it as a difference.
+//! A start serves one record only. The placement of memory by loader and allocator differs between starts and changes a
+//! program's speed by a few per cent; pairs sharing a start would share that luck and show it as a difference.
 
 use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, SideRecord};
@@ -14,34 +14,35 @@ use std::time::Duration;
 use stillgate_load::outcome::ERROR_EXAMPLES_MAX;
 use stillgate_load::{Arrivals, Bounds, Interval, Load, Mix, Outcome, Pace, Protocol, Schedule, Target};
 
-/// Before the open loop's measured time: its connections are opened in it.
+/// Load before the open loop's measured time, in which its connections are opened.
 const LEAD_IN: Duration = Duration::from_millis(50);
 
-/// A request that takes longer is given up.
+/// A request that takes longer has timed out.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often an observer hears of the load. Most have nothing to do.
+/// How often an observer is called during the load. Most do nothing.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Slices of the closed loop. A machine's speed wanders over tenths of seconds and longer, so the shorter they are the more of
-/// that both sides share; on a busy virtual machine, pairs of 400 ms differed by 10 to 18% in slices of 160 ms and by
-/// 3% in those of 20 to 40 ms. Shorter ones are mostly the opening of connections.
+/// Slices of the closed loop. A machine's speed wanders over tenths of seconds and longer, so shorter slices let both
+/// sides share more of that; on a busy virtual machine, pairs of 400 ms differed by 10 to 18% in slices of 160 ms and
+/// by 3% in those of 20 to 40 ms. Shorter ones are mostly the opening of connections.
 const SLICE_S: f64 = 0.025;
 
-/// A slice is no shorter than so many answers, one after the other: of slow ones, shorter slices would be mostly their borders.
+/// Shortest length of a slice, in consecutive answers: with slow answers, shorter slices would consist mostly of their
+/// borders.
 const SLICE_ANSWERS: f64 = 4.0;
 
-/// Load before the measured time of a slice, in answers. By then requests are in every part of their way, as they are at the
+/// Load before the measured time of a slice, in answers. By then requests are in every stage, as they are at the
 /// slice's end: each counts with the share of its time that lies in between.
 const RAMP_ANSWERS: f64 = 2.0;
 
-/// A closed loop in which a connection has fewer answers is not measured.
+/// A closed loop with fewer answers per connection is not measured.
 const ANSWERS_MIN: f64 = 2.0;
 
-/// What came of all sides of a round, or of one in the pilot.
-pub(super) enum Fate<T> {
+/// The results of all sides of a round, or of one in the pilot.
+pub(super) enum RoundOutcome<T> {
     Measured(T),
-    /// The program at this place ended under load: its exit status, and the last of what it printed.
+    /// The program at this index ended under load: its exit status, and the end of its output.
     Ended(usize, String),
 }
 
@@ -51,19 +52,19 @@ pub(super) fn measure(
     upstream: &Upstream,
     design: &CompareDesign,
     seed: u64,
-) -> Result<Fate<Vec<SideRecord>>> {
+) -> Result<RoundOutcome<Vec<SideRecord>>> {
     let start = |spec: &&Spec| Running::start(spec, upstream, design, seed);
     let mut sides = specs.iter().map(start).collect::<Result<Vec<_>>>()?;
     let rated = in_turn(&mut sides, upstream, design);
     for (place, side) in sides.iter_mut().enumerate() {
-        // An end that came under load is no failure to measure: it is what there is to say.
+        // An end under load is not a failure to measure: it is the result.
         if let Err(end) = side.started.alive() {
-            return Ok(Fate::Ended(place, end.to_string()));
+            return Ok(RoundOutcome::Ended(place, end.to_string()));
         }
     }
     let rated = rated?;
     let records = sides.into_iter().zip(&rated).map(|(side, rated)| side.finish(rated)).collect::<Result<Vec<_>>>()?;
-    Ok(Fate::Measured(records))
+    Ok(RoundOutcome::Measured(records))
 }
 
 /// All loads; the outcomes are those of the open loop.
@@ -74,13 +75,13 @@ fn in_turn(sides: &mut [Running<'_>], upstream: &Upstream, design: &CompareDesig
     // The same for all sides.
     let slices = Slices::of(design, sides.iter().map(|side| side.answer_s).fold(0.0, f64::max));
     for turn in 0..slices.count {
-        // A B B A, and A B C C B A: a drift is the same for all.
+        // A B B A, and A B C C B A: a drift is equal for all.
         match turn.is_multiple_of(2) {
             true => sides.iter_mut().try_for_each(|side| side.saturate(&slices))?,
             false => sides.iter_mut().rev().try_for_each(|side| side.saturate(&slices))?,
         }
     }
-    // Only now: a closed loop never sleeps, and would starve all else.
+    // Only now: a closed loop never sleeps, and would starve everything else.
     let first = schedule::first(&design.placement, &upstream.pids())?;
     sides.iter_mut().map(|side| side.rated(design, first.realtime(), &mut |_| {})).collect()
 }
@@ -96,10 +97,10 @@ struct Slices {
 }
 
 impl Slices {
-    /// For a program that takes so long for an answer.
+    /// Slices for a program that takes this long for an answer.
     fn of(design: &CompareDesign, answer_s: f64) -> Slices {
         let shortest_s = SLICE_S.max(SLICE_ANSWERS * answer_s);
-        // Of slices of the usual length as many as come next to the time.
+        // The number of slices of the usual length that comes closest to the total time.
         let count = (design.saturation_s / shortest_s).round().max(1.0);
         Slices {
             count: count as usize,
@@ -108,26 +109,26 @@ impl Slices {
         }
     }
 
-    /// All of it as one.
+    /// Everything as a single slice.
     fn whole(self) -> Slices {
         Slices { count: 1, length: self.length * self.count as u32, ..self }
     }
 }
 
-/// A started program, and what was measured of it.
+/// A started program, and its measurements.
 pub(super) struct Running<'a> {
     pub(super) started: Started,
-    load: Asking<'a>,
+    load: LoadSettings<'a>,
     slices: Vec<Outcome>,
     cpu_us: f64,
-    /// How long an answer took on average in the warm-up; 0 where none came.
+    /// Average time of an answer in the warm-up; 0 if there was none.
     answer_s: f64,
 }
 
 impl<'a> Running<'a> {
     pub(super) fn start(spec: &Spec, upstream: &Upstream, design: &'a CompareDesign, seed: u64) -> Result<Running<'a>> {
         let started = spec.start(upstream.address, &design.placement)?;
-        let load = Asking::of(
+        let load = LoadSettings::of(
             started.address,
             design.connections,
             &design.placement,
@@ -154,8 +155,8 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// The closed loop where there is no other side. At the beginning of each of its parts, `begin` hears what the loop says so
-    /// far.
+    /// The closed loop if there is no other side. At the beginning of each of its parts, `begin` is called with the
+    /// loop's result so far.
     pub(super) fn saturated(&mut self, design: &CompareDesign, parts: usize, mut begin: impl FnMut(&str)) -> Result {
         let slices = Slices::of(design, self.answer_s);
         for number in 0..slices.count {
@@ -167,7 +168,7 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// An error where the closed loop is too short for the rate of the program's answers.
+    /// Fails if the closed loop is too short for the rate of the program's answers.
     pub(super) fn is_measurable(&self, design: &CompareDesign) -> Result {
         let needed_s = ANSWERS_MIN * self.answer_s;
         if needed_s <= design.saturation_s {
@@ -183,7 +184,7 @@ impl<'a> Running<'a> {
         )))
     }
 
-    /// The open loop where there is no other side. During the loop, `observe` hears of each tenth of a second.
+    /// The open loop if there is no other side. During the loop, `observe` is called every tenth of a second.
     pub(super) fn rated_alone(
         &mut self,
         design: &CompareDesign,
@@ -207,14 +208,14 @@ impl<'a> Running<'a> {
         checked(&mut self.started, outcome)
     }
 
-    /// What the closed loop says so far, as the end of a sentence; empty before its first slice.
+    /// The closed loop's result so far, as the end of a sentence; empty before its first slice.
     pub(super) fn so_far(&self) -> String {
         let Some(all) = joined(&self.slices).filter(|all| all.sent > 0) else { return String::new() };
         let rate = all.rate_achieved;
         format!("; {rate:.0} requests/s so far, {:.1} us of CPU for each", self.cpu_us / all.sent as f64)
     }
 
-    /// Requests of the closed loop so far, those before the measured time of its slices included.
+    /// Requests of the closed loop so far, including those before the measured time of its slices.
     pub(super) fn sent(&self) -> u64 {
         self.slices.iter().map(|slice| slice.sent).sum()
     }
@@ -225,11 +226,11 @@ impl<'a> Running<'a> {
         Ok(record)
     }
 
-    /// What was measured so far.
+    /// The measurements so far.
     pub(super) fn record(&self, rated: Option<&Outcome>) -> Result<SideRecord> {
         let saturation = joined(&self.slices).ok_or("no slice of the closed loop was run")?;
         Ok(SideRecord {
-            // Of all that it worked for: requests before the measured time of a slice are in the CPU time, too.
+            // All requests that it worked for: the CPU time includes those before the measured time of a slice.
             cpu_us_per_request: self.cpu_us / saturation.sent.max(1) as f64,
             saturation: RunRecord::of(&saturation)?,
             rated: rated.map_or_else(|| Ok(RunRecord::default()), RunRecord::of)?,
@@ -238,12 +239,12 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Slices of a closed loop as one run: counts and histograms added, and void if one of them is.
+/// Slices of a closed loop as one run: counts and histograms are added, and it is void if one of them is.
 fn joined(slices: &[Outcome]) -> Option<Outcome> {
     let (first, others) = slices.split_first()?;
     let mut sum = first.clone();
     for slice in others {
-        // By share of the time, which is what a rate is.
+        // Weighted by time, as a rate is.
         let answered = |outcome: &Outcome| outcome.rate_achieved * outcome.elapsed.as_secs_f64();
         let elapsed = sum.elapsed + slice.elapsed;
         sum.rate_achieved = (answered(&sum) + answered(slice)) / elapsed.as_secs_f64();
@@ -281,9 +282,9 @@ fn joined(slices: &[Outcome]) -> Option<Outcome> {
     Some(sum)
 }
 
-/// What the program is, and how many requests a second it answers at most. Also finds out, before anything long begins,
-/// whether it starts and answers.
-pub(super) fn pilot(spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<(Subject, Fate<f64>)> {
+/// The program's properties, and its maximum of requests per second. Also checks, before anything long begins, that it
+/// starts and answers.
+pub(super) fn pilot(spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<(Subject, RoundOutcome<f64>)> {
     let mut side = Running::start(spec, upstream, design, design.seed)?;
     let subject = side.started.subject.clone();
     let tried = side.warm_up(design).and_then(|()| side.is_measurable(design)).and_then(|()| {
@@ -291,7 +292,7 @@ pub(super) fn pilot(spec: &Spec, upstream: &Upstream, design: &CompareDesign) ->
         side.saturate(&slices)
     });
     if let Err(end) = side.started.alive() {
-        return Ok((subject, Fate::Ended(0, end.to_string())));
+        return Ok((subject, RoundOutcome::Ended(0, end.to_string())));
     }
     tried?;
     let outcome = &side.slices[0];
@@ -299,16 +300,16 @@ pub(super) fn pilot(spec: &Spec, upstream: &Upstream, design: &CompareDesign) ->
         let example = outcome.errors.examples.first().map_or("no request was answered", String::as_str);
         let name = &spec.name;
         return Err(Error::new(format!(
-            "{name}: not one of its requests went well, such as: {example}; try it by hand, then compare"
+            "{name}: all its requests failed, for example: {example}; try it by hand, then compare"
         )));
     }
     let rate = outcome.rate_achieved;
     side.started.stop();
-    Ok((subject, Fate::Measured(rate)))
+    Ok((subject, RoundOutcome::Measured(rate)))
 }
 
-/// Of the load's CPUs all but the last, which is the upstream's; the only one where there is but one. Two that are never
-/// idle on one CPU would each measure the other.
+/// The load's CPUs except the last, which is the upstream's; if there is only one, that one. Two busy processes on one
+/// CPU would each measure the other.
 pub(crate) fn generator_cpus(placement: &Placement) -> &[usize] {
     match placement.load_cpus.as_slice() {
         [generator @ .., _] if !generator.is_empty() => generator,
@@ -316,14 +317,14 @@ pub(crate) fn generator_cpus(placement: &Placement) -> &[usize] {
     }
 }
 
-/// Where the upstream runs.
+/// The CPU of the upstream.
 pub(crate) fn upstream_placement(placement: &Placement) -> Placement {
     let load_cpus = placement.load_cpus.last().map_or_else(Vec::new, |last| vec![*last]);
     Placement { load_cpus, ..placement.clone() }
 }
 
-/// What all loads on one start share.
-pub(crate) struct Asking<'a> {
+/// Settings shared by all loads on one start.
+pub(crate) struct LoadSettings<'a> {
     target: Target,
     mix: Mix,
     connections: usize,
@@ -334,7 +335,7 @@ pub(crate) struct Asking<'a> {
     seed: u64,
 }
 
-impl<'a> Asking<'a> {
+impl<'a> LoadSettings<'a> {
     pub(crate) fn of(
         address: SocketAddr,
         connections: usize,
@@ -342,21 +343,21 @@ impl<'a> Asking<'a> {
         late: Duration,
         mix: Option<&Path>,
         seed: u64,
-    ) -> Result<Asking<'a>> {
+    ) -> Result<LoadSettings<'a>> {
         let target = Target::parse(&format!("http://{address}/")).map_err(|error| Error::new(error.to_string()))?;
         let mix = match mix {
             None => Mix::single("GET", "/", &target.host, &[], Vec::new()),
             Some(file) => Mix::from_file(file, &target),
         };
         let mix = mix.map_err(|errors| Error::new(errors.to_string()))?;
-        Ok(Asking { target, mix, connections, cpus: generator_cpus(placement), late, realtime: false, seed })
+        Ok(LoadSettings { target, mix, connections, cpus: generator_cpus(placement), late, realtime: false, seed })
     }
 
     pub(crate) fn run(&self, pace: Pace, warm_up: Duration, duration: Duration) -> Result<Outcome> {
         self.run_until(pace, warm_up, duration, &AtomicBool::new(false))
     }
 
-    /// Not longer than until `enough` is set.
+    /// Ends when `enough` is set.
     pub(crate) fn run_until(
         &self,
         pace: Pace,
@@ -399,7 +400,7 @@ impl<'a> Asking<'a> {
     }
 }
 
-/// A target that has ended says more than the load that could not reach it.
+/// A target that has ended explains more than the load that could not reach it.
 fn checked(started: &mut Started, outcome: Result<Outcome>) -> Result<Outcome> {
     started.alive()?;
     outcome
@@ -433,7 +434,7 @@ mod tests {
         check(50.0, 5, 100, 200);
         check(250.0, 1, 500, 1000);
         check(500.0, 1, 1000, 1000);
-        // A program that never answers is not waited for any longer than one of its requests.
+        // Waits for a program that never answers only as long as for one of its requests.
         check(60_000.0, 1, 5000, 1000);
     }
 

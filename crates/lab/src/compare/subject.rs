@@ -17,7 +17,7 @@ const NAME_CHARACTERS_MAX: usize = 48;
 
 /// How both sides are started.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Manner {
+pub(crate) struct StartOptions {
     /// The kind of gateway; `None`: by its name.
     pub(crate) kind: Option<Kind>,
     /// Arguments of the binary.
@@ -30,14 +30,14 @@ pub(crate) struct Manner {
 
 /// One side, ready to be started.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ResolvedSide {
     pub(crate) spec: Spec,
     /// The commit, for a revision.
     pub(crate) revision: Option<String>,
 }
 
 /// A side from a command or a binary.
-pub(crate) fn program(text: &str, side: Side, manner: &Manner, folder: &Path) -> Result<Asked> {
+pub(crate) fn program(text: &str, side: Side, manner: &StartOptions, folder: &Path) -> Result<ResolvedSide> {
     let is_file = Path::new(text).is_file();
     if !is_file && text.contains([' ', '{']) {
         return command(text, side, manner, folder);
@@ -48,7 +48,7 @@ pub(crate) fn program(text: &str, side: Side, manner: &Manner, folder: &Path) ->
              {{address}}\"), or revisions with --repo"
         ))
     })?;
-    Ok(Asked { spec: binary(text, &path, side, manner, folder)?, revision: None })
+    Ok(ResolvedSide { spec: binary(text, &path, side, manner, folder)?, revision: None })
 }
 
 /// A side from a git revision, which is built unless that is done. `text` is its name as typed.
@@ -56,17 +56,17 @@ pub(crate) fn revision(
     text: &str,
     commit: &str,
     side: Side,
-    manner: &Manner,
+    manner: &StartOptions,
     folder: &Path,
     repository: &Repository,
     note: impl FnMut(&str),
-) -> Result<Asked> {
+) -> Result<ResolvedSide> {
     let built = repository.binary(commit, note).map_err(|error| error.context(format!("{side:?}, {text}")))?;
     let spec = binary(text, &built.binary, side, manner, folder)?;
-    Ok(Asked { spec, revision: Some(built.commit) })
+    Ok(ResolvedSide { spec, revision: Some(built.commit) })
 }
 
-fn command(text: &str, side: Side, manner: &Manner, folder: &Path) -> Result<Asked> {
+fn command(text: &str, side: Side, manner: &StartOptions, folder: &Path) -> Result<ResolvedSide> {
     if let Some(kind) = manner.kind.filter(|kind| *kind != Kind::Command) {
         return Err(Error::new(format!(
             "{side:?}: {text:?} is a command and needs no kind; leave out `--target {}`, or give the binary",
@@ -82,10 +82,10 @@ fn command(text: &str, side: Side, manner: &Manner, folder: &Path) -> Result<Ask
         return Err(Error::new(format!("{side:?}: {text:?} is a command; put the words of --args into it")));
     }
     let spec = spec(text, side, manner, folder);
-    Ok(Asked { spec: Spec { command: Some(text.to_owned()), ..spec }, revision: None })
+    Ok(ResolvedSide { spec: Spec { command: Some(text.to_owned()), ..spec }, revision: None })
 }
 
-fn binary(text: &str, path: &Path, side: Side, manner: &Manner, folder: &Path) -> Result<Spec> {
+fn binary(text: &str, path: &Path, side: Side, manner: &StartOptions, folder: &Path) -> Result<Spec> {
     let spec = spec(text, side, manner, folder);
     let named = || path.file_name().and_then(|name| kind_in(&name.to_string_lossy()));
     let kind = manner.kind.or_else(|| if manner.words.is_some() { None } else { named() });
@@ -119,7 +119,7 @@ pub(crate) fn shown(text: &str) -> String {
     name
 }
 
-fn spec(text: &str, side: Side, manner: &Manner, folder: &Path) -> Spec {
+fn spec(text: &str, side: Side, manner: &StartOptions, folder: &Path) -> Spec {
     let name = format!("{side:?} ({})", shown(text));
     Spec { name, address: manner.address, ..Spec::built_in(Kind::Command, folder.to_owned()) }
 }
@@ -146,7 +146,7 @@ fn find(text: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    fn check(text: &str, manner: &Manner, expected: Result<(Kind, Option<&str>), &str>) {
+    fn check(text: &str, manner: &StartOptions, expected: Result<(Kind, Option<&str>), &str>) {
         let asked = program(text, Side::A, manner, Path::new("folder"));
         match (asked, expected) {
             (Ok(asked), Ok((kind, command))) => {
@@ -158,15 +158,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_is_told_apart() {
-        let plain = Manner::default();
-        let nginx = Manner { kind: Some(Kind::Nginx), ..Manner::default() };
-        let words = Manner { words: Some("-l {address}".to_owned()), ..Manner::default() };
+    fn kinds_of_arguments_are_distinguished() {
+        let plain = StartOptions::default();
+        let nginx = StartOptions { kind: Some(Kind::Nginx), ..StartOptions::default() };
+        let words = StartOptions { words: Some("-l {address}".to_owned()), ..StartOptions::default() };
         check("serve {address}", &plain, Ok((Kind::Command, Some("serve {address}"))));
         check("/bin/sh", &nginx, Ok((Kind::Nginx, None)));
         check("sh", &nginx, Ok((Kind::Nginx, None)));
         check("/bin/sh", &words, Ok((Kind::Command, Some("/bin/sh -l {address}"))));
-        check("/bin/sh", &plain, Err("how is \"/bin/sh\" started"));
+        check("/bin/sh", &plain, Err("cannot tell how to start \"/bin/sh\""));
         check("no-such-binary", &plain, Err("is not a file and not on PATH"));
         check("./no/such", &nginx, Err("is not a file"));
         check("", &plain, Err("is not a file"));

@@ -2,7 +2,7 @@
 //! the decision.
 
 use super::words;
-use crate::result::compare::{Between, CompareAnalysis, CompareResult, MeasureAnalysis, MeasureVerdict};
+use crate::result::compare::{BuildPair, CompareAnalysis, CompareResult, MeasureAnalysis, MeasureVerdict};
 use std::fmt::Write as _;
 
 /// The whole text, ending in a line feed.
@@ -40,7 +40,7 @@ fn write_all(result: &CompareResult, out: &mut String) -> std::fmt::Result {
 }
 
 fn write_comparison(
-    between: Between,
+    between: BuildPair,
     (analysis, margin): (&CompareAnalysis, f64),
     out: &mut String,
 ) -> std::fmt::Result {

@@ -5,15 +5,15 @@
 use super::analysis::worst;
 use super::measures::{self, FAILED_SHARE_MAX, Measure, PAIRED};
 use crate::result::compare::{
-    Between, CompareDesign, Crash, Decision, Failures, Judged, MeasureAnalysis, MeasureVerdict,
+    BuildPair, CompareDesign, Crash, Decision, Failures, MeasureAnalysis, MeasureVerdict, PairwiseResult,
 };
 
 /// Advice to run more pairs than this is not given.
 const PAIRS_ADVISED_MAX: f64 = 1000.0;
 
 /// The note on changes and the figures of both sides: without it they look like bad arithmetic.
-pub(crate) fn paired_note(between: Between) -> String {
-    let Between { one, other } = between;
+pub(crate) fn paired_note(between: BuildPair) -> String {
+    let BuildPair { one, other } = between;
     format!(
         "Each change is the median of the ratios within pairs (Hodges-Lehmann), less one. It is not the ratio of columns \
          {one:?} and {other:?}, which are separate medians."
@@ -59,8 +59,8 @@ pub(crate) fn in_short(reason: &str) -> String {
 }
 
 /// The sentence about failed requests, if there are any.
-pub(super) fn failures(failures: &Failures, between: Between) -> String {
-    let Between { one, .. } = between;
+pub(super) fn failures(failures: &Failures, between: BuildPair) -> String {
+    let BuildPair { one, .. } = between;
     let Failures { a, b, pairs_a_more, pairs_b_more, .. } = failures;
     let word = match failures.verdict {
         MeasureVerdict::Slower => "more",
@@ -80,10 +80,10 @@ pub(super) fn failures(failures: &Failures, between: Between) -> String {
 pub(super) fn decision(
     decision: Decision,
     design: &CompareDesign,
-    (between, found, failures): (Between, &[(&Measure, MeasureAnalysis)], &Failures),
+    (between, found, failures): (BuildPair, &[(&Measure, MeasureAnalysis)], &Failures),
     pairs: usize,
 ) -> String {
-    let Between { one, other } = between;
+    let BuildPair { one, other } = between;
     let with = |verdict| {
         let of = |(measure, analysis): &(&Measure, MeasureAnalysis)| {
             (analysis.verdict == verdict).then(|| format!("{} {}", measure.name, change(analysis.effect)))
@@ -129,8 +129,8 @@ fn would_have_been_seen(analysis: &MeasureAnalysis, power: &str) -> String {
 }
 
 /// The sentence about a program that ended.
-pub(super) fn crashed(crash: &Crash, between: Between, design: &CompareDesign) -> String {
-    let Between { one, other } = between;
+pub(super) fn crashed(crash: &Crash, between: BuildPair, design: &CompareDesign) -> String {
+    let BuildPair { one, other } = between;
     let when = crash.pair.map_or("the pilot".to_owned(), |pair| format!("pair {pair} of {}", design.pairs));
     format!(
         "{other:?} is worse than {one:?}: it ended under load, in {when}; the end of what it printed is in the result"
@@ -161,7 +161,7 @@ pub(super) fn unfinished(done: usize, planned: usize, void: usize) -> String {
 }
 
 /// The sentence about all comparisons with the baseline, if there are several.
-pub(super) fn together(all: &[&Judged], rounds: usize) -> String {
+pub(super) fn together(all: &[&PairwiseResult], rounds: usize) -> String {
     let with = |decision: Decision| {
         let named = all.iter().filter(|judged| judged.analysis.decision == decision);
         named.map(|judged| format!("{:?}", judged.between.other)).collect::<Vec<_>>()
@@ -193,10 +193,10 @@ fn listed(names: &[String]) -> String {
 /// The reason why B cannot be called not worse.
 fn undecided(
     design: &CompareDesign,
-    (between, found, failures): (Between, &[(&Measure, MeasureAnalysis)], &Failures),
+    (between, found, failures): (BuildPair, &[(&Measure, MeasureAnalysis)], &Failures),
     pairs: usize,
 ) -> Vec<String> {
-    let Between { one, other } = between;
+    let BuildPair { one, other } = between;
     let Failures { pairs_a_failing, pairs_b_failing, .. } = failures;
     let failing = (*pairs_b_failing > 0).then(|| {
         let failing = pairs_in_words(*pairs_b_failing);

@@ -11,7 +11,7 @@ const INPUT_BYTES_MAX: usize = 1 << 20;
 
 /// The subject of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum RequestSubject {
     Message(u32),
     Broadcast,
 }
@@ -32,7 +32,7 @@ pub(super) enum Answer {
 pub(super) struct BackEnd {
     pub(super) socket: Option<Socket>,
     connected: bool,
-    pub(super) asked: Option<Asked>,
+    pub(super) asked: Option<RequestSubject>,
     pub(super) sent_ns: u64,
     pub(super) watched: EventFlags,
     input: Vec<u8>,
@@ -47,7 +47,14 @@ impl BackEnd {
     }
 
     /// Sends a message.
-    pub(super) fn ask(&mut self, api: &Api, asked: Asked, path: std::fmt::Arguments<'_>, body: &str, now_ns: u64) {
+    pub(super) fn send_request(
+        &mut self,
+        api: &Api,
+        asked: RequestSubject,
+        path: std::fmt::Arguments<'_>,
+        body: &str,
+        now_ns: u64,
+    ) {
         self.asked = Some(asked);
         self.sent_ns = now_ns;
         self.output.clear();

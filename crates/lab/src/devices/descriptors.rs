@@ -1,9 +1,9 @@
-//! Room for one descriptor a device.
+//! Room for one descriptor per device.
 
 use crate::error::{Error, Result};
 use stillgate_rig::descriptors;
 
-/// Descriptors of no device: standard streams, epoll, back-ends' connections, signals, and some to spare.
+/// Descriptors that no device uses: standard streams, epoll, connections of the back-end, signals, and some to spare.
 const OTHERS: u64 = 64;
 
 /// Raises the limit as far as this process may.

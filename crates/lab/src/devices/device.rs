@@ -43,7 +43,7 @@ pub(super) enum Stage {
 
 /// The reason why a connection ended.
 #[derive(Debug, PartialEq)]
-pub(super) enum Ended {
+pub(super) enum ConnectionEnd {
     /// A status other than 101; after this many seconds it may try again.
     Answered { status: u16, retry_after_s: Option<u64> },
     /// The gateway closed it with this code.
@@ -85,12 +85,12 @@ pub(super) struct Surroundings<'a> {
     pub(super) mask: [u8; 4],
     pub(super) ledger: &'a mut Ledger,
     pub(super) head: &'a mut ResponseHead,
-    pub(super) seen: &'a mut Seen,
+    pub(super) seen: &'a mut DeviceTotals,
 }
 
 /// What devices received besides our messages.
 #[derive(Debug, Default, Clone, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct DeviceTotals {
     pub(super) pings: u64,
     pub(super) resumed: u64,
     /// TLS handshakes.
@@ -104,7 +104,7 @@ pub(super) struct Seen {
 
 /// A message of a gateway.
 #[derive(Deserialize)]
-struct Said<'a> {
+struct GatewayMessage<'a> {
     r#type: &'a str,
     id: Option<&'a str>,
     seq: Option<u64>,
@@ -146,12 +146,12 @@ impl Device {
     }
 
     /// Called when its socket is ready.
-    pub(super) fn ready(&mut self, buffer: &mut [u8], around: &mut Surroundings<'_>) -> Result<(), Ended> {
+    pub(super) fn ready(&mut self, buffer: &mut [u8], around: &mut Surroundings<'_>) -> Result<(), ConnectionEnd> {
         let Some(link) = &mut self.link else { return Ok(()) };
         link.woken(false);
         if self.stage == Stage::Connecting {
             if let Ok(Err(error)) = socket_error(link.socket()) {
-                return Err(Ended::Gone(io::Error::from(error).to_string()));
+                return Err(ConnectionEnd::Gone(io::Error::from(error).to_string()));
             }
             self.stage = Stage::Securing;
         }
@@ -169,13 +169,13 @@ impl Device {
     }
 
     /// Whether there was any input.
-    fn read(&mut self, buffer: &mut [u8], around: &mut Surroundings<'_>) -> Result<bool, Ended> {
+    fn read(&mut self, buffer: &mut [u8], around: &mut Surroundings<'_>) -> Result<bool, ConnectionEnd> {
         let Some(link) = self.link.as_mut() else { return Ok(false) };
         let read = match link.read(buffer) {
-            Ok(0) => return Err(Ended::Gone("the gateway closed the connection".to_owned())),
+            Ok(0) => return Err(ConnectionEnd::Gone("the gateway closed the connection".to_owned())),
             Ok(read) => read,
             Err(error) if super::sockets::is_later(&error) => return Ok(false),
-            Err(error) => return Err(Ended::Gone(error.to_string())),
+            Err(error) => return Err(ConnectionEnd::Gone(error.to_string())),
         };
         if self.input.is_empty() {
             let taken = self.take(&buffer[..read], around)?;
@@ -188,30 +188,32 @@ impl Device {
             self.input = if input.is_empty() { Vec::new() } else { input };
         }
         match self.input.len() > INPUT_BYTES_MAX {
-            true => Err(Ended::Wrong("a head or message that is too long".to_owned())),
+            true => Err(ConnectionEnd::Wrong("a head or message that is too long".to_owned())),
             false => Ok(true),
         }
     }
 
     /// Handles complete frames, and returns their length.
-    fn take(&mut self, bytes: &[u8], around: &mut Surroundings<'_>) -> Result<usize, Ended> {
+    fn take(&mut self, bytes: &[u8], around: &mut Surroundings<'_>) -> Result<usize, ConnectionEnd> {
         let mut taken = 0;
         if self.stage == Stage::Shaking {
             let Some(head) = self.handshake(bytes, around)? else { return Ok(0) };
             taken = head;
         }
         while let Some((opcode, payload, length)) =
-            frames::read(&bytes[taken..]).map_err(|why| Ended::Wrong(why.to_owned()))?
+            frames::read(&bytes[taken..]).map_err(|why| ConnectionEnd::Wrong(why.to_owned()))?
         {
             match opcode {
-                Opcode::Text => self.hear(payload, around)?,
+                Opcode::Text => self.handle_message(payload, around)?,
                 Opcode::Ping => {
                     around.seen.pings += 1;
                     frames::write(&mut self.output, Opcode::Pong, payload, around.mask);
                 }
-                Opcode::Close => return Err(Ended::Closed(frames::close_code(payload))),
+                Opcode::Close => return Err(ConnectionEnd::Closed(frames::close_code(payload))),
                 Opcode::Pong => {}
-                Opcode::Binary => return Err(Ended::Wrong("a binary frame, where JSON was agreed on".to_owned())),
+                Opcode::Binary => {
+                    return Err(ConnectionEnd::Wrong("a binary frame, where JSON was agreed on".to_owned()));
+                }
             }
             taken += length;
         }
@@ -219,10 +221,10 @@ impl Device {
     }
 
     /// The length of the answer to the handshake, once it is complete.
-    fn handshake(&mut self, bytes: &[u8], around: &mut Surroundings<'_>) -> Result<Option<usize>, Ended> {
+    fn handshake(&mut self, bytes: &[u8], around: &mut Surroundings<'_>) -> Result<Option<usize>, ConnectionEnd> {
         around.head.reset();
         let head = &mut *around.head;
-        let wrong = |why: &str| Ended::Wrong(format!("the answer to the handshake {why}"));
+        let wrong = |why: &str| ConnectionEnd::Wrong(format!("the answer to the handshake {why}"));
         let length = match head.advance(bytes, Method::Get, &HeadLimits::default()) {
             Ok(Progress::Partial) => return Ok(None),
             Ok(Progress::Complete(length)) => length,
@@ -238,7 +240,7 @@ impl Device {
             let seconds = field("retry-after").and_then(|text| std::str::from_utf8(text).ok()?.trim().parse().ok());
             let retry_after_s =
                 matches!(head.status, 429 | 503).then(|| seconds.unwrap_or(RETRY_AFTER_S).clamp(1, RETRY_AFTER_S_MAX));
-            return Err(Ended::Answered { status: head.status, retry_after_s });
+            return Err(ConnectionEnd::Answered { status: head.status, retry_after_s });
         }
         if head.fields.get(bytes, Name::Upgrade).is_none() || field("sec-websocket-accept") != Some(HANDSHAKE_ACCEPT) {
             return Err(wrong("has a wrong Sec-WebSocket-Accept, or none"));
@@ -258,9 +260,9 @@ impl Device {
         Ok(Some(length))
     }
 
-    fn hear(&mut self, payload: &[u8], around: &mut Surroundings<'_>) -> Result<(), Ended> {
-        let said: Said<'_> = serde_json::from_slice(payload)
-            .map_err(|error| Ended::Wrong(format!("not a message of stillgate.v1: {error}")))?;
+    fn handle_message(&mut self, payload: &[u8], around: &mut Surroundings<'_>) -> Result<(), ConnectionEnd> {
+        let said: GatewayMessage<'_> = serde_json::from_slice(payload)
+            .map_err(|error| ConnectionEnd::Wrong(format!("not a message of stillgate.v1: {error}")))?;
         match said.r#type {
             "hello" => self.greeted(&said, around),
             "message" => self.message(&said, around),
@@ -269,7 +271,7 @@ impl Device {
         Ok(())
     }
 
-    fn greeted(&mut self, said: &Said<'_>, around: &mut Surroundings<'_>) {
+    fn greeted(&mut self, said: &GatewayMessage<'_>, around: &mut Surroundings<'_>) {
         if std::mem::take(&mut self.has_shown) {
             return;
         }
@@ -280,7 +282,7 @@ impl Device {
         }
     }
 
-    fn message(&mut self, said: &Said<'_>, around: &mut Surroundings<'_>) {
+    fn message(&mut self, said: &GatewayMessage<'_>, around: &mut Surroundings<'_>) {
         let number = said.body.get("n").and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok());
         if let Some(number) = number {
             around.ledger.received(number, around.number, self.last, around.now_ns);
@@ -301,18 +303,18 @@ impl Device {
         frames::write(&mut self.output, Opcode::Text, answer.as_bytes(), around.mask);
     }
 
-    fn flush(&mut self) -> Result<(), Ended> {
+    fn flush(&mut self) -> Result<(), ConnectionEnd> {
         let Some(link) = self.link.as_mut() else { return Ok(()) };
         while !self.output.is_empty() {
             match link.write(&self.output) {
                 Ok(written) => drop(self.output.drain(..written)),
                 Err(error) if super::sockets::is_later(&error) => return Ok(()),
-                Err(error) => return Err(Ended::Gone(error.to_string())),
+                Err(error) => return Err(ConnectionEnd::Gone(error.to_string())),
             }
         }
         // An idle device keeps no buffer.
         self.output = Vec::new();
-        link.flush().map_err(|error| Ended::Gone(error.to_string()))
+        link.flush().map_err(|error| ConnectionEnd::Gone(error.to_string()))
     }
 
     /// Whether TLS has nothing left to write.
@@ -322,19 +324,19 @@ impl Device {
 }
 
 /// A handshake that TLS itself refuses will be refused again.
-fn not_secured(error: &io::Error) -> Ended {
+fn not_secured(error: &io::Error) -> ConnectionEnd {
     match error.kind() {
-        io::ErrorKind::InvalidData => Ended::Wrong(format!(
+        io::ErrorKind::InvalidData => ConnectionEnd::Wrong(format!(
             "TLS: {error}; give the URL of a listener with tls: true, and trust its authority with --cacert FILE or any \
              certificate with --insecure"
         )),
-        _ => Ended::Gone(error.to_string()),
+        _ => ConnectionEnd::Gone(error.to_string()),
     }
 }
 
 /// For messages of `io`'s errors at connect.
-pub(super) fn gone(error: &io::Error) -> Ended {
-    Ended::Gone(error.to_string())
+pub(super) fn gone(error: &io::Error) -> ConnectionEnd {
+    ConnectionEnd::Gone(error.to_string())
 }
 
 #[cfg(test)]
@@ -342,8 +344,8 @@ mod tests {
     use super::*;
 
     /// A device's responses to an input, for any split of it.
-    fn said(ack: Ack, input: &[u8], split: usize) -> (Result<Vec<u8>, Ended>, Seen) {
-        let (mut ledger, mut head, mut seen) = (Ledger::new(), ResponseHead::default(), Seen::default());
+    fn responses(ack: Ack, input: &[u8], split: usize) -> (Result<Vec<u8>, ConnectionEnd>, DeviceTotals) {
+        let (mut ledger, mut head, mut seen) = (Ledger::new(), ResponseHead::default(), DeviceTotals::default());
         for _ in 0..8 {
             ledger.begin(0, 0, 3, 1);
         }
@@ -385,26 +387,26 @@ mod tests {
         let input =
             [handshake(), text(r#"{"type":"hello","session":"s","resume":"s.1"}"#), message, vec![0x89, 0]].concat();
         for split in 0..input.len() {
-            let (output, seen) = said(Ack::Device, &input, split);
+            let (output, seen) = responses(Ack::Device, &input, split);
             let expected = [&[0x81, 0x80 | 21, 0, 0, 0, 0], &br#"{"type":"ack","seq":4}"#[..]].concat();
             let output = output.unwrap();
             assert_eq!(output[6..28], expected[6..28], "split at {split}");
             assert_eq!(output[28..], [0x8a, 0x80, 0, 0, 0, 0], "a pong");
             assert_eq!(seen.pings, 1);
         }
-        let (output, _) = said(Ack::Reply, &input, 0);
+        let (output, _) = responses(Ack::Reply, &input, 0);
         let output = String::from_utf8_lossy(&output.unwrap()).into_owned();
         assert!(output.contains(r#""type":"reply""#) && output.contains(r#"{"n":7}"#), "{output}");
     }
 
     #[test]
-    fn what_ends_a_connection_is_told() {
-        let ended = |input: &[u8]| said(Ack::Device, input, 0).0.unwrap_err();
+    fn ends_of_connections_are_reported() {
+        let ended = |input: &[u8]| responses(Ack::Device, input, 0).0.unwrap_err();
         let later = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n";
-        assert_eq!(ended(later), Ended::Answered { status: 503, retry_after_s: Some(7) });
+        assert_eq!(ended(later), ConnectionEnd::Answered { status: 503, retry_after_s: Some(7) });
         let never = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
-        assert_eq!(ended(never), Ended::Answered { status: 404, retry_after_s: None });
-        assert_eq!(ended(&[handshake(), vec![0x88, 2, 0x03, 0xf4]].concat()), Ended::Closed(1012));
+        assert_eq!(ended(never), ConnectionEnd::Answered { status: 404, retry_after_s: None });
+        assert_eq!(ended(&[handshake(), vec![0x88, 2, 0x03, 0xf4]].concat()), ConnectionEnd::Closed(1012));
         for (input, part) in [
             (b"nonsense\r\n\r\n".to_vec(), "is not HTTP"),
             (String::from_utf8(handshake()).unwrap().replace("s3pP", "xxxx").into_bytes(), "Accept"),
@@ -412,7 +414,7 @@ mod tests {
             ([handshake(), text("nonsense")].concat(), "stillgate.v1"),
             ([handshake(), vec![0x82, 0]].concat(), "binary"),
         ] {
-            let Ended::Wrong(why) = ended(&input) else { panic!("{part}") };
+            let ConnectionEnd::Wrong(why) = ended(&input) else { panic!("{part}") };
             assert!(why.contains(part), "{why}");
         }
     }

@@ -3,11 +3,11 @@
 //! Connects, messages and drops each have a schedule that does not wait for the gateway. A device that was refused
 //! temporarily, or whose connection ended, reconnects by itself.
 
-use super::back_end::{Answer, Asked, BackEnd};
-use super::device::{Device, Ended, Seen, Stage, Surroundings, gone};
+use super::back_end::{Answer, BackEnd, RequestSubject};
+use super::device::{ConnectionEnd, Device, DeviceTotals, Stage, Surroundings, gone};
 use super::ledger::{BROKEN, Ledger, TIMED_OUT, WRONG_REPLY};
 use super::pace::Pace;
-use super::plan::{Ack, Place, Plan, Via};
+use super::plan::{Ack, GatewayNode, Plan, Via};
 use super::sockets;
 use crate::error::{Error, Result};
 use hdrhistogram::Histogram;
@@ -59,7 +59,7 @@ pub(super) enum Phase {
 pub(super) struct Fleet<'a> {
     plan: &'a Plan,
     /// The gateway, or its nodes: the number of a device selects the node that it connects to.
-    places: &'a [Place],
+    places: &'a [GatewayNode],
     stop: &'a AtomicBool,
     epoch: Instant,
     epoll: OwnedFd,
@@ -85,7 +85,7 @@ pub(super) struct Fleet<'a> {
     pub(super) refused_for_now: u64,
     progress_ns: u64,
     pub(super) ledger: Ledger,
-    pub(super) seen: Seen,
+    pub(super) seen: DeviceTotals,
     pub(super) handshake: Histogram<u64>,
     pub(super) endings: BTreeMap<String, u64>,
     random: Random,
@@ -94,7 +94,7 @@ pub(super) struct Fleet<'a> {
 }
 
 impl<'a> Fleet<'a> {
-    pub(super) fn new(plan: &'a Plan, places: &'a [Place], stop: &'a AtomicBool) -> Result<Fleet<'a>> {
+    pub(super) fn new(plan: &'a Plan, places: &'a [GatewayNode], stop: &'a AtomicBool) -> Result<Fleet<'a>> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|error| Error::new(format!("epoll: {error}")))?;
         Ok(Fleet {
             plan,
@@ -120,7 +120,7 @@ impl<'a> Fleet<'a> {
             refused_for_now: 0,
             progress_ns: 0,
             ledger: Ledger::new(),
-            seen: Seen::default(),
+            seen: DeviceTotals::default(),
             handshake: outcome::histogram(),
             endings: BTreeMap::new(),
             random: Random::new(plan.seed),
@@ -175,7 +175,7 @@ impl<'a> Fleet<'a> {
         let number = self.back_ends.len() - 1;
         let prefix = &self.plan.prefix;
         let body = format!("{{\"match\":{{\"prefix\":\"{prefix}\"}},\"body\":{{\"broadcast\":1}}}}");
-        self.ask(number, Asked::Broadcast, &body)
+        self.send_request(number, RequestSubject::Broadcast, &body)
     }
 
     /// Continues until `done`, which is checked after every turn.
@@ -318,7 +318,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    fn on_end(&mut self, number: u32, ended: Ended, now: u64) -> Result {
+    fn on_end(&mut self, number: u32, ended: ConnectionEnd, now: u64) -> Result {
         let device = &mut self.devices[number as usize];
         match device.stage {
             Stage::Online => self.online -= 1,
@@ -327,24 +327,24 @@ impl<'a> Fleet<'a> {
         device.drop_connection(Stage::Away);
         self.note(&ended);
         match ended {
-            Ended::Answered { retry_after_s: Some(seconds), .. } => {
+            ConnectionEnd::Answered { retry_after_s: Some(seconds), .. } => {
                 self.refused_for_now += 1;
                 self.progress_ns = now;
                 let jitter = self.random.below(COMES_BACK_NS / 2);
                 self.later.push(Reverse((now + seconds * 1_000_000_000 + jitter, number)));
             }
-            Ended::Answered { status, .. } if self.connected == 0 => {
+            ConnectionEnd::Answered { status, .. } if self.connected == 0 => {
                 return Err(Error::new(format!(
                     "the gateway answers {status} to the handshake of device {}; does the URL lead to a route with device-gateway, and does the device send the credentials that the route's plugins require?",
                     self.plan.id(number as usize)
                 )));
             }
-            Ended::Answered { .. } => {
+            ConnectionEnd::Answered { .. } => {
                 self.devices[number as usize].stage = Stage::Refused;
                 self.refused += 1;
             }
-            Ended::Wrong(why) if self.connected == 0 => return Err(Error::new(why)),
-            Ended::Wrong(_) | Ended::Closed(_) | Ended::Gone(_) => self.comes_back(number, now),
+            ConnectionEnd::Wrong(why) if self.connected == 0 => return Err(Error::new(why)),
+            ConnectionEnd::Wrong(_) | ConnectionEnd::Closed(_) | ConnectionEnd::Gone(_) => self.comes_back(number, now),
         }
         Ok(())
     }
@@ -354,11 +354,11 @@ impl<'a> Fleet<'a> {
         self.later.push(Reverse((now + after, number)));
     }
 
-    fn note(&mut self, ended: &Ended) {
+    fn note(&mut self, ended: &ConnectionEnd) {
         let why = match ended {
-            Ended::Answered { status, .. } => format!("handshake answered {status}"),
-            Ended::Closed(code) => format!("closed by the gateway, {code}"),
-            Ended::Gone(why) | Ended::Wrong(why) => why.clone(),
+            ConnectionEnd::Answered { status, .. } => format!("handshake answered {status}"),
+            ConnectionEnd::Closed(code) => format!("closed by the gateway, {code}"),
+            ConnectionEnd::Gone(why) | ConnectionEnd::Wrong(why) => why.clone(),
         };
         *self.endings.entry(why).or_default() += 1;
     }
@@ -392,7 +392,7 @@ impl<'a> Fleet<'a> {
             {
                 let Some(number) = self.waiting[node].pop_front() else { break };
                 let body = self.body(number);
-                self.ask(back_end, Asked::Message(number), &body)?;
+                self.send_request(back_end, RequestSubject::Message(number), &body)?;
             }
         }
         Ok(())
@@ -417,7 +417,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    fn ask(&mut self, number: usize, asked: Asked, body: &str) -> Result {
+    fn send_request(&mut self, number: usize, asked: RequestSubject, body: &str) -> Result {
         let Some(api) = &self.places[number % self.places.len()].api else {
             return Err("the device API is needed: give --api URL".into());
         };
@@ -431,13 +431,13 @@ impl<'a> Fleet<'a> {
             back_end.watched = EventFlags::OUT;
         }
         match asked {
-            Asked::Message(message) => {
+            RequestSubject::Message(message) => {
                 let id = self.plan.id(self.ledger.device(message).unwrap_or(0) as usize);
                 let (ack, timeout) = (self.plan.ack.name(), self.plan.timeout.as_millis());
                 let path = format_args!("/v1/devices/{id}/messages?ack={ack}&timeout={timeout}ms");
-                back_end.ask(api, asked, path, body, now);
+                back_end.send_request(api, asked, path, body, now);
             }
-            Asked::Broadcast => back_end.ask(api, asked, format_args!("/v1/broadcast"), body, now),
+            RequestSubject::Broadcast => back_end.send_request(api, asked, format_args!("/v1/broadcast"), body, now),
         }
         if let Some(answer) = back_end.flush() {
             return self.on_answer(number, asked, answer);
@@ -458,7 +458,7 @@ impl<'a> Fleet<'a> {
         rewatch(&self.epoll, back_end.socket.as_ref(), BACK_END + number as u64, wanted, &mut back_end.watched)
     }
 
-    fn on_answer(&mut self, number: usize, asked: Asked, answer: Answer) -> Result {
+    fn on_answer(&mut self, number: usize, asked: RequestSubject, answer: Answer) -> Result {
         let now = self.now_ns();
         self.back_ends[number].asked = None;
         if number < self.back_ends.len() - 1 {
@@ -481,12 +481,14 @@ impl<'a> Fleet<'a> {
             Answer::Wrong(why) => return Err(Error::new(format!("the device API: {why}"))),
         };
         match asked {
-            Asked::Message(message) => {
+            RequestSubject::Message(message) => {
                 let sent_ns = self.back_ends[number].sent_ns;
                 self.ledger.answered(message, status, sent_ns, now);
             }
-            Asked::Broadcast if status == 202 => {}
-            Asked::Broadcast => return Err(Error::new(format!("the device API answers {status} to the broadcast"))),
+            RequestSubject::Broadcast if status == 202 => {}
+            RequestSubject::Broadcast => {
+                return Err(Error::new(format!("the device API answers {status} to the broadcast")));
+            }
         }
         Ok(())
     }
@@ -501,11 +503,11 @@ impl<'a> Fleet<'a> {
             back_end.socket = None;
             back_end.asked = None;
             match asked {
-                Asked::Message(message) => {
+                RequestSubject::Message(message) => {
                     self.idle[number % self.places.len()].push(number);
                     self.ledger.answered(message, TIMED_OUT, back_end.sent_ns, now);
                 }
-                Asked::Broadcast => return Err("the device API does not answer the broadcast".into()),
+                RequestSubject::Broadcast => return Err("the device API does not answer the broadcast".into()),
             }
         }
         Ok(())
@@ -513,8 +515,8 @@ impl<'a> Fleet<'a> {
 }
 
 /// Whether a reply belongs to this message.
-fn is_reply(asked: Asked, body: &[u8]) -> bool {
-    let Asked::Message(number) = asked else { return true };
+fn is_reply(asked: RequestSubject, body: &[u8]) -> bool {
+    let RequestSubject::Message(number) = asked else { return true };
     let value: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     value.and_then(|value| value.get("n")?.as_u64()) == Some(u64::from(number))
 }

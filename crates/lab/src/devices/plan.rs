@@ -170,7 +170,7 @@ impl Api {
 
 /// One gateway, or one node of several.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct GatewayNode {
     pub(crate) door: Door,
     /// `None`: no messages are sent.
     pub(crate) api: Option<Api>,

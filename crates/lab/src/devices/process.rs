@@ -1,4 +1,4 @@
-//! The gateway's process: found by the port it listens on, asked what it has used.
+//! The gateway's process: found by its listening port, and read for its CPU time and memory.
 
 use crate::error::{Error, Result};
 use std::net::SocketAddr;
@@ -8,16 +8,16 @@ use stillgate_rig::proc;
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// As the kernel calls it.
+    /// Its name in the kernel.
     pub(crate) name: String,
 }
 
 impl Process {
-    /// The one that was named, or the one that listens there; none: there is none here that we may see.
+    /// The given process, or the one that listens at the address; `None` if this machine has none that we may see.
     pub(crate) fn find(asked: Option<u32>, address: SocketAddr) -> Result<Option<Process>> {
         let Some(pid) = asked.or_else(|| proc::listener(address.port())) else { return Ok(None) };
         let name =
-            proc::name(pid).map_err(|error| Error::new(format!("--pid {pid}: there is no such process ({error})")))?;
+            proc::name(pid).map_err(|error| Error::new(format!("--pid {pid}: no process has this id ({error})")))?;
         Ok(Some(Process { pid, name }))
     }
 
@@ -50,8 +50,8 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_said() {
+    fn a_missing_process_is_reported() {
         let error = Process::find(Some(1 << 23), "127.0.0.1:1".parse().unwrap()).unwrap_err();
-        assert!(error.to_string().starts_with("--pid 8388608: there is no such process"), "{error}");
+        assert!(error.to_string().starts_with("--pid 8388608: no process has this id"), "{error}");
     }
 }

@@ -1,6 +1,6 @@
 //! Two gateways in alternation: each round connects new devices to both, in random order, and sends them messages.
 
-use super::plan::{Place, Plan};
+use super::plan::{GatewayNode, Plan};
 use super::run;
 use crate::display::Progress;
 use crate::error::Result;
@@ -12,7 +12,7 @@ use stillgate_stats::Random;
 /// The completed rounds; `keep` is called after each.
 pub(crate) fn run(
     plan: &Plan,
-    places: (&[Place], &[Place]),
+    places: (&[GatewayNode], &[GatewayNode]),
     rounds: usize,
     stop: &AtomicBool,
     mut keep: impl FnMut(&[DevicesRound]) -> Result,

@@ -3,7 +3,7 @@
 
 use super::fleet::{Fleet, Phase};
 use super::pace::Pace;
-use super::plan::{Place, Plan};
+use super::plan::{GatewayNode, Plan};
 use super::process::Process;
 use crate::display::Progress;
 use crate::error::{Error, Result};
@@ -38,7 +38,7 @@ pub(crate) fn steps(plan: &Plan) -> u64 {
 /// A run; `label` is shown before each step. If interrupted, it has the measurements so far; without any, it fails.
 pub(crate) fn run(
     plan: &Plan,
-    places: &[Place],
+    places: &[GatewayNode],
     stop: &AtomicBool,
     label: &str,
     progress: &mut Progress,

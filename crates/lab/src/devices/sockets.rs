@@ -1,4 +1,4 @@
-//! Connections that are begun and not waited for.
+//! Non-blocking connects.
 
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
@@ -6,13 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use stillgate_rig::ports;
 
-/// Of a source's ports, one in so many is used: beyond half of them Linux takes milliseconds to find a free one, which would be
-/// measured as the gateway's.
+/// One in this many of a source's ports is used: beyond half of them Linux takes milliseconds to find a free one, which
+/// would be measured as the gateway's time.
 const PORTS_SHARE: usize = 3;
 
-/// Source addresses for so many connections to one address: none where one source has ports enough.
+/// Source addresses for this many connections to one address: none if one source has enough ports.
 ///
-/// On the loopback network every address of 127.0.0.0/8 is this machine's.
+/// On the loopback network every address of 127.0.0.0/8 belongs to this machine.
 pub(super) fn sources(destination: SocketAddr, connections: usize) -> Result<Vec<IpAddr>, String> {
     choose(destination, connections, ports::of_connections().len())
 }
@@ -21,7 +21,7 @@ fn choose(destination: SocketAddr, connections: usize, ports: usize) -> Result<V
     let usable = ports / PORTS_SHARE;
     match destination.ip() {
         _ if connections <= usable => Ok(Vec::new()),
-        // Slower, but they are there.
+        // Slower, but they exist.
         ip if !ip.is_loopback() && connections <= ports => Ok(Vec::new()),
         IpAddr::V4(ip) if ip.is_loopback() => {
             let first = u32::from(Ipv4Addr::LOCALHOST);
@@ -36,11 +36,11 @@ fn choose(destination: SocketAddr, connections: usize, ports: usize) -> Result<V
     }
 }
 
-/// Begins a connection; it is there when the socket can be written to.
+/// Begins a connection; it is established when the socket becomes writable.
 pub(super) fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
     socket.set_tcp_nodelay(true)?;
-    // When it is dropped it is gone without a word, as a device without power is; no port stays behind in TIME_WAIT.
+    // Dropping it resets the connection, as when a device loses power; no port stays in TIME_WAIT.
     socket.set_linger(Some(Duration::ZERO))?;
     if let Some(from) = from {
         socket.bind(&SocketAddr::new(from, 0).into())?;
@@ -51,7 +51,7 @@ pub(super) fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Socket
     }
 }
 
-/// Whether an error says "later".
+/// Whether an error means "later".
 pub(super) fn is_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::NotConnected)
 }

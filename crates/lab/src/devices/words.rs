@@ -169,7 +169,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn a_run_is_told_in_lines() {
+    fn a_run_is_formatted_in_lines() {
         let times = Percentiles { p50: 800.0, p90: 1e3, p99: 2e3, p99_9: 3e3, p99_99: 4e3, max: 5e3 };
         let found = Messages {
             sent: 1_000,

@@ -5,7 +5,9 @@
 
 use super::fold::UNNAMED;
 use super::{isolated, words};
-use crate::result::explain::{Change, ExplainAnalysis, ExplainDesign, ExplainResult, FunctionChange, Profiled, Sides};
+use crate::result::explain::{
+    CostChange, ExplainAnalysis, ExplainDesign, ExplainResult, FunctionChange, ProgramProfile, Sides,
+};
 use std::collections::{BTreeSet, HashMap};
 use stillgate_stats::{Interval, Random, RateChange, Slice, rate_changes};
 
@@ -41,12 +43,12 @@ pub(crate) fn analyse(result: &ExplainResult) -> ExplainAnalysis {
         // Time in the interpreter is part of all time, so its changes are relative to the same total.
         let whole = cost(&lua.cpu);
         let of = |sides| functions(sides, Kind::Sampled, design, whole);
-        table(&of(&lua.cpu), Some(&of(&lua.bytecode)), Whole::All)
+        table(&of(&lua.cpu), Some(&of(&lua.bytecode)), ShareBase::All)
     });
     let mut analysis = ExplainAnalysis {
         cpu: cpu.whole,
         instructions: counted.as_ref().map(|counted| counted.whole),
-        functions: table(&cpu, counted.as_ref(), Whole::Counted),
+        functions: table(&cpu, counted.as_ref(), ShareBase::Counted),
         isolated: isolated::compare(result),
         lua: lua.unwrap_or_default(),
         missing: missing(result),
@@ -59,19 +61,19 @@ pub(crate) fn analyse(result: &ExplainResult) -> ExplainAnalysis {
 
 /// What shares of time relate to in a ratio.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Whole {
+enum ShareBase {
     All,
     /// The kernel's instructions are not counted: a ratio is to the time outside the kernel.
     Counted,
 }
 
 /// A row for each function, the largest change first.
-fn table(cpu: &Figures<'_>, counted: Option<&Figures<'_>>, whole: Whole) -> Vec<FunctionChange> {
+fn table(cpu: &Figures<'_>, counted: Option<&Figures<'_>>, whole: ShareBase) -> Vec<FunctionChange> {
     let names: BTreeSet<&str> =
         cpu.by_name.keys().chain(counted.iter().flat_map(|counted| counted.by_name.keys())).copied().collect();
     let counted_time = [0, 1].map(|side| {
         let shares = names.iter().filter(|name| counted.is_some_and(|counted| counted.of(name).0[side] > 0.0));
-        if whole == Whole::All { 1.0 } else { shares.map(|name| cpu.of(name).0[side]).sum::<f64>() }
+        if whole == ShareBase::All { 1.0 } else { shares.map(|name| cpu.of(name).0[side]).sum::<f64>() }
     });
     let mut functions: Vec<FunctionChange> = names
         .into_iter()
@@ -116,21 +118,21 @@ fn rank(of: &FunctionChange) -> (bool, f64) {
 
 /// The figures of one kind of profile.
 struct Figures<'a> {
-    whole: Change,
-    by_name: HashMap<&'a str, ([f64; 2], Change)>,
+    whole: CostChange,
+    by_name: HashMap<&'a str, ([f64; 2], CostChange)>,
 }
 
 impl Figures<'_> {
     /// For a missing function: zero, and no change.
-    fn of(&self, name: &str) -> ([f64; 2], Change) {
-        let none = Change { value: 0.0, low: 0.0, high: 0.0, is_certain: false };
+    fn of(&self, name: &str) -> ([f64; 2], CostChange) {
+        let none = CostChange { value: 0.0, low: 0.0, high: 0.0, is_certain: false };
         self.by_name.get(name).copied().unwrap_or(([0.0; 2], none))
     }
 }
 
 /// The self cost of each function.
 fn functions<'a>(sides: &'a Sides, kind: Kind, design: &ExplainDesign, cost: f64) -> Figures<'a> {
-    let own = |side: &'a Profiled| {
+    let own = |side: &'a ProgramProfile| {
         let mut costs: Costs<&'a str> = Costs::new(side);
         for stack in &side.stacks {
             if let Some(innermost) = stack.functions.last() {
@@ -150,7 +152,7 @@ fn functions<'a>(sides: &'a Sides, kind: Kind, design: &ExplainDesign, cost: f64
 
 /// The stacks that changed with certainty, by names from the outermost function inwards; `None`: all stacks count.
 pub(super) fn certain_stacks(sides: &Sides, kind: Kind, design: &ExplainDesign) -> Vec<Vec<String>> {
-    let total = |side: &Profiled| {
+    let total = |side: &ProgramProfile| {
         let mut costs: Costs<Vec<String>> = Costs::new(side);
         for stack in &side.stacks {
             let names: Vec<String> = stack.functions.iter().map(|number| side.functions[*number].clone()).collect();
@@ -175,7 +177,7 @@ struct Costs<K> {
 }
 
 impl<K: std::hash::Hash + Eq + Ord + Clone> Costs<K> {
-    fn new(side: &Profiled) -> Costs<K> {
+    fn new(side: &ProgramProfile) -> Costs<K> {
         let of_slice = |slice: usize| side.stacks.iter().map(|stack| stack.spent[slice] as f64).sum();
         Costs { work: side.work.clone(), whole: (0..side.work.len()).map(of_slice).collect(), items: HashMap::new() }
     }
@@ -218,19 +220,19 @@ fn changes<K: std::hash::Hash + Eq + Ord + Clone>(
     kind: Kind,
     design: &ExplainDesign,
     cost: f64,
-) -> Vec<Change> {
+) -> Vec<CostChange> {
     let (of_a, of_b) = (a.slices(items), b.slices(items));
     let found = match kind {
         Kind::Sampled => rate_changes(&of_a, &of_b, RESAMPLES, design.confidence, &mut Random::new(design.seed)),
         Kind::Counted => Some((0..=items.len()).map(|item| counted(&of_a, &of_b, item, COUNTED_MIN * cost)).collect()),
     };
-    let relative = |change: RateChange| Change {
+    let relative = |change: RateChange| CostChange {
         value: change.value / cost,
         low: change.interval.low / cost,
         high: change.interval.high / cost,
         is_certain: change.is_certain,
     };
-    let unknown = Change { value: 0.0, low: 0.0, high: 0.0, is_certain: false };
+    let unknown = CostChange { value: 0.0, low: 0.0, high: 0.0, is_certain: false };
     found.map_or_else(|| vec![unknown; items.len() + 1], |found| found.into_iter().map(relative).collect())
 }
 
@@ -297,7 +299,7 @@ mod tests {
     }
 
     /// Ten slices of `main` calling functions of these costs, which scatter by some 3%.
-    fn side(costs: &[(&str, f64)], seed: u64) -> Profiled {
+    fn side(costs: &[(&str, f64)], seed: u64) -> ProgramProfile {
         let mut random = Random::new(seed);
         let mut functions = vec!["main".to_owned()];
         let stacks = costs.iter().map(|(name, cost)| {
@@ -306,10 +308,10 @@ mod tests {
             Stack { functions: vec![0, functions.len() - 1], spent: spent.collect() }
         });
         let stacks = stacks.collect();
-        Profiled { work: vec![1.0; 10], functions, stacks, notes: Vec::new() }
+        ProgramProfile { work: vec![1.0; 10], functions, stacks, notes: Vec::new() }
     }
 
-    fn result(a: Profiled, b: Profiled) -> ExplainResult {
+    fn result(a: ProgramProfile, b: ProgramProfile) -> ExplainResult {
         let analysis = ExplainAnalysis::empty();
         let (cpu, instructions_missing) = (Sides { a, b }, Some("not requested".to_owned()));
         ExplainResult {

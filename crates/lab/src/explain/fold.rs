@@ -1,6 +1,6 @@
 //! Profiles of one program, slice by slice, with names that match those of another build and another tool.
 
-use crate::result::explain::{Profiled, Stack};
+use crate::result::explain::{ProgramProfile, Stack};
 use std::collections::HashMap;
 use stillgate_profiler::profile::{Function, Label, Line, Location, Profile, Sample, THREAD, ValueType};
 
@@ -44,7 +44,7 @@ impl Fold {
     }
 
     /// The result, in a deterministic order.
-    pub(crate) fn finish(self) -> Profiled {
+    pub(crate) fn finish(self) -> ProgramProfile {
         let slices = self.work.len();
         let mut named: Vec<(usize, String)> = self.functions.into_iter().map(|(name, number)| (number, name)).collect();
         named.sort_unstable();
@@ -58,7 +58,7 @@ impl Fold {
             .collect();
         stacks.sort_unstable_by(|a, b| a.functions.cmp(&b.functions));
         let functions = named.into_iter().map(|(_, name)| name).collect();
-        Profiled { work: self.work, functions, stacks, notes: self.notes }
+        ProgramProfile { work: self.work, functions, stacks, notes: self.notes }
     }
 }
 
@@ -82,7 +82,7 @@ fn shared_name(name: &str) -> String {
 }
 
 /// All slices as one profile, for a flame graph.
-pub(super) fn profile(of: &Profiled, kind: &str, unit: &str) -> Profile {
+pub(super) fn profile(of: &ProgramProfile, kind: &str, unit: &str) -> Profile {
     let function = |name: &String| Function { name: name.clone(), file: String::new() };
     let location = |function| Location { address: 0, mapping: None, lines: vec![Line { function, line: 0 }] };
     let sample = |stack: &Stack| Sample {
@@ -128,7 +128,11 @@ mod tests {
             let functions = ["main", "walk", "leaf::h0123456789abcdef"].map(str::to_owned).to_vec();
             let stacks =
                 stacks.iter().map(|(functions, spent)| Stack { functions: functions.to_vec(), spent: vec![*spent] });
-            profile(&Profiled { functions, stacks: stacks.collect(), ..Profiled::default() }, "cpu", "nanoseconds")
+            profile(
+                &ProgramProfile { functions, stacks: stacks.collect(), ..ProgramProfile::default() },
+                "cpu",
+                "nanoseconds",
+            )
         };
         let mut fold = Fold::default();
         fold.add(&made(&[(&[0, 1, 1, 2], 5), (&[0, 1, 2], 1)]), 2.0);

@@ -3,11 +3,11 @@
 //! A micro-benchmark may show nothing although the part became slower in its place, because its surroundings changed:
 //! caches, inlining, its arguments.
 
-use crate::bisect::command::Place;
-use crate::bisect::run::{Tried, in_unit, measure_once};
+use crate::bisect::command::CommandContext;
+use crate::bisect::run::{MeasureOutcome, in_unit, measure_once};
 use crate::display::Progress;
 use crate::error::{Error, Result};
-use crate::result::explain::{ExplainResult, Isolated, IsolatedChange, Profiled, Range};
+use crate::result::explain::{ExplainResult, IsolatedChange, IsolatedPart, ProgramProfile, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use stillgate_stats::{hodges_lehmann, log_ratios, two_sample_t};
@@ -47,9 +47,9 @@ pub(crate) fn measure(
     count: usize,
     stop: &AtomicBool,
     progress: &mut Progress,
-) -> Result<Isolated> {
+) -> Result<IsolatedPart> {
     let folder = std::env::current_dir().map_err(|error| Error::new(format!("the current folder: {error}")))?;
-    let place = Place { folder, environment: Vec::new() };
+    let place = CommandContext { folder, environment: Vec::new() };
     let (mut taken, mut unit) = ([Vec::new(), Vec::new()], None);
     'rounds: for number in 0..count {
         if stop.load(Ordering::Relaxed) {
@@ -61,11 +61,11 @@ pub(crate) fn measure(
         for side in order {
             let words = part.command.replace("{}", &programs[side]);
             match in_unit(measure_once(&words, &place, LIMIT, stop)?, &mut unit) {
-                Tried::Value(printed) => taken[side].push(printed.value),
-                Tried::Failed(why) | Tried::Skipped(why) => {
+                MeasureOutcome::Value(printed) => taken[side].push(printed.value),
+                MeasureOutcome::Failed(why) | MeasureOutcome::Skipped(why) => {
                     return Err(Error::new(format!("--isolated {}: {}: {why}", part.name, ["A", "B"][side])));
                 }
-                Tried::Stopped => break 'rounds,
+                MeasureOutcome::Stopped => break 'rounds,
             }
         }
     }
@@ -74,7 +74,7 @@ pub(crate) fn measure(
         values.truncate(whole);
         values
     });
-    Ok(Isolated { name: part.name.clone(), command: part.command.clone(), a, b })
+    Ok(IsolatedPart { name: part.name.clone(), command: part.command.clone(), a, b })
 }
 
 /// The changes of each part by itself and inside.
@@ -82,7 +82,7 @@ pub(super) fn compare(result: &ExplainResult) -> Vec<IsolatedChange> {
     result.isolated.iter().map(|isolated| change(isolated, &result.cpu.a, &result.cpu.b)).collect()
 }
 
-fn change(isolated: &Isolated, a: &Profiled, b: &Profiled) -> IsolatedChange {
+fn change(isolated: &IsolatedPart, a: &ProgramProfile, b: &ProgramProfile) -> IsolatedChange {
     let alone = log_ratios(&isolated.a, &isolated.b);
     let inside = log_ratios(&costs(a, &isolated.name), &costs(b, &isolated.name));
     let range = |ratios: &Option<Vec<f64>>| {
@@ -105,7 +105,7 @@ fn change(isolated: &Isolated, a: &Profiled, b: &Profiled) -> IsolatedChange {
 }
 
 /// For each slice, the cost of the stacks with such a function per unit of work.
-fn costs(side: &Profiled, name: &str) -> Vec<f64> {
+fn costs(side: &ProgramProfile, name: &str) -> Vec<f64> {
     let is_named: Vec<bool> = side.functions.iter().map(|function| function.contains(name)).collect();
     let stacks: Vec<_> =
         side.stacks.iter().filter(|stack| stack.functions.iter().any(|number| is_named[*number])).collect();
@@ -118,10 +118,10 @@ mod tests {
     use super::*;
     use crate::result::explain::Stack;
 
-    fn side(cost: i64) -> Profiled {
+    fn side(cost: i64) -> ProgramProfile {
         let spent = (0..10).map(|slice| cost + slice % 3).collect();
         let stacks = vec![Stack { functions: vec![0, 1], spent }];
-        Profiled {
+        ProgramProfile {
             work: vec![2.0; 10],
             functions: vec!["main".into(), "route::find".into()],
             stacks,
@@ -133,13 +133,13 @@ mod tests {
     fn a_part_that_is_slower_only_inside_disagrees() {
         let times = |each: f64| (0..10).map(|turn| each + f64::from(turn % 2) * 0.01).collect::<Vec<f64>>();
         let isolated =
-            |a: f64, b: f64| Isolated { name: "find".to_owned(), command: String::new(), a: times(a), b: times(b) };
+            |a: f64, b: f64| IsolatedPart { name: "find".to_owned(), command: String::new(), a: times(a), b: times(b) };
         let only_inside = change(&isolated(5.0, 5.0), &side(100), &side(130));
         assert!(only_inside.disagree, "{only_inside:?}");
         assert!((only_inside.inside.unwrap().value - 0.3).abs() < 0.02, "{only_inside:?}");
         let both = change(&isolated(5.0, 6.5), &side(100), &side(130));
         assert!(!both.disagree, "{both:?}");
-        let nowhere = change(&Isolated { name: "absent".to_owned(), ..isolated(5.0, 5.0) }, &side(100), &side(130));
+        let nowhere = change(&IsolatedPart { name: "absent".to_owned(), ..isolated(5.0, 5.0) }, &side(100), &side(130));
         assert_eq!((nowhere.inside, nowhere.disagree), (None, false));
     }
 

@@ -7,16 +7,16 @@ use super::analysis::{Kind, certain_stacks};
 use super::fold::profile;
 use super::words;
 use crate::report::Text;
-use crate::result::explain::{ExplainResult, FunctionChange, Profiled, Sides};
+use crate::result::explain::{ExplainResult, FunctionChange, ProgramProfile, Sides};
 use std::fmt::Write as _;
-use stillgate_profiler::output::html::{Compared, View, write_views};
+use stillgate_profiler::output::html::{Comparison, View, write_views};
 use stillgate_profiler::profile::Profile;
 
 /// Functions in the table.
 const LISTED_MAX: usize = 30;
 
 /// A kind of profile, ready to be drawn.
-struct Drawn {
+struct FlameView {
     name: &'static str,
     a: Profile,
     b: Profile,
@@ -33,10 +33,10 @@ pub(crate) fn html(result: &ExplainResult) -> String {
         lua.map(|lua| ("CPU time in Lua", "nanoseconds", &lua.cpu, Kind::Sampled)),
         lua.map(|lua| ("Bytecode", "nanoseconds", &lua.bytecode, Kind::Sampled)),
     ];
-    let drawn: Vec<Drawn> = kinds
+    let drawn: Vec<FlameView> = kinds
         .into_iter()
         .flatten()
-        .map(|(name, unit, sides, kind)| Drawn {
+        .map(|(name, unit, sides, kind)| FlameView {
             name,
             a: profile(&sides.a, name, unit),
             b: profile(&sides.b, name, unit),
@@ -44,14 +44,14 @@ pub(crate) fn html(result: &ExplainResult) -> String {
             certain: certain_stacks(sides, kind, &result.design),
         })
         .collect();
-    let difference = |of: &Drawn| format!("{}: B beside A", of.name);
+    let difference = |of: &FlameView| format!("{}: B compared with A", of.name);
     let mut views: Vec<View<'_>> = drawn
         .iter()
         .map(|of| View {
             heading: difference(of),
             is_open: true,
             profile: &of.b,
-            compared: Some(Compared { base: &of.a, wholes: of.wholes, certain: &of.certain }),
+            compared: Some(Comparison { base: &of.a, wholes: of.wholes, certain: &of.certain }),
         })
         .collect();
     for of in &drawn {
@@ -64,8 +64,8 @@ pub(crate) fn html(result: &ExplainResult) -> String {
 
 /// The value of 100% for B and for A: the work that each has done, at A's cost.
 fn wholes(sides: &Sides) -> [f64; 2] {
-    let spent = |side: &Profiled| side.stacks.iter().flat_map(|stack| &stack.spent).sum::<i64>() as f64;
-    let work = |side: &Profiled| side.work.iter().sum::<f64>();
+    let spent = |side: &ProgramProfile| side.stacks.iter().flat_map(|stack| &stack.spent).sum::<i64>() as f64;
+    let work = |side: &ProgramProfile| side.work.iter().sum::<f64>();
     [spent(&sides.a) / work(&sides.a) * work(&sides.b), spent(&sides.a)]
 }
 

@@ -1,10 +1,10 @@
-//! The profiles of a result: A and B in turn, each slice of a new start.
+//! The profiles of a result: A and B in alternation, each slice from a new start.
 //!
-//! Where a loader happens to put things moves a program's speed by per cents; slices of one start would share that luck and make it look
-//! like a difference. In turn, so that the machine's drift is in both.
+//! The placement of memory changes a program's speed by a few per cent; slices of one start would share that luck and
+//! make it look like a difference. They alternate, so that the machine's drift affects both.
 
 use super::fold::Fold;
-use super::load::{LuaKind, Served};
+use super::load::{LoadedServer, LuaKind};
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::profile::{self, Output, Subject};
@@ -17,41 +17,43 @@ use stillgate_stats::Random;
 /// Counts of instructions of each program; they hardly differ.
 pub(crate) const COUNTS: usize = 2;
 
-/// Profiles of time of each program; with fewer, nothing is known of their scatter.
+/// Profiles of time of each program; with fewer, their scatter is unknown.
 pub(crate) const SLICES_MIN: usize = 5;
 
-/// What is profiled.
+/// The programs to profile.
 pub(crate) enum Programs<'a> {
-    /// Each is run to its end; one run is the work.
+    /// Each runs to its end; one run is the unit of work.
     Run([Vec<OsString>; 2]),
     /// Each is under load.
-    Served(&'a [Served<'a>; 2]),
+    Served(&'a [LoadedServer<'a>; 2]),
 }
 
 impl Programs<'_> {
-    /// Steps of progress of everything.
+    /// Number of progress steps.
     pub(crate) fn steps(&self, slices: usize, with_instructions: bool) -> u64 {
         let of_lua = if self.shows_lua() { 2 * slices } else { 0 };
         2 * (slices + of_lua + if with_instructions { COUNTS } else { 0 }) as u64
     }
 
-    /// Whether both show what their functions in Lua do.
+    /// Whether both report their functions in Lua.
     pub(crate) fn shows_lua(&self) -> bool {
-        matches!(self, Programs::Served(served) if served.iter().all(|served| served.spec.asks_for_admin()))
+        matches!(self, Programs::Served(served) if served.iter().all(|served| served.spec.needs_admin()))
     }
 
-    /// What functions in Lua take; for servers that show it.
+    /// Profiles of functions in Lua, for servers that report them.
     pub(crate) fn lua(&self, design: &ExplainDesign, stop: &AtomicBool, progress: &mut Progress) -> Result<LuaSides> {
         let mut take = |what: &str, kind: LuaKind| {
             in_turn(what, design.slices, design.seed, stop, progress, |side| match self {
-                Programs::Run(_) => Err(Error::new("a program that ends shows nothing of its functions in Lua")),
+                Programs::Run(_) => {
+                    Err(Error::new("a program that runs to its end does not report its functions in Lua"))
+                }
                 Programs::Served(served) => served[side].lua(kind, design.slice_s, design.hz, stop),
             })
         };
         Ok(LuaSides { cpu: take("functions in Lua", LuaKind::Cpu)?, bytecode: take("bytecode", LuaKind::Bytecode)? })
     }
 
-    /// Where they spend CPU time.
+    /// Profiles of CPU time.
     pub(crate) fn cpu(&self, design: &ExplainDesign, stop: &AtomicBool, progress: &mut Progress) -> Result<Sides> {
         let output = Output::Hidden { stop };
         let take = |side: usize| match self {
@@ -61,7 +63,7 @@ impl Programs<'_> {
         in_turn("CPU time", design.slices, design.seed, stop, progress, take)
     }
 
-    /// Where they execute instructions.
+    /// Profiles of instructions.
     pub(crate) fn instructions(
         &self,
         design: &ExplainDesign,
@@ -76,7 +78,7 @@ impl Programs<'_> {
     }
 }
 
-/// So many slices of each; fewer, but as many of both, once the user wants an end.
+/// This many slices of each; fewer, but equally many of both, if the user interrupts.
 fn in_turn(
     what: &str,
     slices: usize,
@@ -99,7 +101,7 @@ fn in_turn(
             progress.step(&format!("{what} of {name}, {} of {slices}", slice + 1));
             match take(side) {
                 Ok(taken) => both[side] = Some(taken),
-                // What was cut short fails.
+                // A profile that was cut short fails.
                 Err(_) if stop.load(Ordering::Relaxed) => break 'slices,
                 Err(error) => return Err(error.context(name)),
             }

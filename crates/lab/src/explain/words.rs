@@ -2,7 +2,7 @@
 
 use crate::compare::words::in_short;
 use crate::result::explain::{
-    Change, ExplainAnalysis, ExplainDesign, ExplainResult, FunctionChange, IsolatedChange, Range,
+    CostChange, ExplainAnalysis, ExplainDesign, ExplainResult, FunctionChange, IsolatedChange, Range,
 };
 use std::fmt::Write as _;
 
@@ -152,7 +152,7 @@ pub(super) fn lacks(result: &ExplainResult) -> Vec<String> {
 /// A row of the table, without the name.
 pub(crate) fn cells(of: &FunctionChange) -> [String; 9] {
     let mark = if certain(of).is_some() { "*" } else { "" };
-    let change = |change: Option<Change>| {
+    let change = |change: Option<CostChange>| {
         change.map_or("-".to_owned(), |change| {
             format!("{}{}", signed(change.value), if change.is_certain { "*" } else { "" })
         })
@@ -178,7 +178,7 @@ fn more(share: f64) -> String {
     format!("{:.2}% {word}", share.abs() * 100.0)
 }
 
-fn range(change: Change) -> String {
+fn range(change: CostChange) -> String {
     format!("{} to {}", signed(change.low), signed(change.high))
 }
 

@@ -8,7 +8,7 @@
 //! Counts do not scatter: their points are commits, in the order of these, and each difference between two of them that is
 //! large enough is a change.
 
-use crate::store::{Counted, Line};
+use crate::store::{CountedCommit, StoreLine};
 use std::collections::BTreeMap;
 use stillgate_stats::{ChangePoint, Random, e_divisive, median};
 
@@ -42,7 +42,7 @@ pub(crate) struct Series {
     pub(crate) is_counted: bool,
     /// By time, or in the order of commits.
     pub(crate) points: Vec<Point>,
-    pub(crate) changes: Vec<Change>,
+    pub(crate) changes: Vec<SeriesChange>,
     /// Nights left out because there are too many.
     pub(crate) left_out: usize,
 }
@@ -57,12 +57,12 @@ pub(crate) struct Point {
     /// Points with the same number are comparable.
     pub(crate) stretch: usize,
     /// For a count, its commit.
-    pub(crate) counted: Option<Counted>,
+    pub(crate) counted: Option<CountedCommit>,
 }
 
 /// A change of a series.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Change {
+pub(crate) struct SeriesChange {
     /// Index of the first point after it.
     pub(crate) at: usize,
     /// The ratio of the levels on both sides, less one: from the median difference of two nights.
@@ -72,8 +72,8 @@ pub(crate) struct Change {
 }
 
 /// All series of a store, by name and machine. Counts change if they differ by `min_effect`.
-pub(crate) fn series(lines: &[Line], min_effect: f64) -> Vec<Series> {
-    let mut by_name: BTreeMap<(&str, &str, bool), Vec<&Line>> = BTreeMap::new();
+pub(crate) fn series(lines: &[StoreLine], min_effect: f64) -> Vec<Series> {
+    let mut by_name: BTreeMap<(&str, &str, bool), Vec<&StoreLine>> = BTreeMap::new();
     for line in lines {
         by_name.entry((&line.series, &line.machine, line.counted.is_some())).or_default().push(line);
     }
@@ -82,17 +82,17 @@ pub(crate) fn series(lines: &[Line], min_effect: f64) -> Vec<Series> {
 }
 
 /// The counts of one name and machine; there is at least one.
-fn counted(lines: &[&Line], min_effect: f64) -> Series {
+fn counted(lines: &[&StoreLine], min_effect: f64) -> Series {
     let newest = lines[lines.len() - 1];
     // Counts of another command are a different series. If a commit was counted twice, the later count holds.
-    let place = |line: &Line| line.counted.as_ref().map_or(0, |counted| counted.place);
+    let place = |line: &StoreLine| line.counted.as_ref().map_or(0, |counted| counted.place);
     let comparable = lines
         .iter()
         .filter(|line| line.measure == newest.measure && line.build == newest.build && line.is_in_unit_of(newest));
-    let by_place: BTreeMap<u64, &Line> = comparable.map(|line| (place(line), *line)).collect();
+    let by_place: BTreeMap<u64, &StoreLine> = comparable.map(|line| (place(line), *line)).collect();
     let left_out = by_place.len().saturating_sub(NIGHTS_MAX);
-    let lines: Vec<&Line> = by_place.into_values().skip(left_out).collect();
-    let point = |line: &&Line| Point {
+    let lines: Vec<&StoreLine> = by_place.into_values().skip(left_out).collect();
+    let point = |line: &&StoreLine| Point {
         at: line.counted.as_ref().map_or_else(String::new, |counted| counted.committed.clone()),
         commit: line.commit.clone(),
         value: mean_log(&line.values),
@@ -102,7 +102,7 @@ fn counted(lines: &[&Line], min_effect: f64) -> Series {
     let pairs = lines.windows(2).enumerate();
     let changes = pairs.filter_map(|(index, pair)| {
         let effect = count_change(&pair[0].values, &pair[1].values, min_effect)?;
-        Some(Change { at: index + 1, effect, p_value: None })
+        Some(SeriesChange { at: index + 1, effect, p_value: None })
     });
     Series { is_counted: true, changes: changes.collect(), left_out, ..of(newest, lines.iter().map(point).collect()) }
 }
@@ -120,10 +120,10 @@ pub(crate) fn count_change(before: &[f64], after: &[f64], min_effect: f64) -> Op
 }
 
 /// By time, of one name and machine; there is at least one.
-fn one(lines: &[&Line]) -> Series {
+fn one(lines: &[&StoreLine]) -> Series {
     // The few measurements of an interrupted night scatter more than the others.
-    let is_whole = |line: &&&Line| line.cut_short.is_none() || line.first_look >= ROUNDS_MIN;
-    let whole: Vec<&Line> = lines.iter().filter(is_whole).copied().collect();
+    let is_whole = |line: &&&StoreLine| line.cut_short.is_none() || line.first_look >= ROUNDS_MIN;
+    let whole: Vec<&StoreLine> = lines.iter().filter(is_whole).copied().collect();
     let lines = if whole.is_empty() { lines } else { &whole[..] };
     let left_out = lines.len().saturating_sub(NIGHTS_MAX);
     let lines = &lines[left_out..];
@@ -132,7 +132,7 @@ fn one(lines: &[&Line]) -> Series {
 }
 
 /// A series without changes.
-fn of(newest: &Line, points: Vec<Point>) -> Series {
+fn of(newest: &StoreLine, points: Vec<Point>) -> Series {
     Series {
         name: newest.series.clone(),
         machine: newest.machine.clone(),
@@ -146,12 +146,12 @@ fn of(newest: &Line, points: Vec<Point>) -> Series {
     }
 }
 
-fn points(lines: &[&Line]) -> Vec<Point> {
+fn points(lines: &[&StoreLine]) -> Vec<Point> {
     let mut points: Vec<Point> = Vec::new();
     // For each release that is compared with: its place on the scale, and its stretch.
     let mut release: Option<(&str, f64)> = None;
     let mut stretch = 0;
-    let mut before: Option<&Line> = None;
+    let mut before: Option<&StoreLine> = None;
     for &line in lines {
         let beside = line.beside.iter().find(|beside| beside.role == "release");
         let name = beside.map_or("", |beside| beside.commit.as_str());
@@ -178,7 +178,7 @@ fn mean_log(values: &[f64]) -> f64 {
     values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64
 }
 
-fn changes(points: &[Point]) -> Vec<Change> {
+fn changes(points: &[Point]) -> Vec<SeriesChange> {
     let mut all = Vec::new();
     let mut from = 0;
     for stretch in points.chunk_by(|a, b| a.stretch == b.stretch) {
@@ -189,7 +189,7 @@ fn changes(points: &[Point]) -> Vec<Change> {
             let begin = index.checked_sub(1).map_or(0, |before| found[before].at);
             let end = found.get(index + 1).map_or(values.len(), |next| next.at);
             let effect = shift(&values[begin..*at], &values[*at..end]).exp_m1();
-            all.push(Change { at: from + at, effect, p_value: Some(*p_value) });
+            all.push(SeriesChange { at: from + at, effect, p_value: Some(*p_value) });
         }
         from += stretch.len();
     }
@@ -207,12 +207,12 @@ fn shift(before: &[f64], behind: &[f64]) -> f64 {
 
 impl Series {
     /// Whether a change is one for the worse.
-    pub(crate) fn is_worse(&self, change: &Change) -> bool {
+    pub(crate) fn is_worse(&self, change: &SeriesChange) -> bool {
         (change.effect < 0.0) == self.higher_is_better
     }
 
     /// The last commit before a change, and the first one with it.
-    pub(crate) fn between(&self, change: &Change) -> (&str, &str) {
+    pub(crate) fn between(&self, change: &SeriesChange) -> (&str, &str) {
         (&self.points[change.at - 1].commit, &self.points[change.at].commit)
     }
 }
@@ -222,13 +222,13 @@ mod tests {
     use super::*;
     use crate::store::Beside;
 
-    fn night(number: usize, value: f64, release: Option<(&str, f64)>, random: &mut Random) -> Line {
+    fn night(number: usize, value: f64, release: Option<(&str, f64)>, random: &mut Random) -> StoreLine {
         let at = format!("2026-{:02}-{:02}T00:00:00Z", 1 + number / 28, 1 + number % 28);
         // The machine is slower or faster each night by 20%, which affects both.
         let machine = (0.2 * random.normal()).exp();
         let mut draw =
             |level: f64| (0..5).map(|_| machine * level * (0.01 * random.normal()).exp()).collect::<Vec<f64>>();
-        let mut line = Line::new("proxy", "m", at, &format!("c{number}"), draw(value));
+        let mut line = StoreLine::new("proxy", "m", at, &format!("c{number}"), draw(value));
         line.beside = release
             .map(|(commit, level)| Beside {
                 role: "release".into(),
@@ -245,7 +245,7 @@ mod tests {
     fn a_change_is_found_where_it_is_though_nights_differ() {
         let mut random = Random::new(1);
         let level = |number: usize| if number < 25 { 1.0 } else { 1.05 };
-        let lines: Vec<Line> =
+        let lines: Vec<StoreLine> =
             (0..40).map(|number| night(number, level(number), Some(("r1", 0.9)), &mut random)).collect();
         let all = series(&lines, 0.01);
         let [only] = all.as_slice() else { panic!("{all:?}") };
@@ -261,13 +261,14 @@ mod tests {
         // r2 is the commit of night 10, 5% slower than r1; it was measured together with r1.
         let release = |number: usize| if number <= 20 { ("r1", 1.0) } else { ("c10", 1.05) };
         let level = |number: usize| if number < 10 { 1.0 } else { 1.05 };
-        let lines: Vec<Line> =
+        let lines: Vec<StoreLine> =
             (0..40).map(|number| night(number, level(number), Some(release(number)), &mut random)).collect();
         let places: Vec<usize> = series(&lines, 0.01)[0].changes.iter().map(|change| change.at).collect();
         assert_eq!(places, [10]);
         // A release that was never measured divides the series instead.
         let release = |number: usize| if number <= 20 { ("r1", 1.0) } else { ("other", 2.0) };
-        let lines: Vec<Line> = (0..40).map(|number| night(number, 1.0, Some(release(number)), &mut random)).collect();
+        let lines: Vec<StoreLine> =
+            (0..40).map(|number| night(number, 1.0, Some(release(number)), &mut random)).collect();
         let divided = &series(&lines, 0.01)[0];
         assert_eq!((divided.changes.len(), divided.points[20].stretch, divided.points[21].stretch), (0, 0, 1));
     }
@@ -279,7 +280,8 @@ mod tests {
             let release = Some(("r1", 1.0));
             let level =
                 |number: usize| if number < 12 { 1.0 } else { 1.06 } * if number == spike { factor } else { 1.0 };
-            let lines: Vec<Line> = (0..24).map(|number| night(number, level(number), release, &mut random)).collect();
+            let lines: Vec<StoreLine> =
+                (0..24).map(|number| night(number, level(number), release, &mut random)).collect();
             let all = series(&lines, 0.01);
             let change =
                 all[0].changes.iter().find(|change| change.at == 12).unwrap_or_else(|| panic!("{spike}: {all:?}"));
@@ -290,7 +292,7 @@ mod tests {
     #[test]
     fn another_unit_divides_a_series_without_release() {
         let mut random = Random::new(4);
-        let mut lines: Vec<Line> = (0..12).map(|number| night(number, 1.0, None, &mut random)).collect();
+        let mut lines: Vec<StoreLine> = (0..12).map(|number| night(number, 1.0, None, &mut random)).collect();
         for line in &mut lines[6..] {
             line.unit = Some("us".to_owned());
             line.values.iter_mut().for_each(|value| *value *= 1000.0);
@@ -313,9 +315,9 @@ mod tests {
     #[test]
     fn counts_are_in_the_order_of_commits_and_change_where_they_differ() {
         let count = |at: &str, place: u64, values: &[f64]| {
-            let mut line = Line::new("parser", "m", at.to_owned(), &format!("c{place}"), values.to_vec());
+            let mut line = StoreLine::new("parser", "m", at.to_owned(), &format!("c{place}"), values.to_vec());
             let committed = format!("2026-01-{place:02}T00:00:00Z");
-            line.counted = Some(Counted { place, committed, subject: String::new(), same_as: None });
+            line.counted = Some(CountedCommit { place, committed, subject: String::new(), same_as: None });
             line
         };
         // Out of order; 0.5% at 3 is too little, 2% at 5 is a change; 6 scatters over the level of 5.
@@ -325,18 +327,19 @@ mod tests {
             count("2", 3, &[1005.0]),
             count("2", 6, &[1020.0, 1100.0]),
         ];
-        let changes = |lines: &[Line]| {
+        let changes = |lines: &[StoreLine]| {
             let all = series(lines, 0.01);
             let [only] = all.as_slice() else { panic!("{all:?}") };
             assert!(only.is_counted);
-            let between = |change: &Change| (only.between(change).0.to_owned(), only.between(change).1.to_owned());
+            let between =
+                |change: &SeriesChange| (only.between(change).0.to_owned(), only.between(change).1.to_owned());
             only.changes.iter().map(between).collect::<Vec<_>>()
         };
         assert_eq!(changes(&lines), [("c3".to_owned(), "c5".to_owned())]);
         // Counted again, and by another command.
         lines.push(count("3", 5, &[1006.0]));
         assert_eq!(changes(&lines), [("c5".to_owned(), "c6".to_owned())]);
-        lines.push(Line { measure: Some("other".to_owned()), ..count("4", 7, &[1.0]) });
+        lines.push(StoreLine { measure: Some("other".to_owned()), ..count("4", 7, &[1.0]) });
         assert_eq!(changes(&lines), []);
     }
 }

@@ -1,6 +1,6 @@
 //! Changes as text, with the commits in between and the command that finds the one.
 
-use super::analysis::{Change, NIGHTS_MAX, Series};
+use super::analysis::{NIGHTS_MAX, Series, SeriesChange};
 use crate::cli::typed::quoted_word;
 use crate::error::Result;
 use crate::git::{git, short};
@@ -17,7 +17,7 @@ pub(crate) fn report(all: &[Series], repo: Option<&Path>) -> Result<String> {
         // Writing to a `String` does not fail.
         let _ = writeln!(out, "{}", headline(series));
         for change in &series.changes {
-            let _ = writeln!(out, "  {}", said(series, change));
+            let _ = writeln!(out, "  {}", change_line(series, change));
             for commit in commits(series, change, repo)? {
                 let _ = writeln!(out, "    {commit}");
             }
@@ -54,14 +54,14 @@ pub(crate) fn summary(series: &Series) -> String {
 }
 
 /// The newest change as a headline.
-pub(crate) fn since(series: &Series, change: &Change) -> String {
+pub(crate) fn since(series: &Series, change: &SeriesChange) -> String {
     let word = if series.is_worse(change) { "worse" } else { "better" };
     let at = &series.points[change.at].at;
     format!("{:+.1}% since {}, which is {word}", change.effect * 100.0, at.get(..10).unwrap_or(at))
 }
 
 /// A change in a line.
-pub(crate) fn said(series: &Series, change: &Change) -> String {
+pub(crate) fn change_line(series: &Series, change: &SeriesChange) -> String {
     let word = if series.is_worse(change) { "worse" } else { "better" };
     let (before, after) = series.between(change);
     let at = &series.points[change.at].at;
@@ -73,7 +73,7 @@ pub(crate) fn said(series: &Series, change: &Change) -> String {
 
 /// The commits between the two nights of a change, newest last; empty without a repository, or if it does not have
 /// them.
-pub(crate) fn commits(series: &Series, change: &Change, repo: Option<&Path>) -> Result<Vec<String>> {
+pub(crate) fn commits(series: &Series, change: &SeriesChange, repo: Option<&Path>) -> Result<Vec<String>> {
     let Some(repo) = repo else { return Ok(Vec::new()) };
     let (before, after) = series.between(change);
     let range = format!("{before}..{after}");
@@ -89,7 +89,7 @@ pub(crate) fn commits(series: &Series, change: &Change, repo: Option<&Path>) -> 
 }
 
 /// The command that finds the commit; `None` if it is known.
-pub(crate) fn next_step(series: &Series, change: &Change) -> Option<String> {
+pub(crate) fn next_step(series: &Series, change: &SeriesChange) -> Option<String> {
     let (before, after) = series.between(change);
     let place = |at: usize| series.points[at].counted.as_ref().map(|counted| counted.place);
     if let (Some(from), Some(to)) = (place(change.at - 1), place(change.at)) {

@@ -35,17 +35,17 @@ pub(crate) struct Agent {
     pub(crate) environment: Environment,
     /// The folder of programs there.
     folder: PathBuf,
-    talk: Mutex<Talk>,
+    talk: Mutex<Conversation>,
 }
 
 /// A program that the agent has started; stopped when dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct RemoteTarget {
     pub(crate) number: u64,
 }
 
 #[derive(Debug)]
-struct Talk {
+struct Conversation {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
@@ -67,8 +67,8 @@ impl Agent {
             .map_err(|error| Error::new(format!("cannot run ssh: {error}")))?;
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("it was piped above"));
-        let mut talk = Talk { child, input, output };
-        match talk.ask(&Request::Hello)? {
+        let mut talk = Conversation { child, input, output };
+        match talk.request(&Request::Hello)? {
             Answer::Hello { version, environment } if version == env!("CARGO_PKG_VERSION") => {
                 Ok(Agent { destination, environment: *environment, folder, talk: Mutex::new(talk) })
             }
@@ -101,47 +101,47 @@ impl Agent {
         placement: &Placement,
     ) -> Result<TargetStarted> {
         let (spec, placement) = (Box::new(spec.clone()), placement.clone());
-        match self.ask(&Request::StartTarget { spec, upstream, placement })? {
+        match self.request(&Request::StartTarget { spec, upstream, placement })? {
             Answer::Target(started) => Ok(*started),
             answer => Err(unexpected(&answer)),
         }
     }
 
-    pub(crate) fn start_upstream(&self, ip: IpAddr, body_bytes: usize) -> Result<(Held, SocketAddr)> {
-        match self.ask(&Request::StartUpstream { ip, body_bytes })? {
-            Answer::Upstream { number, address } => Ok((Held { number }, address)),
+    pub(crate) fn start_upstream(&self, ip: IpAddr, body_bytes: usize) -> Result<(RemoteTarget, SocketAddr)> {
+        match self.request(&Request::StartUpstream { ip, body_bytes })? {
+            Answer::Upstream { number, address } => Ok((RemoteTarget { number }, address)),
             answer => Err(unexpected(&answer)),
         }
     }
 
-    pub(crate) fn cpu_time_us(&self, held: &Held) -> Result<f64> {
-        match self.ask(&Request::CpuTimeUs { number: held.number })? {
+    pub(crate) fn cpu_time_us(&self, held: &RemoteTarget) -> Result<f64> {
+        match self.request(&Request::CpuTimeUs { number: held.number })? {
             Answer::CpuTimeUs(us) => Ok(us),
             answer => Err(unexpected(&answer)),
         }
     }
 
-    pub(crate) fn rss_kib(&self, held: &Held) -> Result<u64> {
-        match self.ask(&Request::RssKib { number: held.number })? {
+    pub(crate) fn rss_kib(&self, held: &RemoteTarget) -> Result<u64> {
+        match self.request(&Request::RssKib { number: held.number })? {
             Answer::RssKib(kib) => Ok(kib),
             answer => Err(unexpected(&answer)),
         }
     }
 
-    pub(crate) fn alive(&self, held: &Held) -> Result {
-        self.ask(&Request::Alive { number: held.number }).map(drop)
+    pub(crate) fn alive(&self, held: &RemoteTarget) -> Result {
+        self.request(&Request::Alive { number: held.number }).map(drop)
     }
 
     /// If the agent cannot be reached, the target has ended with its connection.
-    pub(crate) fn stop(&self, held: &Held) {
-        let _ = self.ask(&Request::Stop { number: held.number });
+    pub(crate) fn stop(&self, held: &RemoteTarget) {
+        let _ = self.request(&Request::Stop { number: held.number });
     }
 
-    fn ask(&self, request: &Request) -> Result<Answer> {
-        self.talk().ask(request)
+    fn request(&self, request: &Request) -> Result<Answer> {
+        self.talk().request(request)
     }
 
-    fn talk(&self) -> MutexGuard<'_, Talk> {
+    fn talk(&self) -> MutexGuard<'_, Conversation> {
         self.talk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -155,8 +155,8 @@ impl Drop for Agent {
     }
 }
 
-impl Talk {
-    fn ask(&mut self, request: &Request) -> Result<Answer> {
+impl Conversation {
+    fn request(&mut self, request: &Request) -> Result<Answer> {
         let broken = |why: &str| Error::new(format!("the connection to another machine broke{why}"));
         let mut text = serde_json::to_string(request).map_err(|error| Error::new(error.to_string()))?;
         text.push('\n');

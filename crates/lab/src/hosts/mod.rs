@@ -9,7 +9,7 @@ mod file;
 mod messages;
 mod serve;
 
-pub(crate) use agent::{Agent, Held};
+pub(crate) use agent::{Agent, RemoteTarget};
 pub(crate) use serve::serve;
 
 use crate::error::{Error, Result};

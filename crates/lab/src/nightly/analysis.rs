@@ -3,9 +3,9 @@
 //! A first look at every series leads to a second, larger one where something seems to have changed, and that to a
 //! third where doubt remains; one error holds for all series and comparisons of the night together.
 
-use super::kept::{Kept, beside_kept};
+use super::kept::{SampleComparison, beside_kept};
 use super::run::{PAIRS_FIRST, PAIRS_SECOND, PAIRS_THIRD};
-use crate::store::Line;
+use crate::store::StoreLine;
 use stillgate_stats::{
     Looks, SCREEN_LEVELS, hodges_lehmann, is_suspicious, is_undecided, log_ratios,
     minimum_detectable_effect_signed_rank, screened, standard_deviation, third_look_level,
@@ -25,7 +25,7 @@ pub(crate) const MARGIN: f64 = 0.05;
 
 /// One series compared with one other commit.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Judged {
+pub(crate) struct NightComparison {
     pub(crate) series: String,
     /// `yesterday` or `release`.
     pub(crate) role: String,
@@ -40,7 +40,7 @@ pub(crate) struct Judged {
     pub(crate) p_value: f64,
     pub(crate) pairs: usize,
     /// The comparison with the release's large sample.
-    pub(crate) kept: Option<Kept>,
+    pub(crate) kept: Option<SampleComparison>,
     pub(crate) verdict: Verdict,
 }
 
@@ -57,8 +57,8 @@ pub(crate) enum Verdict {
 }
 
 /// All comparisons of a night; `before` are the older lines of the store.
-pub(crate) fn judge(night: &[&Line], before: &[Line]) -> Vec<Judged> {
-    let all: Vec<(&Line, usize, Vec<f64>)> = night
+pub(crate) fn judge(night: &[&StoreLine], before: &[StoreLine]) -> Vec<NightComparison> {
+    let all: Vec<(&StoreLine, usize, Vec<f64>)> = night
         .iter()
         .flat_map(|line| (0..line.beside.len()).map(move |index| (*line, index)))
         .filter_map(|(line, index)| {
@@ -91,7 +91,7 @@ pub(crate) fn judge(night: &[&Line], before: &[Line]) -> Vec<Judged> {
                 false => Verdict::Undecided,
             };
             let beside = &line.beside[*index];
-            Judged {
+            NightComparison {
                 series: line.series.clone(),
                 role: beside.role.clone(),
                 beside: beside.commit.clone(),
@@ -115,14 +115,14 @@ struct Split<'a> {
 }
 
 impl<'a> Split<'a> {
-    fn of(line: &Line, diffs: &'a [f64]) -> Split<'a> {
+    fn of(line: &StoreLine, diffs: &'a [f64]) -> Split<'a> {
         let (first, later) = diffs.split_at(line.first_look.min(diffs.len()));
         let (second, third) = later.split_at(line.later.map_or(later.len(), |of| of.second_look.min(later.len())));
         Split { first, second, third }
     }
 
     /// Whether the night ended before a look that this comparison needs.
-    fn lacks_a_look(&self, line: &Line) -> bool {
+    fn lacks_a_look(&self, line: &StoreLine) -> bool {
         let comparisons = line.later.map_or(1, |later| later.comparisons);
         let lacks_third = || is_undecided(self.second, comparisons, ERROR) && self.third.is_empty();
         let lacks_later = is_suspicious(self.first) && (self.second.is_empty() || lacks_third());
@@ -130,7 +130,7 @@ impl<'a> Split<'a> {
     }
 
     /// A look counts if the one before required it; it was taken of all commits at once.
-    fn looks(&self, line: &Line) -> Looks<'a> {
+    fn looks(&self, line: &StoreLine) -> Looks<'a> {
         let second = (is_suspicious(self.first) && !self.second.is_empty()).then_some(self.second);
         let comparisons = line.later.map_or(1, |later| later.comparisons);
         let asks = |second: &[f64]| is_undecided(second, comparisons, ERROR) && !self.third.is_empty();
@@ -150,7 +150,7 @@ pub(crate) fn next_look(beside: &[f64], today: &[f64], comparisons: usize) -> Op
 }
 
 /// Contradictions of a line to the rules: unexpected looks, or missing ones.
-pub(crate) fn contradictions(line: &Line) -> Vec<String> {
+pub(crate) fn contradictions(line: &StoreLine) -> Vec<String> {
     let count = line.values.len();
     if line.first_look > count || line.beside.iter().any(|beside| beside.values.len() != count) {
         return vec![format!("{} {}: its sides have different numbers of measurements", line.at, line.series)];
@@ -180,11 +180,11 @@ pub(crate) fn contradictions(line: &Line) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Beside, CutShort, Later};
+    use crate::store::{Beside, EarlyEnd, LaterLooks};
     use stillgate_stats::Random;
 
     /// A series that differs by `effect` from yesterday, measured by the rules.
-    fn taken(effect: f64, seed: u64) -> Line {
+    fn taken(effect: f64, seed: u64) -> StoreLine {
         let mut random = Random::new(seed);
         let (mut today, mut other) = (Vec::new(), Vec::new());
         let mut next = Some(PAIRS_FIRST);
@@ -195,9 +195,9 @@ mod tests {
             }
             next = next_look(&other, &today, 40);
         }
-        let mut line = Line::new("proxy", "m", "2026".to_owned(), "c", today);
+        let mut line = StoreLine::new("proxy", "m", "2026".to_owned(), "c", today);
         line.first_look = PAIRS_FIRST;
-        line.later = Some(Later { second_look: PAIRS_SECOND, comparisons: 40 });
+        line.later = Some(LaterLooks { second_look: PAIRS_SECOND, comparisons: 40 });
         line.beside =
             vec![Beside { role: "yesterday".to_owned(), commit: "b".to_owned(), values: other, raw: Vec::new() }];
         line
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn looks_are_taken_as_they_are_asked_for() {
-        let lines: Vec<Line> = (0..200).map(|seed| taken(0.01, seed)).collect();
+        let lines: Vec<StoreLine> = (0..200).map(|seed| taken(0.01, seed)).collect();
         assert!(lines.iter().all(|line| contradictions(line).is_empty()));
         let with = |pairs: usize| lines.iter().filter(|line| line.values.len() == pairs).count();
         assert!(with(10) > 20 && with(35) > 20 && with(135) > 20, "{} {} {}", with(10), with(35), with(135));
@@ -220,7 +220,7 @@ mod tests {
     fn a_look_that_there_was_no_time_for_leaves_it_undecided() {
         let line = (0..).map(|seed| taken(0.01, seed)).find(|line| line.values.len() == 135).unwrap();
         let cut = |count: usize, margin: f64| {
-            let mut line = Line { cut_short: Some(CutShort::Budget), margin: Some(margin), ..line.clone() };
+            let mut line = StoreLine { cut_short: Some(EarlyEnd::Budget), margin: Some(margin), ..line.clone() };
             line.values.truncate(count);
             line.beside[0].values.truncate(count);
             line.first_look = count.min(PAIRS_FIRST);
@@ -231,13 +231,13 @@ mod tests {
         assert_eq!([7, 10].map(|count| cut(count, 9.0)), [Verdict::Undecided; 2]);
         assert_ne!(cut(35, 9.0), Verdict::Unchanged);
         let quiet = (0..).map(|seed| taken(0.0, seed)).find(|line| line.values.len() == 10).unwrap();
-        let quiet = Line { cut_short: Some(CutShort::Budget), margin: Some(9.0), ..quiet };
+        let quiet = StoreLine { cut_short: Some(EarlyEnd::Budget), margin: Some(9.0), ..quiet };
         assert_eq!(judge(&[&quiet], &[])[0].verdict, Verdict::Unchanged, "this comparison called for no other look");
     }
 
     #[test]
     fn measurements_that_were_added_or_taken_away_are_found() {
-        let cut = |line: &Line, count: usize| {
+        let cut = |line: &StoreLine, count: usize| {
             let mut line = line.clone();
             line.values.truncate(count);
             line.beside[0].values.truncate(count);

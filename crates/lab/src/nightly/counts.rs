@@ -5,17 +5,17 @@
 //! the commit that changed them is found. Then both sides of each change are counted again: a count that has two states
 //! differs between two commits by chance, and then their ranges overlap. Each commit's counts are stored at once.
 
-use super::suite::{EachCommit, Measured};
-use crate::bisect::checkouts::{Built, Checkouts};
-use crate::bisect::command::Place;
+use super::suite::{EachCommit, SeriesSpec};
+use crate::bisect::checkouts::{BuildOutcome, Checkouts};
+use crate::bisect::command::CommandContext;
 use crate::bisect::commits::row;
-use crate::bisect::run::{Tried, in_unit, measure_once};
+use crate::bisect::run::{MeasureOutcome, in_unit, measure_once};
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::git::{self, git, short};
 use crate::history::analysis::count_change;
-use crate::result::bisect::{CommitRecord, Line as Merges};
-use crate::store::{self, Line};
+use crate::result::bisect::{CommitRecord, MergeOrder};
+use crate::store::{self, StoreLine};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +49,7 @@ type Counts = Vec<Option<Vec<f64>>>;
 type Units = Vec<Option<Option<String>>>;
 
 /// A row while it is counted.
-struct Counted {
+struct CountedRow {
     /// For each commit; `None` before it was counted.
     seen: Vec<Option<Counts>>,
     /// For each series, whether its counts differ on the same commit.
@@ -73,7 +73,13 @@ pub(crate) struct Sweep<'a> {
 }
 
 /// The row from `since`, or from the newest counted commit, to `today`.
-pub(crate) fn row_of_night(top: &Path, since: Option<&str>, today: &str, lines: &[Line], machine: &str) -> Result<Row> {
+pub(crate) fn row_of_night(
+    top: &Path,
+    since: Option<&str>,
+    today: &str,
+    lines: &[StoreLine],
+    machine: &str,
+) -> Result<Row> {
     let last = match since {
         Some(since) => git::commit(top, since)?,
         None => last_counted(top, today, lines, machine)?.unwrap_or_else(|| today.to_owned()),
@@ -83,14 +89,14 @@ pub(crate) fn row_of_night(top: &Path, since: Option<&str>, today: &str, lines: 
             let subject = git(top, &["log", "-1", "--format=%s", today])?.map_err(Error::new)?;
             vec![CommitRecord { commit: last.clone(), subject, weight: 1.0, is_merge: false, artefact: None }]
         }
-        false => row(top, &last, today, Merges::FirstParent, &[]).map_err(|error| error.context("--since"))?,
+        false => row(top, &last, today, MergeOrder::FirstParent, &[]).map_err(|error| error.context("--since"))?,
     };
     let place = git(top, &["rev-list", "--count", "--first-parent", &last])?.map_err(Error::new)?;
     let place = place.trim().parse().map_err(|_| Error::new(format!("git counts {place:?} commits")))?;
     Ok(Row { commits, place })
 }
 
-fn last_counted(top: &Path, today: &str, lines: &[Line], machine: &str) -> Result<Option<String>> {
+fn last_counted(top: &Path, today: &str, lines: &[StoreLine], machine: &str) -> Result<Option<String>> {
     let mut by_place: BTreeMap<u64, &str> = BTreeMap::new();
     for line in lines.iter().filter(|line| line.machine == machine) {
         by_place.extend(line.counted.iter().map(|counted| (counted.place, line.commit.as_str())));
@@ -117,10 +123,10 @@ impl Sweep<'_> {
         &self,
         each: &EachCommit,
         row: &Row,
-        lines: &[Line],
-        mut keep: impl FnMut(&[Line]) -> Result,
+        lines: &[StoreLine],
+        mut keep: impl FnMut(&[StoreLine]) -> Result,
     ) -> Result<Vec<String>> {
-        let mut counted = Counted {
+        let mut counted = CountedRow {
             seen: row.commits.iter().map(|record| self.known(each, &record.commit, lines)).collect(),
             scattering: vec![false; each.series.len()],
             units: each.series.iter().map(|series| self.unit_before(each, series, lines)).collect(),
@@ -170,15 +176,15 @@ impl Sweep<'_> {
         each: &EachCommit,
         row: &Row,
         (index, times): (usize, &[usize]),
-        counted: &mut Counted,
+        counted: &mut CountedRow,
         progress: &Progress,
     ) -> Result {
         let commit = &row.commits[index].commit;
         let counts = counted.seen[index].get_or_insert_with(|| vec![None; each.series.len()]);
         let place = match self.checkouts.build(commit, self.stop)? {
-            Built::There { place, .. } => place,
-            Built::Stopped => return Err(interrupted()),
-            Built::Failed(why) => {
+            BuildOutcome::There { place, .. } => place,
+            BuildOutcome::Stopped => return Err(interrupted()),
+            BuildOutcome::Failed(why) => {
                 progress.note(&why);
                 counted.failed.push(format!("{}: {}", short(commit), why.lines().next().unwrap_or_default()));
                 return Ok(());
@@ -206,7 +212,7 @@ impl Sweep<'_> {
     }
 
     /// The unit of earlier counts of a series; `None` if it is not known.
-    fn unit_before(&self, each: &EachCommit, series: &Measured, lines: &[Line]) -> Option<Option<String>> {
+    fn unit_before(&self, each: &EachCommit, series: &SeriesSpec, lines: &[StoreLine]) -> Option<Option<String>> {
         let mut counted = lines.iter().rev().filter(|line| line.counted.is_some() && line.machine == self.machine);
         let line = counted.find(|line| {
             line.series == series.name && line.measure.as_ref() == Some(&series.measure) && line.build == each.build
@@ -214,8 +220,8 @@ impl Sweep<'_> {
         line?.unit.clone().map(Some)
     }
 
-    fn known(&self, each: &EachCommit, commit: &str, lines: &[Line]) -> Option<Counts> {
-        let of = |series: &Measured| {
+    fn known(&self, each: &EachCommit, commit: &str, lines: &[StoreLine]) -> Option<Counts> {
+        let of = |series: &SeriesSpec| {
             let mut lines = lines.iter().rev().filter(|line| line.commit == commit && line.machine == self.machine);
             let line = lines.find(|line| {
                 line.counted.is_some()
@@ -232,8 +238,8 @@ impl Sweep<'_> {
     /// `None` if it cannot be counted: an older commit may lack what is counted.
     fn count(
         &self,
-        series: &Measured,
-        place: &Place,
+        series: &SeriesSpec,
+        place: &CommandContext,
         (times, unit): (usize, &mut Option<Option<String>>),
         progress: &Progress,
     ) -> Result<Option<Vec<f64>>> {
@@ -241,11 +247,11 @@ impl Sweep<'_> {
         let mut failures = 0;
         while values.len() < times {
             match in_unit(measure_once(&series.measure, place, self.limit, self.stop)?, unit) {
-                Tried::Value(printed) => values.push(printed.value),
+                MeasureOutcome::Value(printed) => values.push(printed.value),
                 _ if self.stop.load(Ordering::Relaxed) => return Err(interrupted()),
-                Tried::Stopped => return Err(interrupted()),
-                Tried::Skipped(_) => return Ok(None),
-                Tried::Failed(why) => {
+                MeasureOutcome::Stopped => return Err(interrupted()),
+                MeasureOutcome::Skipped(_) => return Ok(None),
+                MeasureOutcome::Failed(why) => {
                     failures += 1;
                     if failures >= TRIES {
                         progress.note(&format!("{}: {why}", series.name));
@@ -285,16 +291,17 @@ impl Sweep<'_> {
         each: &EachCommit,
         row: &Row,
         index: usize,
-        counted: &Counted,
+        counted: &CountedRow,
         same_as: Option<&str>,
-    ) -> Result<Vec<Line>> {
+    ) -> Result<Vec<StoreLine>> {
         let (record, place) = (&row.commits[index], row.place + index as u64);
         let Some(counts) = &counted.seen[index] else { return Ok(Vec::new()) };
         let committed = git(self.top, &["show", "--no-patch", "--format=%cI", &record.commit])?.map_err(Error::new)?;
         let same_as = same_as.map(str::to_owned);
-        let commit = store::Counted { place, committed, subject: record.subject.clone(), same_as };
+        let commit = store::CountedCommit { place, committed, subject: record.subject.clone(), same_as };
         let lines = each.series.iter().zip(counts).zip(&counted.units).filter_map(|((series, values), unit)| {
-            let mut line = Line::new(&series.name, self.machine, self.at.to_owned(), &record.commit, values.clone()?);
+            let mut line =
+                StoreLine::new(&series.name, self.machine, self.at.to_owned(), &record.commit, values.clone()?);
             line.counted = Some(commit.clone());
             line.unit = unit.clone().flatten();
             line.measure = Some(series.measure.clone());

@@ -4,7 +4,7 @@
 //! large sample contains the machine's states of all those nights. So it is shown next to them, where a difference too
 //! small for the pairs stands out, and so does a release that was measured on a bad night.
 
-use crate::store::Line;
+use crate::store::StoreLine;
 use stillgate_stats::{mann_whitney, median};
 
 /// Fewer measurements from other nights are not a large sample.
@@ -12,7 +12,7 @@ const COUNT_MIN: usize = 20;
 
 /// Tonight's measurements compared with those of all other nights.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Kept {
+pub(crate) struct SampleComparison {
     pub(crate) count: usize,
     /// Relative difference of the medians.
     pub(crate) effect: f64,
@@ -21,7 +21,7 @@ pub(crate) struct Kept {
 }
 
 /// `None` without a release, or if it has too few measurements.
-pub(crate) fn beside_kept(tonight: &Line, before: &[Line]) -> Option<Kept> {
+pub(crate) fn beside_kept(tonight: &StoreLine, before: &[StoreLine]) -> Option<SampleComparison> {
     let release = &tonight.beside.iter().find(|beside| beside.role == "release")?.commit;
     let comparable = before.iter().filter(|line| {
         line.series == tonight.series
@@ -41,7 +41,7 @@ pub(crate) fn beside_kept(tonight: &Line, before: &[Line]) -> Option<Kept> {
         return None;
     }
     let effect = median(&tonight.values)? / median(&kept)? - 1.0;
-    Some(Kept { count: kept.len(), effect, p_value: mann_whitney(&kept, &tonight.values)?.p_value })
+    Some(SampleComparison { count: kept.len(), effect, p_value: mann_whitney(&kept, &tonight.values)?.p_value })
 }
 
 #[cfg(test)]
@@ -50,10 +50,10 @@ mod tests {
     use crate::store::Beside;
     use stillgate_stats::Random;
 
-    fn night(commit: &str, level: f64, release: &str, seed: u64) -> Line {
+    fn night(commit: &str, level: f64, release: &str, seed: u64) -> StoreLine {
         let mut random = Random::new(seed);
         let mut draw = |level: f64| (0..10).map(|_| level * (0.02 * random.normal()).exp()).collect::<Vec<f64>>();
-        let mut line = Line::new("proxy", "m", format!("2026-01-{seed:02}"), commit, draw(level));
+        let mut line = StoreLine::new("proxy", "m", format!("2026-01-{seed:02}"), commit, draw(level));
         line.beside = vec![Beside {
             role: "release".to_owned(),
             commit: release.to_owned(),
@@ -65,21 +65,22 @@ mod tests {
 
     #[test]
     fn a_small_sample_is_held_against_all_nights_of_the_release() {
-        let mut before: Vec<Line> = (1..8).map(|number| night(&format!("c{number}"), 103.0, "r", number)).collect();
+        let mut before: Vec<StoreLine> =
+            (1..8).map(|number| night(&format!("c{number}"), 103.0, "r", number)).collect();
         // The day on which the release was the day's commit counts; nights of another release, series or machine do
         // not.
         before.push(night("r", 100.0, "older", 10));
         before.push(night("c11", 50.0, "older", 11));
-        before.push(Line { series: "other".to_owned(), ..night("c12", 50.0, "r", 12) });
-        before.push(Line { machine: "n".to_owned(), ..night("c13", 50.0, "r", 13) });
-        before.push(Line { measure: Some("otherwise".to_owned()), ..night("c14", 50.0, "r", 14) });
-        before.push(Line { unit: Some("us".to_owned()), ..night("c15", 50.0, "r", 15) });
+        before.push(StoreLine { series: "other".to_owned(), ..night("c12", 50.0, "r", 12) });
+        before.push(StoreLine { machine: "n".to_owned(), ..night("c13", 50.0, "r", 13) });
+        before.push(StoreLine { measure: Some("otherwise".to_owned()), ..night("c14", 50.0, "r", 14) });
+        before.push(StoreLine { unit: Some("us".to_owned()), ..night("c15", 50.0, "r", 15) });
         let kept = beside_kept(&night("c20", 103.0, "r", 20), &before).unwrap();
         assert_eq!(kept.count, 80);
         assert!((kept.effect - 0.03).abs() < 0.02 && kept.p_value < 0.01, "{kept:?}");
         let same = beside_kept(&night("c20", 100.0, "r", 20), &before).unwrap();
         assert!(same.p_value > 0.01, "{same:?}");
         assert_eq!(beside_kept(&night("c20", 100.0, "r", 20), &before[..1]), None);
-        assert_eq!(beside_kept(&Line { beside: Vec::new(), ..before[0].clone() }, &before), None);
+        assert_eq!(beside_kept(&StoreLine { beside: Vec::new(), ..before[0].clone() }, &before), None);
     }
 }

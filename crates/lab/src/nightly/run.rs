@@ -4,16 +4,16 @@
 //! spreads it over all commits. Both looks have fixed sizes.
 
 use super::analysis::next_look;
-use super::suite::{Measured, Suite};
-use crate::bisect::checkouts::{Built, Checkouts};
-use crate::bisect::command::Place;
-use crate::bisect::run::{Tried, in_unit, measure_once};
+use super::suite::{SeriesSpec, Suite};
+use crate::bisect::checkouts::{BuildOutcome, Checkouts};
+use crate::bisect::command::CommandContext;
+use crate::bisect::run::{MeasureOutcome, in_unit, measure_once};
 use crate::compare::alone::RawReading;
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::git::short;
 use crate::store::raw::Staging;
-use crate::store::{Beside, CutShort, Later, Line};
+use crate::store::{Beside, EarlyEnd, LaterLooks, StoreLine};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use stillgate_stats::Random;
@@ -34,7 +34,7 @@ pub(crate) struct Side {
     /// `today`, `yesterday` or `release`.
     pub(crate) role: &'static str,
     pub(crate) commit: String,
-    pub(crate) place: Place,
+    pub(crate) place: CommandContext,
 }
 
 /// The inputs of a night besides its suite.
@@ -52,23 +52,23 @@ pub(crate) struct Night<'a> {
 }
 
 /// One series under way: the measurements of each side.
-struct Taken<'a> {
-    series: &'a Measured,
+struct SeriesRun<'a> {
+    series: &'a SeriesSpec,
     values: Vec<Vec<f64>>,
     raw: Vec<Vec<Option<String>>>,
     /// Unit of all of them; `None` before the first.
     unit: Option<Option<String>>,
     failures: usize,
     why: Option<String>,
-    cut_short: Option<CutShort>,
+    cut_short: Option<EarlyEnd>,
     /// Duration of all its measurements.
     seconds: f64,
 }
 
 /// The results of a night.
-pub(crate) struct Outcome {
+pub(crate) struct NightOutcome {
     /// One for each series that was measured.
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<StoreLine>,
     /// Messages about what could not be measured.
     pub(crate) failed: Vec<String>,
     /// The user pressed Ctrl-C.
@@ -83,16 +83,16 @@ pub(crate) fn side(
     stop: &AtomicBool,
 ) -> Result<Result<Side, String>> {
     match checkouts.build(&commit, stop)? {
-        Built::There { place, .. } => Ok(Ok(Side { role, commit, place })),
-        Built::Failed(why) => Ok(Err(format!("{role} ({}): {why}", short(&commit)))),
-        Built::Stopped => Err(Error::new("interrupted").exit(crate::stop::EXIT_INTERRUPTED)),
+        BuildOutcome::There { place, .. } => Ok(Ok(Side { role, commit, place })),
+        BuildOutcome::Failed(why) => Ok(Err(format!("{role} ({}): {why}", short(&commit)))),
+        BuildOutcome::Stopped => Err(Error::new("interrupted").exit(crate::stop::EXIT_INTERRUPTED)),
     }
 }
 
 impl Night<'_> {
     /// All looks, or those for which there is time.
-    pub(crate) fn measure(&self, suite: &Suite, random: &mut Random) -> Result<Outcome> {
-        let begin = |series| Taken {
+    pub(crate) fn measure(&self, suite: &Suite, random: &mut Random) -> Result<NightOutcome> {
+        let begin = |series| SeriesRun {
             series,
             values: vec![Vec::new(); self.sides.len()],
             raw: vec![Vec::new(); self.sides.len()],
@@ -102,11 +102,11 @@ impl Night<'_> {
             cut_short: None,
             seconds: 0.0,
         };
-        let mut all: Vec<Taken<'_>> = suite.series.iter().map(begin).collect();
+        let mut all: Vec<SeriesRun<'_>> = suite.series.iter().map(begin).collect();
         let mut is_whole = self.look("first look", &mut all.iter_mut().collect::<Vec<_>>(), PAIRS_FIRST, random)?;
         let comparisons = all.iter().filter(|taken| taken.why.is_none()).count() * (self.sides.len() - 1);
         for (name, pairs) in [("second look", PAIRS_SECOND), ("third look", PAIRS_THIRD)] {
-            let asks = |taken: &&mut Taken<'_>| {
+            let asks = |taken: &&mut SeriesRun<'_>| {
                 let values = &taken.values;
                 let mut sides = values[1..].iter().map(|beside| next_look(beside, &values[0], comparisons));
                 taken.why.is_none() && sides.any(|next| next == Some(pairs))
@@ -120,11 +120,11 @@ impl Night<'_> {
         let failed = failed.collect();
         let measured = all.into_iter().filter(|taken| taken.why.is_none() && !taken.values[0].is_empty());
         let lines = measured.map(|taken| self.line(taken, suite, comparisons)).collect();
-        Ok(Outcome { lines, failed, is_interrupted: !is_whole })
+        Ok(NightOutcome { lines, failed, is_interrupted: !is_whole })
     }
 
-    /// Those whose look ends in time, one after the other; the others are marked.
-    fn in_time<'t, 's>(&self, asking: Vec<&'t mut Taken<'s>>, pairs: usize) -> Vec<&'t mut Taken<'s>> {
+    /// The series whose look ends in time, one after the other; the others are marked.
+    fn in_time<'t, 's>(&self, asking: Vec<&'t mut SeriesRun<'s>>, pairs: usize) -> Vec<&'t mut SeriesRun<'s>> {
         let Some(end) = self.end else { return asking };
         let mut left = end.saturating_duration_since(Instant::now()).as_secs_f64();
         let mut fitting = Vec::new();
@@ -134,7 +134,7 @@ impl Night<'_> {
                 left -= needed;
                 fitting.push(taken);
             } else {
-                taken.cut_short = Some(CutShort::Budget);
+                taken.cut_short = Some(EarlyEnd::Budget);
             }
         }
         fitting
@@ -142,7 +142,7 @@ impl Night<'_> {
 
     /// This many rounds over some series; false if the user interrupts. A first look then keeps its whole rounds, a
     /// later one nothing.
-    fn look(&self, name: &str, series: &mut [&mut Taken<'_>], rounds: usize, random: &mut Random) -> Result<bool> {
+    fn look(&self, name: &str, series: &mut [&mut SeriesRun<'_>], rounds: usize, random: &mut Random) -> Result<bool> {
         if series.is_empty() {
             return Ok(true);
         }
@@ -166,7 +166,7 @@ impl Night<'_> {
     }
 
     /// One measurement, with a retry; false if the user interrupts.
-    fn once(&self, taken: &mut Taken<'_>, side: usize) -> Result<bool> {
+    fn once(&self, taken: &mut SeriesRun<'_>, side: usize) -> Result<bool> {
         while taken.why.is_none() {
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(false);
@@ -176,14 +176,14 @@ impl Night<'_> {
             let tried = measure_once(&taken.series.measure, &self.sides[side].place, self.limit, self.stop)?;
             taken.seconds += begun.elapsed().as_secs_f64();
             match in_unit(tried, &mut taken.unit) {
-                Tried::Value(printed) => {
+                MeasureOutcome::Value(printed) => {
                     taken.values[side].push(printed.value);
                     taken.raw[side].push(self.raw(printed.value)?);
                     break;
                 }
-                Tried::Stopped => {}
-                Tried::Skipped(why) => taken.why = Some(why),
-                Tried::Failed(why) => {
+                MeasureOutcome::Stopped => {}
+                MeasureOutcome::Skipped(why) => taken.why = Some(why),
+                MeasureOutcome::Failed(why) => {
                     taken.failures += 1;
                     if taken.failures >= FAILURES_MAX {
                         taken.why = Some(why);
@@ -203,16 +203,16 @@ impl Night<'_> {
         self.staging.take(gives_another)
     }
 
-    fn line(&self, taken: Taken<'_>, suite: &Suite, comparisons: usize) -> Line {
+    fn line(&self, taken: SeriesRun<'_>, suite: &Suite, comparisons: usize) -> StoreLine {
         let raw = taken.raw.into_iter().map(|raw| if raw.iter().any(Option::is_some) { raw } else { Vec::new() });
         let mut sides = self.sides.iter().zip(taken.values).zip(raw);
         let ((today, values), raw) = sides.next().expect("a night has today's commit");
-        let mut line = Line::new(&taken.series.name, self.machine, self.at.to_owned(), &today.commit, values);
+        let mut line = StoreLine::new(&taken.series.name, self.machine, self.at.to_owned(), &today.commit, values);
         line.raw = raw;
         line.unit = taken.unit.flatten();
         line.first_look = PAIRS_FIRST.min(line.values.len());
         line.cut_short = taken.cut_short;
-        line.later = Some(Later { second_look: PAIRS_SECOND, comparisons });
+        line.later = Some(LaterLooks { second_look: PAIRS_SECOND, comparisons });
         line.measure = Some(taken.series.measure.clone());
         line.build = suite.build.clone();
         line.margin = Some(taken.series.margin);
@@ -229,13 +229,13 @@ impl Night<'_> {
     }
 }
 
-impl Taken<'_> {
+impl SeriesRun<'_> {
     /// Restores the state before an interrupted look; a first look keeps its whole rounds.
     fn cut(&mut self, before: usize) {
         let whole = self.values.iter().map(Vec::len).min().unwrap_or(0);
         let kept = if before == 0 { whole } else { before };
         self.values.iter_mut().for_each(|values| values.truncate(kept));
         self.raw.iter_mut().for_each(|raw| raw.truncate(kept));
-        self.cut_short = Some(CutShort::Interrupted);
+        self.cut_short = Some(EarlyEnd::Interrupted);
     }
 }

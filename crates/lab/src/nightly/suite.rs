@@ -33,7 +33,7 @@ const SERIES_KEYS: [&str; 4] = ["name", "measure", "higher_is_better", "margin"]
 pub(crate) struct Suite {
     pub(crate) build: Option<String>,
     /// At least one, unless something is counted; names differ.
-    pub(crate) series: Vec<Measured>,
+    pub(crate) series: Vec<SeriesSpec>,
     pub(crate) each_commit: Option<EachCommit>,
 }
 
@@ -44,12 +44,12 @@ pub(crate) struct EachCommit {
     /// Paths of everything that the counts depend on; empty: the whole commit.
     pub(crate) depends_on: Vec<String>,
     /// At least one; names differ from all others.
-    pub(crate) series: Vec<Measured>,
+    pub(crate) series: Vec<SeriesSpec>,
 }
 
 /// One series.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Measured {
+pub(crate) struct SeriesSpec {
     pub(crate) name: String,
     pub(crate) measure: String,
     pub(crate) higher_is_better: bool,
@@ -120,7 +120,7 @@ fn paths(node: &Node, sink: &mut Sink) -> Vec<String> {
     }
 }
 
-fn list(parent: &Node, entries: &[Entry], names: &mut BTreeSet<String>, sink: &mut Sink) -> Vec<Measured> {
+fn list(parent: &Node, entries: &[Entry], names: &mut BTreeSet<String>, sink: &mut Sink) -> Vec<SeriesSpec> {
     let mut series = Vec::new();
     match get(entries, "series").map(|node| (node, &node.value)) {
         Some((_, Value::List(items))) if !items.is_empty() => {
@@ -135,13 +135,13 @@ fn list(parent: &Node, entries: &[Entry], names: &mut BTreeSet<String>, sink: &m
         }
         found => {
             let at = found.map_or(parent.at, |(node, _)| node.at);
-            sink.error(at, &Path::Root, Fault::new("there are no series").hint(format!("write at least `{LEAST}`")));
+            sink.error(at, &Path::Root, Fault::new("no series").hint(format!("write at least `{LEAST}`")));
         }
     }
     series
 }
 
-fn one(node: &Node, sink: &mut Sink) -> Option<Measured> {
+fn one(node: &Node, sink: &mut Sink) -> Option<SeriesSpec> {
     let entries = map(node, &SERIES_KEYS, sink);
     let mut needed = |key: &str| match get(entries, key) {
         Some(node) => text(node, sink),
@@ -168,11 +168,11 @@ fn one(node: &Node, sink: &mut Sink) -> Option<Measured> {
     let margin = get(entries, "margin").map_or(MARGIN, |node| {
         let margin = text(node, sink).ok_or_else(String::new).and_then(|text| percent(&text));
         margin.unwrap_or_else(|why| {
-            sink.error(node.at, &Path::Root, Fault::new(format!("no margin: {why}")).hint("write one such as 5%"));
+            sink.error(node.at, &Path::Root, Fault::new(format!("no margin: {why}")).hint("write for example 5%"));
             MARGIN
         })
     });
-    Some(Measured { name: name?, measure: measure?, higher_is_better, margin })
+    Some(SeriesSpec { name: name?, measure: measure?, higher_is_better, margin })
 }
 
 /// The entries of a map, with errors for unknown keys.
@@ -212,7 +212,7 @@ mod tests {
     fn a_suite_is_read() {
         let suite =
             parse("build: make\nseries:\n- {name: a, measure: ./a}\n- {name: b, measure: ./b, higher_is_better: true}");
-        let measured = |name: &str, higher_is_better| Measured {
+        let measured = |name: &str, higher_is_better| SeriesSpec {
             name: name.to_owned(),
             measure: format!("./{name}"),
             higher_is_better,
@@ -251,13 +251,13 @@ mod tests {
             }
         };
         check("", &["1:1: the file is empty"]);
-        check("build: x", &["1:1: there are no series"]);
-        check("series: []", &["1:9: there are no series"]);
+        check("build: x", &["1:1: no series"]);
+        check("series: []", &["1:9: no series"]);
         check("series:\n- name: a\n  mesure: x", &["3:3: unknown key \"mesure\"", "2:3: a series needs \"measure\""]);
         check("series: [{name: a, measure: x}, {name: a, measure: y}]", &["1:33: a second series \"a\""]);
         check("series: [{name: a, measure: x, margin: 5}]", &["1:40: no margin: write the sign"]);
-        check("each_commit: {}", &["1:14: there are no series"]);
-        check("each_commit: {series: 7, bild: x}", &["1:23: there are no series", "1:26: unknown key \"bild\""]);
+        check("each_commit: {}", &["1:14: no series"]);
+        check("each_commit: {series: 7, bild: x}", &["1:23: no series", "1:26: unknown key \"bild\""]);
         check("each_commit: [a]", &["1:14: a map of build, series, depends_on"]);
         check("each_commit: {depends_on: src, series: [{name: a, measure: x}]}", &["1:27: a list of paths"]);
         let twice = "series: [{name: a, measure: x}]\neach_commit: {series: [{name: a, measure: x}]}";

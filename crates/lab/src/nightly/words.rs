@@ -1,9 +1,9 @@
 //! A night in Markdown, which is also readable on a terminal.
 
-use super::analysis::{Judged, Verdict};
-use super::kept::Kept;
+use super::analysis::{NightComparison, Verdict};
+use super::kept::SampleComparison;
 use crate::git::short;
-use crate::history::analysis::{Change, Series};
+use crate::history::analysis::{Series, SeriesChange};
 use crate::result::environment::Environment;
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) commit: String,
-    pub(crate) judged: Vec<Judged>,
+    pub(crate) judged: Vec<NightComparison>,
     /// Series that were not measured.
     pub(crate) failed: Vec<String>,
     /// `None` if the suite counts nothing.
@@ -47,7 +47,7 @@ impl Report {
 pub(crate) fn markdown(report: &Report) -> String {
     let mut out = format!("### Night of {}: {}\n\n", short(&report.commit), headline(report));
     if !report.judged.is_empty() {
-        out.push_str("| series | compared with | difference (95%) | smallest detectable | p | pairs | beside its kept sample | |\n");
+        out.push_str("| series | compared with | difference (95%) | smallest detectable | p | pairs | compared with its kept sample | |\n");
         out.push_str("|---|---|--:|--:|--:|--:|--:|---|\n");
     }
     for one in &report.judged {
@@ -62,7 +62,7 @@ pub(crate) fn markdown(report: &Report) -> String {
             short(&one.beside),
             p_value(one.p_value),
             one.pairs,
-            one.kept.as_ref().map(kept).unwrap_or_default(),
+            one.kept.as_ref().map(sample_cell).unwrap_or_default(),
             if one.verdict == Verdict::Worse { "**worse**" } else { word(one.verdict) }
         );
     }
@@ -77,7 +77,7 @@ pub(crate) fn markdown(report: &Report) -> String {
 }
 
 /// The comparison with a release's large sample, as a cell.
-fn kept(kept: &Kept) -> String {
+fn sample_cell(kept: &SampleComparison) -> String {
     format!("{:+.1}% (of {}, p {})", kept.effect * 100.0, kept.count, p_value(kept.p_value))
 }
 
@@ -116,16 +116,16 @@ impl Counts {
     }
 
     /// The largest first.
-    pub(crate) fn changes(&self) -> Vec<(&Series, &Change)> {
+    pub(crate) fn changes(&self) -> Vec<(&Series, &SeriesChange)> {
         let all = self.series.iter().flat_map(|series| series.changes.iter().map(move |change| (series, change)));
-        let mut all: Vec<(&Series, &Change)> = all.collect();
+        let mut all: Vec<(&Series, &SeriesChange)> = all.collect();
         all.sort_by(|a, b| b.1.effect.abs().total_cmp(&a.1.effect.abs()));
         all
     }
 }
 
 /// The commit, if all before it were counted; otherwise the candidates.
-pub(crate) fn by(series: &Series, change: &Change) -> String {
+pub(crate) fn by(series: &Series, change: &SeriesChange) -> String {
     let (before, after) = (&series.points[change.at - 1], &series.points[change.at]);
     let (Some(from), Some(to)) = (&before.counted, &after.counted) else { return String::new() };
     match to.place - from.place {

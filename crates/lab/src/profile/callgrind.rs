@@ -1,10 +1,12 @@
-//! How many instructions a program executes where, by valgrind's callgrind. It counts every one, so two runs that do the same have
-//! the same profile; the program takes some fifty times as long meanwhile. What the kernel does is not counted.
+//! Counts the instructions that a program executes in each function, by valgrind's callgrind. It counts every one, so
+//! two runs that do the same have the same profile; the program takes some fifty times as long. Instructions in the
+//! kernel are not counted.
 //!
-//! Callgrind knows who calls whom, not stacks. It is asked to keep each function apart by its callers, which is a stack of that depth.
+//! Callgrind records callers, not stacks. It is configured to separate functions by their callers, which gives a stack
+//! of that depth.
 
-use super::gathered::{Frame, Gathered};
-use super::{Output, Ran, tool};
+use super::gathered::{Frame, StackCollector};
+use super::{Output, ProgramEnd, tool};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -16,16 +18,17 @@ use stillgate_rig::callgrind;
 
 const MISSING: &str = "valgrind is not installed; install it (package valgrind)";
 
-/// Callers by which functions are kept apart. What is further out is missing in a stack; more take more memory.
+/// Number of callers by which functions are separated. Frames further out are missing in a stack; more take more
+/// memory.
 pub(super) const CALLERS: usize = 30;
 
-/// So that counts have stacks, in files for each thread.
+/// Makes counts have stacks, in one file per thread.
 pub(super) fn options() -> [String; 3] {
     ["--separate-threads=yes".to_owned(), format!("--separate-callers={CALLERS}"), "--separate-recs=1".to_owned()]
 }
 
-/// Runs the program, whose counts are then in the folder.
-pub(super) fn run(words: &[OsString], output: Output<'_>, folder: &Path) -> Result<Ran> {
+/// Runs the program; its counts are then in the folder.
+pub(super) fn run(words: &[OsString], output: Output<'_>, folder: &Path) -> Result<ProgramEnd> {
     // No debugger connects: its pipes would stay behind where a run is cut short.
     let options: Vec<String> = ["--vgdb=no".to_owned()].into_iter().chain(options()).collect();
     let [valgrind, arguments @ ..] = &callgrind::words(folder, &options)[..] else { return Err(MISSING.into()) };
@@ -33,8 +36,8 @@ pub(super) fn run(words: &[OsString], output: Output<'_>, folder: &Path) -> Resu
 }
 
 /// Gathers the stacks of all counts in a folder; each value is instructions.
-pub(super) fn read(folder: &Path) -> Result<Gathered> {
-    let mut gathered = Gathered::default();
+pub(super) fn read(folder: &Path) -> Result<StackCollector> {
+    let mut gathered = StackCollector::default();
     let unreadable = |error: io::Error| Error::new(format!("cannot read callgrind's counts: {error}"));
     for path in callgrind::files(folder).map_err(unreadable)? {
         let counts = parse(BufReader::new(File::open(&path).map_err(unreadable)?)).map_err(unreadable)?;
@@ -43,20 +46,20 @@ pub(super) fn read(folder: &Path) -> Result<Gathered> {
     Ok(gathered)
 }
 
-/// A file of callgrind: of one thread.
+/// A callgrind file of one thread.
 #[derive(Debug, Default)]
 struct Counts {
     pid: String,
     thread: String,
-    /// Names that were given a number, by kind: files and functions.
+    /// Names by their number, for each kind: files and functions.
     names: [HashMap<String, String>; 2],
-    /// Of functions, the files they are in.
+    /// The file of each function.
     files: HashMap<String, String>,
     /// By function with its callers, and line.
     own: HashMap<(String, i64), i64>,
 }
 
-/// Reads a file in callgrind's format, as far as it is needed: what functions cost themselves.
+/// Reads a file in callgrind's format, as far as it is needed: the self costs of functions.
 fn parse(text: impl BufRead) -> io::Result<Counts> {
     let mut counts = Counts::default();
     let (mut function, mut line_number, mut is_call, mut is_inlined) = (String::new(), 0_i64, false, false);
@@ -69,7 +72,7 @@ fn parse(text: impl BufRead) -> io::Result<Counts> {
         if first.is_ascii_digit() || matches!(first, b'+' | b'-' | b'*') {
             let mut words = line.split(' ');
             line_number = position(words.next().unwrap_or_default(), line_number);
-            // What a call costs is what the called function says of itself.
+            // The cost of a call is part of the called function's own cost.
             if !std::mem::take(&mut is_call) {
                 let cost: i64 = words.next().and_then(|cost| cost.parse().ok()).unwrap_or(0);
                 let line = if is_inlined { 0 } else { line_number };
@@ -97,7 +100,7 @@ fn parse(text: impl BufRead) -> io::Result<Counts> {
     Ok(counts)
 }
 
-/// `+3` and `-1` are from the last one on, `*` is the same.
+/// `+3` and `-1` are relative to the last one, `*` repeats it.
 fn position(text: &str, last: i64) -> i64 {
     match text.as_bytes().first() {
         Some(b'*') => last,
@@ -107,7 +110,7 @@ fn position(text: &str, last: i64) -> i64 {
 }
 
 impl Counts {
-    /// `(12) name` gives a number to a name, `(12)` is that name.
+    /// `(12) name` assigns a number to a name, `(12)` refers to it.
     fn name(&mut self, kind: usize, text: &str) -> String {
         let Some((number, name)) = text.strip_prefix('(').and_then(|rest| rest.split_once(')')) else {
             return text.to_owned();
@@ -118,7 +121,7 @@ impl Counts {
         self.names[kind].get(number).cloned().unwrap_or_default()
     }
 
-    fn gather(&self, gathered: &mut Gathered) {
+    fn gather(&self, gathered: &mut StackCollector) {
         let thread = format!("{} thread {}", self.pid, self.thread);
         for ((function, line), cost) in self.own.iter().filter(|(_, cost)| **cost > 0) {
             let frames: Vec<Frame> = function

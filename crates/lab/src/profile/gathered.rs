@@ -17,7 +17,7 @@ pub(super) struct Frame {
 
 /// Stacks so far.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(super) struct StackCollector {
     functions: HashMap<Function, usize>,
     places: HashMap<(usize, i64), usize>,
     threads: HashMap<String, usize>,
@@ -28,7 +28,7 @@ pub(super) struct Gathered {
 
 /// Properties of a profile's values.
 #[derive(Debug)]
-pub(super) struct Meaning {
+pub(super) struct ValueMeaning {
     /// Type and unit of the values.
     pub(super) value: ValueType,
     /// Value between two samples.
@@ -40,7 +40,7 @@ pub(super) struct Meaning {
     pub(super) notes: Vec<String>,
 }
 
-impl Gathered {
+impl StackCollector {
     /// Adds a stack, the innermost frame first.
     pub(super) fn add(&mut self, thread: &str, frames: &[Frame], value: i64) {
         let places = frames.iter().map(|frame| self.place(frame)).collect();
@@ -65,14 +65,14 @@ impl Gathered {
         *self.places.entry((function, frame.line)).or_insert(next)
     }
 
-    /// Whether there are no stacks.
+    /// Whether it is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.stacks.is_empty()
     }
 
     /// The profile of all stacks.
-    pub(super) fn finish(self, meaning: Meaning) -> Profile {
-        let Meaning { value, period, is_sampled, time_ns, duration_ns, mut notes } = meaning;
+    pub(super) fn finish(self, meaning: ValueMeaning) -> Profile {
+        let ValueMeaning { value, period, is_sampled, time_ns, duration_ns, mut notes } = meaning;
         if self.unplaced > 0 {
             notes.push(format!("{} stacks are missing: there were too many different ones", self.unplaced));
         }

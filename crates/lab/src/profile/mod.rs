@@ -1,6 +1,6 @@
 //! Profiles of any program, by tools that are installed: `perf` samples its CPU time, valgrind's callgrind counts its instructions.
 //!
-//! The program needs no support for it. What the gateway says of itself, and what it costs, is `stillgate profile`.
+//! The program needs no support for it. For the gateway's own profiler, see `stillgate profile`.
 
 mod callgrind;
 mod gathered;
@@ -8,7 +8,7 @@ mod perf;
 
 use crate::error::{Error, Result};
 use crate::stop::EXIT_INTERRUPTED;
-use gathered::Meaning;
+use gathered::ValueMeaning;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -21,43 +21,44 @@ use stillgate_rig::group::{self, Outcome};
 use stillgate_rig::{Signal, send};
 use tempfile::TempDir;
 
-/// Between two looks at a program that is shown.
+/// Interval of polling a shown program.
 const POLL: Duration = Duration::from_millis(10);
 
-/// A program that Ctrl-C has reached gets so long to end before it is asked again.
+/// A program that Ctrl-C has reached gets this long to end before the signal is repeated.
 const PASSED_ON_AFTER: Duration = Duration::from_secs(1);
 
-/// What is looked at.
+/// The subject of a profile.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Subject<'a> {
     /// A program that is started, with its arguments.
     Command(&'a [OsString]),
-    /// Processes that run, for so long.
+    /// Running processes, for this many seconds.
     Processes { pids: &'a [u32], seconds: u64 },
 }
 
-/// Whose a program is that is started: where its output goes, and who ends it.
+/// Where the output of a started program goes, and how it is ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Output<'a> {
-    /// Where ours goes. It is in the user's hands, Ctrl-C too; if `stop` is set and it goes on, it is asked to end, and has a profile.
+    /// To our output. Ctrl-C reaches it directly; if `stop` is set and it continues, it gets a signal, and its profile
+    /// is kept.
     Shown { stop: &'a AtomicBool },
-    /// Nowhere; its complaints are shown. It ends with all that it has started once `stop` is set; there is no profile of it then.
+    /// Nowhere; its error messages are shown. It ends with all its children once `stop` is set, without a profile.
     Hidden { stop: &'a AtomicBool },
 }
 
-/// Samples that were taken and are not read yet.
+/// Samples that were taken but not read yet.
 pub(crate) struct Samples {
     folder: TempDir,
     hz: u32,
     time_ns: i64,
     duration_ns: i64,
-    ran: Ran,
+    ran: ProgramEnd,
 }
 
 /// How a program ended.
-struct Ran(ExitStatus);
+struct ProgramEnd(ExitStatus);
 
-/// Where it spends its CPU time, at so many samples a second.
+/// Samples its CPU time at `hz` samples per second.
 pub(crate) fn cpu(subject: &Subject<'_>, hz: u32, output: Output<'_>) -> Result<Profile> {
     sample(subject, hz, output)?.read(output)
 }
@@ -76,17 +77,17 @@ impl Samples {
         let gathered = perf::read(folder.path(), output)?;
         if gathered.is_empty() {
             let how = ran.note().unwrap_or_else(|| "the program used next to no CPU time".to_owned());
-            return Err(Error::new(format!("there is no sample: {how}")));
+            return Err(Error::new(format!("no samples: {how}")));
         }
         let mut notes = vec![format!("CPU time by perf at {hz} Hz")];
         notes.extend(ran.note());
         let value = ValueType::new("cpu", "nanoseconds");
         let period = 1_000_000_000 / i64::from(hz);
-        Ok(gathered.finish(Meaning { value, period, is_sampled: true, time_ns, duration_ns, notes }))
+        Ok(gathered.finish(ValueMeaning { value, period, is_sampled: true, time_ns, duration_ns, notes }))
     }
 }
 
-/// Where it executes its instructions.
+/// Counts its instructions.
 pub(crate) fn instructions(words: &[OsString], output: Output<'_>) -> Result<Profile> {
     let (begun, folder) = (Instant::now(), folder()?);
     let ran = callgrind::run(words, output, folder.path())?;
@@ -97,39 +98,39 @@ pub(crate) fn instructions(words: &[OsString], output: Output<'_>) -> Result<Pro
     Ok(profile)
 }
 
-/// The options for valgrind with which a program is to be started elsewhere, for [`counted`].
+/// The options with which valgrind starts a program elsewhere, for [`counted`].
 pub(crate) fn callgrind_options() -> [String; 3] {
     callgrind::options()
 }
 
-/// What callgrind left in a folder, in files named `counts.PID`.
+/// Reads callgrind's counts from a folder, in files named `counts.PID`.
 pub(crate) fn counted(folder: &Path) -> Result<Profile> {
     let gathered = callgrind::read(folder)?;
     if gathered.is_empty() {
-        return Err("callgrind counted nothing; what it says above tells why".into());
+        return Err("callgrind counted nothing; see its messages above".into());
     }
     let depth = callgrind::CALLERS;
     let notes = vec![format!("instructions by callgrind; of each stack the innermost {} functions", depth + 1)];
     let value = ValueType::new("instructions", "count");
-    Ok(gathered.finish(Meaning { value, period: 1, is_sampled: false, time_ns: 0, duration_ns: 0, notes }))
+    Ok(gathered.finish(ValueMeaning { value, period: 1, is_sampled: false, time_ns: 0, duration_ns: 0, notes }))
 }
 
-/// Runs a tool to its end. Of a program that is shown, the input is the caller's.
-fn tool(command: &mut Command, output: Output<'_>, missing: &str) -> Result<Ran> {
+/// Runs a tool to its end. A shown program gets the caller's input.
+fn tool(command: &mut Command, output: Output<'_>, missing: &str) -> Result<ProgramEnd> {
     let ended = match output {
         Output::Shown { stop } => shown(command.stdin(Stdio::inherit()), stop).map(Outcome::Exit),
         Output::Hidden { stop } => group::run(command.stdin(Stdio::null()).stdout(Stdio::null()), None, stop),
     };
     match ended {
-        Ok(Outcome::Exit(status)) => Ok(Ran(status)),
-        // There is no limit.
+        Ok(Outcome::Exit(status)) => Ok(ProgramEnd(status)),
+        // Without a limit.
         Ok(Outcome::Interrupt | Outcome::Timeout) => Err(cut_short()),
         Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::new(missing)),
         Err(error) => Err(Error::new(format!("{}: {error}", command.get_program().to_string_lossy()))),
     }
 }
 
-/// In our process group, for it may read from the terminal.
+/// In our process group, because it may read from the terminal.
 fn shown(command: &mut Command, stop: &AtomicBool) -> io::Result<ExitStatus> {
     let (mut child, mut asked) = (command.spawn()?, None);
     loop {
@@ -138,7 +139,7 @@ fn shown(command: &mut Command, stop: &AtomicBool) -> io::Result<ExitStatus> {
         }
         if stop.load(Ordering::Relaxed) {
             let begun = *asked.get_or_insert_with(Instant::now);
-            // From a terminal it came to all, and perf ends at once; what was sent to us alone is passed on, once.
+            // From a terminal the signal reached all, and perf ends at once; a signal to us alone is passed on, once.
             if begun.elapsed() >= PASSED_ON_AFTER {
                 // Fails only if it has ended.
                 let _ = send(child.id(), Signal::INT);
@@ -159,7 +160,7 @@ fn cut_short() -> Error {
     Error::new("interrupted").exit(EXIT_INTERRUPTED)
 }
 
-impl Ran {
+impl ProgramEnd {
     fn note(&self) -> Option<String> {
         (!self.0.success()).then(|| format!("the program ended with {}", self.0))
     }

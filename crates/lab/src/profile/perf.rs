@@ -1,8 +1,8 @@
 //! Profiles of CPU time by `perf`: it samples the clock of each CPU while the program runs there, and follows frame
 //! pointers. A program that was compiled without them has stacks that end early.
 
-use super::gathered::{Frame, Gathered};
-use super::{Output, Ran, Subject, cut_short, tool};
+use super::gathered::{Frame, StackCollector};
+use super::{Output, ProgramEnd, Subject, cut_short, tool};
 use crate::error::{Error, Result};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt as _;
@@ -16,7 +16,7 @@ const MISSING: &str =
     "perf is not installed; install it (package linux-perf), or count instructions with --kind instructions";
 
 /// Runs or watches the program; its samples are then in the folder.
-pub(super) fn record(subject: &Subject<'_>, hz: u32, output: Output<'_>, folder: &Path) -> Result<Ran> {
+pub(super) fn record(subject: &Subject<'_>, hz: u32, output: Output<'_>, folder: &Path) -> Result<ProgramEnd> {
     let data = folder.join(DATA);
     let mut record = Command::new("perf");
     // It would keep a copy of every program in the user's home; they still exist when their names are read.
@@ -37,7 +37,7 @@ pub(super) fn record(subject: &Subject<'_>, hz: u32, output: Output<'_>, folder:
 }
 
 /// Gathers the stacks in a folder; each value is nanoseconds.
-pub(super) fn read(folder: &Path, output: Output<'_>) -> Result<Gathered> {
+pub(super) fn read(folder: &Path, output: Output<'_>) -> Result<StackCollector> {
     let mut script = Command::new("perf");
     script.args(["script", "--no-inline", "--fields", "comm,pid,tid,time,period,ip,sym,dso", "--input"]);
     let mut script = script
@@ -49,7 +49,7 @@ pub(super) fn read(folder: &Path, output: Output<'_>) -> Result<Gathered> {
         .process_group(0)
         .spawn()
         .map_err(|error| Error::new(format!("cannot run perf script: {error}")))?;
-    let mut gathered = Gathered::default();
+    let mut gathered = StackCollector::default();
     let text = BufReader::new(script.stdout.take().expect("it was piped above"));
     let read = parse(text, &mut gathered, || output.is_stopped());
     if output.is_stopped() {
@@ -63,7 +63,7 @@ pub(super) fn read(folder: &Path, output: Output<'_>) -> Result<Gathered> {
 
 /// Parses the output of `perf script`: a line with the thread and the period, then a line for each frame, then an empty
 /// line.
-fn parse(text: impl BufRead, gathered: &mut Gathered, is_stopped: impl Fn() -> bool) -> std::io::Result<()> {
+fn parse(text: impl BufRead, gathered: &mut StackCollector, is_stopped: impl Fn() -> bool) -> std::io::Result<()> {
     let (mut head, mut frames) = (None, Vec::new());
     for line in text.split(b'\n').take_while(|_| !is_stopped()) {
         let line = line?;
@@ -81,7 +81,7 @@ fn parse(text: impl BufRead, gathered: &mut Gathered, is_stopped: impl Fn() -> b
     Ok(())
 }
 
-fn add(gathered: &mut Gathered, head: Option<(String, i64)>, frames: &mut Vec<Frame>) {
+fn add(gathered: &mut StackCollector, head: Option<(String, i64)>, frames: &mut Vec<Frame>) {
     if let Some((thread, period)) = head {
         gathered.add(&thread, frames, period);
     }
@@ -112,7 +112,7 @@ fn frame(line: &str) -> Option<Frame> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::gathered::Meaning;
+    use super::super::gathered::ValueMeaning;
     use super::*;
     use stillgate_profiler::output::folded;
     use stillgate_profiler::profile::ValueType;
@@ -127,10 +127,11 @@ mod tests {
                     a worker 12/13 25592.358181:    1000 \n\
                     \t            1153 <a::B as c::D<(u8, u8)>>::leaf (/tmp/pt/a)\n\
                     \t            1177 half (/tmp/pt/a)\n";
-        let mut gathered = Gathered::default();
+        let mut gathered = StackCollector::default();
         parse(text.as_bytes(), &mut gathered, || false).unwrap();
         let value = ValueType::new("cpu", "nanoseconds");
-        let meaning = Meaning { value, period: 1, is_sampled: true, time_ns: 0, duration_ns: 1, notes: Vec::new() };
+        let meaning =
+            ValueMeaning { value, period: 1, is_sampled: true, time_ns: 0, duration_ns: 1, notes: Vec::new() };
         let profile = gathered.finish(meaning);
         let mut lines: Vec<String> = folded::write(&profile, 1).lines().map(str::to_owned).collect();
         lines.sort();

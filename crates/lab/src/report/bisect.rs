@@ -7,7 +7,7 @@ use super::tables::{self, Cell, figures, words};
 use crate::bisect::words::report;
 use crate::error::Result;
 use crate::git::short;
-use crate::result::bisect::{BisectResult, BisectVerdict, Line, Outcome};
+use crate::result::bisect::{BisectResult, BisectVerdict, MergeOrder, TryOutcome};
 
 /// Commits less likely than this are not listed unless they were measured.
 const LISTED_MIN: f64 = 0.005;
@@ -39,8 +39,8 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &BisectResult)
         (
             "merges",
             result.design.versions.is_none().then(|| match result.design.line {
-                Line::FirstParent => "one step each, on the line of first parents".to_owned(),
-                Line::Linear => "their commits are in the row".to_owned(),
+                MergeOrder::FirstParent => "one step each, on the line of first parents".to_owned(),
+                MergeOrder::Linear => "their commits are in the row".to_owned(),
             }),
         ),
         ("confidence", Some(number::percent(result.design.confidence))),
@@ -64,7 +64,7 @@ fn table(prefix: &str, result: &BisectResult) -> String {
                 .iter()
                 .filter(|tried| tried.place == place)
                 .filter_map(|tried| match tried.outcome {
-                    Outcome::Measured { value, .. } => Some(value),
+                    TryOutcome::Measured { value, .. } => Some(value),
                     _ => None,
                 })
                 .collect();

@@ -16,7 +16,7 @@ use crate::compare::measures;
 use crate::compare::words::{headline, paired_note};
 use crate::error::Result;
 use crate::result::compare::{
-    Between, CompareAnalysis, CompareDesign, CompareResult, Decision, MeasureAnalysis, MeasureVerdict, Pair, Side,
+    BuildPair, CompareAnalysis, CompareDesign, CompareResult, Decision, MeasureAnalysis, MeasureVerdict, Pair, Side,
 };
 use crate::result::run::Subject;
 
@@ -71,8 +71,8 @@ fn decided(decision: Decision) -> (Tone, &'static str) {
 }
 
 /// The sentences on all measures, for each comparison if there are several.
-fn of_all(prefix: &str, result: &CompareResult, judged: &[(Between, &CompareAnalysis)]) -> String {
-    let of = |(number, (between, analysis)): (usize, &(Between, &CompareAnalysis))| {
+fn of_all(prefix: &str, result: &CompareResult, judged: &[(BuildPair, &CompareAnalysis)]) -> String {
+    let of = |(number, (between, analysis)): (usize, &(BuildPair, &CompareAnalysis))| {
         let said = sentences(analysis, result.design.margin)
             + &measure_table(&format!("{prefix}-m{number}"), *between, analysis);
         if judged.len() == 1 {
@@ -85,7 +85,7 @@ fn of_all(prefix: &str, result: &CompareResult, judged: &[(Between, &CompareAnal
     judged.iter().enumerate().map(of).collect::<String>() + &of_the_run(result)
 }
 
-fn against(between: Between) -> String {
+fn against(between: BuildPair) -> String {
     format!("{:?} against {:?}", between.other, between.one)
 }
 
@@ -114,11 +114,11 @@ pub(super) fn void_mark(result: &CompareResult) -> &'static str {
 }
 
 /// With several comparisons, the rows of a measure are next to each other.
-fn forest(prefix: &str, result: &CompareResult, judged: &[(Between, &CompareAnalysis)]) -> String {
+fn forest(prefix: &str, result: &CompareResult, judged: &[(BuildPair, &CompareAnalysis)]) -> String {
     let is_single = judged.len() == 1;
     let all =
         judged.iter().flat_map(|(between, analysis)| analysis.measures.iter().map(move |found| (*between, found)));
-    let mut all: Vec<(Between, &MeasureAnalysis)> = all.collect();
+    let mut all: Vec<(BuildPair, &MeasureAnalysis)> = all.collect();
     if all.is_empty() {
         return "<p class=\"absent\">No measure could be judged, so there is nothing to draw.</p>\n".to_owned();
     }
@@ -128,7 +128,7 @@ fn forest(prefix: &str, result: &CompareResult, judged: &[(Between, &CompareAnal
         let missed = missed(measure.minimum_detectable);
         [measure.low, measure.effect, measure.high, missed.0, missed.1, margin]
     });
-    let named = |(between, measure): &(Between, &MeasureAnalysis)| match is_single {
+    let named = |(between, measure): &(BuildPair, &MeasureAnalysis)| match is_single {
         true => row(called(&measure.measure).to_owned(), measure),
         false => {
             row(format!("{}, {} to {}", called(&measure.measure), between.other.name(), between.one.name()), measure)
@@ -249,7 +249,7 @@ fn verdict(verdict: MeasureVerdict, neither: &'static str) -> (Tone, &'static st
     }
 }
 
-fn measure_table(id: &str, between: Between, analysis: &CompareAnalysis) -> String {
+fn measure_table(id: &str, between: BuildPair, analysis: &CompareAnalysis) -> String {
     let heads = [
         words("measure"),
         words("better is"),

@@ -9,11 +9,11 @@ use super::tables::{self, Cell, figures, words};
 use crate::compare::duel::Duel;
 use crate::compare::measures;
 use crate::error::Result;
-use crate::result::compare::{Between, CompareAnalysis, CompareResult, SideRecord};
+use crate::result::compare::{BuildPair, CompareAnalysis, CompareResult, SideRecord};
 use crate::result::histogram;
 
 /// The pictures of one comparison.
-pub(super) fn of(id: &str, result: &CompareResult, between: Between, analysis: &CompareAnalysis) -> Result<String> {
+pub(super) fn of(id: &str, result: &CompareResult, between: BuildPair, analysis: &CompareAnalysis) -> Result<String> {
     let duels = result.duels(between)?;
     let some_void = duels.iter().any(|duel| is_out(duel, true));
     let looks = &result.design.looks;

@@ -77,7 +77,7 @@ fn verdict(result: &DevicesResult) -> (Tone, &'static str, String) {
             let sent = run.messages.as_ref().map_or(0, |messages| messages.sent);
             let sentence =
                 format!("{} devices connected; {sent} messages, no guarantee broken.", result.design.devices);
-            (Tone::Plain, "stands", sentence)
+            (Tone::Plain, "valid", sentence)
         }
         (None, None) => (Tone::Void, "void", "Nothing was measured.".to_owned()),
     }

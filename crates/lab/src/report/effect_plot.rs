@@ -5,7 +5,7 @@
 //! here.
 
 use super::axis::Axis;
-use super::escape::{Short, Text};
+use super::escape::{ShortText, Text};
 use super::plot::{self, percent, write};
 
 /// One measure.
@@ -72,14 +72,14 @@ impl Forest<'_> {
     }
 
     fn row(&self, out: &mut String, group: &Group, row: &Row) {
-        write(out, format_args!("<tr role=\"row\"><th scope=\"row\" role=\"rowheader\">{}</th>", Short(&row.name)));
+        write(out, format_args!("<tr role=\"row\"><th scope=\"row\" role=\"rowheader\">{}</th>", ShortText(&row.name)));
         for (text, head) in row.before.iter().zip(self.before) {
-            let (text, head) = (Short(text), Text(head));
+            let (text, head) = (ShortText(text), Text(head));
             write(out, format_args!("<td role=\"cell\" class=\"n before\" data-head=\"{head}\">{text}</td>"));
         }
         write(out, format_args!("<td role=\"cell\" class=\"strip\">{}</td>", strip(group, row)));
         for (text, head) in row.after.iter().zip(self.after) {
-            let (text, head) = (Short(text), Text(head));
+            let (text, head) = (ShortText(text), Text(head));
             write(out, format_args!("<td role=\"cell\" class=\"n\" data-head=\"{head}\">{text}</td>"));
         }
         out.push_str("</tr>");
@@ -107,8 +107,8 @@ fn strip(group: &Group, row: &Row) -> String {
     let place = |value: f64| axis.place(value);
     let mut out = format!(
         "<svg class=\"picture\" role=\"img\" aria-label=\"{}\"><title>{}</title><g class=\"grid\">",
-        Text(&said(row)),
-        Text(&said(row))
+        Text(&description(row)),
+        Text(&description(row))
     );
     for tick in &axis.ticks {
         let x = percent(tick.place);
@@ -140,6 +140,6 @@ fn strip(group: &Group, row: &Row) -> String {
     out
 }
 
-fn said(row: &Row) -> String {
+fn description(row: &Row) -> String {
     format!("{}: {}", row.name, row.after.join(", "))
 }

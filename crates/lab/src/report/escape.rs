@@ -2,7 +2,7 @@
 //!
 //! Result files are sent around, and a report is opened in a browser: a target named `<script>` must stay a name.
 //! Besides markup, control characters and marks that turn the reading direction are replaced, since they make a page
-//! show something else. It does not shorten: see [`Short`] for that.
+//! show something else. It does not shorten: see [`ShortText`] for that.
 
 use std::fmt::{self, Display, Formatter, Write};
 
@@ -22,9 +22,9 @@ impl Display for Text<'_> {
 }
 
 /// Escaped text on one line, cut to a length that fits a layout.
-pub(crate) struct Short<'a>(pub(crate) &'a str);
+pub(crate) struct ShortText<'a>(pub(crate) &'a str);
 
-impl Display for Short<'_> {
+impl Display for ShortText<'_> {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         for (at, character) in self.0.chars().enumerate() {
             if at == SHORT_CHARS_MAX {
@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn long_names_are_cut() {
-        let cut = Short(&"<".repeat(500)).to_string();
+        let cut = ShortText(&"<".repeat(500)).to_string();
         assert_eq!(cut, format!("{}…", "&lt;".repeat(SHORT_CHARS_MAX)));
-        assert_eq!(Short("a\nb").to_string(), "a b");
+        assert_eq!(ShortText("a\nb").to_string(), "a b");
     }
 }

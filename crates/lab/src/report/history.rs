@@ -8,7 +8,7 @@ use super::plot::{self, Plot, Probe, write};
 use super::section::{Section, Tone, folded};
 use crate::error::Result;
 use crate::git::short;
-use crate::history::analysis::{Change, Point, Series};
+use crate::history::analysis::{Point, Series, SeriesChange};
 use crate::history::words;
 use std::path::Path;
 
@@ -34,7 +34,7 @@ fn section(prefix: &str, series: &Series, repo: Option<&Path>) -> Result<Section
     };
     let mut body = draw(&format!("{prefix}-p"), series);
     for change in &series.changes {
-        write(&mut body, format_args!("<h3>{}</h3>\n", Text(&words::said(series, change))));
+        write(&mut body, format_args!("<h3>{}</h3>\n", Text(&words::change_line(series, change))));
         let commits = words::commits(series, change, repo)?;
         if !commits.is_empty() {
             body.push_str("<ul>");
@@ -124,7 +124,8 @@ fn levels(series: &Series) -> Vec<(usize, usize)> {
 fn description(series: &Series) -> String {
     let first = day(&series.points[0]);
     let last = day(&series.points[series.points.len() - 1]);
-    let said: Vec<String> = series.changes.iter().map(|change: &Change| words::said(series, change)).collect();
+    let said: Vec<String> =
+        series.changes.iter().map(|change: &SeriesChange| words::change_line(series, change)).collect();
     let unit = if series.is_counted { "commits" } else { "nights" };
     format!("{} {unit} from {first} to {last}. {}", series.points.len(), said.join("; "))
 }

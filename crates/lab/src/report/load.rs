@@ -124,7 +124,7 @@ fn errors(prefix: &str, result: &LoadResult) -> String {
     let rows = run.errors_by_kind.iter();
     let rows = rows.map(|(kind, count)| vec![Cell::Words(kind.clone()), Cell::Figure(number::count(*count))]);
     let rows: Vec<_> = rows.collect();
-    let caption = format!("{} of {} failed", number::count(run.errors), number::count(run.asked()));
+    let caption = format!("{} of {} failed", number::count(run.errors), number::count(run.requested()));
     let mut out = tables::draw(&format!("{prefix}-k"), &caption, &[words("kind"), figures("count")], &rows);
     if run.refused.is_some() && run.refusals() > 0 {
         out.push_str(&format!(

@@ -9,8 +9,8 @@ use super::plot::write;
 use super::section::{Section, Tone, chip};
 use super::tables::{self, Cell};
 use crate::git::short;
-use crate::history::analysis::{Change, Series};
-use crate::nightly::analysis::{ERROR, Judged, MARGIN, Verdict};
+use crate::history::analysis::{Series, SeriesChange};
+use crate::nightly::analysis::{ERROR, MARGIN, NightComparison, Verdict};
 use crate::nightly::words::{self, Counts, Report};
 
 /// The whole page.
@@ -56,7 +56,7 @@ fn not_done(body: &mut String, title: &str, lines: &[String]) {
 /// Each change of a count with its commit.
 fn counted(body: &mut String, counts: &Counts) {
     write(body, format_args!("<h3>Counted on {} commits</h3>\n", counts.commits()));
-    let row = |(series, change): &(&Series, &Change)| {
+    let row = |(series, change): &(&Series, &SeriesChange)| {
         let is_worse = series.is_worse(change);
         vec![
             Cell::Words(series.name.clone()),
@@ -76,14 +76,14 @@ fn counted(body: &mut String, counts: &Counts) {
 }
 
 /// Changes, the most important first.
-fn forest(judged: &[Judged]) -> String {
+fn forest(judged: &[NightComparison]) -> String {
     if judged.is_empty() {
         return "<p class=\"absent\">No other commit was there to compare with.</p>\n".to_owned();
     }
-    let mut sorted: Vec<&Judged> = judged.iter().collect();
+    let mut sorted: Vec<&NightComparison> = judged.iter().collect();
     sorted.sort_by(|a, b| a.margin.total_cmp(&b.margin).then(a.verdict.cmp(&b.verdict)));
-    let missed = |one: &Judged| one.detectable.map_or((0.0, 0.0), |least| (1.0 / (1.0 + least) - 1.0, least));
-    let row = |one: &&Judged| Row {
+    let missed = |one: &NightComparison| one.detectable.map_or((0.0, 0.0), |least| (1.0 / (1.0 + least) - 1.0, least));
+    let row = |one: &&NightComparison| Row {
         // A narrow screen shows no columns before the strip.
         name: format!(
             "{}, compared with {}",

@@ -2,7 +2,7 @@
 //!
 //! It does not decide which figures are shown, and never rounds values used for computation.
 
-/// Shown where there is no figure.
+/// Shown in place of a missing figure.
 pub(crate) const NONE: &str = "–";
 
 /// A duration in microseconds: `850 ns`, `12.3 µs`, `4.56 ms`, `1.20 s`.

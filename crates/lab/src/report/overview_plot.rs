@@ -4,9 +4,9 @@
 //! leads to its cell. Targets with the same number of series are drawn next to each other.
 
 use super::axis::Axis;
-use super::escape::{Short, Text};
+use super::escape::{ShortText, Text};
 use super::number;
-use super::plot::{self, Key, Look, Plot, percent, write};
+use super::plot::{self, Key, LegendSymbol, Plot, percent, write};
 
 /// Distance of the markers of two targets with the same number of series, as a share of the width.
 const BESIDE: f64 = 0.016;
@@ -62,8 +62,10 @@ impl Facet<'_> {
                 said.push(words);
             }
         }
-        let keys =
-            self.targets.iter().map(|target| Key { name: target.name.clone(), look: Look::Series(target.style) });
+        let keys = self
+            .targets
+            .iter()
+            .map(|target| Key { name: target.name.clone(), look: LegendSymbol::Series(target.style) });
         let plot = Plot {
             id: self.id,
             kind: "overview",
@@ -106,8 +108,8 @@ fn link(out: &mut String, point: &Point, (left, height): (f64, f64), words: &str
              <div><b>{}</b><span>{}</span></div></foreignObject></g></a>",
             Text(&point.cell),
             Text(words),
-            Short(head),
-            Short(value)
+            ShortText(head),
+            ShortText(value)
         ),
     );
 }

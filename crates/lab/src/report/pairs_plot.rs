@@ -5,8 +5,8 @@
 
 use super::axis::Axis;
 use super::number;
-use super::plot::{self, Key, Look, Plot, Probe};
-use crate::result::compare::{Between, Side};
+use super::plot::{self, Key, LegendSymbol, Plot, Probe};
+use crate::result::compare::{BuildPair, Side};
 
 /// Styles by which of the two went first.
 const A_FIRST: usize = 0;
@@ -27,7 +27,7 @@ pub(crate) struct Dot {
 /// One measure.
 pub(crate) struct Measure<'a> {
     pub(crate) id: &'a str,
-    pub(crate) between: Between,
+    pub(crate) between: BuildPair,
     pub(crate) name: String,
     pub(crate) dots: &'a [Dot],
     /// The estimate of all pairs together; `None` if there is none.
@@ -120,20 +120,20 @@ impl Measure<'_> {
 }
 
 /// For all measures' pictures.
-pub(crate) fn legend(between: Between, estimated: bool, looks: bool, void: bool) -> String {
+pub(crate) fn legend(between: BuildPair, estimated: bool, looks: bool, void: bool) -> String {
     let mut keys = vec![
-        Key { name: format!("{:?} went first", between.one), look: Look::Marker(A_FIRST) },
-        Key { name: format!("{:?} went first", between.other), look: Look::Marker(B_FIRST) },
+        Key { name: format!("{:?} went first", between.one), look: LegendSymbol::Marker(A_FIRST) },
+        Key { name: format!("{:?} went first", between.other), look: LegendSymbol::Marker(B_FIRST) },
     ];
     if estimated {
-        keys.push(Key { name: "estimate".to_owned(), look: Look::Line("estimate") });
-        keys.push(Key { name: "its interval".to_owned(), look: Look::Area("interval") });
+        keys.push(Key { name: "estimate".to_owned(), look: LegendSymbol::Line("estimate") });
+        keys.push(Key { name: "its interval".to_owned(), look: LegendSymbol::Area("interval") });
     }
     if looks {
-        keys.push(Key { name: "a look".to_owned(), look: Look::Line("few") });
+        keys.push(Key { name: "a look".to_owned(), look: LegendSymbol::Line("few") });
     }
     if void {
-        keys.push(Key { name: "void, left out".to_owned(), look: Look::Word("void", "✕") });
+        keys.push(Key { name: "void, left out".to_owned(), look: LegendSymbol::Word("void", "✕") });
     }
     plot::legend(&keys)
 }

@@ -5,7 +5,7 @@
 
 use super::axis::{Axis, nines};
 use super::number;
-use super::plot::{self, Key, Look, Plot, Probe};
+use super::plot::{self, Key, LegendSymbol, Plot, Probe};
 use super::tables::{self, Cell, figures, words};
 use crate::result::histogram::quantiles_us;
 use hdrhistogram::Histogram;
@@ -79,7 +79,7 @@ pub(crate) fn table(id: &str, caption: &str, all: &[(&'static str, &Histogram<u6
 pub(crate) fn draw(id: &str, title: String, curves: &[Curve<'_>]) -> String {
     let curves: Vec<&Curve<'_>> = curves.iter().filter(|curve| !curve.histogram.is_empty()).collect();
     let Some(most) = curves.iter().map(|curve| curve.histogram.len()).max() else {
-        return "<p class=\"absent\">No request was answered, so there are no percentiles.</p>\n".to_owned();
+        return "<p class=\"absent\">No request was answered, so percentiles cannot be shown.</p>\n".to_owned();
     };
     let x = Axis::tail(most);
     let lines: Vec<Vec<(f64, f64)>> = curves.iter().map(|curve| curve.points()).collect();
@@ -102,7 +102,8 @@ pub(crate) fn draw(id: &str, title: String, curves: &[Curve<'_>]) -> String {
         marks.push_str(&plot::straight("few", (few, 0.0), (few, 1.0)));
         marks.push_str(&plot::text("few end", (few, 0.0), (-6, -8), "10 slowest \u{2192}"));
     }
-    let legend = curves.iter().map(|curve| Key { name: curve.name.to_owned(), look: Look::Series(curve.style) });
+    let legend =
+        curves.iter().map(|curve| Key { name: curve.name.to_owned(), look: LegendSymbol::Series(curve.style) });
     let described: Vec<String> = curves.iter().map(|curve| description(curve)).collect();
     Plot {
         id,
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_is_told_in_words_and_values() {
+    fn the_tail_is_shown_in_words_and_values() {
         let (calm, slow) = (histogram(1..=10_000), histogram((1..=10_000).map(|us| us * 3)));
         let curves = [
             Curve { name: "without", style: 0, histogram: &calm },

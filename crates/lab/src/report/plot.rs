@@ -6,7 +6,7 @@
 //! role `img` cannot be reached. It does not depend on what is plotted.
 
 use super::axis::Axis;
-use super::escape::{Short, Text};
+use super::escape::{ShortText, Text};
 use std::fmt::Write as _;
 
 /// Styles distinguished by colour, dash and shape together; further series start over.
@@ -24,12 +24,12 @@ const READ_OUT_LINES_MAX: usize = 6;
 /// An entry of the legend.
 pub(crate) struct Key {
     pub(crate) name: String,
-    pub(crate) look: Look,
+    pub(crate) look: LegendSymbol,
 }
 
 /// How a series is drawn.
 #[derive(Clone, Copy)]
-pub(crate) enum Look {
+pub(crate) enum LegendSymbol {
     /// Line and marker of a style.
     Series(usize),
     /// A marker alone.
@@ -153,12 +153,12 @@ impl Probe {
             format_args!(
                 "<foreignObject class=\"read-out{turn}\" x=\"{x}\" y=\"0\" width=\"176\" height=\"{}\"><div><b>{}</b>",
                 28 + 18 * READ_OUT_LINES_MAX,
-                Short(&self.head)
+                ShortText(&self.head)
             ),
         );
         for (style, line) in self.lines.iter().take(READ_OUT_LINES_MAX) {
             let class = style.map_or_else(|| "none".to_owned(), |style| format!("s{}", style % STYLES));
-            write(&mut out, format_args!("<span class=\"{class}\">{}</span>", Short(line)));
+            write(&mut out, format_args!("<span class=\"{class}\">{}</span>", ShortText(line)));
         }
         out.push_str("</div></foreignObject></g></g>");
         out
@@ -229,7 +229,7 @@ pub(crate) fn straight(class: &str, from: (f64, f64), to: (f64, f64)) -> String 
 /// Text next to a position, moved by pixels.
 pub(crate) fn text(class: &str, place: (f64, f64), moved: (i32, i32), text: &str) -> String {
     let (x, y, (dx, dy)) = (percent(place.0), percent(1.0 - place.1), moved);
-    format!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\" dx=\"{dx}\" dy=\"{dy}\">{}</text>", Short(text))
+    format!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\" dx=\"{dx}\" dy=\"{dy}\">{}</text>", ShortText(text))
 }
 
 /// A list of styles and names; nothing if it is empty.
@@ -240,19 +240,21 @@ pub(crate) fn legend(keys: &[Key]) -> String {
     let mut out = String::from("<ul class=\"legend\">");
     for key in keys {
         let sample = match key.look {
-            Look::Series(style) => {
+            LegendSymbol::Series(style) => {
                 let class = format!("s{}", style % STYLES);
                 format!(
                     "<line class=\"line {class}\" x1=\"0\" x2=\"30\" y1=\"7\" y2=\"7\"/>{}",
                     marker(style, 0.5, 0.5)
                 )
             }
-            Look::Marker(style) => marker(style, 0.5, 0.5),
-            Look::Area(class) => format!("<rect class=\"{class}\" x=\"3\" y=\"0\" width=\"24\" height=\"14\"/>"),
-            Look::Line(class) => format!("<line class=\"line {class}\" x1=\"0\" x2=\"30\" y1=\"7\" y2=\"7\"/>"),
-            Look::Word(class, word) => format!("<text class=\"mid {class}\" x=\"15\" y=\"11\">{word}</text>"),
+            LegendSymbol::Marker(style) => marker(style, 0.5, 0.5),
+            LegendSymbol::Area(class) => {
+                format!("<rect class=\"{class}\" x=\"3\" y=\"0\" width=\"24\" height=\"14\"/>")
+            }
+            LegendSymbol::Line(class) => format!("<line class=\"line {class}\" x1=\"0\" x2=\"30\" y1=\"7\" y2=\"7\"/>"),
+            LegendSymbol::Word(class, word) => format!("<text class=\"mid {class}\" x=\"15\" y=\"11\">{word}</text>"),
         };
-        let name = Short(&key.name);
+        let name = ShortText(&key.name);
         write(
             &mut out,
             format_args!("<li><svg aria-hidden=\"true\" width=\"30\" height=\"14\">{sample}</svg>{name}</li>"),

@@ -2,7 +2,7 @@
 //!
 //! A verdict has a word and a mark as well as its colour, for readers who do not see colours.
 
-use super::escape::{Short, Text};
+use super::escape::{ShortText, Text};
 use crate::error::{Error, Result};
 use crate::result::ResultFile;
 use crate::result::histogram;
@@ -61,7 +61,7 @@ impl Tone {
 /// A word on a coloured ground, with its mark.
 pub(crate) fn chip(tone: Tone, word: &str) -> String {
     let (class, mark) = (tone.class(), tone.mark());
-    format!("<span class=\"chip {class}\"><span aria-hidden=\"true\">{mark}</span> {}</span>", Short(word))
+    format!("<span class=\"chip {class}\"><span aria-hidden=\"true\">{mark}</span> {}</span>", ShortText(word))
 }
 
 /// A line of the contents.

@@ -3,12 +3,12 @@
 //! `tail_cell` draws a single cell.
 
 use super::axis::Axis;
-use super::escape::{Short, Text};
+use super::escape::{ShortText, Text};
 use super::overview_plot::{Facet, Point, Target};
 use super::plot::write;
 use super::section::{ReportInput, Section, Tone, chip};
 use super::tables::{self, Cell as TableCell, figures, words};
-use super::tail_cell::{self, Shown, interval, name, tone_of};
+use super::tail_cell::{self, CellView, interval, name, tone_of};
 use super::{number, provenance};
 use crate::error::{Error, Result};
 use crate::result::tail::{Cell, CellAnalysis, Effect, TailDesign, TailResult, Verdict};
@@ -51,9 +51,9 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &TailResult) -
             section.enter(&id, name(cell), 2, tone_of(ShownVerdict::of(analysis, &result.design)).0);
         }
         let shown = match cells.len() {
-            1 if result.design.plan.len() <= 1 => Shown::Alone,
-            some if some <= UNFOLDED_CELLS_MAX => Shown::Unfolded,
-            _ => Shown::Folded,
+            1 if result.design.plan.len() <= 1 => CellView::Alone,
+            some if some <= UNFOLDED_CELLS_MAX => CellView::Unfolded,
+            _ => CellView::Folded,
         };
         let drawn = tail_cell::draw(&id, cell, analysis, &result.design, shown);
         markup.push_str(&drawn.map_err(|error| error.context(name(cell)))?);
@@ -191,7 +191,7 @@ fn cell_table(prefix: &str, result: &TailResult) -> String {
         words("verdict"),
     ];
     let rows = result.cells.iter().zip(&result.analysis.cells).enumerate().map(|(number, (cell, analysis))| {
-        let link = format!("<a href=\"#{prefix}-c{number}\">{}</a>", Short(&cell.subject.name));
+        let link = format!("<a href=\"#{prefix}-c{number}\">{}</a>", ShortText(&cell.subject.name));
         let (tone, word) = tone_of(ShownVerdict::of(analysis, &result.design));
         let sound = analysis.verdict != Verdict::Void;
         let none = || number::NONE.to_owned();

@@ -20,7 +20,7 @@ use hdrhistogram::Histogram;
 
 /// How a cell is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shown {
+pub(crate) enum CellView {
     Folded,
     Unfolded,
     /// Its verdict is that of the page.
@@ -36,7 +36,7 @@ pub(crate) fn draw(
     cell: &Cell,
     analysis: &CellAnalysis,
     design: &TailDesign,
-    shown: Shown,
+    shown: CellView,
 ) -> Result<String> {
     let (tone, word) = tone_of(ShownVerdict::of(analysis, design));
     let of = |arm: Arm| pooled(cell, arm, |run| &run.corrected);
@@ -47,9 +47,9 @@ pub(crate) fn draw(
     ];
     let title = format!("Latency by percentile{}", void_mark(analysis));
     let percentiles = percentile_plot::draw(&format!("{id}-p"), title, &curves);
-    let (open, name) = (if shown == Shown::Folded { "" } else { " open" }, name(cell));
+    let (open, name) = (if shown == CellView::Folded { "" } else { " open" }, name(cell));
     let sentence = match shown {
-        Shown::Alone => String::new(),
+        CellView::Alone => String::new(),
         _ => format!("<p class=\"sentence\">{}</p>\n", Text(&analysis.sentence)),
     };
     let title = "Latency over time, block after block".to_owned();

@@ -6,7 +6,7 @@
 
 use super::axis::Axis;
 use super::number;
-use super::plot::{self, Key, Look, Plot, Probe};
+use super::plot::{self, Key, LegendSymbol, Plot, Probe};
 use crate::result::tail::{Point, Scrape};
 
 /// Points of a line, over the whole width.
@@ -161,16 +161,16 @@ fn round(seconds: f64) -> f64 {
 
 fn keys(stretches: &[Stretch<'_>]) -> Vec<Key> {
     let mut keys = vec![
-        Key { name: "slowest".to_owned(), look: Look::Line("s1") },
-        Key { name: "99%".to_owned(), look: Look::Line("s0 thin") },
-        Key { name: "median".to_owned(), look: Look::Line("s5 thin") },
+        Key { name: "slowest".to_owned(), look: LegendSymbol::Line("s1") },
+        Key { name: "99%".to_owned(), look: LegendSymbol::Line("s0 thin") },
+        Key { name: "median".to_owned(), look: LegendSymbol::Line("s5 thin") },
     ];
     if stretches.iter().flat_map(|stretch| stretch.points).any(|point| point.errors > 0) {
-        keys.push(Key { name: "requests failed".to_owned(), look: Look::Word("failed", "✕") });
+        keys.push(Key { name: "requests failed".to_owned(), look: LegendSymbol::Word("failed", "✕") });
     }
     if stretches.iter().any(|stretch| stretch.scraped) {
-        keys.push(Key { name: "block with scrapes".to_owned(), look: Look::Area("scraped") });
-        keys.push(Key { name: "a scrape".to_owned(), look: Look::Area("scrape") });
+        keys.push(Key { name: "block with scrapes".to_owned(), look: LegendSymbol::Area("scraped") });
+        keys.push(Key { name: "a scrape".to_owned(), look: LegendSymbol::Area("scrape") });
     }
     keys
 }

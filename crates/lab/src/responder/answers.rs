@@ -1,6 +1,6 @@
 //! All possible answers, as bytes made once.
 
-/// Which answer a request gets.
+/// The kind of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answer {
     /// Its content.

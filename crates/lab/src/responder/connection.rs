@@ -3,7 +3,7 @@
 use super::answers::{Answer, Answers, CONTINUE, Content, Persistence};
 use super::connections::Token;
 use super::delays::Delays;
-use super::requests::{Body, Found, Requests};
+use super::requests::{Body, ParsedInput, Requests};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
@@ -24,7 +24,7 @@ const DRAIN_BYTES_MAX: usize = 1024 * 1024;
 
 /// State shared by all connections, one after the other.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ResponderState {
     pub(super) requests: Requests,
     pub(super) answers: Answers,
     /// `None`: answers are due at once.
@@ -35,9 +35,9 @@ pub(super) struct Shared {
     output: Vec<u8>,
 }
 
-impl Shared {
-    pub(super) fn new(answers: Answers, delays: Option<Delays>) -> Shared {
-        Shared {
+impl ResponderState {
+    pub(super) fn new(answers: Answers, delays: Option<Delays>) -> ResponderState {
+        ResponderState {
             requests: Requests::new(),
             answers,
             delays,
@@ -118,7 +118,7 @@ impl Connection {
     }
 
     /// Called after an event.
-    pub(super) fn ready(&mut self, flags: EventFlags, token: Token, shared: &mut Shared) -> State {
+    pub(super) fn ready(&mut self, flags: EventFlags, token: Token, shared: &mut ResponderState) -> State {
         if flags.contains(EventFlags::ERR) {
             return State::Over;
         }
@@ -136,7 +136,7 @@ impl Connection {
     }
 
     /// Called when an answer is due.
-    pub(super) fn answer_due(&mut self, answer: Answer, token: Token, shared: &mut Shared) -> State {
+    pub(super) fn answer_due(&mut self, answer: Answer, token: Token, shared: &mut ResponderState) -> State {
         self.due -= 1;
         shared.answered += 1;
         shared.output.extend_from_slice(shared.answers.bytes(answer));
@@ -150,14 +150,14 @@ impl Connection {
     }
 
     /// Uses input that was left over.
-    fn take_up(&mut self, token: Token, shared: &mut Shared) -> State {
+    fn take_up(&mut self, token: Token, shared: &mut ResponderState) -> State {
         let len = self.input.len();
         shared.input[..len].copy_from_slice(&self.input);
         self.input.clear();
         self.use_input(len, token, shared)
     }
 
-    fn read(&mut self, token: Token, shared: &mut Shared) -> State {
+    fn read(&mut self, token: Token, shared: &mut ResponderState) -> State {
         let kept = self.input.len();
         match recv(&self.socket, &mut shared.input[kept..], RecvFlags::empty()) {
             Ok((0, _)) if matches!(self.stage, Stage::Draining { .. }) => State::Over,
@@ -176,7 +176,7 @@ impl Connection {
     }
 
     /// Parses requests from the first `len` bytes of the shared input, and keeps the bytes that cannot be used yet.
-    fn use_input(&mut self, len: usize, token: Token, shared: &mut Shared) -> State {
+    fn use_input(&mut self, len: usize, token: Token, shared: &mut ResponderState) -> State {
         if let Stage::Draining { bytes } = &mut self.stage {
             *bytes += len;
             return if *bytes > DRAIN_BYTES_MAX { State::Over } else { State::Alive };
@@ -207,7 +207,7 @@ impl Connection {
         len: usize,
         token: Token,
         arrived: Option<Instant>,
-        shared: &mut Shared,
+        shared: &mut ResponderState,
     ) -> Option<usize> {
         const REFUSAL: Answer = Answer { content: Content::BadRequest, connection: Persistence::Close };
         let bytes = &mut shared.input[at..len];
@@ -217,8 +217,8 @@ impl Connection {
                 Err(_) => (bytes.len(), Some(REFUSAL)),
             },
             None => match shared.requests.find(bytes) {
-                Found::Whole(used, answer) => (used, Some(answer)),
-                Found::Head(used, body) => {
+                ParsedInput::Whole(used, answer) => (used, Some(answer)),
+                ParsedInput::Head(used, body) => {
                     // It may overtake answers to earlier requests: clients do not pipeline such a request.
                     if body.expects_continue {
                         shared.output.extend_from_slice(CONTINUE);
@@ -226,8 +226,8 @@ impl Connection {
                     self.body = Some(Box::new(body));
                     (used, None)
                 }
-                Found::Partial => return None,
-                Found::Refused => (bytes.len(), Some(REFUSAL)),
+                ParsedInput::Partial => return None,
+                ParsedInput::Refused => (bytes.len(), Some(REFUSAL)),
             },
         };
         if let Some(answer) = answer {
@@ -238,7 +238,7 @@ impl Connection {
     }
 
     /// Answers now, or when it is due.
-    fn answer(&mut self, answer: Answer, token: Token, arrived: Option<Instant>, shared: &mut Shared) {
+    fn answer(&mut self, answer: Answer, token: Token, arrived: Option<Instant>, shared: &mut ResponderState) {
         if answer.connection == Persistence::Close {
             self.stage = Stage::Last;
         }
@@ -256,7 +256,7 @@ impl Connection {
     }
 
     /// Writes the shared output, keeping what the client does not take.
-    fn flush(&mut self, shared: &mut Shared) -> State {
+    fn flush(&mut self, shared: &mut ResponderState) -> State {
         if shared.output.is_empty() {
             return State::Alive;
         }

@@ -11,7 +11,7 @@ use stillgate_stats::Random;
 
 /// An answer with the time it is due.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Due {
+pub(super) struct DueAnswer {
     at: Instant,
     /// Orders answers due at the same moment: on one connection, the earlier request goes first.
     sequence: u64,
@@ -27,7 +27,7 @@ pub(super) struct Due {
 pub(super) struct Delays {
     latency: Latency,
     random: Random,
-    waiting: BinaryHeap<Reverse<Due>>,
+    waiting: BinaryHeap<Reverse<DueAnswer>>,
     sequence: u64,
     /// Delays as drawn, in nanoseconds.
     pub(super) drawn: Histogram<u64>,
@@ -54,12 +54,12 @@ impl Delays {
         self.drawn.saturating_record(nanoseconds(delay));
         let at = (arrived + delay).max(not_before);
         self.sequence += 1;
-        self.waiting.push(Reverse(Due { at, sequence: self.sequence, arrived, token, answer }));
+        self.waiting.push(Reverse(DueAnswer { at, sequence: self.sequence, arrived, token, answer }));
         at
     }
 
     /// The next answer that is due by now.
-    pub(super) fn take(&mut self, now: Instant) -> Option<Due> {
+    pub(super) fn take(&mut self, now: Instant) -> Option<DueAnswer> {
         let due = self.waiting.peek().filter(|due| due.0.at <= now)?.0;
         self.waiting.pop();
         self.kept.saturating_record(nanoseconds(now - due.arrived));
@@ -76,22 +76,22 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl Ord for Due {
-    fn cmp(&self, other: &Due) -> Ordering {
+impl Ord for DueAnswer {
+    fn cmp(&self, other: &DueAnswer) -> Ordering {
         (self.at, self.sequence).cmp(&(other.at, other.sequence))
     }
 }
 
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Due) -> Option<Ordering> {
+impl PartialOrd for DueAnswer {
+    fn partial_cmp(&self, other: &DueAnswer) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Due {
-    fn eq(&self, other: &Due) -> bool {
+impl PartialEq for DueAnswer {
+    fn eq(&self, other: &DueAnswer) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Due {}
+impl Eq for DueAnswer {}

@@ -13,4 +13,4 @@ mod requests;
 mod serve;
 
 pub(crate) use latency::Latency;
-pub(crate) use serve::{Responder, Served, Setup};
+pub(crate) use serve::{Responder, ResponderTotals, Setup};

@@ -10,7 +10,7 @@ const REMEMBERED_BYTES_MAX: usize = 4096;
 
 /// What is at the beginning of some bytes.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum ParsedInput {
     /// A request with its length, including the body.
     Whole(usize, Answer),
     /// A head with its length, and a body that continues after the available bytes.
@@ -61,18 +61,18 @@ impl Requests {
     }
 
     /// Finds what is at the beginning of `bytes`; the body's bytes may be overwritten.
-    pub(super) fn find(&mut self, bytes: &mut [u8]) -> Found {
+    pub(super) fn find(&mut self, bytes: &mut [u8]) -> ParsedInput {
         if !self.remembered.is_empty() && bytes.starts_with(&self.remembered) {
-            return Found::Whole(self.remembered.len(), self.remembered_answer);
+            return ParsedInput::Whole(self.remembered.len(), self.remembered_answer);
         }
-        self.parse(bytes).unwrap_or(Found::Refused)
+        self.parse(bytes).unwrap_or(ParsedInput::Refused)
     }
 
-    fn parse(&mut self, bytes: &mut [u8]) -> Result<Found, RequestError> {
+    fn parse(&mut self, bytes: &mut [u8]) -> Result<ParsedInput, RequestError> {
         let skipped = leading_empty_lines(bytes)?;
         self.head.reset();
         let Progress::Complete(len) = self.head.advance(&bytes[skipped..], &self.limits)? else {
-            return Ok(Found::Partial);
+            return Ok(ParsedInput::Partial);
         };
         let head_end = skipped + len;
         let mut body = Body {
@@ -82,22 +82,22 @@ impl Requests {
         };
         if body.decoder.is_done() {
             self.remember(&bytes[..head_end], body.answer);
-            return Ok(Found::Whole(head_end, body.answer));
+            return Ok(ParsedInput::Whole(head_end, body.answer));
         }
         // Decoding overwrites chunk framing, so only a body of given length can be remembered afterwards.
         let chunked = matches!(body.decoder, BodyDecoder::Chunked(_));
         match body.take(&mut bytes[head_end..]) {
-            Err(_) => Ok(Found::Refused),
+            Err(_) => Ok(ParsedInput::Refused),
             Ok((taken, Some(answer))) => {
                 if !chunked {
                     self.remember(&bytes[..head_end + taken], answer);
                 }
-                Ok(Found::Whole(head_end + taken, answer))
+                Ok(ParsedInput::Whole(head_end + taken, answer))
             }
             Ok((taken, None)) => {
                 // A client that has begun to send does not wait.
                 body.expects_continue &= taken == 0;
-                Ok(Found::Head(head_end + taken, body))
+                Ok(ParsedInput::Head(head_end + taken, body))
             }
         }
     }
@@ -139,7 +139,7 @@ mod tests {
         for behind in ["", "", "GET"] {
             let mut bytes = format!("{text}{behind}").into_bytes();
             match requests.find(&mut bytes) {
-                Found::Whole(len, answer) => assert_eq!((len, answer), (whole.len(), expected), "{text}"),
+                ParsedInput::Whole(len, answer) => assert_eq!((len, answer), (whole.len(), expected), "{text}"),
                 other => panic!("{text}: {other:?}"),
             }
         }
@@ -165,7 +165,7 @@ mod tests {
     fn bodies_in_pieces() {
         let mut requests = Requests::new();
         let mut head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n".to_vec();
-        let Found::Head(len, mut body) = requests.find(&mut head) else { panic!("no head") };
+        let ParsedInput::Head(len, mut body) = requests.find(&mut head) else { panic!("no head") };
         assert_eq!((len, body.expects_continue), (head.len(), true));
         assert_eq!(body.take(&mut b"abc".to_vec()), Ok((3, None)));
         assert_eq!(body.take(&mut b"deGET".to_vec()), Ok((2, Some(KEPT))));
@@ -175,11 +175,11 @@ mod tests {
     fn what_is_not_http() {
         for text in ["\x16\x03\x01\x02\x00", "GET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\nHost: a\n\n", "GET /\r\n\r\n"] {
             let mut bytes = text.as_bytes().to_vec();
-            assert!(matches!(Requests::new().find(&mut bytes), Found::Refused), "{text:?}");
+            assert!(matches!(Requests::new().find(&mut bytes), ParsedInput::Refused), "{text:?}");
         }
         for text in ["", "G", "GET / HTTP/1.1\r\nHost: a\r\n"] {
             let mut bytes = text.as_bytes().to_vec();
-            assert!(matches!(Requests::new().find(&mut bytes), Found::Partial), "{text:?}");
+            assert!(matches!(Requests::new().find(&mut bytes), ParsedInput::Partial), "{text:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The responder's loop: everything that can wake it, and how it reacts.
 
 use super::answers::Answers;
-use super::connection::{Connection, Shared, State};
+use super::connection::{Connection, ResponderState, State};
 use super::connections::{Connections, Token};
 use super::delays::Delays;
 use super::descriptors;
@@ -50,7 +50,7 @@ pub(crate) struct Setup {
 
 /// The totals of a responder.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub(crate) struct ResponderTotals {
     /// Requests.
     pub(crate) answered: u64,
     /// Delays as drawn and as kept, in nanoseconds; `None` without latency.
@@ -68,7 +68,7 @@ pub(crate) struct Responder {
     connections_max: usize,
     /// Whether new connections are accepted; false while there are too many.
     accepting: bool,
-    shared: Shared,
+    shared: ResponderState,
 }
 
 impl Responder {
@@ -82,7 +82,7 @@ impl Responder {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|error| at("epoll", &error))?;
         watch(&epoll, &listener, LISTENER)?;
         let delays = (setup.latency != Latency::None).then(|| Delays::new(setup.latency, setup.seed));
-        let shared = Shared::new(Answers::new(setup.body_bytes), delays);
+        let shared = ResponderState::new(Answers::new(setup.body_bytes), delays);
         let connections = Connections::default();
         Ok(Responder { listener, address, epoll, connections, connections_max, accepting: true, shared })
     }
@@ -100,7 +100,7 @@ impl Responder {
     }
 
     /// Answers until it ends.
-    pub(crate) fn run(mut self) -> Result<Served> {
+    pub(crate) fn run(mut self) -> Result<ResponderTotals> {
         // By default the kernel lets a timer be 50 us late to save wake-ups.
         let precise = NonZeroU64::new(1);
         rustix::thread::set_current_timer_slack(precise).map_err(|error| unusable("timer slack", error))?;
@@ -141,7 +141,11 @@ impl Responder {
     }
 
     /// Lets a connection work, and registers the events that it needs next, or closes it.
-    fn serve(&mut self, token: Token, work: impl FnOnce(&mut Connection, Token, &mut Shared) -> State) -> Result {
+    fn serve(
+        &mut self,
+        token: Token,
+        work: impl FnOnce(&mut Connection, Token, &mut ResponderState) -> State,
+    ) -> Result {
         let Some(connection) = self.connections.get(token) else { return Ok(()) };
         let state = work(connection, token, &mut self.shared);
         if state == State::Over {
@@ -191,8 +195,11 @@ impl Responder {
             .map_err(|error| unusable("epoll", error))
     }
 
-    fn into_served(self) -> Served {
-        Served { answered: self.shared.answered, delays: self.shared.delays.map(|delays| (delays.drawn, delays.kept)) }
+    fn into_served(self) -> ResponderTotals {
+        ResponderTotals {
+            answered: self.shared.answered,
+            delays: self.shared.delays.map(|delays| (delays.drawn, delays.kept)),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) struct BisectResult {
     /// All tries, in order.
     pub(crate) tries: Vec<Try>,
     /// How it ended; `None` while it runs, or if it was killed: the same command continues from here.
-    pub(crate) ended: Option<Ended>,
+    pub(crate) ended: Option<BisectEnd>,
     /// A function of all the above. In JSON its fields are at the top level.
     #[serde(flatten)]
     pub(crate) answer: Answer,
@@ -44,14 +44,14 @@ pub(crate) struct BisectDesign {
     /// See `good`.
     pub(crate) bad: String,
     /// Whether merges are one step each, or their commits are among the others.
-    pub(crate) line: Line,
+    pub(crate) line: MergeOrder,
     /// Whether more is better.
     pub(crate) higher_is_better: bool,
     /// An answer is given at this probability.
     pub(crate) confidence: f64,
     /// No smaller change counts: 0.01 is 1%.
     pub(crate) min_effect: f64,
-    /// Prior probability that there is no change.
+    /// Prior probability of no change.
     pub(crate) prior_none: f64,
     /// Prior probability that there are several.
     pub(crate) prior_several: f64,
@@ -81,7 +81,7 @@ pub(crate) struct Applied {
 /// How commits with several parents are put in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Line {
+pub(crate) enum MergeOrder {
     /// The line of first parents; a merge is one step.
     FirstParent,
     /// All commits, parents before children.
@@ -133,13 +133,13 @@ pub(crate) struct Try {
     pub(crate) seconds: f64,
     /// Its result.
     #[serde(flatten)]
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: TryOutcome,
 }
 
 /// The result of a try.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
-pub(crate) enum Outcome {
+pub(crate) enum TryOutcome {
     /// It is checked out and built.
     Built,
     /// It cannot be checked out or built.
@@ -170,7 +170,7 @@ pub(crate) enum Outcome {
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Ended {
+pub(crate) enum BisectEnd {
     /// Enough is known.
     Decided,
     /// The budget of time or measurements was used up.
@@ -189,7 +189,7 @@ pub(crate) struct Answer {
     /// The commit that changed it; `None` if it is a range, or unknown.
     pub(crate) culprit: Option<String>,
     /// All changes that were found.
-    pub(crate) changes: Vec<Change>,
+    pub(crate) changes: Vec<FoundChange>,
     /// For each commit except the good one, the probability that it changed something.
     pub(crate) posterior: BTreeMap<String, f64>,
     /// Probability that nothing changed by `min_effect` or more.
@@ -197,7 +197,7 @@ pub(crate) struct Answer {
     /// Probability of several changes.
     pub(crate) several: f64,
     /// The effect of the first change that was found, or of the likeliest.
-    pub(crate) effect: Option<Effect>,
+    pub(crate) effect: Option<RelativeChange>,
     /// Scatter of a measurement as a share of it, without outliers.
     pub(crate) noise: f64,
     /// Measurements that count.
@@ -229,18 +229,18 @@ impl Answer {
 
 /// A change that was found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Change {
+pub(crate) struct FoundChange {
     /// One commit, or several if those in between could not be measured. Oldest first.
     pub(crate) commits: Vec<String>,
     /// Probability that it is one of these.
     pub(crate) probability: f64,
     /// The size of the change.
-    pub(crate) effect: Option<Effect>,
+    pub(crate) effect: Option<RelativeChange>,
 }
 
 /// A relative change: 0.03 is 3% more.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Effect {
+pub(crate) struct RelativeChange {
     /// The median of the posterior.
     pub(crate) value: f64,
     /// Lower end of the interval that holds it with the requested confidence.

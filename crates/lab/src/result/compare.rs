@@ -38,9 +38,9 @@ impl CompareResult {
     }
 
     /// The analysis of each comparison of two builds.
-    pub(crate) fn judged(&self) -> Vec<(Between, &CompareAnalysis)> {
+    pub(crate) fn judged(&self) -> Vec<(BuildPair, &CompareAnalysis)> {
         match self.analysis.comparisons.as_slice() {
-            [] => vec![(Between { one: Side::A, other: Side::B }, &self.analysis)],
+            [] => vec![(BuildPair { one: Side::A, other: Side::B }, &self.analysis)],
             all => all.iter().map(|judged| (judged.between, &judged.analysis)).collect(),
         }
     }
@@ -104,17 +104,17 @@ pub(crate) struct CompareDesign {
 
 impl CompareDesign {
     /// All comparisons: each build with the baseline, then optionally the others with each other.
-    pub(crate) fn comparisons(&self) -> Vec<Between> {
+    pub(crate) fn comparisons(&self) -> Vec<BuildPair> {
         CompareDesign::comparisons_of(self.builds, self.every_pair)
     }
 
     /// All comparisons, before there is a design.
-    pub(crate) fn comparisons_of(builds: usize, every_pair: bool) -> Vec<Between> {
+    pub(crate) fn comparisons_of(builds: usize, every_pair: bool) -> Vec<BuildPair> {
         let sides = &Side::ALL[..builds.min(Side::ALL.len())];
         let baselines = if every_pair { sides.len() } else { 1 };
         let after = |(at, one): (usize, &Side)| {
             let one = *one;
-            sides[at + 1..].iter().map(move |&other| Between { one, other }).collect::<Vec<_>>()
+            sides[at + 1..].iter().map(move |&other| BuildPair { one, other }).collect::<Vec<_>>()
         };
         sides.iter().enumerate().take(baselines).flat_map(after).collect()
     }
@@ -166,7 +166,7 @@ impl Side {
 
 /// Two builds that are compared: `other` is worse or better than `one`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Between {
+pub(crate) struct BuildPair {
     /// The reference.
     pub(crate) one: Side,
     /// The build that is compared with it.
@@ -242,7 +242,7 @@ impl Instructions {
 pub(crate) struct CompareAnalysis {
     /// With more than two builds: each comparison, those with the baseline first; then there are no measures here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) comparisons: Vec<Judged>,
+    pub(crate) comparisons: Vec<PairwiseResult>,
     /// One per measure.
     pub(crate) measures: Vec<MeasureAnalysis>,
     /// Pairs left out because one of their runs was void: for the generator's reasons, or because it could not be measured.
@@ -272,10 +272,10 @@ impl MeasureAnalysis {
 
 /// One of several comparisons. Its error is corrected for all of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Judged {
+pub(crate) struct PairwiseResult {
     /// The two builds.
     #[serde(flatten)]
-    pub(crate) between: Between,
+    pub(crate) between: BuildPair,
     /// Its sentences, too, use the builds' own names: B is `other` and A is `one`.
     #[serde(flatten)]
     pub(crate) analysis: CompareAnalysis,

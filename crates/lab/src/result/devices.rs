@@ -50,7 +50,7 @@ pub(crate) struct DevicesRun {
     /// The gateway's, if it runs on this machine.
     pub(crate) pid: Option<u32>,
     pub(crate) process: Option<String>,
-    /// Those of further nodes; CPU time and memory are sums over all.
+    /// Processes of further nodes; CPU time and memory are sums over all.
     #[serde(default)]
     pub(crate) further_pids: Vec<u32>,
     pub(crate) connects: Vec<ConnectStep>,
@@ -103,7 +103,7 @@ impl TlsHandshakes {
         }
     }
 
-    /// Those since `before`; `None` if there were none at all.
+    /// Handshakes since `before`; `None` if there were none at all.
     pub(crate) fn since(self, before: TlsHandshakes) -> Option<TlsHandshakes> {
         let found = TlsHandshakes { full: self.full - before.full, resumed: self.resumed - before.resumed };
         (found != TlsHandshakes::default()).then_some(found)
@@ -124,7 +124,7 @@ pub(crate) struct Idle {
 pub(crate) struct Messages {
     pub(crate) sent: u64,
     pub(crate) seconds: f64,
-    /// By status, or by the reason why there was no answer.
+    /// By status, or by the reason of a missing answer.
     pub(crate) answers: BTreeMap<String, u64>,
     /// 200 and 202.
     pub(crate) acknowledged: u64,

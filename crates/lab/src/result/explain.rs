@@ -16,7 +16,7 @@ pub(crate) struct ExplainResult {
     pub(crate) instructions_missing: Option<String>,
     /// Parts that were measured by themselves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) isolated: Vec<Isolated>,
+    pub(crate) isolated: Vec<IsolatedPart>,
     /// Functions in Lua, if both programs report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lua: Option<LuaSides>,
@@ -64,9 +64,9 @@ pub(crate) struct ExplainDesign {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sides {
     /// The baseline.
-    pub(crate) a: Profiled,
+    pub(crate) a: ProgramProfile,
     /// The build that is compared with it.
-    pub(crate) b: Profiled,
+    pub(crate) b: ProgramProfile,
 }
 
 /// Both programs' functions in Lua, by their own stacks; in nanoseconds.
@@ -80,7 +80,7 @@ pub(crate) struct LuaSides {
 
 /// The profiles of one program, each a slice.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Profiled {
+pub(crate) struct ProgramProfile {
     /// The work done in each slice.
     pub(crate) work: Vec<f64>,
     /// Names of functions.
@@ -94,7 +94,7 @@ pub(crate) struct Profiled {
 /// A stack.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Stack {
-    /// Indices into [`Profiled::functions`], the outermost first.
+    /// Indices into [`ProgramProfile::functions`], the outermost first.
     pub(crate) functions: Vec<usize>,
     /// By slice.
     pub(crate) spent: Vec<i64>,
@@ -104,9 +104,9 @@ pub(crate) struct Stack {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ExplainAnalysis {
     /// How much more a unit of work costs in B than in A.
-    pub(crate) cpu: Change,
+    pub(crate) cpu: CostChange,
     /// See `cpu`.
-    pub(crate) instructions: Option<Change>,
+    pub(crate) instructions: Option<CostChange>,
     /// Functions, the largest changes first.
     pub(crate) functions: Vec<FunctionChange>,
     /// The parts that were measured by themselves.
@@ -128,7 +128,7 @@ impl ExplainAnalysis {
     /// An analysis without data.
     pub(crate) fn empty() -> ExplainAnalysis {
         ExplainAnalysis {
-            cpu: Change { value: 0.0, low: 0.0, high: 0.0, is_certain: false },
+            cpu: CostChange { value: 0.0, low: 0.0, high: 0.0, is_certain: false },
             instructions: None,
             functions: Vec::new(),
             isolated: Vec::new(),
@@ -142,7 +142,7 @@ impl ExplainAnalysis {
 
 /// A difference, as a share of the total cost of A.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Change {
+pub(crate) struct CostChange {
     /// 0.03 is 3% of A more per unit of work.
     pub(crate) value: f64,
     /// Lower end of the interval; those of all functions hold together.
@@ -166,14 +166,14 @@ pub(crate) struct FunctionChange {
     /// slower than others. `None` without instructions.
     pub(crate) ratio: [Option<f64>; 2],
     /// Change of CPU time.
-    pub(crate) cpu: Change,
+    pub(crate) cpu: CostChange,
     /// Change of instructions.
-    pub(crate) instructions: Option<Change>,
+    pub(crate) instructions: Option<CostChange>,
 }
 
 /// A part measured by itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Isolated {
+pub(crate) struct IsolatedPart {
     /// Part of the names of its functions.
     pub(crate) name: String,
     /// The command, with `{}` for the program.
@@ -187,7 +187,7 @@ pub(crate) struct Isolated {
 /// The change of a part, by itself and inside the programs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct IsolatedChange {
-    /// See [`Isolated`].
+    /// See [`IsolatedPart`].
     pub(crate) name: String,
     /// By itself.
     pub(crate) isolated: Option<Range>,

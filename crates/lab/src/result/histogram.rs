@@ -68,7 +68,7 @@ pub(crate) fn quantile_us(histogram: &Histogram<u64>, share: f64) -> f64 {
     histogram.value_at_quantile(share) as f64 / NS_PER_US
 }
 
-/// The same for ascending shares, in one pass.
+/// As [`quantile_us`] for ascending shares, in one pass.
 pub(crate) fn quantiles_us(histogram: &Histogram<u64>, shares: impl IntoIterator<Item = f64>) -> Vec<f64> {
     histogram.value_at_quantiles(shares).map(|ns| ns as f64 / NS_PER_US).collect()
 }

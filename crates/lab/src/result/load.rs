@@ -37,7 +37,7 @@ pub(crate) struct LoadResult {
     /// after it.
     #[serde(default)]
     pub(crate) requests: u64,
-    /// Those answered by the end of the measured time.
+    /// Requests answered by the end of the measured time.
     #[serde(default)]
     pub(crate) answered_in_time: u64,
     /// The good ones of `requests`: answers that no check refused. `None` in files from before they were counted.
@@ -80,7 +80,7 @@ pub(crate) struct LoadResult {
     pub(crate) sent_again: u64,
     /// The conditions of `--fail-if` and their outcomes; a void run is not judged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) conditions: Vec<Judged>,
+    pub(crate) conditions: Vec<ConditionResult>,
     /// Starts that were due but missed, because no connection became free.
     #[serde(default)]
     pub(crate) missed_starts: u64,
@@ -122,7 +122,7 @@ pub(crate) struct LoadResult {
 
 /// A condition of `--fail-if`, applied to the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Judged {
+pub(crate) struct ConditionResult {
     /// As it was typed.
     pub(crate) condition: String,
     /// The measured value, as text.
@@ -271,7 +271,7 @@ mod measured {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     #[derive(Serialize, Deserialize)]
-    struct Written {
+    struct PercentilesJson {
         p50: Option<f64>,
         p90: Option<f64>,
         p99: Option<f64>,
@@ -285,11 +285,11 @@ mod measured {
         let known = |us: f64| (figures.max > 0.0).then_some(us);
         let &Percentiles { p50, p90, p99, p99_9, p99_99, max } = figures;
         let [p50, p90, p99, p99_9, p99_99, max] = [p50, p90, p99, p99_9, p99_99, max].map(known);
-        Written { p50, p90, p99, p99_9, p99_99, max }.serialize(serializer)
+        PercentilesJson { p50, p90, p99, p99_9, p99_99, max }.serialize(serializer)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Percentiles, D::Error> {
-        let Written { p50, p90, p99, p99_9, p99_99, max } = Written::deserialize(deserializer)?;
+        let PercentilesJson { p50, p90, p99, p99_9, p99_99, max } = PercentilesJson::deserialize(deserializer)?;
         let [p50, p90, p99, p99_9, p99_99, max] = [p50, p90, p99, p99_9, p99_99, max].map(Option::unwrap_or_default);
         Ok(Percentiles { p50, p90, p99, p99_9, p99_99, max })
     }

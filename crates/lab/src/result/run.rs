@@ -24,7 +24,7 @@ pub(crate) struct RunRecord {
     /// Good answers per second. In a closed loop, a request that was under way when the measured time began or ended
     /// counts with the share of its time that lies in it.
     pub(crate) rate_achieved: f64,
-    /// Those of `requests` that were answered by the end of the measured time; `None` in files from before this was
+    /// The `requests` that were answered by the end of the measured time; `None` in files from before this was
     /// stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) answered_in_time: Option<u64>,
@@ -71,7 +71,7 @@ const ANSWERED: [ErrorKind; 2] = [ErrorKind::Status, ErrorKind::Body];
 
 impl RunRecord {
     /// The number of requests: each once, however it ended, including those that could not be started.
-    pub(crate) fn asked(&self) -> u64 {
+    pub(crate) fn requested(&self) -> u64 {
         self.requests + self.failed().saturating_sub(self.refusals())
     }
 
@@ -82,7 +82,7 @@ impl RunRecord {
 
     /// The failed ones as a share, 0 to 1.
     pub(crate) fn failed_share(&self) -> f64 {
-        self.failed() as f64 / self.asked().max(1) as f64
+        self.failed() as f64 / self.requested().max(1) as f64
     }
 
     /// Answers that a check refused.
@@ -159,7 +159,7 @@ mod tests {
             let errors = errors_by_kind.values().sum();
             let run =
                 RunRecord { requests: 1_000, errors, errors_by_kind, missed_starts: missed, ..RunRecord::default() };
-            assert_eq!((run.asked(), run.failed()), (asked, failed), "{kinds:?}");
+            assert_eq!((run.requested(), run.failed()), (asked, failed), "{kinds:?}");
         };
         check(&[], None, 1_000, 0);
         check(&[("status", 500)], Some(0), 1_000, 500);

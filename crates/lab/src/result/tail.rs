@@ -36,7 +36,7 @@ pub(crate) struct TailDesign {
     pub(crate) spares: usize,
     /// All cells, in the order they are run; absent in files of the first versions.
     #[serde(default)]
-    pub(crate) plan: Vec<Planned>,
+    pub(crate) plan: Vec<CellPlan>,
     /// Seed of the order within pairs.
     pub(crate) seed: u64,
     /// Confidence of all intervals of a cell together, 0 to 1; its tests together have an error of one minus this.
@@ -59,7 +59,7 @@ pub(crate) struct TailDesign {
 
 /// A planned cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Planned {
+pub(crate) struct CellPlan {
     /// Name of the target.
     pub(crate) name: String,
     /// Requested series; `None` if the target has only its own.
@@ -165,9 +165,9 @@ pub(crate) struct TailAnalysis {
 /// The analysis of one cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CellAnalysis {
-    /// Of all blocks without scrapes together, corrected.
+    /// Percentiles of all blocks without scrapes together, corrected.
     pub(crate) without: Percentiles,
-    /// Of all blocks with scrapes together, corrected.
+    /// Percentiles of all blocks with scrapes together, corrected.
     pub(crate) with: Percentiles,
     /// The precision of the two above.
     #[serde(default)]

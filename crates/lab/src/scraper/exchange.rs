@@ -16,7 +16,7 @@ const BUFFER_BYTES: usize = 256 * 1024;
 
 /// The kind of request.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Wanted {
+pub(super) enum ScrapeKind {
     /// As Prometheus requests it.
     Scrape {
         /// Whether it may be compressed.
@@ -35,7 +35,7 @@ const ACCEPT: &str = "application/openmetrics-text;version=1.0.0;q=0.6,applicati
 
 /// A failure, and how many bytes came before it.
 #[derive(Debug)]
-pub(super) struct Failed {
+pub(super) struct ExchangeFailure {
     message: String,
     pub(super) bytes: u64,
     /// The request was sent and not refused, and the answer broke off.
@@ -44,16 +44,20 @@ pub(super) struct Failed {
 
 /// The progress of an exchange.
 #[derive(Default)]
-struct Way {
+struct ExchangeProgress {
     bytes: u64,
     under_way: bool,
 }
 
 /// Sends the request and reads the whole answer; `see` gets the content piece by piece, still encoded. Returns the
 /// bytes of the whole answer.
-pub(super) fn exchange(metrics: &MetricsAddress, wanted: Wanted, see: &mut dyn FnMut(&[u8])) -> Result<u64, Failed> {
-    let mut way = Way::default();
-    take(metrics, wanted, see, &mut way).map_err(|message| Failed {
+pub(super) fn exchange(
+    metrics: &MetricsAddress,
+    wanted: ScrapeKind,
+    see: &mut dyn FnMut(&[u8]),
+) -> Result<u64, ExchangeFailure> {
+    let mut way = ExchangeProgress::default();
+    take(metrics, wanted, see, &mut way).map_err(|message| ExchangeFailure {
         message,
         bytes: way.bytes,
         broke_off: way.under_way,
@@ -61,14 +65,19 @@ pub(super) fn exchange(metrics: &MetricsAddress, wanted: Wanted, see: &mut dyn F
     Ok(way.bytes)
 }
 
-fn take(metrics: &MetricsAddress, wanted: Wanted, see: &mut dyn FnMut(&[u8]), way: &mut Way) -> Result<(), String> {
+fn take(
+    metrics: &MetricsAddress,
+    wanted: ScrapeKind,
+    see: &mut dyn FnMut(&[u8]),
+    way: &mut ExchangeProgress,
+) -> Result<(), String> {
     let mut stream = TcpStream::connect_timeout(&metrics.address, CONNECT_TIMEOUT)
         .and_then(|stream| stream.set_read_timeout(Some(SILENCE_TIMEOUT)).map(|()| stream))
         .map_err(|error| format!("cannot connect: {error}"))?;
     let (accept, encoding) = match wanted {
-        Wanted::Scrape { gzip: true } => (ACCEPT, "Accept-Encoding: gzip\r\n"),
-        Wanted::Scrape { gzip: false } => (ACCEPT, ""),
-        Wanted::Lines => (ACCEPT_LINES, ""),
+        ScrapeKind::Scrape { gzip: true } => (ACCEPT, "Accept-Encoding: gzip\r\n"),
+        ScrapeKind::Scrape { gzip: false } => (ACCEPT, ""),
+        ScrapeKind::Lines => (ACCEPT_LINES, ""),
     };
     let request = format!(
         "GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: stillgate-lab\r\nAccept: {accept}\r\n{encoding}Connection: close\r\n\r\n",
@@ -118,7 +127,7 @@ fn take(metrics: &MetricsAddress, wanted: Wanted, see: &mut dyn FnMut(&[u8]), wa
     }
 }
 
-impl fmt::Display for Failed {
+impl fmt::Display for ExchangeFailure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.message)
     }
@@ -130,7 +139,7 @@ mod tests {
     use std::net::TcpListener;
 
     /// One exchange with a server that sends this answer in pieces of `piece` bytes, and closes.
-    fn ask(answer: &str, piece: usize) -> (Result<u64, String>, Vec<u8>) {
+    fn run_exchange(answer: &str, piece: usize) -> (Result<u64, String>, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let mut content = Vec::new();
@@ -152,7 +161,7 @@ mod tests {
                 }
             });
             let metrics = MetricsAddress { address, path: "/metrics".to_owned() };
-            exchange(&metrics, Wanted::Lines, &mut |part| content.extend_from_slice(part))
+            exchange(&metrics, ScrapeKind::Lines, &mut |part| content.extend_from_slice(part))
                 .map_err(|failed| failed.to_string())
         });
         (got, content)
@@ -163,7 +172,7 @@ mod tests {
         #[track_caller]
         fn check(answer: &str, expected: &str) {
             for piece in [1, 7, answer.len()] {
-                let (got, content) = ask(answer, piece);
+                let (got, content) = run_exchange(answer, piece);
                 assert_eq!(got, Ok(answer.len() as u64), "in pieces of {piece}");
                 assert_eq!(String::from_utf8_lossy(&content), expected);
             }
@@ -175,10 +184,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_is_told() {
+    fn incomplete_answers_are_reported() {
         #[track_caller]
         fn check(answer: &str, expected: &str) {
-            assert_eq!(ask(answer, answer.len().max(1)).0, Err(expected.to_owned()));
+            assert_eq!(run_exchange(answer, answer.len().max(1)).0, Err(expected.to_owned()));
         }
         check("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabc", "cut off after 41 bytes");
         check("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", "cut off after 54 bytes");

@@ -27,7 +27,7 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// One series of one night.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Line {
+pub(crate) struct StoreLine {
     /// See [`SCHEMA_VERSION`].
     pub(crate) schema_version: u64,
     /// When it was measured, RFC 3339, UTC.
@@ -61,16 +61,16 @@ pub(crate) struct Line {
     pub(crate) first_look: usize,
     /// The looks after the first one. `None`: one second look.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) later: Option<Later>,
+    pub(crate) later: Option<LaterLooks>,
     /// Why a required look is missing, or the first one is shorter than it should be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) cut_short: Option<CutShort>,
+    pub(crate) cut_short: Option<EarlyEnd>,
     /// The difference that must not be missed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) margin: Option<f64>,
     /// For a count without scatter, the commit's position. Such lines may come in any order of time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) counted: Option<Counted>,
+    pub(crate) counted: Option<CountedCommit>,
     /// The commits measured in alternation with it, with equally many measurements.
     #[serde(default)]
     pub(crate) beside: Vec<Beside>,
@@ -92,7 +92,7 @@ pub(crate) struct Beside {
 
 /// The inputs of the decision about later looks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Later {
+pub(crate) struct LaterLooks {
     /// This many measurements after the first look are the second; all others are the third.
     pub(crate) second_look: usize,
     /// Number of comparisons of the whole night.
@@ -102,7 +102,7 @@ pub(crate) struct Later {
 /// What ended a night early. Neither reason depends on the measurements, so missing looks cause no false alarm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum CutShort {
+pub(crate) enum EarlyEnd {
     /// The look would not have ended within the time of the night.
     Budget,
     /// Ctrl-C.
@@ -111,7 +111,7 @@ pub(crate) enum CutShort {
 
 /// A commit that was counted by itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Counted {
+pub(crate) struct CountedCommit {
     /// Its number along first parents; the first commit of all has 1.
     pub(crate) place: u64,
     /// When it was committed, RFC 3339.
@@ -127,13 +127,13 @@ pub(crate) struct Counted {
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     /// By time.
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<StoreLine>,
     /// Messages.
     pub(crate) left_out: Vec<String>,
 }
 
 /// Appends lines to the file of their machine and month.
-pub(crate) fn append(store: &Path, lines: &[Line]) -> Result {
+pub(crate) fn append(store: &Path, lines: &[StoreLine]) -> Result {
     for line in lines {
         let month = line.at.get(..7).unwrap_or("unknown");
         let folder = store.join(folder_of(&line.machine));
@@ -177,7 +177,7 @@ pub(crate) fn read(store: &Path) -> Result<Contents> {
     Ok(contents)
 }
 
-fn line(text: &str) -> Result<Line, String> {
+fn line(text: &str) -> Result<StoreLine, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| match error.is_eof() {
         true => "it was cut off and is left out".to_owned(),
         false => format!("it is not JSON ({error})"),
@@ -189,7 +189,8 @@ fn line(text: &str) -> Result<Line, String> {
         Some(1..) => {}
         _ => return Err("it has no \"schema_version\"".to_owned()),
     }
-    let line: Line = serde_json::from_value(value).map_err(|error| format!("it is not a line of a store ({error})"))?;
+    let line: StoreLine =
+        serde_json::from_value(value).map_err(|error| format!("it is not a line of a store ({error})"))?;
     let all = line.beside.iter().map(|beside| &beside.values).chain([&line.values]);
     let sound = |values: &Vec<f64>| !values.is_empty() && values.iter().all(|value| value.is_finite() && *value > 0.0);
     if !all.into_iter().all(sound) {
@@ -243,10 +244,10 @@ fn folder_of(machine: &str) -> String {
 /// Units that times and sizes are converted to.
 const CONVERTED: [&str; 2] = ["us", "B"];
 
-impl Line {
+impl StoreLine {
     /// Whether the values of both are in the same unit. Older versions stored numbers as they were printed, which is
     /// equal for units that are not converted.
-    pub(crate) fn is_in_unit_of(&self, other: &Line) -> bool {
+    pub(crate) fn is_in_unit_of(&self, other: &StoreLine) -> bool {
         let as_printed = |unit: &str| !CONVERTED.iter().any(|converted| unit.split('/').next() == Some(*converted));
         match (self.unit.as_deref(), other.unit.as_deref()) {
             (None, Some(unit)) | (Some(unit), None) => as_printed(unit),
@@ -255,8 +256,8 @@ impl Line {
     }
 
     /// With this version's layout.
-    pub(crate) fn new(series: &str, machine: &str, at: String, commit: &str, values: Vec<f64>) -> Line {
-        Line {
+    pub(crate) fn new(series: &str, machine: &str, at: String, commit: &str, values: Vec<f64>) -> StoreLine {
+        StoreLine {
             schema_version: SCHEMA_VERSION,
             at,
             machine: machine.to_owned(),
@@ -282,8 +283,8 @@ impl Line {
 mod tests {
     use super::*;
 
-    fn line(machine: &str, at: &str, value: f64) -> Line {
-        Line::new("proxy", machine, at.to_owned(), "abc", vec![value, value + 1.0])
+    fn line(machine: &str, at: &str, value: f64) -> StoreLine {
+        StoreLine::new("proxy", machine, at.to_owned(), "abc", vec![value, value + 1.0])
     }
 
     #[test]
@@ -301,7 +302,7 @@ mod tests {
     #[test]
     fn values_of_another_unit_are_others() {
         let check = |a: Option<&str>, b: Option<&str>, expected: bool| {
-            let of = |unit: Option<&str>| Line { unit: unit.map(str::to_owned), ..line("m", "", 1.0) };
+            let of = |unit: Option<&str>| StoreLine { unit: unit.map(str::to_owned), ..line("m", "", 1.0) };
             assert_eq!(of(a).is_in_unit_of(&of(b)), expected, "{a:?} {b:?}");
             assert_eq!(of(b).is_in_unit_of(&of(a)), expected, "{a:?} {b:?}");
         };

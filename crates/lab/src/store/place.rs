@@ -18,16 +18,16 @@ const EMAIL: &str = "user.email=stillgate-lab@localhost";
 
 /// A store that can be read and appended to.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct StoreLocation {
     pub(crate) folder: PathBuf,
     is_branch: bool,
 }
 
-impl Place {
+impl StoreLocation {
     /// `text` is a folder or `git:BRANCH`; `repo` any folder of the repository, `cache` the folder of worktrees.
-    pub(crate) fn open(text: &str, repo: &Path, cache: Option<&Path>) -> Result<Place> {
+    pub(crate) fn open(text: &str, repo: &Path, cache: Option<&Path>) -> Result<StoreLocation> {
         let Some(branch) = text.strip_prefix(BRANCH) else {
-            return Ok(Place { folder: PathBuf::from(text), is_branch: false });
+            return Ok(StoreLocation { folder: PathBuf::from(text), is_branch: false });
         };
         let failed = |why: String| Error::new(format!("--store {text}: {}", why.trim()));
         let done = |folder: &Path, words: &[&str]| git(folder, words)?.map_err(failed);
@@ -52,7 +52,7 @@ impl Place {
             done(&folder, &["read-tree", "--empty"])?;
             done(&folder, &["clean", "--force", "-d", "-x", "--quiet"])?;
         }
-        Ok(Place { folder, is_branch: true })
+        Ok(StoreLocation { folder, is_branch: true })
     }
 
     /// Commits the appended lines.

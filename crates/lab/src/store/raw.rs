@@ -5,7 +5,7 @@
 //! folder; files that no line refers to never reach the store. They are written before the lines, so a night that is
 //! killed in between leaves files without a line, which the next night removes, and never a line without its files.
 
-use super::{Contents, Line, folder_of};
+use super::{Contents, StoreLine, folder_of};
 use crate::atomic_file;
 use crate::error::{Error, Result};
 use sha2::{Digest as _, Sha256};
@@ -81,7 +81,7 @@ impl Staging {
     }
 
     /// Moves the files that these lines refer to into the store.
-    pub(crate) fn keep(&self, store: &Path, lines: &[Line]) -> Result {
+    pub(crate) fn keep(&self, store: &Path, lines: &[StoreLine]) -> Result {
         for line in lines {
             for (name, _) in referred(line) {
                 let path = path_of(store, &line.machine, name);
@@ -99,7 +99,7 @@ impl Staging {
 }
 
 /// Raw data and measured value, for each measurement that has raw data.
-pub(crate) fn referred(line: &Line) -> impl Iterator<Item = (&str, f64)> {
+pub(crate) fn referred(line: &StoreLine) -> impl Iterator<Item = (&str, f64)> {
     let beside = line.beside.iter().map(|beside| (&beside.raw, &beside.values));
     let all = [(&line.raw, &line.values)].into_iter().chain(beside);
     all.flat_map(|(raw, values)| raw.iter().zip(values).filter_map(|(name, value)| Some((name.as_deref()?, *value))))
@@ -188,7 +188,7 @@ mod tests {
     const MACHINE: &str = "box";
 
     /// A store with one line of two measurements, whose raw data are equal.
-    fn kept(left: &[&str]) -> (TempDir, Vec<String>) {
+    fn store_with_raw_data(left: &[&str]) -> (TempDir, Vec<String>) {
         let (folder, staging) = (tempfile::tempdir().unwrap(), Staging::new().unwrap());
         let taken = |text: &&str| {
             staging.clear().unwrap();
@@ -200,7 +200,7 @@ mod tests {
         assert!(taken(&"failed").is_some());
         assert!(taken(&"unfit").is_none());
         let values = vec![1.0; left.len()];
-        let mut line = Line::new("p99", MACHINE, "2026-11-01T00:00:00Z".to_owned(), "abc", values);
+        let mut line = StoreLine::new("p99", MACHINE, "2026-11-01T00:00:00Z".to_owned(), "abc", values);
         line.raw.clone_from(&names);
         staging.keep(folder.path(), std::slice::from_ref(&line)).unwrap();
         store::append(folder.path(), &[line]).unwrap();
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn what_lines_refer_to_is_kept_once_and_nothing_else() {
-        let (store, names) = kept(&["one", "two", "one"]);
+        let (store, names) = store_with_raw_data(&["one", "two", "one"]);
         assert_eq!((names.len(), files(store.path())), (3, 2));
         assert_eq!(read(store.path(), MACHINE, &names[1]).unwrap(), b"two");
         let contents = store::read(store.path()).unwrap();
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn what_is_cut_changed_or_missing_is_said() {
-        let (store, names) = kept(&["one"]);
+        let (store, names) = store_with_raw_data(&["one"]);
         let path = path_of(store.path(), MACHINE, &names[0]);
         let check = |expected: &str| {
             let error = read(store.path(), MACHINE, &names[0]).unwrap_err();
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_night_mends_what_was_cut_off() {
-        let (store, names) = kept(&["one"]);
+        let (store, names) = store_with_raw_data(&["one"]);
         let path = path_of(store.path(), MACHINE, &names[0]);
         fs::write(&path, "on").unwrap();
         let staging = Staging::new().unwrap();
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn what_a_killed_night_left_is_removed_when_it_is_old() {
-        let (store, _) = kept(&["one"]);
+        let (store, _) = store_with_raw_data(&["one"]);
         let left = path_of(store.path(), MACHINE, &name_of(b"left"));
         fs::create_dir_all(left.parent().unwrap()).unwrap();
         fs::write(&left, "left").unwrap();

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::result::histogram;
 use crate::result::run::RunRecord;
 use crate::result::tail::{Arm, Block, Cell, CellAnalysis, Effect, PooledQuantile, TailAnalysis, TailDesign};
-use crate::tail::spares::Lost;
+use crate::tail::spares::LatePairs;
 use crate::tail::verdict::{self, Evidence};
 use hdrhistogram::Histogram;
 use stillgate_stats as stats;
@@ -132,7 +132,7 @@ fn analyse_cell(design: &TailDesign, cell: &Cell) -> Result<CellAnalysis> {
     let standing = without.len();
     let failing_pairs = pairs.sound.len() - standing;
     let unsound_pairs = pairs.unsound;
-    let lost = Lost::of(design, &cell.blocks)?;
+    let lost = LatePairs::of(design, &cell.blocks)?;
     let evidence =
         Evidence { design, cell, effects: &effects, pairs: standing, failing_pairs, unsound_pairs, lost: &lost };
     let (verdict, sentence) = verdict::decide(&evidence);
@@ -192,7 +192,7 @@ fn failing(block: &Block) -> Option<String> {
     (run.failed_share() > FAILED_SHARE_MAX).then(|| {
         let arm = if block.arm == Arm::With { "with" } else { "without" };
         let example = run.error_examples.first().map_or("no example was kept", String::as_str);
-        format!("{} of {} requests failed {arm} scrapes: {example}", run.failed(), run.asked())
+        format!("{} of {} requests failed {arm} scrapes: {example}", run.failed(), run.requested())
     })
 }
 
@@ -325,7 +325,7 @@ mod tests {
                     pairs: design.pairs,
                     failing_pairs: 0,
                     unsound_pairs: 0,
-                    lost: &Lost::default(),
+                    lost: &LatePairs::default(),
                 };
                 verdict::decide(&evidence).0
             })

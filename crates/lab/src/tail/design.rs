@@ -2,7 +2,7 @@
 //! they run.
 
 use crate::error::{Error, Result};
-use crate::result::tail::{Arm, Planned, TailDesign};
+use crate::result::tail::{Arm, CellPlan, TailDesign};
 use crate::tail::run::title_of;
 use crate::target::Spec;
 use std::time::Duration;
@@ -40,8 +40,8 @@ pub(crate) struct PlannedCell {
 
 impl PlannedCell {
     /// The form in result files.
-    pub(crate) fn planned(&self) -> Planned {
-        Planned { name: self.spec.name.clone(), series: self.spec.series, scrape_every_s: self.every.as_secs_f64() }
+    pub(crate) fn planned(&self) -> CellPlan {
+        CellPlan { name: self.spec.name.clone(), series: self.spec.series, scrape_every_s: self.every.as_secs_f64() }
     }
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn cells(specs: &[Spec], series: &[u64], every: &[Duration]) -> Vec<P
 }
 
 /// Refuses a plan that contains a cell twice: results are identified by target, series and interval.
-pub(crate) fn check_distinct(planned: &[Planned]) -> Result {
+pub(crate) fn check_distinct(planned: &[CellPlan]) -> Result {
     let twice = planned.iter().enumerate().find(|(number, cell)| planned[..*number].contains(cell));
     twice.map_or(Ok(()), |(_, cell)| {
         Err(Error::new(format!(
@@ -180,7 +180,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arms_are_balanced_and_drawn_anew(seed: u64, cell in 0usize..100, pairs in 1usize..30) {
+        fn arms_are_balanced_and_random(seed: u64, cell in 0usize..100, pairs in 1usize..30) {
             let order = order(seed, cell, pairs);
             prop_assert_eq!(&order, &super::order(seed, cell, pairs));
             prop_assert_eq!(&order, &super::order(seed, cell, pairs + 7)[..2 * pairs]);

@@ -46,7 +46,7 @@ mod tests {
     use crate::tail::synthetic;
 
     #[test]
-    fn only_what_applies_is_told() {
+    fn only_applicable_notes_are_given() {
         let check = |name: &str, gzip: bool, cpus: usize, told: &[&str]| {
             let Experiment::Tail(mut tail) = synthetic::file(1, 1, 0.0).experiment else {
                 panic!("it is of this kind")

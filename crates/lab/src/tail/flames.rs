@@ -30,26 +30,26 @@ pub(crate) struct Flames {
 }
 
 /// A block that is being profiled.
-pub(super) struct Watched {
+pub(super) struct ProfiledBlock {
     thread: JoinHandle<Result<Profile>>,
     stop: Arc<AtomicBool>,
 }
 
 /// Samples these processes for the whole seconds of lead-in and block.
-pub(super) fn watch(pids: Vec<u32>, design: &TailDesign) -> Watched {
+pub(super) fn watch(pids: Vec<u32>, design: &TailDesign) -> ProfiledBlock {
     let seconds = seconds(design);
     let stop = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&stop);
     let watched =
         move || profile::cpu(&Subject::Processes { pids: &pids, seconds }, HZ, Output::Hidden { stop: &asked });
-    Watched { thread: thread::spawn(watched), stop }
+    ProfiledBlock { thread: thread::spawn(watched), stop }
 }
 
 fn seconds(design: &TailDesign) -> u64 {
     ((design.lead_in_s + design.block_s) as u64).max(1)
 }
 
-impl Watched {
+impl ProfiledBlock {
     /// A block that was cut short has no profile, and is not waited for.
     pub(super) fn taken(self, is_cut_short: bool) -> Result<Profile> {
         self.stop.store(is_cut_short, Ordering::Relaxed);

@@ -9,58 +9,58 @@ use crate::display::Progress;
 use crate::environment::Stolen;
 use crate::error::{Error, Result};
 use crate::result::run::RunRecord;
-use crate::result::tail::{Arm, Block, Cell, Planned, Point, Scrape, TailDesign};
+use crate::result::tail::{Arm, Block, Cell, CellPlan, Point, Scrape, TailDesign};
 use crate::scraper::Scraper;
 use crate::tail::design::{self, PlannedCell};
 use crate::tail::flames::{self, Flames};
-use crate::tail::spares::Lost;
+use crate::tail::spares::LatePairs;
 use crate::tail::{analysis, readable};
 use crate::target::{MetricsAddress, Started, Upstream, make_series, mix, schedule};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use stillgate_load::{Arrivals, Bounds, Interval, Load, Outcome, Pace, Protocol, Schedule, Target};
 
-/// Points that a block's time series has, about.
+/// Approximate number of points of a block's time series.
 const POINTS: u32 = 50;
 
-/// The shortest stretch that a point is worth.
+/// The shortest interval of a point.
 const POINT_MIN: Duration = Duration::from_millis(50);
 
-/// The longest stretch in which a stall can still be seen beside its scrape.
+/// The longest interval in which a stall can still be seen next to its scrape.
 const POINT_MAX: Duration = Duration::from_millis(500);
 
-/// A stall longer than this counts as this long: nobody waits longer.
+/// A longer stall counts as this long: clients do not wait longer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Requests a second that one generator thread is given at most.
+/// Most requests per second for one generator thread.
 const RATE_PER_THREAD: f64 = 50_000.0;
 
 /// Unmeasured load on a new target: its pools and caches fill.
 const WARM_UP_MAX: Duration = Duration::from_secs(2);
 
-/// Of the upstream's answers.
+/// Size of the upstream's answers.
 const BODY_BYTES: usize = 100;
 
 /// How an experiment ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum TailEnd {
     /// All cells were run, or noted as failed.
     Done,
     /// It was asked to stop.
     Stopped,
 }
 
-/// What comes of the cells.
+/// The results of the cells.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
-    /// Finished, the last one perhaps in part.
+    /// Finished ones; the last may be incomplete.
     pub(crate) cells: Vec<Cell>,
-    /// Those that could not be run, with the reason.
+    /// Cells that could not be run, with the reason.
     pub(crate) failures: Vec<String>,
 }
 
-/// Runs all cells. `keep` is called after each pair and each failure; where it fails, so does the experiment. Blocks are watched by
-/// perf if there are `flames` for it.
+/// Runs all cells. `keep` is called after each pair and each failure; if it fails, so does the experiment. Blocks are
+/// profiled by perf if there are `flames`.
 pub(crate) fn run(
     design: &TailDesign,
     planned: &[PlannedCell],
@@ -68,7 +68,7 @@ pub(crate) fn run(
     progress: &mut Progress,
     mut flames: Option<&mut Flames>,
     mut keep: impl FnMut(&Outcomes) -> Result,
-) -> Result<Ended> {
+) -> Result<TailEnd> {
     let mut outcomes = Outcomes::default();
     for planned in planned {
         progress.step(&format!("{}: starting", title(planned)));
@@ -84,10 +84,10 @@ pub(crate) fn run(
         let order = design::order(design.seed, planned.number, design.pairs + design.spares);
         for pair in order.chunks(2) {
             if stop.load(Ordering::Relaxed) {
-                return Ok(Ended::Stopped);
+                return Ok(TailEnd::Stopped);
             }
             let cell = outcomes.cells.last().expect("pushed above");
-            if pair[0].0 >= Lost::of(design, &cell.blocks)?.due(design) {
+            if pair[0].0 >= LatePairs::of(design, &cell.blocks)?.due(design) {
                 break;
             }
             announce(design, planned, pair[0].0, progress);
@@ -97,7 +97,7 @@ pub(crate) fn run(
                     outcomes.cells.last_mut().expect("pushed above").blocks.extend(blocks);
                     keep(&outcomes)?;
                 }
-                Ok(None) => return Ok(Ended::Stopped),
+                Ok(None) => return Ok(TailEnd::Stopped),
                 Err(error) => {
                     fail(&mut outcomes, planned, &error, progress);
                     keep(&outcomes)?;
@@ -106,10 +106,10 @@ pub(crate) fn run(
             }
         }
     }
-    Ok(Ended::Done)
+    Ok(TailEnd::Done)
 }
 
-/// How many times [`run`] calls `progress.step`, but for spare pairs, which it adds.
+/// The number of calls of `progress.step` by [`run`], without spare pairs, which it adds.
 pub(crate) fn steps(planned: &[PlannedCell], pairs: usize) -> u64 {
     (planned.len() * (pairs + 1)) as u64
 }
@@ -119,8 +119,8 @@ pub(crate) fn title(planned: &PlannedCell) -> String {
     title_of(&planned.planned())
 }
 
-/// The same of what a result file keeps.
-pub(crate) fn title_of(planned: &Planned) -> String {
+/// The title of a planned cell in a result file.
+pub(crate) fn title_of(planned: &CellPlan) -> String {
     let series = planned.series.map_or(String::new(), |series| format!(", {} series", readable::count(series)));
     format!("{}{series}, every {}", planned.name, readable::seconds(planned.scrape_every_s))
 }
@@ -140,7 +140,7 @@ fn fail(outcomes: &mut Outcomes, planned: &PlannedCell, error: &Error, progress:
     let failure = format!("{}: {error}", title(planned));
     progress.note(&format!("failed: {failure}"));
     outcomes.failures.push(failure);
-    // One that failed before its first pair has nothing to tell.
+    // A cell that failed before its first pair has no result.
     outcomes.cells.pop_if(|cell| cell.blocks.is_empty());
 }
 
@@ -152,7 +152,7 @@ fn note_void(blocks: &[Block], progress: &Progress) {
     }
 }
 
-/// A cell being measured. Fields are dropped in this order: priorities are given back before processes end.
+/// A cell being measured. Fields are dropped in this order: priorities are restored before processes end.
 struct Runner<'a> {
     design: &'a TailDesign,
     every: Duration,
@@ -165,7 +165,7 @@ struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    /// Everything up to the first block.
+    /// Prepares everything up to the first block.
     fn start(design: &'a TailDesign, planned: &PlannedCell, progress: &Progress) -> Result<Runner<'a>> {
         let placement = &design.placement;
         let upstream = Upstream::start(placement, BODY_BYTES, planned.spec.machines.as_ref())?;
@@ -207,7 +207,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// The blocks of a pair; none where it was asked to stop meanwhile.
+    /// The blocks of a pair; `None` if it was stopped meanwhile.
     fn pair(
         &mut self,
         order: &[(usize, Arm)],
@@ -250,7 +250,7 @@ impl<'a> Runner<'a> {
         let outcome = stillgate_load::run(&self.load, stop, &mut |interval| watch.see(interval));
         let Watch { points, cpu_us, .. } = watch;
         let scrapes = scraper.map_or(Ok(Vec::new()), Scraper::stop);
-        // A target that died is the better message, whatever else failed for it.
+        // The end of a target explains more than any other failure.
         self.target.alive()?;
         let outcome = outcome.map_err(|error| Error::new(error.to_string()))?;
         Ok(Block {
@@ -265,7 +265,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// What is seen of a block while it goes on.
+/// The observations of a running block.
 struct Watch<'a> {
     target: &'a Started,
     points: Vec<Point>,
@@ -280,7 +280,7 @@ impl Watch<'_> {
     }
 }
 
-/// From the end of the first point to that of the last: what came before belongs to the lead-in in part.
+/// From the end of the first point to that of the last: the time before belongs partly to the lead-in.
 fn cpu_us_per_request(points: &[Point], cpu_us: Vec<Result<f64>>) -> Result<f64> {
     let cpu_us = cpu_us.into_iter().collect::<Result<Vec<f64>>>()?;
     let requests: u64 = points.iter().skip(1).map(|point| point.requests).sum();
@@ -288,7 +288,7 @@ fn cpu_us_per_request(points: &[Point], cpu_us: Vec<Result<f64>>) -> Result<f64>
     Ok(if requests == 0 { 0.0 } else { spent_us / requests as f64 })
 }
 
-/// The scrapes of the measured time, told from its true beginning instead of the one `expected`.
+/// The scrapes of the measured time, relative to its actual beginning instead of the `expected` one.
 fn in_measured_time(mut scrapes: Vec<Scrape>, expected: SystemTime, outcome: &Outcome) -> Vec<Scrape> {
     let late_s = match outcome.begun.duration_since(expected) {
         Ok(late) => late.as_secs_f64(),

@@ -24,22 +24,22 @@ const PAUSE_BOUNDS: u32 = 10;
 
 /// The pairs of a cell in which the generator was late or stood still.
 #[derive(Debug, Default)]
-pub(crate) struct Lost {
+pub(crate) struct LatePairs {
     /// By pair.
-    pairs: BTreeMap<usize, Late>,
+    pairs: BTreeMap<usize, LateBlocks>,
 }
 
 /// The blocks of a pair in which it was late.
 #[derive(Debug, Default, Clone, Copy)]
-struct Late {
+struct LateBlocks {
     without: bool,
     with: bool,
 }
 
-impl Lost {
+impl LatePairs {
     /// From the generator's records in the blocks. Fails only if they cannot be read.
-    pub(crate) fn of(design: &TailDesign, blocks: &[Block]) -> Result<Lost> {
-        let mut lost = Lost::default();
+    pub(crate) fn of(design: &TailDesign, blocks: &[Block]) -> Result<LatePairs> {
+        let mut lost = LatePairs::default();
         for block in blocks {
             let of_block = |error: Error| error.context(format_args!("a block of pair {}", block.pair));
             if generator_was_late(design, &block.run).map_err(of_block)? {
@@ -90,7 +90,7 @@ impl Lost {
 
     /// Pairs in which it was late without scrapes only, and with scrapes only.
     fn in_one_block(&self) -> [u64; 2] {
-        let count = |is: fn(&Late) -> bool| self.pairs.values().filter(|late| is(late)).count() as u64;
+        let count = |is: fn(&LateBlocks) -> bool| self.pairs.values().filter(|late| is(late)).count() as u64;
         [count(|late| late.without && !late.with), count(|late| late.with && !late.without)]
     }
 }
@@ -121,8 +121,8 @@ mod tests {
         TailDesign { spares, ..synthetic::design(1, pairs) }
     }
 
-    fn lost(pairs: &[usize]) -> Lost {
-        Lost { pairs: pairs.iter().map(|pair| (*pair, Late { with: true, without: true })).collect() }
+    fn lost(pairs: &[usize]) -> LatePairs {
+        LatePairs { pairs: pairs.iter().map(|pair| (*pair, LateBlocks { with: true, without: true })).collect() }
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         let check = |spoil: fn(&mut Block), is_lost: bool| {
             let mut cell = synthetic::cell(&design, 0, 0.0);
             spoil(&mut cell.blocks[0]);
-            assert_eq!(Lost::of(&design, &cell.blocks).unwrap().pairs.len(), usize::from(is_lost));
+            assert_eq!(LatePairs::of(&design, &cell.blocks).unwrap().pairs.len(), usize::from(is_lost));
         };
         check(|_| {}, false);
         check(synthetic::make_late, true);
@@ -213,8 +213,8 @@ mod tests {
     fn a_generator_that_is_late_beside_scrapes_only_is_no_chance() {
         let check = |without: usize, with: usize, both: usize, uneven: bool| {
             let all = without + with + both;
-            let late = |pair| (pair, Late { without: pair >= with, with: pair < with || pair >= with + without });
-            let lost = Lost { pairs: (0..all).map(late).collect() };
+            let late = |pair| (pair, LateBlocks { without: pair >= with, with: pair < with || pair >= with + without });
+            let lost = LatePairs { pairs: (0..all).map(late).collect() };
             assert_eq!(lost.in_one_block(), [without as u64, with as u64]);
             assert_eq!(lost.is_uneven(&design(10, 10)), uneven, "{without} {with} {both}");
         };
@@ -234,7 +234,7 @@ mod tests {
         let mut cell = synthetic::cell(&design, 0, 0.0);
         synthetic::make_late(&mut cell.blocks[2]);
         cell.blocks[2].run.lateness = "AAAA".into();
-        let error = Lost::of(&design, &cell.blocks).unwrap_err().to_string();
+        let error = LatePairs::of(&design, &cell.blocks).unwrap_err().to_string();
         assert!(error.starts_with("a block of pair 1: "), "{error}");
     }
 

@@ -2,7 +2,7 @@
 
 use crate::result::environment::Environment;
 use crate::result::run::{Placement, RunRecord, Subject};
-use crate::result::tail::{Arm, Block, Cell, Planned, Point, Scrape, TailDesign, TailResult};
+use crate::result::tail::{Arm, Block, Cell, CellPlan, Point, Scrape, TailDesign, TailResult};
 use crate::result::{Experiment, ResultFile, histogram};
 use crate::tail::{analysis, design};
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ pub(crate) fn cell(design: &TailDesign, number: usize, stall_us: f64) -> Cell {
     }
 }
 
-/// A whole file of two cells, of which the second stalls.
+/// A whole file of two cells; the second one stalls.
 pub(crate) fn file(seed: u64, pairs: usize, stall_us: f64) -> ResultFile {
     let mut design = design(seed, pairs);
     let cells = vec![cell(&design, 0, 0.0), cell(&design, 1, stall_us)];
@@ -78,8 +78,8 @@ pub(crate) fn make_late(block: &mut Block) {
     block.run.void.push("the generator was late".into());
 }
 
-fn planned(cell: &Cell) -> Planned {
-    Planned { name: cell.subject.name.clone(), series: cell.series_asked, scrape_every_s: cell.scrape_every_s }
+fn planned(cell: &Cell) -> CellPlan {
+    CellPlan { name: cell.subject.name.clone(), series: cell.series_asked, scrape_every_s: cell.scrape_every_s }
 }
 
 fn block(random: &mut Random, pair: usize, arm: Arm, stall_us: f64) -> Block {

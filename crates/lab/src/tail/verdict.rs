@@ -6,9 +6,9 @@
 //! verdict: stopping at any pair would mean stopping when chance is kind. If nothing was found, the sentence states how
 //! large a difference could have been missed: without that, "no difference" is not a result.
 
-use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, Planned, TailDesign, TailResult, Verdict};
+use crate::result::tail::{Arm, Cell, CellAnalysis, CellPlan, Effect, TailDesign, TailResult, Verdict};
 use crate::tail::analysis::{FAILED, MEASURES_TESTED, P99_9, TAIL_MEASURES, void_reasons};
-use crate::tail::spares::Lost;
+use crate::tail::spares::LatePairs;
 use crate::tail::{design, readable};
 
 /// With a larger share of void pairs that are not replaced by spares, the rest may be a selection of quiet moments.
@@ -28,8 +28,8 @@ pub(super) struct Evidence<'a> {
     pub(super) failing_pairs: usize,
     /// Left out because generator or scraper did not work as intended.
     pub(super) unsound_pairs: usize,
-    /// Those of them for which spare pairs are due.
-    pub(super) lost: &'a Lost,
+    /// The ones among them for which spare pairs are due.
+    pub(super) lost: &'a LatePairs,
 }
 
 impl Evidence<'_> {
@@ -53,11 +53,11 @@ pub(super) fn decide(evidence: &Evidence<'_>) -> (Verdict, String) {
     } else if let Some(why) = too_few(evidence) {
         (Verdict::Void, why)
     } else if let Some(slower) = decisive(evidence, |effect| effect.difference > 0.0) {
-        (Verdict::Slower, said(evidence, "made", "slower", slower))
+        (Verdict::Slower, difference_sentence(evidence, "made", "slower", slower))
     } else if let Some(why) = uneven(evidence) {
         (Verdict::Void, why)
     } else if let Some(faster) = decisive(evidence, |effect| effect.difference < 0.0) {
-        let said = said(evidence, "came with", "being faster", faster);
+        let said = difference_sentence(evidence, "came with", "being faster", faster);
         (Verdict::Faster, format!("{said} A scrape does not speed a gateway up: look for what else changed."))
     } else {
         (Verdict::NoDifference, no_difference(evidence))
@@ -256,7 +256,7 @@ fn is_significant(design: &TailDesign, effect: &Effect) -> bool {
     effect.p_adjusted <= 1.0 - design.confidence
 }
 
-fn said(evidence: &Evidence<'_>, made: &str, how: &str, effect: &Effect) -> String {
+fn difference_sentence(evidence: &Evidence<'_>, made: &str, how: &str, effect: &Effect) -> String {
     let subject = &evidence.cell.subject.name;
     format!("{} {made} the slowest requests of {subject} {how}: {}.", scrapes(evidence.cell), figures(evidence, effect))
 }
@@ -325,7 +325,7 @@ fn name(cell: &Cell) -> String {
     )
 }
 
-fn planned_name(planned: &Planned) -> String {
+fn planned_name(planned: &CellPlan) -> String {
     let series = planned.series.map_or(String::new(), |series| format!("{} series, ", readable::count(series)));
     format!("{} ({series}every {})", planned.name, readable::seconds(planned.scrape_every_s))
 }
@@ -409,7 +409,7 @@ mod tests {
             pairs,
             failing_pairs: 0,
             unsound_pairs,
-            lost: &Lost::default(),
+            lost: &LatePairs::default(),
         });
         sentence.assert_eq(&decided.1);
         assert_eq!(decided.0, verdict);
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_requests_are_told() {
+    fn failed_requests_are_reported() {
         let design = synthetic::design(1, 1);
         let mut cell = synthetic::cell(&design, 0, 0.0);
         assert_eq!(failures(&cell), "");
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_the_host_kept_is_told_where_it_is_much() {
+    fn much_time_taken_by_the_host_is_reported() {
         let design = synthetic::design(1, 1);
         let mut cell = synthetic::cell(&design, 0, 0.0);
         let mut check = |with_ms: f64, said: &str| {
@@ -552,7 +552,7 @@ mod tests {
         let mut design = synthetic::design(1, 9);
         let cells = [synthetic::cell(&design, 1, 0.0)];
         design.plan = ["nginx", "synthetic"]
-            .map(|name| Planned { name: name.into(), series: Some(1_000), scrape_every_s: 5.0 })
+            .map(|name| CellPlan { name: name.into(), series: Some(1_000), scrape_every_s: 5.0 })
             .to_vec();
         let sentence = analysis::analyse(&design, &cells).unwrap().sentence;
         assert!(

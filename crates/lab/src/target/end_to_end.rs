@@ -1,4 +1,4 @@
-//! Each gateway that the project's scripts install, started, asked, scraped and stopped.
+//! Each gateway that the project's scripts install: started, requested, scraped and stopped.
 
 use super::{Kind, Spec, Started, make_series, mix, placement};
 use crate::result::run::Placement;
@@ -34,7 +34,7 @@ fn upstream() -> SocketAddr {
     address
 }
 
-/// The gateway of this workspace, built where nobody has built it yet: it lies where test programs do.
+/// The gateway of this workspace, built unless it is there: it is where test programs are.
 fn stillgate() -> PathBuf {
     static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
         let own = std::env::current_exe().unwrap();
@@ -72,7 +72,7 @@ fn check_serves(kind: Kind, series: Option<u64>, shown: impl Fn(u64) -> bool) {
     assert_eq!((answer.head.status(), answer.body.as_slice()), (200, BODY.as_bytes()));
     let series = make_series(&started, &spec).unwrap_or_else(|error| panic!("{error}"));
     assert!(shown(series), "{series} series");
-    // The load's requests are answered too.
+    // The load's requests are answered, too.
     let target = Target::parse(&format!("http://{}/", started.address)).unwrap();
     let asked = Composer::new(&mix(&spec, &target, 1.0).unwrap(), 1, 0, 1).compose().bytes.to_vec();
     let path = String::from_utf8(asked).unwrap().split(' ').nth(1).unwrap().to_owned();
@@ -87,9 +87,9 @@ fn check_serves(kind: Kind, series: Option<u64>, shown: impl Fn(u64) -> bool) {
     let (pids, address) = (started.pids().unwrap(), started.address);
     started.stop();
     assert!(std::net::TcpStream::connect(address).is_err(), "something still listens");
-    assert!(pids.iter().all(|&pid| !stillgate_rig::proc::runs(pid)), "of {pids:?} some go on");
+    assert!(pids.iter().all(|&pid| !stillgate_rig::proc::runs(pid)), "some of {pids:?} are still running");
     let left = std::fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path());
-    assert!(left.into_iter().all(|path| path.is_file()), "a folder stays behind");
+    assert!(left.into_iter().all(|path| path.is_file()), "a folder is left behind");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn stillgate_serves() {
 
 #[test]
 fn stillgate_has_a_series_for_each_number() {
-    // Its own figures come on top: about 200, and some of them only once what they count has happened.
+    // Its own figures come on top: about 200, and some of them only once their event has happened.
     check_serves(Kind::Stillgate, Some(2000), |series| (2000..2400).contains(&series));
 }
 
@@ -139,11 +139,11 @@ fn any_program_serves_by_its_command() {
     assert_eq!(Client::connect(started.address).get("/").body, BODY.as_bytes());
     assert_eq!(started.metrics, None);
     let error = make_series(&started, &spec).unwrap_err();
-    assert_eq!(error.to_string(), "command: nothing says where its exposition is");
+    assert_eq!(error.to_string(), "command: the address of its exposition is unknown");
 }
 
 #[test]
-fn a_target_that_dies_is_told_of() {
+fn a_target_that_dies_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let spec = spec(Kind::Haproxy, None, dir.path());
     let mut started = start(&spec, &Placement::default());

@@ -13,7 +13,7 @@ pub(super) const METRICS_PATH: &str = "/stats/prometheus";
 pub(super) fn launch(place: &LaunchInputs<'_>) -> Launch {
     let file = place.file("envoy.json");
     let path = file.to_string_lossy();
-    // Without hot restart two of them need no base id to tell them apart.
+    // Without hot restart two of them need no separate base ids.
     let words = ["-c", &path, "--concurrency", "1", "-l", "error", "--disable-hot-restart"].map(str::to_owned).to_vec();
     let text = format!("{:#}\n", configuration(place));
     Launch { words, files: vec![(file, text)] }

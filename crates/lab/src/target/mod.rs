@@ -1,8 +1,8 @@
-//! The programs under measure: how each is configured, started where it belongs, watched and stopped.
+//! The measured programs: how each is configured, started on its CPUs, watched and stopped.
 //!
-//! Every built-in gateway gets one worker, connections kept to the upstream and no logs, as its manual advises: a peer that is
-//! configured badly makes a comparison worthless. The configuration is kept in the result, so a reader can judge it.
-//! What is asked of a target and what comes of it is not decided here.
+//! Every built-in gateway gets one worker, connections kept to the upstream and no logs, as its manual advises: a peer
+//! that is configured badly makes a comparison worthless. The configuration is kept in the result, so a reader can
+//! judge it. Requests to a target, and their results, are decided elsewhere.
 
 mod command;
 #[cfg(test)]
@@ -25,7 +25,7 @@ pub(crate) use series::{make_series, mix};
 pub(crate) use upstream::Upstream;
 
 use crate::error::Result;
-use crate::hosts::{Agent, Held, Machines};
+use crate::hosts::{Agent, Machines, RemoteTarget};
 use crate::result::run::{Placement, Subject};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
@@ -39,7 +39,7 @@ use tempfile::TempDir;
 pub(crate) enum Kind {
     /// Series by a label from a query argument, made by requests.
     Stillgate,
-    /// Shows `stub_status`: what the machine itself does to a measurement.
+    /// Serves `stub_status`: its result is the machine's own effect on a measurement.
     Nginx,
     /// nginx whose worker sorts and formats its series itself, in Lua.
     NginxLua,
@@ -51,42 +51,42 @@ pub(crate) enum Kind {
     Command,
 }
 
-/// A target as asked for.
+/// A target as requested.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) kind: Kind,
-    /// As tables show it.
+    /// Its name in tables.
     pub(crate) name: String,
-    /// The binary; none: stillgate beside this program or on PATH, others on PATH.
+    /// The binary; `None`: stillgate beside this program or on PATH, others on PATH.
     pub(crate) program: Option<PathBuf>,
-    /// Of [`Kind::Command`]: words as a shell splits them, where `{address}`, `{upstream}`, `{metrics}`, `{admin}` (each `IP:PORT`)
-    /// and `{dir}` are filled in.
+    /// For [`Kind::Command`]: words as a shell splits them, with `{address}`, `{upstream}`, `{metrics}`, `{admin}`
+    /// (each `IP:PORT`) and `{dir}` filled in.
     pub(crate) command: Option<String>,
-    /// Its configuration in place of the built-in one, where the words of [`Spec::command`] are filled in.
+    /// Its configuration in place of the built-in one, with the placeholders of [`Spec::command`] filled in.
     pub(crate) configuration: Option<String>,
-    /// Further words after the command or after what the built-in makes, filled in alike.
+    /// Further arguments after the command or after the built-in's own, filled in likewise.
     pub(crate) arguments: Vec<String>,
-    /// Where it will listen; none: a free port, which a command must take by `{address}`.
+    /// Address at which it will listen; `None`: a free port, which a command must take from `{address}`.
     pub(crate) address: Option<SocketAddr>,
-    /// URL of its exposition, of [`Kind::Command`] only; may hold the same words in braces. None: `http://{metrics}/metrics`
-    /// where the command has `{metrics}`.
+    /// URL of its exposition, for [`Kind::Command`] only; may contain the same placeholders. `None`:
+    /// `http://{metrics}/metrics` if the command contains `{metrics}`.
     pub(crate) metrics: Option<String>,
-    /// Series its exposition shall have; kinds that cannot make series do not look at it.
+    /// Number of series for its exposition; kinds that cannot make series ignore it.
     pub(crate) series: Option<u64>,
-    /// Of this experiment; each start makes its own folder in it.
+    /// Folder of this experiment; each start makes its own folder in it.
     pub(crate) directory: PathBuf,
-    /// Of the interface on which it listens; none: loopback.
+    /// IP of the interface on which it listens; `None`: loopback.
     pub(crate) ip: Option<IpAddr>,
-    /// Where it and its upstream run; none: here.
+    /// The machines of it and its upstream; `None`: this one.
     #[serde(skip)]
     pub(crate) machines: Option<Arc<Machines>>,
 }
 
-/// Where an exposition is.
+/// Address and path of an exposition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MetricsAddress {
     pub(crate) address: SocketAddr,
-    /// With its query.
+    /// Including its query.
     pub(crate) path: String,
 }
 
@@ -96,21 +96,21 @@ pub(crate) struct Started {
     pub(crate) subject: Subject,
     pub(crate) address: SocketAddr,
     pub(crate) metrics: Option<MetricsAddress>,
-    /// Where its configuration or command asks for one by `{admin}`.
+    /// Set if its configuration or command contains `{admin}`.
     pub(crate) admin: Option<SocketAddr>,
     process: Process,
 }
 
-/// A program, wherever it runs.
+/// A running program on any machine.
 #[derive(Debug)]
 enum Process {
     // In this order: it ends before its folder does.
     Here { process: Running, _folder: TempDir },
-    There(Arc<Machines>, Held),
+    There(Arc<Machines>, RemoteTarget),
 }
 
 impl Kind {
-    /// The built-in of this name; `command` is none.
+    /// The built-in of this name; `command` is not one.
     pub(crate) fn named(name: &str) -> Option<Kind> {
         [Kind::Stillgate, Kind::Nginx, Kind::NginxLua, Kind::Haproxy, Kind::Envoy]
             .into_iter()
@@ -128,7 +128,7 @@ impl Kind {
         }
     }
 
-    /// Whether [`Spec::series`] says anything to it; a sweep over numbers of series is one cell where not.
+    /// Whether [`Spec::series`] has an effect; if not, a sweep over numbers of series is one cell.
     pub(crate) fn makes_series(self) -> bool {
         !matches!(self, Kind::Nginx | Kind::Command)
     }
@@ -153,13 +153,14 @@ impl Spec {
         }
     }
 
-    /// Whether something in it is to be told where a gateway may say what it does.
-    pub(crate) fn asks_for_admin(&self) -> bool {
+    /// Whether something in it needs an address for a gateway's admin interface.
+    pub(crate) fn needs_admin(&self) -> bool {
         let mut texts = [&self.command, &self.configuration].into_iter().flatten().chain(&self.arguments);
         texts.any(|text| text.contains(command::ADMIN))
     }
 
-    /// Starts it on the target's CPUs and waits until it listens; what it printed last is in the error where it does not.
+    /// Starts it on the target's CPUs and waits until it listens; the error of a failed start has the end of its
+    /// output.
     pub(crate) fn start(&self, upstream: SocketAddr, placement: &Placement) -> Result<Started> {
         if let Some(machines) = &self.machines
             && let Some(host) = &machines.target
@@ -170,7 +171,7 @@ impl Spec {
                 address: started.address,
                 metrics: started.metrics,
                 admin: started.admin,
-                process: Process::There(Arc::clone(machines), Held { number: started.number }),
+                process: Process::There(Arc::clone(machines), RemoteTarget { number: started.number }),
             });
         }
         start::start(self, upstream, placement)
@@ -178,8 +179,8 @@ impl Spec {
 }
 
 impl Started {
-    /// CPU time of the process and its descendants so far, in microseconds: exact, or to the clock tick where the kernel does
-    /// not keep `schedstat` or threads have ended.
+    /// CPU time of the process and its descendants so far, in microseconds: exact, or in whole clock ticks if the
+    /// kernel does not keep `schedstat` or threads have ended.
     pub(crate) fn cpu_time_us(&self) -> Result<f64> {
         match &self.process {
             Process::Here { process, .. } => Ok(process.cpu_time_us()?),
@@ -195,7 +196,7 @@ impl Started {
         }
     }
 
-    /// Of the process and its descendants: resident memory without pages of files.
+    /// Resident memory without pages of files, of the process and its descendants.
     pub(crate) fn anonymous_kib(&self) -> Result<u64> {
         match &self.process {
             Process::Here { process, .. } => Ok(process.anonymous_kib()?),
@@ -206,7 +207,7 @@ impl Started {
     /// The process, then its descendants.
     pub(crate) fn pids(&self) -> Result<Vec<u32>> {
         match &self.process {
-            // Of a process that has ended there is nothing to pass on.
+            // A process that has ended has nothing to report.
             Process::Here { process, .. } => {
                 process.cpu_time_us()?;
                 Ok(process.pids())
@@ -215,7 +216,7 @@ impl Started {
         }
     }
 
-    /// Fails with the end of its log where it has ended.
+    /// Fails with the end of its log if it has ended.
     pub(crate) fn alive(&mut self) -> Result {
         match &mut self.process {
             Process::Here { process, .. } => Ok(process.alive()?),
@@ -223,7 +224,7 @@ impl Started {
         }
     }
 
-    /// Ends it, asking first.
+    /// Ends it, by SIGTERM first.
     pub(crate) fn stop(self) {
         drop(self);
     }
@@ -238,5 +239,5 @@ impl Drop for Process {
 }
 
 fn agent(machines: &Machines) -> &Agent {
-    &machines.target.as_ref().expect("a target runs there only where there is a machine for it").agent
+    &machines.target.as_ref().expect("a target runs there only if there is a machine for it").agent
 }

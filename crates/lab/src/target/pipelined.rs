@@ -23,7 +23,7 @@ const BUFFER_BYTES: usize = 64 * 1024;
 const FRUITLESS_MAX: usize = 3;
 
 /// Requests `path` of every number from 0 to `count`, each at least once.
-pub(super) fn ask_each(address: SocketAddr, count: u64, path: &(dyn Fn(u64) -> String + Sync)) -> Result {
+pub(super) fn request_each(address: SocketAddr, count: u64, path: &(dyn Fn(u64) -> String + Sync)) -> Result {
     let lane = |lane: u64| {
         let mut numbers = (lane..count).step_by(CONNECTIONS as usize).peekable();
         let mut batch = Vec::with_capacity(DEPTH as usize);
@@ -195,7 +195,7 @@ mod tests {
     #[track_caller]
     fn check_all_asked(answer: &'static str, requests_max: usize) {
         let (address, seen) = serve(answer, requests_max);
-        ask_each(address, 1001, &|number| format!("/{number}")).unwrap();
+        request_each(address, 1001, &|number| format!("/{number}")).unwrap();
         let seen: HashSet<String> = seen.try_iter().collect();
         assert_eq!(seen.len(), 1001);
         assert!(seen.contains("/0") && seen.contains("/1000"));
@@ -216,10 +216,10 @@ mod tests {
     #[test]
     fn what_is_no_success_ends_it() {
         let (address, _seen) = serve("HTTP/1.1 503 Oh\r\nContent-Length: 0\r\n\r\n", usize::MAX);
-        let error = ask_each(address, 10, &|number| format!("/{number}")).unwrap_err();
+        let error = request_each(address, 10, &|number| format!("/{number}")).unwrap_err();
         assert_eq!(error.to_string(), format!("making series by requests to {address}: answered 503"));
         let (address, _seen) = serve("", 0);
-        let error = ask_each(address, 10, &|number| format!("/{number}")).unwrap_err();
+        let error = request_each(address, 10, &|number| format!("/{number}")).unwrap_err();
         assert!(error.to_string().ends_with("it closes connections without answering"), "{error}");
     }
 }

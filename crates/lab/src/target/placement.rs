@@ -6,13 +6,13 @@ use crate::result::run::Placement;
 use std::path::Path;
 use stillgate_rig::cpus;
 
-/// Shares out the CPUs this process may use: the first half to the target, the rest to the load. What is given wins, and what
-/// is then not given is all the others.
+/// Divides the CPUs this process may use: the first half for the target, the rest for the load. Given lists take
+/// precedence, and a missing one then gets all the others.
 pub(crate) fn choose(target_cpus: Option<&[usize]>, load_cpus: Option<&[usize]>) -> Result<Placement> {
     share(&cpus::available()?, target_cpus, load_cpus)
 }
 
-/// Either of these, by the file of `--hosts`.
+/// The CPUs with or without a file of `--hosts`.
 pub(crate) fn chosen(
     target_cpus: Option<&[usize]>,
     load_cpus: Option<&[usize]>,
@@ -24,13 +24,13 @@ pub(crate) fn chosen(
     }
 }
 
-/// Where the target has a machine of its own: whatever CPUs of it, and of this one all or those given.
+/// With a separate machine for the target: any given CPUs there, and on this machine all or the given ones.
 fn apart(target_cpus: Option<&[usize]>, load_cpus: Option<&[usize]>) -> Result<Placement> {
     let Placement { load_cpus, .. } = share(&cpus::available()?, None, Some(load_cpus.unwrap_or(&cpus::available()?)))?;
     Ok(Placement { target_cpus: target_cpus.unwrap_or_default().to_vec(), load_cpus, target_apart: true })
 }
 
-/// What speaks against a placement: CPUs that target and load share.
+/// A warning about a placement: CPUs that target and load share.
 pub(crate) fn warning(placement: &Placement) -> Option<String> {
     let Placement { target_cpus, load_cpus, target_apart } = placement;
     if *target_apart {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_unless_told() {
+    fn halves_by_default() {
         #[track_caller]
         fn check(
             available: &[usize],

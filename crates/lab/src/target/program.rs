@@ -1,4 +1,4 @@
-//! Which binary a target is: where it lies, what it says of its version, and its digest for the result file.
+//! The binary of a target: its path, its version, and its digest for the result file.
 
 use super::Kind;
 use crate::error::Result;
@@ -12,10 +12,10 @@ use stillgate_rig::programs;
 
 const DIGEST_BUFFER_BYTES: usize = 128 * 1024;
 
-/// The binary of `kind`: the one given, which may be a name on PATH too.
+/// The binary of `kind`: the given one, which may also be a name on PATH.
 pub(super) fn find(kind: Kind, given: Option<&Path>) -> Result<PathBuf> {
     if let Some(given) = given {
-        // A name without a folder is looked for as a shell does.
+        // A name without a folder is looked up as a shell does.
         let found = if given.components().count() > 1 {
             given.is_file().then(|| given.to_owned())
         } else {
@@ -29,12 +29,12 @@ pub(super) fn find(kind: Kind, given: Option<&Path>) -> Result<PathBuf> {
     beside.or_else(|| programs::find(program_name(kind))).ok_or_else(|| missing(kind).into())
 }
 
-/// What the program says of its version, in one line.
+/// The program's report of its version, in one line.
 pub(super) fn version(program: &Path, kind: Kind) -> Option<String> {
     let argument = match kind {
         Kind::Stillgate | Kind::Envoy => "--version",
         Kind::Nginx | Kind::NginxLua | Kind::Haproxy => "-v",
-        // What a strange program does with such an argument is not known.
+        // The effect of such an argument on an unknown program is not known.
         Kind::Command => return None,
     };
     let output = Command::new(program).arg(argument).stdin(Stdio::null()).output().ok()?;
@@ -42,14 +42,14 @@ pub(super) fn version(program: &Path, kind: Kind) -> Option<String> {
     version_line(&String::from_utf8_lossy(&text))
 }
 
-/// What an nginx was built with, as `nginx -V` tells.
+/// The build options of an nginx, from `nginx -V`.
 pub(super) fn build_arguments(nginx: &Path) -> Result<String> {
     let output = Command::new(nginx).arg("-V").stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("{} -V: {error}", nginx.display()))?;
     Ok(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// SHA-256 in hexadecimal; none where it cannot be read.
+/// SHA-256 in hexadecimal; `None` if it cannot be read.
 pub(crate) fn sha256(path: &Path) -> Option<String> {
     let mut file = File::open(path).ok()?;
     let mut digest = Sha256::new();
@@ -62,7 +62,7 @@ pub(crate) fn sha256(path: &Path) -> Option<String> {
     }
     let mut text = String::new();
     for byte in digest.finalize() {
-        // A `String` takes every write.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
     Some(text)
@@ -88,7 +88,7 @@ fn missing(kind: Kind) -> String {
         Kind::Command => "give a program or a command",
     };
     let place = if kind == Kind::Stillgate { "neither beside stillgate-lab nor on PATH" } else { "not on PATH" };
-    format!("{name} is not there, {place}; {advice}")
+    format!("{name} was not found, {place}; {advice}")
 }
 
 /// The line with the version, without the program's path before it.
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(error.to_string(), "envoy: no such program: /nowhere/envoy");
         assert_eq!(
             missing(Kind::Stillgate),
-            "stillgate is not there, neither beside stillgate-lab nor on PATH; build it with `cargo xtask dist`, or give \
+            "stillgate was not found, neither beside stillgate-lab nor on PATH; build it with `cargo xtask dist`, or give \
              its path: stillgate=PATH"
         );
         assert!(missing(Kind::NginxLua).contains("libnginx-mod-http-lua"));

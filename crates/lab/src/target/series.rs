@@ -28,7 +28,7 @@ pub(crate) fn make_series(started: &Started, spec: &Spec) -> Result<u64> {
     if let Some(series) = asked
         && by_requests(spec.kind)
     {
-        pipelined::ask_each(started.address, series, &path).map_err(|error| error.context(&spec.name))?;
+        pipelined::request_each(started.address, series, &path).map_err(|error| error.context(&spec.name))?;
     }
     let shown = shown(started)?;
     if spec.kind == Kind::Nginx {

@@ -1,6 +1,7 @@
 //! Starting a target: its folder, its ports, its files, and the wait until it listens.
 //!
-//! A port is chosen by binding to port 0 and giving it back; whoever takes it in between costs another attempt.
+//! A port is chosen by binding to port 0 and releasing it; if another program takes it in between, the start is
+//! repeated.
 
 use super::{
     Kind, MetricsAddress, Process, Spec, Started, command, envoy, haproxy, nginx, nginx_lua, program, series, stillgate,
@@ -15,9 +16,9 @@ use std::time::Duration;
 use stillgate_rig::{NotListening, Running, ports};
 use tempfile::TempDir;
 
-/// Until it listens.
+/// Time limit until it listens.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// The same where its configuration is large: that is for a million series, with room to spare on a slow machine.
+/// The time limit for a large configuration: enough for a million series on a slow machine.
 const START_TIMEOUT_LARGE: Duration = Duration::from_secs(180);
 
 /// Attempts, each with new ports.
@@ -25,31 +26,31 @@ const ATTEMPTS: usize = 4;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What one start is given.
+/// The inputs of one start.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LaunchInputs<'a> {
     pub(super) directory: &'a Path,
     pub(super) address: SocketAddr,
     pub(super) metrics: SocketAddr,
-    /// For what a gateway says of itself; used where somebody asks for it.
+    /// For a gateway's admin interface; used if something contains `{admin}`.
     pub(super) admin: SocketAddr,
     pub(super) upstream: SocketAddr,
-    /// Series asked for, where this kind makes them.
+    /// Requested series, for kinds that make them.
     pub(super) series: Option<u64>,
     /// Idle servers or clusters that only make series.
     pub(super) idle: u64,
 }
 
-/// What a kind makes of a [`LaunchInputs`].
+/// The command and the files that a kind makes from [`LaunchInputs`].
 #[derive(Debug)]
 pub(super) struct Launch {
-    /// The words after the program.
+    /// The arguments after the program.
     pub(super) words: Vec<String>,
-    /// What must be there before; the configuration first.
+    /// Files that must exist before the start; the configuration first.
     pub(super) files: Vec<(PathBuf, String)>,
 }
 
-/// What to run, and where its exposition will be.
+/// The command to run, and the future address of its exposition.
 struct Plan {
     program: PathBuf,
     launch: Launch,
@@ -138,7 +139,7 @@ fn start_once(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u6
         binary_sha256: program::sha256(&program),
         revision: None,
     };
-    let admin = spec.asks_for_admin().then_some(admin);
+    let admin = spec.needs_admin().then_some(admin);
     Ok(Started {
         subject,
         address: place.address,
@@ -155,7 +156,7 @@ fn plan(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Plan> {
     }
     let program = program::find(spec.kind, spec.program.as_deref())?;
     let mut launch = launch(spec.kind, place, &program)?;
-    // One idle part of thousands tells a reader all.
+    // One idle part of thousands is enough for a reader.
     let mut shown = self::launch(spec.kind, &LaunchInputs { idle: place.idle.min(1), ..*place }, &program)?;
     if let Some(written) = &spec.configuration {
         let text = command::fill(written, place);
@@ -166,7 +167,7 @@ fn plan(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Plan> {
     launch.words.extend(spec.arguments.iter().map(|word| command::fill(word, place)));
     let path = if spec.kind == Kind::Envoy { envoy::METRICS_PATH } else { "/metrics" };
     let metrics = Some(MetricsAddress { address: place.metrics, path: path.to_owned() });
-    Ok(Plan { program, launch, metrics, configuration: Some(kept(&shown.files, place.idle)) })
+    Ok(Plan { program, launch, metrics, configuration: Some(stored_files(&shown.files, place.idle)) })
 }
 
 fn launch(kind: Kind, place: &LaunchInputs<'_>, program: &Path) -> Result<Launch> {
@@ -176,12 +177,12 @@ fn launch(kind: Kind, place: &LaunchInputs<'_>, program: &Path) -> Result<Launch
         Kind::NginxLua => nginx_lua::launch(place, program),
         Kind::Haproxy => Ok(haproxy::launch(place)),
         Kind::Envoy => Ok(envoy::launch(place)),
-        Kind::Command => Err("a command has no configuration of ours".into()),
+        Kind::Command => Err("a command has none of our configuration".into()),
     }
 }
 
-/// The files as the result keeps them.
-fn kept(files: &[(PathBuf, String)], idle: u64) -> String {
+/// The files as the result stores them.
+fn stored_files(files: &[(PathBuf, String)], idle: u64) -> String {
     let mut text = String::new();
     for (number, (file, content)) in files.iter().enumerate() {
         if number > 0 {
@@ -191,7 +192,7 @@ fn kept(files: &[(PathBuf, String)], idle: u64) -> String {
         text.push_str(content);
     }
     if idle > 1 {
-        text.push_str(&format!("\n[{idle} idle ones, of which one is shown]\n"));
+        text.push_str(&format!("\n[{idle} idle ones, one of which is shown]\n"));
     }
     text
 }
@@ -204,7 +205,7 @@ fn new_directory(spec: &Spec) -> Result<TempDir> {
 /// Why a target did not start.
 struct Failure {
     error: Error,
-    /// Another program has its port: another port may do.
+    /// Another program has its port: another port may work.
     port_taken: bool,
 }
 
@@ -240,8 +241,8 @@ mod tests {
     #[test]
     fn what_is_kept_of_the_files() {
         let files = [(PathBuf::from("/d/a.conf"), "a\n".to_owned()), (PathBuf::from("/d/b.lua"), "b\n".to_owned())];
-        assert_eq!(kept(&files[..1], 1), "a\n");
-        assert_eq!(kept(&files, 300), "a\n\n[b.lua]\nb\n\n[300 idle ones, of which one is shown]\n");
+        assert_eq!(stored_files(&files[..1], 1), "a\n");
+        assert_eq!(stored_files(&files, 300), "a\n\n[b.lua]\nb\n\n[300 idle ones, one of which is shown]\n");
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! What stands behind the gateways: this very program as a bare responder, on the load's CPUs.
+//! The upstream of the gateways: this very program as a bare responder, on the load's CPUs.
 //!
-//! So an experiment needs no other server, and the upstream costs as little as one can. It ends with us: it is told to when its
+//! So an experiment needs no other server, and the upstream costs as little as possible. It ends with us, when its
 //! input closes.
 
 use crate::error::{Error, Result};
-use crate::hosts::{Held, Machines};
+use crate::hosts::{Machines, RemoteTarget};
 use crate::result::run::Placement;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(5);
 
-/// What the responder prints before its address.
+/// Printed by the responder before its address.
 const ANNOUNCEMENT: &str = "listening on ";
 
 /// A running responder; stopped when dropped.
@@ -32,11 +32,11 @@ pub(crate) struct Upstream {
 enum Process {
     // In this order: it ends before its folder does.
     Here { process: Running, _folder: TempDir },
-    There(Arc<Machines>, Held),
+    There(Arc<Machines>, RemoteTarget),
 }
 
 impl Upstream {
-    /// One that answers with bodies of this length, on the machine that is meant for it.
+    /// An upstream with bodies of this length, on its machine.
     pub(crate) fn start(
         placement: &Placement,
         body_bytes: usize,
@@ -50,7 +50,7 @@ impl Upstream {
                 let (held, address) = host.agent.start_upstream(host.ip, body_bytes)?;
                 Ok(Upstream { address, process: Process::There(Arc::clone(machines), held) })
             }
-            // A target that is elsewhere must reach it.
+            // A remote target must reach it.
             None => {
                 let ip = machines.target.as_ref().map_or(Ok(Ipv4Addr::LOCALHOST.into()), |host| own_ip(host.ip))?;
                 Upstream::start_here(placement, body_bytes, ip)
@@ -58,14 +58,14 @@ impl Upstream {
         }
     }
 
-    /// One on this machine.
+    /// An upstream on this machine.
     pub(crate) fn start_here(placement: &Placement, body_bytes: usize, ip: IpAddr) -> Result<Upstream> {
         let own = std::env::current_exe()
             .map_err(|error| format!("the upstream: this program cannot find itself to start it: {error}"))?;
         Upstream::start_program(&own, placement, body_bytes, ip)
     }
 
-    /// The same, with `program` for this one.
+    /// An upstream with `program` in place of this one.
     fn start_program(program: &Path, placement: &Placement, body_bytes: usize, ip: IpAddr) -> Result<Upstream> {
         let directory = tempfile::tempdir()
             .map_err(|error| format!("{}: no folder can be made in it: {error}", std::env::temp_dir().display()))?;
@@ -80,7 +80,7 @@ impl Upstream {
         Ok(Upstream { address, process: Process::Here { process, _folder: directory } })
     }
 
-    /// The process, then its descendants, where they are on this machine.
+    /// The process, then its descendants, if they are on this machine.
     pub(crate) fn pids(&self) -> Vec<u32> {
         match &self.process {
             Process::Here { process, .. } => process.pids(),
@@ -99,14 +99,14 @@ impl Drop for Process {
     }
 }
 
-/// Of the interface that leads to another machine. Nothing is sent.
+/// The IP of the interface that leads to another machine. Nothing is sent.
 fn own_ip(other: IpAddr) -> Result<IpAddr> {
     let any: IpAddr = if other.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let found = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect((other, 9))?;
         socket.local_addr()
     });
-    let found = found.map_err(|error| Error::new(format!("no way leads from here to {other}: {error}")))?;
+    let found = found.map_err(|error| Error::new(format!("no route leads from here to {other}: {error}")))?;
     Ok(found.ip())
 }
 
@@ -115,7 +115,7 @@ fn announced(process: &mut Running) -> Result<SocketAddr> {
     let begin = Instant::now();
     loop {
         let log = process.log();
-        // Only a whole line holds the whole address.
+        // Only a complete line has the complete address.
         if let Some((line, _)) = log.split_once('\n') {
             let address = line.strip_prefix(ANNOUNCEMENT).and_then(|address| address.parse().ok());
             return address.ok_or_else(|| {
@@ -135,8 +135,8 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Starts a script in the responder's place. A child writes it: a program that somebody has open for writing cannot be
-    /// started, and here other threads start programs that inherit what is open.
+    /// Starts a script in place of the responder. A child writes it: a program that is open for writing cannot be
+    /// started, and here other threads start programs that inherit open files.
     fn start(script: &str) -> Result<Upstream> {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("responder");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_how_to_answer_and_when_to_end() {
+    fn it_answers_as_configured_and_ends_on_request() {
         let error = start("echo \"$@\" >&2; exit 1").unwrap_err().to_string();
         assert!(error.contains("respond --address 127.0.0.1:0 --body-bytes 100 --until-stdin-closes"), "{error}");
     }

@@ -1,6 +1,6 @@
 //! `stillgate-lab bisect` as its users run it, on generated repositories whose measurements scatter.
 
-use crate::history::{History, Planned, git};
+use crate::history::{CommitSpec, History, git};
 use crate::processes::RUN_PATIENCE;
 use serde_json::Value;
 use std::fs;
@@ -15,16 +15,16 @@ awk -v n=$n -v v=$(cat value) 'BEGIN { srand(n * 7919); for (i = 0; i < 9; i++) 
     print "took " v * exp(0.01 * sqrt(-2 * log(1 - rand())) * cos(6.2831853 * rand())) "ms" }'"#;
 
 /// Commits with these values.
-fn values(values: impl IntoIterator<Item = f64>) -> Vec<Planned> {
-    let planned = |value: f64| Planned { files: vec![("value", value.to_string())], ..Planned::default() };
+fn values(values: impl IntoIterator<Item = f64>) -> Vec<CommitSpec> {
+    let planned = |value: f64| CommitSpec { files: vec![("value", value.to_string())], ..CommitSpec::default() };
     values.into_iter().map(planned).collect()
 }
 
 fn bisect(history: &History, words: &[&str]) -> (i32, String, String) {
-    said(&history.command(words).env("COUNT", history.beside("count")).output().unwrap())
+    finish(&history.command(words).env("COUNT", history.beside("count")).output().unwrap())
 }
 
-fn said(output: &Output) -> (i32, String, String) {
+fn finish(output: &Output) -> (i32, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
@@ -38,7 +38,7 @@ fn names(value: &Value) -> Vec<&str> {
 }
 
 fn lab(words: &[&str]) -> (i32, String, String) {
-    said(&Command::new(env!("CARGO_BIN_EXE_stillgate-lab")).args(words).output().unwrap())
+    finish(&Command::new(env!("CARGO_BIN_EXE_stillgate-lab")).args(words).output().unwrap())
 }
 
 #[test]
@@ -71,11 +71,11 @@ fn a_change_among_unbuildable_commits_is_found_as_a_range() {
     let page = history.beside("page.html");
     assert_eq!(lab(&["report", file, "-o", page.to_str().unwrap()]).0, 0);
     assert!(fs::read_to_string(page).unwrap().contains(&history.commits[30][..12]));
-    // A posterior typed into the file does not follow from what was measured.
+    // A posterior typed into the file does not follow from the measurements.
     let text = fs::read_to_string(file).unwrap();
     fs::write(file, text.replacen("\"none\": ", "\"none\": 0.5, \"none_was\": ", 1)).unwrap();
     assert_eq!(lab(&["verify", file]).0, 1);
-    // Worktrees are gone, in the repository's list too.
+    // Worktrees are gone, also from the repository's list.
     let listed = Command::new("git").arg("-C").arg(history.path()).args(["worktree", "list"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&listed.stdout).lines().count(), 1);
 }
@@ -83,7 +83,7 @@ fn a_change_among_unbuildable_commits_is_found_as_a_range() {
 #[test]
 fn units_behind_numbers_are_read() {
     let printing = |printed: &[&str]| -> History {
-        let planned = |text: &&str| Planned { files: vec![("value", (*text).to_owned())], ..Planned::default() };
+        let planned = |text: &&str| CommitSpec { files: vec![("value", (*text).to_owned())], ..CommitSpec::default() };
         History::new(&printed.iter().map(planned).collect::<Vec<_>>())
     };
     let bisected = |history: &History, code: i32| -> Value {
@@ -103,7 +103,7 @@ fn units_behind_numbers_are_read() {
     let result = bisected(&printing(&["980KB", "980KB", "1.03MB", "1.03MB"]), 3);
     assert_eq!((&result["verdict"], &result["culprit"]), (&"void".into(), &Value::Null), "{result}");
     let result = bisected(&printing(&["980us", "980us", "980", "980"]), 3);
-    assert!(result.to_string().contains("no unit, those before have the unit us"), "{result}");
+    assert!(result.to_string().contains("no unit, earlier ones have the unit us"), "{result}");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn two_changes_of_opposite_sign_are_both_found() {
     let file = history.beside("result.json");
     let words = ["--measure", MEASURE, "--min-effect", "2%", "--json", file.to_str().unwrap(), "--higher-is-better"];
     let (code, stdout, stderr) = bisect(&history, &words);
-    // The ends are alike: whether anything is looked for in between is what the prior of two changes is for.
+    // The ends are alike: whether the search continues in between depends on the prior of two changes.
     let result = json(&file);
     assert_eq!(code, 0, "{stdout}{stderr}");
     assert!(result["several"].as_f64().unwrap() > 0.9, "{stdout}");
@@ -149,7 +149,7 @@ fn failed_tries_are_tried_again_and_what_always_fails_is_left_out() {
     let result = json(&file);
     let range: Vec<&str> = history.commits[3..=6].iter().map(String::as_str).collect();
     assert_eq!(names(&result["changes"][0]["commits"]), range, "{stdout}{stderr}");
-    for why in ["exit code 125", "not done after 5s", "a measurement is a number above 0", "exit status: 9"] {
+    for why in ["exit code 125", "took longer than 5s", "a measurement is a number above 0", "exit status: 9"] {
         assert!(stderr.contains(why), "{why}: {stderr}");
     }
 }
@@ -172,11 +172,11 @@ fn it_goes_on_where_it_was_stopped() {
     assert_eq!((code, stdout.starts_with("Not decided")), (2, true), "{stdout}{stderr}");
     let before = json(&file)["tries"].clone();
     let (code, stdout, stderr) = bisect(&history, &words);
-    assert_eq!((code, stderr.contains("going on from")), (0, true), "{stdout}{stderr}");
+    assert_eq!((code, stderr.contains("continuing from")), (0, true), "{stdout}{stderr}");
     let after = json(&file);
     assert_eq!(after["tries"].as_array().unwrap()[..4], before.as_array().unwrap()[..]);
     assert_eq!(after["culprit"], history.commits[5].as_str());
-    // Another question is not answered by this file.
+    // This file does not answer another question.
     let (code, _, stderr) = bisect(&history, &[&words[..], &["--min-effect", "2%"]].concat());
     assert_eq!((code, stderr.contains("another bisection")), (64, true), "{stderr}");
 }
@@ -243,7 +243,7 @@ fn what_a_repository_lacks_is_said() {
         .arg(&shallow)
         .output()
         .unwrap();
-    let (code, _, stderr) = said(&other);
+    let (code, _, stderr) = finish(&other);
     assert_eq!((code, stderr.contains("shallow clone")), (64, true), "{stderr}");
 
     let check = |words: &[&str], why: &str| {
@@ -253,7 +253,7 @@ fn what_a_repository_lacks_is_said() {
     check(&["--measure", "echo 1", "--good", "no-such"], "is not a revision");
     check(&["--measure", "echo 1", "--good", "HEAD"], "the same commit");
     check(&["--measure", "echo 1", "--good", "HEAD", "--bad", "HEAD~1"], "is not before");
-    check(&["--measure", "echo 1", "--min-effect", "0%"], "say what counts");
+    check(&["--measure", "echo 1", "--min-effect", "0%"], "write the smallest change that counts");
     check(&["--measure", "echo 1", "--prior-paths", "docs"], "crates/route=4");
     check(&[], "--measure");
 }
@@ -274,7 +274,7 @@ fn versions_that_are_built_take_the_place_of_commits() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stillgate-lab"));
         command.args(["bisect", "--versions", "list", "--cache", "a cache", "--measure"]);
         command.arg(format!("{measure}{MEASURE}")).args(more);
-        said(&command.current_dir(folder.path()).env("COUNT", file("count")).output().unwrap())
+        finish(&command.current_dir(folder.path()).env("COUNT", file("count")).output().unwrap())
     };
     let (code, stdout, stderr) = run(&["--json", "result.json"]);
     assert_eq!(code, 0, "{stdout}{stderr}");
@@ -295,7 +295,8 @@ fn versions_that_are_built_take_the_place_of_commits() {
 
 #[test]
 fn a_patch_is_applied_before_each_build() {
-    // The probe that is measured is in the patch; commit 2 has the line that it changes in another form, commit 5 has it already.
+    // The probe to measure is in the patch; commit 2 has the line that it changes in another form, commit 5 already has
+    // the change.
     let mut planned = values((0..8).map(|number| if number < 4 { 100.0 } else { 125.0 }));
     let probe = |number: usize| match number {
         2 => "no probe at all\n",
@@ -375,7 +376,7 @@ fn counts_of_a_store_say_where_to_look_first() {
 fn a_server_is_measured_without_a_command() {
     let serve = |latency: &str| format!("exec \"$STILLGATE_LAB\" respond --address \"$1\" --latency fixed:{latency}");
     let planned = ["2ms", "2ms", "20ms", "20ms"]
-        .map(|latency| Planned { files: vec![("serve.sh", serve(latency))], ..Planned::default() });
+        .map(|latency| CommitSpec { files: vec![("serve.sh", serve(latency))], ..CommitSpec::default() });
     let history = History::new(&planned);
     let words = ["--target", "sh serve.sh {address}", "--figure", "p50", "--figure-args"];
     let load = "--rate 50 --time 200ms --warm-up 50ms --connections 4";

@@ -314,7 +314,7 @@ fn a_program_that_ends_under_load_is_worse_and_its_log_is_shown() {
         let result = result(&folder.path().join("ended.json"));
         assert!(result["crash"]["words"].as_str().unwrap().contains("out of luck"), "{result:#}");
 
-        // Without a baseline there is no result.
+        // Without a baseline no result is possible.
         let output = compare(folder.path(), &[&[ending.as_str(), &well, "--json", "ended.json"], TINY].concat());
         assert_eq!(exit_code(&output), 64, "{}", both(&output));
         assert!(stderr(&output).contains("the baseline ended under load"), "{}", stderr(&output));

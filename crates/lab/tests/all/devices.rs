@@ -134,7 +134,7 @@ fn connect_answer_drop_and_come_back() {
 }
 
 #[test]
-fn what_devices_saw_is_told_where_the_measured_process_has_ended() {
+fn results_are_reported_after_the_measured_process_has_ended() {
     // Repeated if it was too late to end that in time.
     attempt(end_what_is_measured);
 }

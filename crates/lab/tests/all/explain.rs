@@ -1,4 +1,4 @@
-//! `stillgate-lab explain` of two builds of a program in C, one of which does 20% more in one function.
+//! `stillgate-lab explain` of two builds of a program in C; one does 20% more work in one function.
 
 use crate::processes::RUN_PATIENCE;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use stillgate_testkit::{eventually_within, is_nightly, require_tool};
 /// Turns of its loops: some hundredths of a second, and under callgrind a second.
 const SCALE: &str = "20000";
 
-/// Samples a second: some hundreds in that time.
+/// Samples per second: some hundreds in that time.
 const HZ: &str = "4999";
 
 fn built(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
@@ -40,10 +40,11 @@ fn the_function_that_grew_is_at_the_top() {
     let folder = folder.path();
     built(folder, "old", &["-g"]);
     built(folder, "new", &["-g", "-DGROWN=2"]);
-    // By itself, the part shows nothing of what it became.
+    // By itself, the part shows nothing of the change.
     let isolated = ["--isolated", "third=test -x {} && echo 5", "--", "{}", SCALE];
     let number = |value: &Value| value.as_f64().unwrap();
-    // Times depend on what runs beside the test: with more slices they become certain, which takes minutes. Instructions do not.
+    // Times depend on what else runs at the same time: with more slices they become certain, which takes minutes.
+    // Instructions do not.
     let slices: &[&str] = if is_nightly() { &["6", "12", "24"] } else { &["6"] };
     let measured = slices.iter().find_map(|slices| {
         let words =
@@ -52,7 +53,7 @@ fn the_function_that_grew_is_at_the_top() {
         assert_eq!(done.status.code(), Some(0), "{done:?}");
         let result: Value = serde_json::from_str(&fs::read_to_string(folder.join("e.json")).unwrap()).unwrap();
         let first = &result["analysis"]["functions"][0];
-        // Its loop may be compiled into slower instructions than others, which is what the ratio says.
+        // Its loop may be compiled into slower instructions than others, as the ratio shows.
         let [before, after] = [0, 1].map(|side| number(&first["cpu_share"][side]));
         let ratio = before / number(&first["instruction_share"][0]);
         let is_measured = !is_nightly()
@@ -112,14 +113,14 @@ fn a_stripped_program_says_what_is_missing() {
     assert!(stdout.contains("--no-instructions was given"), "{stdout}");
 }
 
-/// Runs `$0`, but the run after so many hangs, with a child.
+/// Runs `$0`, but hangs, with a child, after this many runs.
 const HANGING: &str = r#"
     runs=$(cat runs 2>/dev/null || echo 0); echo $((runs + 1)) > runs
     if [ "$runs" -ge "$RUNS" ]; then sleep 600 & echo "$!" > pid; mv pid hanging; wait; fi
     exec "$0" "$1""#;
 
-/// An explanation of the same program twice that hangs after so many runs, and then gets these signals at once; its folder has `e.json`
-/// and `e.html` if it writes them.
+/// Explains the same program twice with a hang after some runs, and then sends these signals at once; its folder has
+/// `e.json` and `e.html` if it writes them.
 fn interrupted(folder: &Path, options: &[&str], runs: usize, signals: &[&str]) -> Output {
     built(folder, "old", &["-g"]);
     let words = ["explain", "./old", "./old", "--json", "e.json", "--html", "e.html"];
@@ -137,13 +138,13 @@ fn interrupted(folder: &Path, options: &[&str], runs: usize, signals: &[&str]) -
     let signal = |name: &str| {
         assert!(Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap().success());
     };
-    // Stopped, it gets all of them before it can do anything about one.
+    // While stopped, it gets all of them before it can react to one.
     signal("STOP");
     signals.iter().for_each(|name| signal(name));
     signal("CONT");
     let done = child.wait_with_output().unwrap();
     let pid = fs::read_to_string(folder.join("hanging")).unwrap();
-    eventually_within(RUN_PATIENCE, "the end of what it has started", || {
+    eventually_within(RUN_PATIENCE, "the end of its children", || {
         !stillgate_rig::proc::runs(pid.trim().parse().unwrap())
     });
     done
@@ -160,7 +161,7 @@ fn an_interrupt_keeps_what_there_is() {
     let [stdout, stderr] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text));
     assert_eq!(done.status.code(), Some(130), "{done:?}");
     assert!(stderr.contains("explain: 12/20 CPU time of "), "{stderr}");
-    let said = "interrupted after 5 of 10 profiles of CPU time of each; e.json holds what there is";
+    let said = "interrupted after 5 of 10 profiles of CPU time of each; e.json has the profiles so far";
     assert!(stdout.starts_with("Interrupted after 5 of 10 ") && stderr.contains(said), "{stdout}{stderr}");
     let text = fs::read_to_string(folder.join("e.json")).unwrap();
     let result: Value = serde_json::from_str(&text).unwrap();
@@ -198,7 +199,7 @@ fn an_interrupt_before_there_is_enough_keeps_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let done = interrupted(folder.path(), &[], 3, &["INT"]);
     let stderr = String::from_utf8_lossy(&done.stderr);
-    let said = "interrupted after 1 of 10 profiles of CPU time of each; it takes 5, so nothing is kept";
+    let said = "interrupted after 1 of 10 profiles of CPU time of each; at least 5 are needed, so nothing is kept";
     assert!(done.status.code() == Some(130) && stderr.contains(said), "{done:?}");
     assert!(!folder.path().join("e.json").exists() && !folder.path().join("e.html").exists());
 }
@@ -213,14 +214,14 @@ fn a_second_interrupt_ends_it_at_once() {
         assert_eq!(done.status.code(), Some(130), "{done:?}");
         !String::from_utf8_lossy(&done.stderr).contains("interrupted")
     });
-    assert!(is_at_once, "it always says something still");
+    assert!(is_at_once, "it still prints something");
 }
 
 #[test]
 fn a_server_that_does_not_show_its_functions_in_lua_says_so() {
     require_tool("perf", "linux-perf");
     let folder = tempfile::tempdir().unwrap();
-    // It is told where, but nothing listens there.
+    // It gets an address, but nothing listens there.
     let lab_itself = env!("CARGO_BIN_EXE_stillgate-lab");
     let server = format!("sh -c 'exec \"{lab_itself}\" respond --address $0' {{address}} {{admin}}");
     let words =
@@ -228,10 +229,7 @@ fn a_server_that_does_not_show_its_functions_in_lua_says_so() {
     let done = lab(folder.path(), &words);
     let stdout = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success(), "{done:?}");
-    assert!(
-        stdout.contains("there is no profile of functions in Lua: ") && stdout.contains("cannot connect"),
-        "{stdout}"
-    );
+    assert!(stdout.contains("no profile of functions in Lua: ") && stdout.contains("cannot connect"), "{stdout}");
     assert!(!stdout.contains("Functions in Lua:"), "{stdout}");
     assert!(lab(folder.path(), &["verify", "e.json"]).status.success());
 }
@@ -244,9 +242,9 @@ fn what_makes_no_sense_is_refused() {
         let stderr = String::from_utf8_lossy(&done.stderr);
         assert!(done.status.code() == Some(2) && stderr.contains(why), "{words:?}: {done:?}");
     };
-    check(&["a", "b", "--", "echo"], "says by {} where A and B stand");
+    check(&["a", "b", "--", "echo"], "needs {} in the place of A and B");
     check(&["a", "b", "--target", "nginx", "--", "{}"], "are for servers");
     check(&["a", "b", "--slices", "2", "--", "{}"], "at least 5");
-    check(&["/nowhere/a", "/nowhere/b", "--target", "nginx"], "is no file");
+    check(&["/nowhere/a", "/nowhere/b", "--target", "nginx"], "is not a file");
     check(&["a", "b", "--html", "/nowhere/p.html", "--", "{}"], "cannot be written");
 }

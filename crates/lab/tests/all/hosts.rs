@@ -1,4 +1,4 @@
-//! `--hosts`: experiments over machines, which are this one under other addresses, by an ssh that is a script.
+//! `--hosts`: experiments over machines, which are this one under other addresses, with a script as ssh.
 
 use crate::processes::RUN_PATIENCE;
 use serde_json::Value;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 const LAB: &str = env!("CARGO_BIN_EXE_stillgate-lab");
 
-/// Runs the words here, as ssh would on the machine named before them, and notes whom it was asked for.
+/// Runs the command here, as ssh would on the machine named before it, and records that machine.
 const SSH: &str = r#"#!/bin/sh
 while [ "$1" = -o ]; do shift 2; done
 echo "$1" >> "$SSH_LOG"; [ "$1" = nowhere ] && { echo "no route to nowhere" >&2; exit 255; }
@@ -56,7 +56,7 @@ impl Machines {
         command
     }
 
-    /// Who was connected to, in order.
+    /// The machines that were connected to, in order.
     fn connected(&self) -> String {
         fs::read_to_string(self.path("ssh.log")).unwrap_or_default()
     }
@@ -68,11 +68,11 @@ impl Machines {
     }
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// A server in a file of its own, as one that was just built.
+/// A server in its own file, like one that was just built.
 fn server(machines: &Machines) -> String {
     let own = machines.path("server");
     fs::copy(LAB, &own).unwrap();
@@ -85,7 +85,7 @@ fn programs_run_where_the_file_says_and_machines_go_down_again() {
     let server = server(&machines);
     let words = ["compare", &server, &server, "--pairs", "8", "--alpha", "0.2", "--json", "far.json"];
     let output = machines.lab(&[&words[..], QUICK].concat()).output().unwrap();
-    assert_ne!(output.status.code(), Some(64), "{}", said(&output));
+    assert_ne!(output.status.code(), Some(64), "{}", output_text(&output));
     let result: Value = serde_json::from_str(&fs::read_to_string(machines.path("far.json")).unwrap()).unwrap();
     let command = result["a"]["command"].to_string();
     assert!(command.contains("127.0.0.2:") && command.contains("a cache/stillgate-lab/hosts/"), "{command}");
@@ -110,8 +110,8 @@ fn programs_run_where_the_file_says_and_machines_go_down_again() {
         // The folder, this program, the agent; then the server.
         let connected = machines.connected().lines().skip(before).map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(connected, ["box", "box", "box", "other", "other", "other", "box"]);
-        let is_late = said(&measured).contains("generator") || said(&measured).contains("late");
-        assert!(measured.status.success() || is_late, "{}", said(&measured));
+        let is_late = output_text(&measured).contains("generator") || output_text(&measured).contains("late");
+        assert!(measured.status.success() || is_late, "{}", output_text(&measured));
         measured.status.success()
     };
     // The generator may be late on a busy machine.
@@ -125,9 +125,9 @@ fn a_tail_experiment_runs_over_machines() {
     let words = ["tail", "--start", &start, "--metrics", "http://{address}/metrics", "--scrape-every", "50ms"];
     let more = ["--pairs", "1", "--spares", "0", "--block", "200ms", "--rate", "200", "--connections", "2"];
     let output = machines.lab(&[&words[..], &more, &["--json", "tail.json"]].concat()).output().unwrap();
-    let result = fs::read_to_string(machines.path("tail.json")).unwrap_or_else(|_| panic!("{}", said(&output)));
+    let result = fs::read_to_string(machines.path("tail.json")).unwrap_or_else(|_| panic!("{}", output_text(&output)));
     let result: Value = serde_json::from_str(&result).unwrap();
-    assert!(result["cells"][0]["subject"]["command"].to_string().contains("127.0.0.2:"), "{}", said(&output));
+    assert!(result["cells"][0]["subject"]["command"].to_string().contains("127.0.0.2:"), "{}", output_text(&output));
     assert_eq!(result["environment"]["hosts"].as_array().unwrap().len(), 2);
 }
 
@@ -136,8 +136,8 @@ fn what_cannot_be_reached_is_said_and_machines_go_down() {
     let check = |hosts: &str, expected: &str| {
         let machines = Machines::new(hosts);
         let output = machines.lab(&["compare", "a b", "a b"]).output().unwrap();
-        assert_eq!(output.status.code(), Some(64), "{}", said(&output));
-        assert!(said(&output).contains(expected), "{expected}: {}", said(&output));
+        assert_eq!(output.status.code(), Some(64), "{}", output_text(&output));
+        assert!(output_text(&output).contains(expected), "{expected}: {}", output_text(&output));
         machines
     };
     let unreachable = HOSTS.replace("'box'", "nowhere");
@@ -145,7 +145,7 @@ fn what_cannot_be_reached_is_said_and_machines_go_down() {
     assert!(machines.path("down").exists(), "they were up");
     check(&unreachable, "no route to nowhere");
     check(&HOSTS.replace("TARGET=", "OTHER="), "`up` has printed no line TARGET=…");
-    check(&HOSTS.replace("127.0.0.3", "there"), "\"there\" is no IP address");
+    check(&HOSTS.replace("127.0.0.3", "there"), "\"there\" is not an IP address");
     let failed = check(&HOSTS.replace("echo starting", "exit 7"), "failed (exit status: 7)");
     assert!(failed.path("down").exists(), "half of them may be up");
     check("target: {ssh: box}", "a machine needs \"address\"");

@@ -1,6 +1,6 @@
 //! `stillgate-lab load` over TLS and HTTP/2: against nginx, and against misbehaving targets.
 
-use crate::processes::{Ended, Loading, load, load_json, load_json_or_void, number, run};
+use crate::processes::{FinishedCommand, Loading, load, load_json, load_json_or_void, number, run};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::fs;
 use std::io::{Read, Write};
@@ -143,7 +143,7 @@ fn a_certificate_that_is_not_trusted_ends_the_run() {
     let peer = Peer::start("");
     let (tls, h2, plain, authority) = (peer.tls(), peer.h2(), peer.plain(), peer.authority());
     let check = |arguments: &[&str], words: &[&str]| {
-        let Ended { code, stdout, stderr } = load(&[arguments, &["-n", "10"]].concat());
+        let FinishedCommand { code, stdout, stderr } = load(&[arguments, &["-n", "10"]].concat());
         assert_eq!((code, stdout.as_str()), (Some(2), ""), "{arguments:?}: {stderr}");
         words.iter().for_each(|word| assert!(stderr.contains(word), "{arguments:?}: no {word:?} in {stderr}"));
     };
@@ -172,7 +172,7 @@ fn a_certificate_that_is_not_trusted_ends_the_run() {
 #[test]
 fn what_does_not_go_together_is_refused_by_name() {
     let check = |arguments: &[&str], words: &[&str]| {
-        let Ended { code, stderr, .. } = load(arguments);
+        let FinishedCommand { code, stderr, .. } = load(arguments);
         assert_eq!(code, Some(2), "{arguments:?}: {stderr}");
         words.iter().for_each(|word| assert!(stderr.contains(word), "{arguments:?}: no {word:?} in {stderr}"));
     };
@@ -197,11 +197,11 @@ fn what_does_not_go_together_is_refused_by_name() {
 }
 
 #[test]
-fn as_many_requests_as_asked_for() {
-    attempt(ask_as_many);
+fn as_many_requests_as_given() {
+    attempt(count_requests);
 }
 
-fn ask_as_many() {
+fn count_requests() {
     let peer = Peer::start("");
     let url = peer.plain();
     let check = |options: &[&str], asked: f64| {

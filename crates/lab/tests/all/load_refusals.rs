@@ -85,7 +85,7 @@ fn results_without_a_place_are_refused_before_the_run() {
 }
 
 #[test]
-fn every_error_of_a_mix_is_told_with_its_place() {
+fn every_error_of_a_mix_is_reported_with_its_place() {
     let folder = TempDir::new().unwrap();
     let mix = folder.path().join("mix.yaml");
     std::fs::write(
@@ -129,7 +129,7 @@ fn a_run_without_answers_is_void() {
 }
 
 #[test]
-fn a_disk_that_is_full_at_the_end_is_told() {
+fn a_disk_that_is_full_at_the_end_is_reported() {
     let responder = Responder::start(&[]);
     let ended = load(&[&responder.url(), "--duration", "50ms", "--json", "/dev/full"]);
     assert_eq!(ended.code, Some(2));

@@ -117,13 +117,13 @@ fn stop_the_generator() {
 }
 
 /// A figure in a responder's final output, in microseconds.
-fn told(log: &str, line: &str, label: &str) -> f64 {
+fn reported_us(log: &str, line: &str, label: &str) -> f64 {
     let line = log.lines().find(|text| text.starts_with(line)).unwrap();
     line.split(' ').find_map(|word| word.strip_prefix(label)?.strip_prefix('=')).unwrap().parse().unwrap()
 }
 
 /// The times of a responder, from the read of each request to the write of its answer, in nanoseconds.
-fn kept(log: &str) -> Histogram<u64> {
+fn kept_histogram(log: &str) -> Histogram<u64> {
     decoded(log.lines().find_map(|line| line.strip_prefix("kept histogram: ")).unwrap())
 }
 
@@ -142,7 +142,7 @@ fn check_distribution(latency: &str, quantiles_us: [f64; 3]) {
     );
     let log = responder.end();
     assert_eq!(number(&json, &["errors"]), 0.0);
-    let (measured, kept) = (histogram(&json, "uncorrected"), kept(&log));
+    let (measured, kept) = (histogram(&json, "uncorrected"), kept_histogram(&log));
     assert_eq!((measured.len(), kept.len()), (4000, 4000));
     for percent in 1..=99 {
         let quantile = f64::from(percent) / 100.0;
@@ -153,7 +153,7 @@ fn check_distribution(latency: &str, quantiles_us: [f64; 3]) {
         assert!(range.contains(&measured_us), "{latency} {percent}%: measured {measured_us}, kept {kept_us}\n{log}");
     }
     for ((label, quantile), expected_us) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)].into_iter().zip(quantiles_us) {
-        let drawn_us = told(&log, "drawn", label);
+        let drawn_us = reported_us(&log, "drawn", label);
         // Of 4000 draws, a hundredth is above the 99th percentile, give or take a sixth: far apart in the tail.
         let apart = if quantile > 0.95 { 0.25 } else { 0.10 };
         assert!((drawn_us / expected_us - 1.0).abs() <= apart, "{latency} {label}: {drawn_us}, not {expected_us}");

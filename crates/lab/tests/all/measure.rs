@@ -131,7 +131,7 @@ fn what_makes_no_sense_is_refused() {
     check(&["level:", "nginx"], "not one of cpu");
     check(&["p99", "nginx"], "latencies need --rate");
     check(&["cpu", "nginx", "--rate", "5"], "--rate is for latencies");
-    check(&["cpu", "server {address}", "--config", "/dev/null"], "not by --config");
+    check(&["cpu", "server {address}", "--config", "/dev/null"], "instead of --config");
     check(&["cpu", "nginx", "--config", "/nowhere/c"], "cannot be read");
     check(&["metric:x", &format!("'{LAB}' respond --address {{address}}")], "the address of its metrics is unknown");
 }

@@ -1,6 +1,6 @@
 //! `stillgate-lab nightly`, `history` and `verify` over nights of a generated repository.
 
-use crate::history::{History, Planned};
+use crate::history::{CommitSpec, History};
 use crate::processes::RUN_PATIENCE;
 use serde_json::Value;
 use std::fs;
@@ -25,7 +25,7 @@ n=$(($(cat "$COUNT" 2>/dev/null || echo 0) + 1)); echo $n > "$COUNT"
 awk -v n=$n '{ v = $1 } END { srand(n * 7919); for (i = 0; i < 9; i++) rand()
     print v * exp(0.01 * sqrt(-2 * log(1 - rand())) * cos(6.2831853 * rand())) }'"#;
 
-fn said(output: &Output) -> (i32, String, String) {
+fn finish(output: &Output) -> (i32, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
@@ -33,13 +33,13 @@ fn said(output: &Output) -> (i32, String, String) {
 fn lab(history: &History, words: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stillgate-lab"));
     command.args(words).env("NOISE", history.beside("noise.sh")).env("COUNT", history.beside("count"));
-    said(&command.current_dir(history.path()).output().unwrap())
+    finish(&command.current_dir(history.path()).output().unwrap())
 }
 
 #[test]
 fn nights_find_a_step_and_history_says_where() {
     let values = [100.0, 100.0, 120.0, 120.0];
-    let planned = |value: f64| Planned { files: vec![("value", format!("{value}\n"))], ..Planned::default() };
+    let planned = |value: f64| CommitSpec { files: vec![("value", format!("{value}\n"))], ..CommitSpec::default() };
     let history = History::new(&values.map(planned));
     fs::write(history.beside("suite.yaml"), SUITE).unwrap();
     fs::write(history.beside("noise.sh"), NOISE).unwrap();
@@ -63,7 +63,7 @@ fn nights_find_a_step_and_history_says_where() {
     assert!(stdout.contains("0 worse, 0 better, 2 unchanged") && stdout.contains("Not measured: broken"), "{stdout}");
     let (code, stdout, stderr) = night(2);
     assert_eq!(code, 1, "{stdout}{stderr}");
-    assert_eq!(stdout.matches("| **worse** |").count(), 2, "beside the release and yesterday: {stdout}");
+    assert_eq!(stdout.matches("| **worse** |").count(), 2, "compared with the release and yesterday: {stdout}");
     let page = fs::read_to_string(history.beside("night.html")).unwrap();
     assert!(page.contains("2 worse, 0 better") && page.contains("broken") && page.contains("<svg"), "{page}");
     let (_, stdout, _) = night(3);
@@ -106,13 +106,13 @@ fn nights_find_a_step_and_history_says_where() {
 
 #[test]
 fn a_branch_of_the_repository_can_be_the_store() {
-    let planned = |value: f64| Planned { files: vec![("value", format!("{value}\n"))], ..Planned::default() };
+    let planned = |value: f64| CommitSpec { files: vec![("value", format!("{value}\n"))], ..CommitSpec::default() };
     let history = History::new(&[100.0, 100.0, 130.0].map(planned));
     fs::write(history.beside("suite.yaml"), "series: [{name: size, measure: cat value}]").unwrap();
     let lab = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stillgate-lab"));
         command.args(words).current_dir(history.path()).env("XDG_CACHE_HOME", history.beside("a cache"));
-        said(&command.output().unwrap())
+        finish(&command.output().unwrap())
     };
     let night = |commit: usize| {
         let words = ["nightly", "--suite", "../suite.yaml", "--store", "git:bench", "--machine", "box", "--commit"];
@@ -142,9 +142,9 @@ fn counts_name_the_commit_and_go_on_from_the_last_night() {
         let mut files = vec![("value", format!("{value}\n")), ("number", format!("{number}\n"))];
         files.extend((number != 8).then(|| ("builds", String::new())));
         files.extend((number > 2).then(|| ("is_there", String::new())));
-        Planned { files, ..Planned::default() }
+        CommitSpec { files, ..CommitSpec::default() }
     };
-    let mut commits: Vec<Planned> = (0..16).map(planned).collect();
+    let mut commits: Vec<CommitSpec> = (0..16).map(planned).collect();
     // Files stay in later commits: 8 removes one, and 9 restores it.
     commits[8].files.push(("builds", "no\n".to_owned()));
     commits[9].files.push(("builds", "yes\n".to_owned()));
@@ -202,8 +202,9 @@ each_commit:
 
 #[test]
 fn a_count_with_two_states_changed_nowhere() {
-    let commits: Vec<Planned> =
-        (0..6).map(|number| Planned { files: vec![("number", format!("{number}\n"))], ..Planned::default() }).collect();
+    let commits: Vec<CommitSpec> = (0..6)
+        .map(|number| CommitSpec { files: vec![("number", format!("{number}\n"))], ..CommitSpec::default() })
+        .collect();
     let history = History::new(&commits);
     // The last commit twice, then 0, 4, 2, 1 and 3: as if 3 and 5 changed it. Repeated counts are in one state or the
     // other.
@@ -233,9 +234,9 @@ each_commit:
 
 #[test]
 fn commits_that_are_the_same_where_it_matters_are_counted_once() {
-    let planned = |number: usize| Planned {
+    let planned = |number: usize| CommitSpec {
         files: vec![("src/value", format!("{}\n", if number < 5 { 100 } else { 110 })), ("docs", number.to_string())],
-        ..Planned::default()
+        ..CommitSpec::default()
     };
     let history = History::new(&(0..12).map(planned).collect::<Vec<_>>());
     let suite = "
@@ -263,7 +264,7 @@ each_commit:
 
 #[test]
 fn raw_data_are_kept_with_what_was_measured_and_verified() {
-    let planned = |value: u64| Planned { files: vec![("value", format!("{value}\n"))], ..Planned::default() };
+    let planned = |value: u64| CommitSpec { files: vec![("value", format!("{value}\n"))], ..CommitSpec::default() };
     let history = History::new(&[100, 100].map(planned));
     let suite = r#"
 series:
@@ -338,7 +339,7 @@ series:
 
 #[test]
 fn a_night_that_ends_early_keeps_what_was_measured() {
-    let planned = |value: u64| Planned { files: vec![("value", format!("{value}\n"))], ..Planned::default() };
+    let planned = |value: u64| CommitSpec { files: vec![("value", format!("{value}\n"))], ..CommitSpec::default() };
     let mut commits = [100, 130, 130].map(planned);
     commits[2].files.push(("broken", String::new()));
     let history = History::new(&commits);
@@ -372,7 +373,7 @@ series:
     let child = night(1, 0, &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     eventually_within(RUN_PATIENCE, "the eighth measurement", || history.beside("count.mark").exists());
     assert!(Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status().unwrap().success());
-    let (code, stdout, stderr) = said(&child.wait_with_output().unwrap());
+    let (code, stdout, stderr) = finish(&child.wait_with_output().unwrap());
     assert_eq!((code, stderr.contains("kept 1 series with up to 3 rounds")), (130, true), "{stdout}{stderr}");
     assert!(stdout.contains("0 undecided"), "three pairs give no interval: {stdout}");
     let line = lines().pop().unwrap();
@@ -381,17 +382,17 @@ series:
     assert_eq!(line["cut_short"], "interrupted");
     fs::remove_file(history.beside("count.hangs")).unwrap();
 
-    // There is no time for the second look, which the first one requires.
-    let (code, stdout, stderr) = said(&night(1, 0, &["--budget", "1ms"]).output().unwrap());
+    // The time does not suffice for the second look, which the first one requires.
+    let (code, stdout, stderr) = finish(&night(1, 0, &["--budget", "1ms"]).output().unwrap());
     assert_eq!((code, stdout.contains("0 unchanged, 1 undecided")), (2, true), "{stdout}{stderr}");
     assert_eq!((count(&lines()[1]["values"]), &lines()[1]["cut_short"]), (10, &"budget".into()));
-    let (code, stdout, _) = said(&night(1, 0, &["--budget", "1h"]).output().unwrap());
+    let (code, stdout, _) = finish(&night(1, 0, &["--budget", "1h"]).output().unwrap());
     assert_eq!((code, stdout.contains("1 worse")), (1, true), "{stdout}");
     assert_eq!(lab(&history, &["verify", "../store"]).0, 0);
 
     // If the release does not build, yesterday is left to compare with; today's commit must build.
-    let (code, stdout, stderr) = said(&night(0, 2, &[]).output().unwrap());
+    let (code, stdout, stderr) = finish(&night(0, 2, &[]).output().unwrap());
     assert!(code == 2 && stdout.contains("Not measured: release"), "{stdout}{stderr}");
-    let (code, stdout, stderr) = said(&night(2, 0, &[]).output().unwrap());
+    let (code, stdout, stderr) = finish(&night(2, 0, &[]).output().unwrap());
     assert!(code == 64 && stderr.contains("today") && stderr.contains("its build failed"), "{stdout}{stderr}");
 }

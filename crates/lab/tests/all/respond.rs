@@ -77,7 +77,7 @@ fn what_is_not_http_is_refused_and_the_connection_closed() {
 }
 
 #[test]
-fn who_waits_to_send_a_body_is_told_to() {
+fn a_client_that_waits_to_send_a_body_gets_100_continue() {
     let responder = Responder::start(&["--body-bytes", "5"]);
     let mut stream = responder.connect();
     stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n").unwrap();

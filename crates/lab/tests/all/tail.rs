@@ -88,7 +88,7 @@ fn hours_make_blocks_and_a_profile_shows_both_kinds() {
     });
     assert!(hours != "0.001" || block == 1.3, "{block}");
     let html = fs::read_to_string(&page).unwrap();
-    for part in ["without scrapes", "with scrapes", "CPU time: B beside A", "CPU time of A"] {
+    for part in ["without scrapes", "with scrapes", "CPU time: B compared with A", "CPU time of A"] {
         assert!(html.contains(part), "{part}");
     }
     let changed = fs::read_to_string(&json).unwrap().replace(&format!("\"block_s\": {block}"), "\"block_s\": 1.2");
@@ -115,7 +115,7 @@ fn what_kills_it_in_the_middle_leaves_a_whole_file() {
 }
 
 #[test]
-fn asked_to_stop_it_shows_what_there_is() {
+fn after_a_stop_signal_it_shows_the_finished_pairs() {
     let folder = TempDir::new().unwrap();
     let (json, log) = (folder.path().join("tail.json"), folder.path().join("log"));
     let mut command = lab(&["tail"]);

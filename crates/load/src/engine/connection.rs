@@ -50,8 +50,8 @@ pub(super) struct Connection {
     /// The request under way; while a connection is being opened, `sent_ns` is the time when that began.
     pub(super) request: Request,
     pub(super) answer: Answer,
-    unsent: Option<Box<Rest>>,
-    kept: Option<Box<Rest>>,
+    unsent: Option<Box<PendingBytes>>,
+    kept: Option<Box<PendingBytes>>,
 }
 
 /// All idle connections together must stay small; each needs another 8 bytes in the idle list.
@@ -63,7 +63,7 @@ const CONGESTION_CONTROL: &str = "reno";
 
 /// Bytes kept for later.
 #[derive(Debug, Default)]
-struct Rest {
+struct PendingBytes {
     bytes: Vec<u8>,
     done: usize,
 }
@@ -155,7 +155,7 @@ impl Connection {
         if written == request.len() {
             return Ok(link.is_flushed());
         }
-        self.unsent = Some(Box::new(Rest { bytes: request[written..].to_vec(), done: 0 }));
+        self.unsent = Some(Box::new(PendingBytes { bytes: request[written..].to_vec(), done: 0 }));
         self.flush()
     }
 

@@ -2,12 +2,12 @@
 
 use super::clock::{Clock, nanos};
 use super::descriptors;
-use super::error::{Before, LoadError};
-use super::judge::{Seen, judge, watch};
+use super::error::{LoadError, PreparationPhase};
+use super::judge::{RunObservations, judge, watch};
 use super::record::{Stretch, Totals};
 use super::schedule::requests_due;
 use super::sources::Endpoints;
-use super::worker::{Common, Finished, Report, Wires, work};
+use super::worker::{Common, FinalReport, Report, Wires, work};
 use crate::outcome::{ERROR_EXAMPLES_MAX, Errors, Interval, Latencies, Outcome, histogram};
 use crate::plan::{DURATION_UNBOUNDED, Load, Pace};
 use hdrhistogram::Histogram;
@@ -43,7 +43,7 @@ pub fn run(load: &Load, interrupt: &AtomicBool, observe: &mut dyn FnMut(&Interva
             lines.push(line);
             let common = &common;
             let watched = move || {
-                let _ended = Ended { common };
+                let _ended = StopOnPanic { common };
                 work(common, number, &wires);
             };
             let spawned = thread::Builder::new().name(format!("load-{number}")).spawn_scoped(scope, watched);
@@ -117,11 +117,11 @@ fn wire(reports: &SyncSender<Report>) -> (Line, Wires) {
 }
 
 /// Stops the other threads if a thread panics; the scope reports the panic.
-struct Ended<'a> {
+struct StopOnPanic<'a> {
     common: &'a Common<'a>,
 }
 
-impl Drop for Ended<'_> {
+impl Drop for StopOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.common.stop.store(true, Ordering::Relaxed);
@@ -146,7 +146,7 @@ struct Sum {
     interval_ns: u64,
     /// By thread, the time up to which it has reported.
     until_ns: Vec<u64>,
-    finished: Vec<Finished>,
+    finished: Vec<FinalReport>,
 }
 
 impl Coordinator<'_, '_> {
@@ -185,10 +185,10 @@ impl Coordinator<'_, '_> {
                     sum.finished.push(*finished);
                 }
             }
-            self.tell(&mut sum, measured_ns);
+            self.report_interval(&mut sum, measured_ns);
         }
         if sum.finished.iter().any(|thread| thread.interrupted && thread.end_ns <= measured_ns) {
-            return Err(LoadError::Interrupted(Before::WarmUp));
+            return Err(LoadError::Interrupted(PreparationPhase::WarmUp));
         }
         Ok(sum.outcome(load, begun, measured_ns))
     }
@@ -205,13 +205,13 @@ impl Coordinator<'_, '_> {
             }
         }
         match self.common.interrupt.load(Ordering::Relaxed) {
-            true => Err(LoadError::Interrupted(Before::Connecting)),
+            true => Err(LoadError::Interrupted(PreparationPhase::Connecting)),
             false => Ok(()),
         }
     }
 
     /// Calls the observer with the interval that all threads have reported, if there is one.
-    fn tell(&mut self, sum: &mut Sum, measured_ns: u64) {
+    fn report_interval(&mut self, sum: &mut Sum, measured_ns: u64) {
         let reported = sum.until_ns.iter().copied().min().unwrap_or(u64::MAX);
         let last = sum.finished.iter().map(|finished| finished.finished_ns.max(finished.end_ns)).max();
         let until_ns = if reported == u64::MAX { last.unwrap_or(sum.interval_ns) } else { reported };
@@ -295,7 +295,7 @@ impl Sum {
         }
         let late = self.finished.iter().map(|finished| finished.totals.late).sum();
         let allowed = self.finished.iter().filter_map(|finished| finished.totals.streams_allowed).min();
-        (outcome.void, outcome.notes) = judge(load, &Seen::of(&outcome, late, allowed));
+        (outcome.void, outcome.notes) = judge(load, &RunObservations::of(&outcome, late, allowed));
         outcome
     }
 }

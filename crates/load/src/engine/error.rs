@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// Why there was no run. `Display` explains how to fix it.
+/// Why a run could not begin. `Display` explains how to fix it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -50,7 +50,7 @@ pub enum LoadError {
     /// The system refused to report events.
     Epoll(io::Error),
     /// It was interrupted before the measured time began.
-    Interrupted(Before),
+    Interrupted(PreparationPhase),
     /// No connection could be opened.
     Unreachable {
         /// The address tried last.
@@ -64,7 +64,7 @@ pub enum LoadError {
 
 /// Phases of a run before its measured time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Before {
+pub enum PreparationPhase {
     /// Its connections were being opened.
     Connecting,
     /// See [`crate::Load::warm_up`].
@@ -103,10 +103,12 @@ impl fmt::Display for LoadError {
             LoadError::Epoll(error) => {
                 write!(f, "epoll: {error}; the generator needs Linux 5.11 or later, and epoll_pwait2 allowed to it")
             }
-            LoadError::Interrupted(Before::Connecting) => {
+            LoadError::Interrupted(PreparationPhase::Connecting) => {
                 f.write_str("stopped while connections were being opened; nothing was measured")
             }
-            LoadError::Interrupted(Before::WarmUp) => f.write_str("stopped in the warm-up; nothing was measured"),
+            LoadError::Interrupted(PreparationPhase::WarmUp) => {
+                f.write_str("stopped in the warm-up; nothing was measured")
+            }
             LoadError::Unreachable { address, url, error } => {
                 write!(f, "no connection to {address} ({url}): {error}; {}", advice(error))
             }

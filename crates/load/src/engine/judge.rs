@@ -4,7 +4,7 @@
 //! the share.
 
 use super::coordinator::merge;
-use super::worker::Finished;
+use super::worker::FinalReport;
 use crate::outcome::{ErrorKind, Outcome, PAUSE_CLOSED, SelfWatch, histogram};
 use crate::plan::{Load, Pace};
 use crate::verdict::{CPU_SHARE_FULL, Note, Void, late_max};
@@ -22,7 +22,7 @@ const BEHIND_SHARE_MAX: f64 = 0.01;
 const CPU_WAIT_SHARE_CLOSED_MAX: f64 = 0.05;
 
 /// The observations that a run is judged by.
-pub(super) struct Seen<'a> {
+pub(super) struct RunObservations<'a> {
     /// Requests that were answered, at any time.
     requests: u64,
     answered_in_time: u64,
@@ -42,14 +42,14 @@ pub(super) struct Seen<'a> {
     watch: &'a SelfWatch,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> RunObservations<'a> {
     pub(super) fn of(outcome: &'a Outcome, late: u64, streams_allowed: Option<usize>) -> Self {
         let counts = ErrorKind::ALL.iter().zip(outcome.errors.counts);
         let failed = counts.filter(|(kind, _)| ends_request(**kind)).map(|(_, count)| count).sum();
         let &Outcome { requests, answered_in_time, good, elapsed, interrupted, sent_again, ref self_watch, .. } =
             outcome;
         let made = requests + failed + outcome.cut_off + self_watch.missed_starts;
-        Seen {
+        RunObservations {
             requests,
             answered_in_time,
             good,
@@ -78,7 +78,7 @@ fn ends_request(kind: ErrorKind) -> bool {
 }
 
 /// Why the run is void, and further notes on it.
-pub(super) fn judge(load: &Load, seen: &Seen<'_>) -> (Vec<Void>, Vec<Note>) {
+pub(super) fn judge(load: &Load, seen: &RunObservations<'_>) -> (Vec<Void>, Vec<Note>) {
     let (mut void, mut notes) = (Vec::new(), Vec::new());
     let watch = seen.watch;
     if seen.late as f64 > late_max(load.bounds.late_share_max, seen.due()) {
@@ -123,7 +123,7 @@ pub(super) fn judge(load: &Load, seen: &Seen<'_>) -> (Vec<Void>, Vec<Note>) {
 }
 
 /// Deviations of a run from its load.
-fn differing(load: &Load, seen: &Seen<'_>) -> impl Iterator<Item = Note> {
+fn differing(load: &Load, seen: &RunObservations<'_>) -> impl Iterator<Item = Note> {
     let fewer_requests = load
         .requests
         .filter(|of| seen.made < *of && !seen.interrupted)
@@ -137,7 +137,7 @@ fn differing(load: &Load, seen: &Seen<'_>) -> impl Iterator<Item = Note> {
 }
 
 /// Requests that never got an answer in the measured time, beyond those that may be under way at any moment.
-fn fell_behind(load: &Load, seen: &Seen<'_>) -> bool {
+fn fell_behind(load: &Load, seen: &RunObservations<'_>) -> bool {
     let unanswered = seen.due().saturating_sub(seen.answered_in_time).saturating_sub(seen.failed);
     unanswered as f64 > load.places() as f64 + BEHIND_SHARE_MAX * seen.due() as f64
 }
@@ -150,7 +150,7 @@ fn pause_alone(load: &Load) -> Duration {
 }
 
 /// The observations of all threads together.
-pub(super) fn watch(finished: &[Finished]) -> SelfWatch {
+pub(super) fn watch(finished: &[FinalReport]) -> SelfWatch {
     let mut watch = SelfWatch {
         lateness: histogram(),
         missed_starts: 0,
@@ -218,8 +218,8 @@ mod tests {
         watch
     }
 
-    fn seen(requests: u64, answered_in_time: u64, watch: &SelfWatch) -> Seen<'_> {
-        Seen {
+    fn seen(requests: u64, answered_in_time: u64, watch: &SelfWatch) -> RunObservations<'_> {
+        RunObservations {
             requests,
             answered_in_time,
             good: requests,
@@ -238,7 +238,7 @@ mod tests {
     fn few_late_starts_of_few_are_chance() {
         let check = |due: u64, late: u64, is_void: bool| {
             let watch = watched(due);
-            let seen = Seen { late, ..seen(due, due, &watch) };
+            let seen = RunObservations { late, ..seen(due, due, &watch) };
             let (void, notes) = judge(&load(open()), &seen);
             assert_eq!(!void.is_empty(), is_void, "{late} of {due}: {void:?}");
             assert_eq!(notes, []);
@@ -254,10 +254,10 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_was_not_kept_is_told_and_void_where_the_generator_was_busy() {
+    fn a_missed_rate_is_noted_and_void_if_the_generator_was_busy() {
         let check = |pace: Pace, answered_in_time, failed, cpu_share_max, void: &str, note: &str| {
             let watch = SelfWatch { cpu_share_max, ..watched(1_000) };
-            let seen = Seen { failed, ..seen(1_000, answered_in_time, &watch) };
+            let seen = RunObservations { failed, ..seen(1_000, answered_in_time, &watch) };
             let said = judge(&load(pace), &seen);
             let of = |words: String, expected: &str| words.contains(expected) && (words == "[]") == expected.is_empty();
             assert!(of(format!("{:?}", said.0), void), "{said:?}");
@@ -274,31 +274,32 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_as_asked_is_told() {
+    fn deviations_from_the_load_are_noted() {
         let watch = watched(90);
         let asked = Load { requests: Some(100), protocol: Protocol::Http2 { streams: 32 }, ..load(Pace::Closed) };
-        let fewer = Seen { sent_again: 3, streams_allowed: Some(8), ..seen(90, 90, &watch) };
+        let fewer = RunObservations { sent_again: 3, streams_allowed: Some(8), ..seen(90, 90, &watch) };
         let notes = [
             Note::FewerRequests { made: 90, of: 100 },
             Note::FewerStreams { allowed: 8, of: 32 },
             Note::SentAgain { requests: 3 },
         ];
         assert_eq!(judge(&asked, &fewer).1, notes);
-        assert_eq!(judge(&asked, &Seen { interrupted: true, ..seen(90, 90, &watch) }).1, []);
-        assert_eq!(judge(&asked, &Seen { made: 100, ..seen(90, 90, &watch) }).1, []);
-        let refused = Seen { made: 100, good: 25, ..seen(90, 90, &watch) };
+        assert_eq!(judge(&asked, &RunObservations { interrupted: true, ..seen(90, 90, &watch) }).1, []);
+        assert_eq!(judge(&asked, &RunObservations { made: 100, ..seen(90, 90, &watch) }).1, []);
+        let refused = RunObservations { made: 100, good: 25, ..seen(90, 90, &watch) };
         assert_eq!(judge(&asked, &refused).1, [Note::Refused { refused: 65, of: 90 }]);
         // A pause of a fifth of a second in one that took four is more than a share of 1%, however long it might have taken.
         let bounds = Bounds { late_share_max: 0.01, ..Bounds::default() };
         let unbounded = Load { duration: DURATION_UNBOUNDED, bounds, ..asked };
         let pause = Duration::from_millis(200);
         let watch = SelfWatch { pauses: pause, pause_longest: pause, ..watched(90) };
-        let said = judge(&unbounded, &Seen { made: 100, elapsed: Duration::from_secs(4), ..seen(90, 90, &watch) });
+        let said =
+            judge(&unbounded, &RunObservations { made: 100, elapsed: Duration::from_secs(4), ..seen(90, 90, &watch) });
         assert!(matches!(said.0[..], [Void::StoodStill { .. }]), "{said:?}");
     }
 
     #[test]
-    fn a_refused_priority_is_told() {
+    fn a_refused_priority_is_noted() {
         let watch = watched(10);
         let seen = seen(10, 10, &watch);
         let asked = |pace| Load { realtime: true, ..load(pace) };

@@ -16,11 +16,11 @@ use std::io::{self, Read, Write};
 pub struct Link {
     socket: OwnedFd,
     /// Boxed: without it connections stay small.
-    secured: Option<Box<Secured>>,
+    secured: Option<Box<TlsSession>>,
 }
 
 #[derive(Debug)]
-struct Secured {
+struct TlsSession {
     session: ClientConnection,
     /// Whether the socket gave less than was requested since its last event, so that reading again would be useless.
     is_drained: bool,
@@ -56,7 +56,7 @@ impl Link {
     /// Switches to TLS; nothing is written yet.
     pub fn secure(&mut self, tls: &Tls) -> io::Result<()> {
         let session = tls.connection().map_err(refused)?;
-        self.secured = Some(Box::new(Secured { session, is_drained: false, is_ending: false }));
+        self.secured = Some(Box::new(TlsSession { session, is_drained: false, is_ending: false }));
         Ok(())
     }
 
@@ -120,7 +120,7 @@ impl Link {
     }
 }
 
-impl Secured {
+impl TlsSession {
     fn handshake(&mut self, socket: &OwnedFd) -> io::Result<bool> {
         loop {
             self.flush(socket)?;

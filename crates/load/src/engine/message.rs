@@ -4,7 +4,7 @@
 //! does not have are refused there by name.
 
 use super::error::LoadError;
-use crate::mix::{Composed, Entry};
+use crate::mix::{ComposedRequest, Entry};
 use bytes::Bytes;
 use http::uri::Scheme;
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
@@ -43,7 +43,7 @@ impl Messages {
     }
 
     /// Translates a composed request.
-    pub(super) fn of(&self, composed: &Composed<'_>) -> Result<Message, String> {
+    pub(super) fn of(&self, composed: &ComposedRequest<'_>) -> Result<Message, String> {
         match &self.fixed[composed.entry] {
             Some(message) => Ok(message.clone()),
             None => translate(composed.bytes, &self.scheme),

@@ -23,5 +23,5 @@ mod traffic;
 mod worker;
 
 pub use coordinator::run;
-pub use error::{Before, LoadError};
+pub use error::{LoadError, PreparationPhase};
 pub use link::Link;

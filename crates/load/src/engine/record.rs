@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_failures_are_counted_and_a_few_told() {
+    fn all_failures_are_counted_and_a_few_described() {
         let mut record = Record::new(true);
         for number in 0..100 {
             record.error(ErrorKind::Status, &format_args!("{}", number % 3));

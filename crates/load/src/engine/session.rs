@@ -35,8 +35,8 @@ const RESET_STREAMS_MAX: usize = 4096;
 /// A connection and its streams, which have numbers from zero.
 pub(super) struct Session {
     phase: Phase,
-    carrier: Rc<Shared>,
-    news: Arc<News>,
+    carrier: Rc<SharedLink>,
+    news: Arc<WakeList>,
     waker: Waker,
     /// Wakers by stream.
     wakers: Vec<Waker>,
@@ -45,13 +45,13 @@ pub(super) struct Session {
 
 enum Phase {
     /// The preface and settings are being written.
-    Opening(Pin<Box<dyn Future<Output = Result<Spoken, h2::Error>>>>),
-    Open(Box<Spoken>),
+    Opening(Pin<Box<dyn Future<Output = Result<Http2Client, h2::Error>>>>),
+    Open(Box<Http2Client>),
     /// It failed, or has ended.
     Over,
 }
 
-type Spoken = (SendRequest<Bytes>, Connection<Carrier, Bytes>);
+type Http2Client = (SendRequest<Bytes>, Connection<Carrier, Bytes>);
 
 /// The part of an answer that is still to come.
 enum Flow {
@@ -72,7 +72,7 @@ pub(super) enum State {
 
 /// An event of a stream.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum StreamEvent {
     /// Nothing for now.
     Nothing,
     /// The final status.
@@ -87,8 +87,8 @@ pub(super) enum Heard {
 impl Session {
     /// Begins HTTP/2, with at most this many streams.
     pub(super) fn begin(link: Link, streams: usize) -> Session {
-        let shared = Rc::new(Shared { link: RefCell::new(link), received: Cell::new(0) });
-        let news = Arc::new(News::default());
+        let shared = Rc::new(SharedLink { link: RefCell::new(link), received: Cell::new(0) });
+        let news = Arc::new(WakeList::default());
         let mut builder = Builder::new();
         builder
             .enable_push(false)
@@ -176,31 +176,31 @@ impl Session {
     }
 
     /// The next event of a stream.
-    pub(super) fn hear(&mut self, stream: usize) -> Heard {
+    pub(super) fn next_event(&mut self, stream: usize) -> StreamEvent {
         let mut context = Context::from_waker(&self.wakers[stream]);
         let flow = &mut self.flows[stream];
         let heard = match flow {
-            None => return Heard::Nothing,
+            None => return StreamEvent::Nothing,
             Some(Flow::Head(response)) => match Pin::new(response).poll(&mut context) {
-                Poll::Pending => return Heard::Nothing,
+                Poll::Pending => return StreamEvent::Nothing,
                 Poll::Ready(Ok(response)) => {
                     let status = response.status().as_u16();
                     *flow = Some(Flow::Body(response.into_body()));
-                    return Heard::Head(status);
+                    return StreamEvent::Head(status);
                 }
-                Poll::Ready(Err(error)) => Heard::Failed(error),
+                Poll::Ready(Err(error)) => StreamEvent::Failed(error),
             },
             Some(Flow::Body(body)) => match body.poll_data(&mut context) {
-                Poll::Pending => return Heard::Nothing,
+                Poll::Pending => return StreamEvent::Nothing,
                 Poll::Ready(Some(Ok(data))) => match body.flow_control().release_capacity(data.len()) {
-                    Ok(()) => return Heard::Data(data),
-                    Err(error) => Heard::Failed(error),
+                    Ok(()) => return StreamEvent::Data(data),
+                    Err(error) => StreamEvent::Failed(error),
                 },
-                Poll::Ready(Some(Err(error))) => Heard::Failed(error),
+                Poll::Ready(Some(Err(error))) => StreamEvent::Failed(error),
                 Poll::Ready(None) => match body.poll_trailers(&mut context) {
-                    Poll::Pending => return Heard::Nothing,
-                    Poll::Ready(Ok(_)) => Heard::End,
-                    Poll::Ready(Err(error)) => Heard::Failed(error),
+                    Poll::Pending => return StreamEvent::Nothing,
+                    Poll::Ready(Ok(_)) => StreamEvent::End,
+                    Poll::Ready(Err(error)) => StreamEvent::Failed(error),
                 },
             },
         };
@@ -222,13 +222,13 @@ impl fmt::Debug for Session {
 
 /// The connection and streams that have to be checked.
 #[derive(Debug, Default)]
-struct News {
+struct WakeList {
     connection: AtomicBool,
     /// Uncontended: the library requires a type that could be sent to other threads, and there are none.
     streams: Mutex<Vec<usize>>,
 }
 
-impl News {
+impl WakeList {
     fn wake(&self, stream: Option<usize>) {
         match stream {
             None => self.connection.store(true, Ordering::Relaxed),
@@ -242,7 +242,7 @@ impl News {
 /// Wakes a stream, or the connection.
 #[derive(Debug)]
 struct Wakes {
-    news: Arc<News>,
+    news: Arc<WakeList>,
     stream: Option<usize>,
 }
 
@@ -257,14 +257,14 @@ impl Wake for Wakes {
 }
 
 /// The link, which the library owns, and the engine's view of it.
-struct Shared {
+struct SharedLink {
     link: RefCell<Link>,
     /// Bytes read.
     received: Cell<u64>,
 }
 
 /// The link in the form that the library requires. It wakes nothing: the socket's events do.
-struct Carrier(Rc<Shared>);
+struct Carrier(Rc<SharedLink>);
 
 impl AsyncRead for Carrier {
     fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {

@@ -68,7 +68,7 @@ pub(super) struct Wires {
     pub(super) reports: SyncSender<Report>,
     /// Receives the start of the warm-up as the signal to begin. If the channel closes, there is no run.
     pub(super) go: Receiver<u64>,
-    /// Emptied stretches, to be filled again.
+    /// Emptied intervals, to be filled again.
     pub(super) stretches: Receiver<Box<Stretch>>,
 }
 
@@ -82,12 +82,12 @@ pub(super) enum Report {
     /// All counts since its last one until `until_ns`; not sent while no empty stretch is available.
     Stretch { thread: usize, until_ns: u64, stretch: Box<Stretch> },
     /// Everything else.
-    Finished { thread: usize, finished: Box<Finished> },
+    Finished { thread: usize, finished: Box<FinalReport> },
 }
 
 /// A thread's last report.
 #[derive(Debug)]
-pub(super) struct Finished {
+pub(super) struct FinalReport {
     pub(super) stretch: Box<Stretch>,
     pub(super) totals: Box<Totals>,
     /// Usage over the measured time.
@@ -267,8 +267,8 @@ impl<'a> Worker<'a> {
         self.give_up_ns = self.give_up_ns.min(now + grace_ns);
     }
 
-    /// Ends the measured time if all its requests were begun, or hardly ever will be: a target that answers nothing
-    /// within the timeout of a request is not waited for.
+    /// Ends the measured time if all its requests were begun, or hardly ever will be: it does not wait for a target
+    /// that answers nothing within the timeout of a request.
     fn end_with_requests(&mut self, now: u64) {
         let timeout_ns = nanos(self.common.load.timeout);
         let (end_ns, give_up_ns) = match self.traffic.ends_at(now) {
@@ -283,7 +283,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Notes the CPU usage when the measured time begins and when it ends.
+    /// Records the CPU usage when the measured time begins and when it ends.
     fn measure(&mut self, now: u64) {
         for (metered, at) in self.metered.iter_mut().zip([self.window.begin_ns, self.window.end_ns]) {
             if metered.is_none() && now >= at {
@@ -304,12 +304,12 @@ impl<'a> Worker<'a> {
         }
         if let Ok(empty) = self.wires.stretches.try_recv() {
             let stretch = std::mem::replace(&mut self.traffic.record.stretch, empty);
-            // There is room: there are no more reports than stretches. If the coordinator has gone, it needs none.
+            // There is room: there are no more reports than intervals. If the coordinator has gone, it needs none.
             let _ = self.wires.reports.try_send(Report::Stretch { thread: self.share.thread, until_ns, stretch });
         }
     }
 
-    /// The last stretch includes answers soon after the end, or it would be a short one.
+    /// The last interval includes answers soon after the end, or it would be a short one.
     fn next_stretch(&self, after_ns: u64) -> u64 {
         let interval = nanos(self.common.load.interval);
         let next = after_ns.saturating_add(interval);
@@ -319,7 +319,7 @@ impl<'a> Worker<'a> {
         next
     }
 
-    fn finish(self) -> Finished {
+    fn finish(self) -> FinalReport {
         let (metered_ns, usage) = match self.metered {
             [Some((begin, before)), Some((end, after))] => (end - begin, after.since(before)),
             _ => (0, Usage::default()),
@@ -327,7 +327,7 @@ impl<'a> Worker<'a> {
         let Record { stretch, totals, .. } = self.traffic.into_record();
         let (end_ns, finished_ns) = (self.window.end_ns, self.finished_ns);
         let (realtime, interrupted) = (self.realtime, self.interrupted);
-        Finished { stretch, totals, usage, metered_ns, end_ns, finished_ns, realtime, interrupted }
+        FinalReport { stretch, totals, usage, metered_ns, end_ns, finished_ns, realtime, interrupted }
     }
 }
 

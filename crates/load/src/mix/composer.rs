@@ -5,7 +5,7 @@
 
 use super::template::{Piece, Template};
 use super::variable::{ValueSource, Variable};
-use super::{Entry, Mix, Sent};
+use super::{Entry, EntryBytes, Mix};
 use std::io::Write;
 use std::ops::Range;
 use stillgate_stats::Random;
@@ -19,12 +19,12 @@ pub struct Composer {
     counters: Vec<u64>,
     /// The step of counters: the number of threads.
     step: u64,
-    filled: Filled,
+    filled: FillBuffers,
 }
 
 /// A request ready to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Composed<'a> {
+pub struct ComposedRequest<'a> {
     /// The index of its entry.
     pub entry: usize,
     /// Head and body.
@@ -33,7 +33,7 @@ pub struct Composed<'a> {
 
 /// Buffers that are reused.
 #[derive(Debug, Default)]
-struct Filled {
+struct FillBuffers {
     request: Vec<u8>,
     body: Vec<u8>,
     /// The values, one behind the other.
@@ -54,18 +54,18 @@ impl Composer {
             random: Random::new(seed.wrapping_add((thread as u64).wrapping_mul(THREAD_STRIDE))),
             counters: variables.iter().map(first).collect(),
             step: threads.max(1) as u64,
-            filled: Filled { spans: vec![None; variables.len()], ..Filled::default() },
+            filled: FillBuffers { spans: vec![None; variables.len()], ..FillBuffers::default() },
             mix: mix.clone(),
         }
     }
 
     /// The next request.
-    pub fn compose(&mut self) -> Composed<'_> {
+    pub fn compose(&mut self) -> ComposedRequest<'_> {
         let Composer { mix, random, counters, step, filled } = self;
         let entry = mix.inner.choice.draw(random);
         let (head, body) = match &mix.inner.entries[entry].sent {
-            Sent::Fixed(bytes) => return Composed { entry, bytes },
-            Sent::Filled { head, body } => (head, body.as_ref()),
+            EntryBytes::Fixed(bytes) => return ComposedRequest { entry, bytes },
+            EntryBytes::Filled { head, body } => (head, body.as_ref()),
         };
         filled.values.clear();
         filled.spans.fill(None);
@@ -77,7 +77,7 @@ impl Composer {
             }
         }
         filled.write(head, body);
-        Composed { entry, bytes: &filled.request }
+        ComposedRequest { entry, bytes: &filled.request }
     }
 
     /// The entry of an index that [`Composer::compose`] gave.
@@ -89,7 +89,7 @@ impl Composer {
 /// Far apart in the seeds, odd: no two threads have the same.
 const THREAD_STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
 
-impl Filled {
+impl FillBuffers {
     fn write(&mut self, head: &Template, body: Option<&Template>) {
         self.request.clear();
         put(head, &self.values, &self.spans, &mut self.request);

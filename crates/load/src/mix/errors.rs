@@ -102,7 +102,7 @@ impl Findings {
         }
     }
 
-    /// `Ok` if there are no findings.
+    /// `Ok` without findings.
     pub(super) fn into_result(self, origin: &str, text: &str) -> Result<(), MixErrors> {
         if self.is_empty() { Ok(()) } else { Err(self.into_errors(origin, text)) }
     }

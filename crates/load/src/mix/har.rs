@@ -6,9 +6,9 @@
 
 use super::errors::{Findings, Location, quoted};
 use super::expect::{Expect, STATUS_MAX, STATUS_MIN, Statuses};
-use super::request::{Draft, Located};
+use super::request::{Draft, Positioned};
 use super::template::Template;
-use super::{Entry, Mix, MixErrors, Sent};
+use super::{Entry, EntryBytes, Mix, MixErrors};
 use crate::target::{Target, TargetError};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -34,7 +34,7 @@ struct Log<'a> {
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
-struct Recorded<'a> {
+struct RecordedEntry<'a> {
     #[serde(borrow)]
     request: &'a RawValue,
     #[serde(borrow)]
@@ -57,7 +57,7 @@ struct Request<'a> {
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
 struct Response {
-    /// Zero or less where there was no answer.
+    /// Zero or less without an answer.
     status: Option<i64>,
 }
 
@@ -150,7 +150,9 @@ impl<'a> Reader<'a> {
 
     fn entry(&mut self, raw: &'a RawValue) {
         let want = "an entry has a `request` and a `response`";
-        let Some(Recorded { request, response }) = self.parsed::<Recorded<'a>>(raw.get(), want) else { return };
+        let Some(RecordedEntry { request, response }) = self.parsed::<RecordedEntry<'a>>(raw.get(), want) else {
+            return;
+        };
         let want = "a request has `method`, `url` and `headers`";
         let Some(request) = self.parsed::<Request<'a>>(request.get(), want) else { return };
         let status = response.and_then(|raw| self.parsed::<Response>(raw.get(), "a response has a `status` number"));
@@ -162,17 +164,17 @@ impl<'a> Reader<'a> {
             return;
         }
         let path = match path(&url, self.target) {
-            Ok(Where::Target(path)) => path,
-            Ok(Where::Other(host)) => return *self.other_hosts.entry(host).or_default() += 1,
-            Ok(Where::NotHttp) => return self.not_http += 1,
+            Ok(UrlOwner::Target(path)) => path,
+            Ok(UrlOwner::Other(host)) => return *self.other_hosts.entry(host).or_default() += 1,
+            Ok(UrlOwner::NotHttp) => return self.not_http += 1,
             Err(error) => return self.findings.add(self.place(request.url.get()), error.to_string()),
         };
         let headers = self.headers(&request.headers);
         let (body, content_type) = request.post_data.map(|raw| self.body(raw)).unwrap_or_default();
         let draft = Draft {
             name: None,
-            method: Located { at: self.place(request.method.get()), value: method },
-            path: Located { at: self.place(request.url.get()), value: Template::literal(path) },
+            method: Positioned { at: self.place(request.method.get()), value: method },
+            path: Positioned { at: self.place(request.url.get()), value: Template::literal(path) },
             headers,
             body: body.map(Template::literal),
             content_type,
@@ -186,7 +188,7 @@ impl<'a> Reader<'a> {
     /// Counts an entry again if it is known, or adds it.
     fn count(&mut self, entry: Entry) {
         // Recorded requests have no variables.
-        let Sent::Fixed(bytes) = &entry.sent else { return };
+        let EntryBytes::Fixed(bytes) = &entry.sent else { return };
         match self.known.get(bytes) {
             Some(&index) => {
                 let (known, weight) = &mut self.entries[index];
@@ -200,7 +202,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn headers(&mut self, raw: &[&'a RawValue]) -> Vec<(Located<String>, Located<Template>)> {
+    fn headers(&mut self, raw: &[&'a RawValue]) -> Vec<(Positioned<String>, Positioned<Template>)> {
         let mut headers = Vec::new();
         for raw in raw {
             let at = self.place(raw.get());
@@ -208,7 +210,7 @@ impl<'a> Reader<'a> {
                 continue;
             };
             if !name.starts_with(':') && !DROPPED.contains(&name.to_ascii_lowercase().as_str()) {
-                headers.push((Located { at, value: name }, Located { at, value: Template::literal(value) }));
+                headers.push((Positioned { at, value: name }, Positioned { at, value: Template::literal(value) }));
             }
         }
         headers
@@ -321,7 +323,7 @@ impl<'a> Reader<'a> {
 }
 
 /// The owner of a URL.
-enum Where {
+enum UrlOwner {
     /// The target, with this path.
     Target(String),
     Other(String),
@@ -330,18 +332,18 @@ enum Where {
 
 /// A recording over TLS may be replayed without it and the other way around: then only the names of the hosts are
 /// compared, because another listener is there.
-fn path(url: &str, target: &Target) -> Result<Where, TargetError> {
+fn path(url: &str, target: &Target) -> Result<UrlOwner, TargetError> {
     let url = url.split('#').next().unwrap_or_default();
     let (scheme, _) = url.split_once("://").unwrap_or_default();
     if !["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known)) {
-        return Ok(Where::NotHttp);
+        return Ok(UrlOwner::NotHttp);
     }
     let recorded = Target::parse(url)?;
     let is_targets = match recorded.is_secure == target.is_secure {
         true => recorded.host == target.host,
         false => recorded.name == target.name,
     };
-    Ok(if is_targets { Where::Target(recorded.path_and_query) } else { Where::Other(recorded.host) })
+    Ok(if is_targets { UrlOwner::Target(recorded.path_and_query) } else { UrlOwner::Other(recorded.host) })
 }
 
 fn statuses(recorded: Option<i64>) -> Statuses {

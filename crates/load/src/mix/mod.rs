@@ -15,7 +15,7 @@ mod template;
 mod variable;
 mod yaml;
 
-pub use composer::{Composed, Composer};
+pub use composer::{ComposedRequest, Composer};
 pub use errors::{FINDINGS_MAX, Finding, MixErrors};
 pub use expect::Expect;
 pub use stillgate_yaml::Position;
@@ -24,7 +24,7 @@ use crate::target::Target;
 use choice::Choice;
 use errors::{Findings, Location};
 use expect::{BodyCheck, Statuses};
-use request::{Draft, Located};
+use request::{Draft, Positioned};
 use std::path::Path;
 use std::sync::Arc;
 use stillgate_wire::Method;
@@ -57,22 +57,22 @@ pub struct Entry {
     pub expect: Expect,
     /// The names of its header fields, as written.
     pub(crate) fields: Vec<String>,
-    sent: Sent,
+    sent: EntryBytes,
 }
 
 impl Entry {
     /// Its constant bytes; `None` if it has variables.
     pub(crate) fn fixed(&self) -> Option<&[u8]> {
         match &self.sent {
-            Sent::Fixed(bytes) => Some(bytes),
-            Sent::Filled { .. } => None,
+            EntryBytes::Fixed(bytes) => Some(bytes),
+            EntryBytes::Filled { .. } => None,
         }
     }
 }
 
 /// The bytes to send for an entry.
 #[derive(Debug, Clone)]
-enum Sent {
+enum EntryBytes {
     /// Always the same.
     Fixed(Arc<[u8]>),
     /// With variables.
@@ -192,6 +192,6 @@ fn text<'a>(bytes: &'a [u8], origin: &str) -> Result<&'a str, MixErrors> {
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-fn nowhere<T>(value: T) -> Located<T> {
-    Located { at: Location::Nowhere, value }
+fn nowhere<T>(value: T) -> Positioned<T> {
+    Positioned { at: Location::Nowhere, value }
 }

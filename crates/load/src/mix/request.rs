@@ -5,13 +5,13 @@
 use super::errors::{Findings, Location, quoted};
 use super::template::{Piece, Template, in_target};
 use super::variable::{ValueSource, Variable};
-use super::{Entry, Expect, Sent};
+use super::{Entry, EntryBytes, Expect};
 use std::sync::Arc;
 use stillgate_wire::Method;
 
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Located<T> {
+pub(super) struct Positioned<T> {
     pub(super) at: Location,
     pub(super) value: T,
 }
@@ -20,9 +20,9 @@ pub(super) struct Located<T> {
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) name: Option<String>,
-    pub(super) method: Located<String>,
-    pub(super) path: Located<Template>,
-    pub(super) headers: Vec<(Located<String>, Located<Template>)>,
+    pub(super) method: Positioned<String>,
+    pub(super) path: Positioned<Template>,
+    pub(super) headers: Vec<(Positioned<String>, Positioned<Template>)>,
     pub(super) body: Option<Template>,
     /// The type of the body, unless a header has it.
     pub(super) content_type: Option<String>,
@@ -78,8 +78,8 @@ impl Draft {
             None => self.body,
         };
         let sent = match head.as_literal() {
-            Some(bytes) if body.is_none() => Sent::Fixed(Arc::from(bytes)),
-            _ => Sent::Filled { head, body },
+            Some(bytes) if body.is_none() => EntryBytes::Fixed(Arc::from(bytes)),
+            _ => EntryBytes::Filled { head, body },
         };
         let name = self.name.unwrap_or_else(|| format!("{} {}", self.method.value, shown(&self.path.value, variables)));
         let fields = self.headers.into_iter().map(|(name, _)| name.value).collect();
@@ -99,8 +99,8 @@ fn shown(template: &Template, variables: &[Variable]) -> String {
     text
 }
 
-fn check_method(method: &Located<String>, findings: &mut Findings) {
-    let Located { at, value } = method;
+fn check_method(method: &Positioned<String>, findings: &mut Findings) {
+    let Positioned { at, value } = method;
     let upper = value.to_ascii_uppercase();
     if value.is_empty() || value.len() > METHOD_BYTES_MAX || !value.bytes().all(in_token) {
         findings.add(*at, format!("{} is not a method; write one like GET or POST", quoted(value)));
@@ -111,8 +111,8 @@ fn check_method(method: &Located<String>, findings: &mut Findings) {
     }
 }
 
-fn check_path(path: &Located<Template>, method: &str, variables: &[Variable], findings: &mut Findings) {
-    let Located { at, value: template } = path;
+fn check_path(path: &Positioned<Template>, method: &str, variables: &[Variable], findings: &mut Findings) {
+    let Positioned { at, value: template } = path;
     let begins = match template.pieces.first() {
         _ if method == "OPTIONS" && template.as_literal() == Some(b"*") => true,
         None => false,
@@ -141,10 +141,10 @@ fn check_path(path: &Located<Template>, method: &str, variables: &[Variable], fi
 }
 
 fn check_header(
-    name: &Located<String>,
-    value: &Located<Template>,
+    name: &Positioned<String>,
+    value: &Positioned<Template>,
     variables: &[Variable],
-    before: &[(Located<String>, Located<Template>)],
+    before: &[(Positioned<String>, Positioned<Template>)],
     findings: &mut Findings,
 ) {
     let is = |other: &str| name.value.eq_ignore_ascii_case(other);

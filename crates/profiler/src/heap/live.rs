@@ -21,7 +21,7 @@ pub(super) static LIVE: Live = Live {
     used: AtomicUsize::new(0),
     refused: AtomicU64::new(0),
     places: [const {
-        Place {
+        LiveSlot {
             pointer: AtomicUsize::new(0),
             size: AtomicUsize::new(0),
             stack: AtomicUsize::new(0),
@@ -34,10 +34,10 @@ pub(super) struct Live {
     used: AtomicUsize,
     /// Allocations that were not sampled for lack of a place.
     refused: AtomicU64,
-    places: [Place; PLACES],
+    places: [LiveSlot; PLACES],
 }
 
-struct Place {
+struct LiveSlot {
     /// Zero if it is free.
     pointer: AtomicUsize,
     size: AtomicUsize,
@@ -46,7 +46,7 @@ struct Place {
 }
 
 /// An allocation that was freed.
-pub(super) struct Freed {
+pub(super) struct FreedAllocation {
     pub(super) size: usize,
     pub(super) stack: usize,
     pub(super) weight: u64,
@@ -75,9 +75,9 @@ impl Live {
     }
 
     /// Removes an allocation; `None` if it is not sampled.
-    pub(super) fn remove(&self, pointer: usize) -> Option<Freed> {
+    pub(super) fn remove(&self, pointer: usize) -> Option<FreedAllocation> {
         let place = self.find(pointer)?;
-        let freed = Freed {
+        let freed = FreedAllocation {
             size: place.size.load(Ordering::Relaxed),
             stack: place.stack.load(Ordering::Relaxed),
             weight: place.weight.load(Ordering::Relaxed),
@@ -93,14 +93,14 @@ impl Live {
 
     /// The allocation happened before, on this thread or on one that passed the pointer to this: so its insertion is
     /// visible.
-    fn find(&self, pointer: usize) -> Option<&Place> {
+    fn find(&self, pointer: usize) -> Option<&LiveSlot> {
         if self.used.load(Ordering::Relaxed) == 0 {
             return None;
         }
         self.places_of(pointer).find(|place| place.pointer.load(Ordering::Acquire) == pointer)
     }
 
-    fn places_of(&self, pointer: usize) -> impl Iterator<Item = &Place> {
+    fn places_of(&self, pointer: usize) -> impl Iterator<Item = &LiveSlot> {
         // The low bits of all pointers are equal.
         let hash = (pointer as u64 >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
         let first = hash as usize * BUCKET;

@@ -21,7 +21,7 @@ use crate::signal::{find_code, is_code};
 use crate::threads::{current, stack_range};
 use crate::walk::{FRAMES_MAX, Stack, walk};
 use live::LIVE;
-pub use snapshot::{Shown, snapshot};
+pub use snapshot::{MainValue, snapshot};
 use stacks::{STACK_FRAMES_MAX, STACKS};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
@@ -68,18 +68,18 @@ pub fn mean_bytes() -> Option<u64> {
 
 /// An allocator whose allocations are sampled.
 #[derive(Debug)]
-pub struct Sampled<A>(A);
+pub struct SamplingAllocator<A>(A);
 
-impl<A> Sampled<A> {
+impl<A> SamplingAllocator<A> {
     /// Wraps this allocator. A process has only one wrapper.
-    pub const fn new(allocator: A) -> Sampled<A> {
-        Sampled(allocator)
+    pub const fn new(allocator: A) -> SamplingAllocator<A> {
+        SamplingAllocator(allocator)
     }
 }
 
 // SAFETY: every allocation comes from the inner allocator and goes back to it with the layout of its request: the
 // sampled ones are those in the table of live ones, and only those were requested with a larger alignment.
-unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampled<A> {
+unsafe impl<A: GlobalAlloc> GlobalAlloc for SamplingAllocator<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_due(layout.size()) {
@@ -126,7 +126,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampled<A> {
     }
 }
 
-impl<A: GlobalAlloc> Sampled<A> {
+impl<A: GlobalAlloc> SamplingAllocator<A> {
     /// `realloc` for an allocation that is sampled or becomes so: allocates a new one, and frees the former.
     ///
     /// # Safety

@@ -3,7 +3,7 @@
 use super::live::LIVE;
 use super::mean_bytes;
 use super::stacks::{STACK_FRAMES_MAX, STACKS};
-use crate::collect::{Named, Stacks, be_nice, name, unix_ns};
+use crate::collect::{NamedStacks, Stacks, be_nice, name, unix_ns};
 use crate::profile::{Label, Location, Profile, Sample, TRUNCATED, ValueType};
 use crate::session::Session;
 use crate::symbols::Modules;
@@ -11,7 +11,7 @@ use std::io;
 
 /// The value that is shown first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shown {
+pub enum MainValue {
     /// Allocations that have not been freed.
     Live,
     /// All allocations.
@@ -23,7 +23,7 @@ pub enum Shown {
 const ALLOCATING: &[&str] = &["stillgate_profiler::heap::", "__rust_", "__rustc::__rust_", "__rg_", "alloc::alloc::"];
 
 /// Reads the tables on the calling thread, whose priority is lowered for good.
-pub fn snapshot(session: Session, shown: Shown) -> io::Result<Profile> {
+pub fn snapshot(session: Session, shown: MainValue) -> io::Result<Profile> {
     be_nice();
     let modules = Modules::read()?;
     let mut stacks = Stacks::default();
@@ -37,7 +37,7 @@ pub fn snapshot(session: Session, shown: Shown) -> io::Result<Profile> {
             counted.push((stack, is_truncated, vec![of.allocated.0, of.allocated.1, live.0, live.1]));
         }
     }
-    let Named { mappings, mut functions, mut locations, stacks } = name(stacks, &modules);
+    let NamedStacks { mappings, mut functions, mut locations, stacks } = name(stacks, &modules);
     let is_allocating = |location: &Location| {
         let is_one = |name: &str| ALLOCATING.iter().any(|part| name.contains(part));
         location.lines.last().is_some_and(|line| is_one(&functions[line.function].name))
@@ -65,8 +65,8 @@ pub fn snapshot(session: Session, shown: Shown) -> io::Result<Profile> {
             ValueType::new("inuse_space", "bytes"),
         ],
         main: match shown {
-            Shown::Live => 3,
-            Shown::Allocated => 1,
+            MainValue::Live => 3,
+            MainValue::Allocated => 1,
         },
         period: (ValueType::new("space", "bytes"), mean_bytes().unwrap_or(0) as i64),
         time_ns: unix_ns(),

@@ -18,13 +18,13 @@ const TRIED: usize = 32;
 /// The number for all stacks without a place.
 const OTHERS: usize = PLACES;
 
-pub(super) static STACKS: Stacks = Stacks { places: [const { Place::new() }; PLACES + 1] };
+pub(super) static STACKS: Stacks = Stacks { places: [const { StackSlot::new() }; PLACES + 1] };
 
 pub(super) struct Stacks {
-    places: [Place; PLACES + 1],
+    places: [StackSlot; PLACES + 1],
 }
 
-pub(super) struct Place {
+pub(super) struct StackSlot {
     /// Zero if it is free.
     hash: AtomicU64,
     /// Whether the addresses are complete.
@@ -42,15 +42,15 @@ struct Count {
 }
 
 /// Allocated and freed memory of a stack, scaled up from the samples.
-pub(super) struct Counted {
+pub(super) struct StackTotals {
     pub(super) addresses: Vec<u64>,
     pub(super) allocated: (i64, i64),
     pub(super) freed: (i64, i64),
 }
 
-impl Place {
-    const fn new() -> Place {
-        Place {
+impl StackSlot {
+    const fn new() -> StackSlot {
+        StackSlot {
             hash: AtomicU64::new(0),
             is_ready: AtomicBool::new(false),
             length: AtomicUsize::new(0),
@@ -112,7 +112,7 @@ impl Stacks {
     }
 
     /// All stacks. Those without a place have no addresses.
-    pub(super) fn read(&self) -> impl Iterator<Item = Counted> {
+    pub(super) fn read(&self) -> impl Iterator<Item = StackTotals> {
         let known = self.places.iter().enumerate();
         let known = known.filter(|(number, place)| place.is_ready.load(Ordering::Acquire) || *number == OTHERS);
         known.map(|(_, place)| {
@@ -121,7 +121,7 @@ impl Stacks {
                 place.addresses.iter().take(length).map(|address| address.load(Ordering::Relaxed)).collect();
             // Freed counts are read first, since a free follows its allocation.
             let freed = place.freed.read();
-            Counted { addresses, allocated: place.allocated.read(), freed }
+            StackTotals { addresses, allocated: place.allocated.read(), freed }
         })
     }
 }

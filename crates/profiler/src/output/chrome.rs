@@ -13,9 +13,9 @@ const PERIODS_APART: i64 = 4;
 
 /// The samples have no times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timeless;
+pub struct MissingTimes;
 
-impl fmt::Display for Timeless {
+impl fmt::Display for MissingTimes {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(
             "a trace needs the times of samples, which only CPU profiles have, and not if there are very many samples",
@@ -23,19 +23,19 @@ impl fmt::Display for Timeless {
     }
 }
 
-impl std::error::Error for Timeless {}
+impl std::error::Error for MissingTimes {}
 
 /// A slice that has not ended.
-struct Open {
+struct OpenSlice {
     function: usize,
     from_ns: i64,
 }
 
 /// Writes a profile whose samples have times.
-pub fn write(profile: &Profile) -> Result<String, Timeless> {
+pub fn write(profile: &Profile) -> Result<String, MissingTimes> {
     let mut threads: BTreeMap<&str, Vec<(i64, &Sample)>> = BTreeMap::new();
     for sample in &profile.samples {
-        threads.entry(sample.thread()).or_default().push((sample.time_ns().ok_or(Timeless)?, sample));
+        threads.entry(sample.thread()).or_default().push((sample.time_ns().ok_or(MissingTimes)?, sample));
     }
     let mut events =
         vec![json!({"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "stillgate"}})];
@@ -51,8 +51,8 @@ pub fn write(profile: &Profile) -> Result<String, Timeless> {
 
 fn lay_out(profile: &Profile, lane: usize, samples: &[(i64, &Sample)], events: &mut Vec<Json>) {
     let period = profile.period.1.max(1);
-    let mut open: Vec<Open> = Vec::new();
-    let mut close = |open: &mut Vec<Open>, down_to: usize, at_ns: i64| {
+    let mut open: Vec<OpenSlice> = Vec::new();
+    let mut close = |open: &mut Vec<OpenSlice>, down_to: usize, at_ns: i64| {
         while open.len() > down_to {
             let Some(slice) = open.pop() else { break };
             let function = &profile.functions[slice.function];
@@ -78,7 +78,7 @@ fn lay_out(profile: &Profile, lane: usize, samples: &[(i64, &Sample)], events: &
         let stack: Vec<usize> = profile.functions_of(sample).map(|line| line.function).collect();
         let same = open.iter().zip(&stack).take_while(|(open, function)| open.function == **function).count();
         close(&mut open, same, begins.max(last_ns));
-        open.extend(stack[same..].iter().map(|function| Open { function: *function, from_ns: begins }));
+        open.extend(stack[same..].iter().map(|function| OpenSlice { function: *function, from_ns: begins }));
         last_ns = *time;
     }
     close(&mut open, 0, last_ns);

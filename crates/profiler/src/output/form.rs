@@ -34,22 +34,22 @@ const FORMS: &[(&str, Form)] = &[
 
 /// A name that implies no form.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unnamed(PathBuf);
+pub struct UnknownForm(PathBuf);
 
-impl fmt::Display for Unnamed {
+impl fmt::Display for UnknownForm {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let endings: Vec<&str> = FORMS.iter().map(|(ending, _)| *ending).collect();
         write!(formatter, "{}: end the name with one of {}", self.0.display(), endings.join(", "))
     }
 }
 
-impl std::error::Error for Unnamed {}
+impl std::error::Error for UnknownForm {}
 
 /// Why a profile cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unwritable {
+pub enum WriteError {
     /// This form needs the time of each sample.
-    Timeless(chrome::Timeless),
+    Timeless(chrome::MissingTimes),
     /// The base has no value of the profile's kind, so they cannot be compared.
     OtherKind {
         /// The profile's kind and unit.
@@ -59,11 +59,11 @@ pub enum Unwritable {
     },
 }
 
-impl fmt::Display for Unwritable {
+impl fmt::Display for WriteError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unwritable::Timeless(timeless) => timeless.fmt(formatter),
-            Unwritable::OtherKind { profile, base } => {
+            WriteError::Timeless(timeless) => timeless.fmt(formatter),
+            WriteError::OtherKind { profile, base } => {
                 let named = |of: &ValueType| format!("{} in {}", of.kind, of.unit);
                 let base = base.as_ref().map_or("nothing".to_owned(), named);
                 write!(
@@ -76,30 +76,30 @@ impl fmt::Display for Unwritable {
     }
 }
 
-impl std::error::Error for Unwritable {}
+impl std::error::Error for WriteError {}
 
-impl From<chrome::Timeless> for Unwritable {
-    fn from(timeless: chrome::Timeless) -> Unwritable {
-        Unwritable::Timeless(timeless)
+impl From<chrome::MissingTimes> for WriteError {
+    fn from(timeless: chrome::MissingTimes) -> WriteError {
+        WriteError::Timeless(timeless)
     }
 }
 
 impl Form {
     /// The form of a file with this name.
-    pub fn of_name(file: &Path) -> Result<Form, Unnamed> {
+    pub fn of_name(file: &Path) -> Result<Form, UnknownForm> {
         let name = file.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
         let form = FORMS.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, form)| *form);
-        form.ok_or_else(|| Unnamed(file.to_owned()))
+        form.ok_or_else(|| UnknownForm(file.to_owned()))
     }
 
     /// Writes the profile's main value in this form. Only a page compares it with `base`, which must have a
     /// value of that kind.
-    pub fn write(self, profile: &Profile, base: Option<&Profile>) -> Result<Vec<u8>, Unwritable> {
+    pub fn write(self, profile: &Profile, base: Option<&Profile>) -> Result<Vec<u8>, WriteError> {
         let value = profile.main;
         if let (Some(base), Some(of)) = (base, profile.values.get(value))
             && !base.values.contains(of)
         {
-            return Err(Unwritable::OtherKind { profile: of.clone(), base: base.values.get(base.main).cloned() });
+            return Err(WriteError::OtherKind { profile: of.clone(), base: base.values.get(base.main).cloned() });
         }
         Ok(match self {
             Form::Pprof => pprof::write(profile),

@@ -33,12 +33,12 @@ pub struct View<'a> {
     /// The profile to show, by its main value.
     pub profile: &'a Profile,
     /// The profile that it is compared with.
-    pub compared: Option<Compared<'a>>,
+    pub compared: Option<Comparison<'a>>,
 }
 
 /// The other side of a difference.
 #[derive(Debug)]
-pub struct Compared<'a> {
+pub struct Comparison<'a> {
     /// A profile of the same kind.
     pub base: &'a Profile,
     /// The amounts that count as 100% of the profile and of the base. With a base for as much work as the profile's, an
@@ -57,7 +57,7 @@ pub fn write_views(title: &str, introduction: &str, views: &[View<'_>]) -> Strin
         writeln!(main, "<details{open}><summary>{heading}</summary><div id=\"view-{number}\"></div></details>")
             .expect("writing to a String does not fail");
         let (mut of_profile, mut of_base) = (stacks::of(profile, profile.main), Json::Null);
-        if let Some(Compared { base, wholes, .. }) = compared {
+        if let Some(Comparison { base, wholes, .. }) = compared {
             of_base = stacks::of(base, base.main);
             (of_profile["whole"], of_base["whole"]) = (wholes[0].into(), wholes[1].into());
         }
@@ -106,7 +106,7 @@ mod tests {
     fn a_page_has_several_views() {
         let profile = example();
         let certain = [vec!["main".to_owned()]];
-        let compared = Compared { base: &profile, wholes: [2.0, 1.0], certain: &certain };
+        let compared = Comparison { base: &profile, wholes: [2.0, 1.0], certain: &certain };
         let view = |compared| View { heading: "A & B".to_owned(), is_open: true, profile: &profile, compared };
         let page = write_views("a <title>", "<p>said</p>", &[view(Some(compared)), view(None)]);
         assert!(page.contains("<title>a &lt;title&gt;</title>") && page.contains("<p>said</p>"), "{page}");

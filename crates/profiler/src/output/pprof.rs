@@ -17,7 +17,7 @@ const BYTES_MAX: u64 = 256 << 20;
 
 /// Why a file cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unreadable {
+pub enum ReadError {
     /// The file is not gzip, or damaged.
     Gzip,
     /// More than 256 MiB.
@@ -28,22 +28,22 @@ pub enum Unreadable {
     Reference,
 }
 
-impl fmt::Display for Unreadable {
+impl fmt::Display for ReadError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Unreadable::Gzip => "not a profile: not gzip, or damaged",
-            Unreadable::TooLarge => "not a profile: more than 256 MiB unpacked",
-            Unreadable::Message => "not a profile in pprof's format",
-            Unreadable::Reference => "not a profile: a reference in it leads to nothing",
+            ReadError::Gzip => "not a profile: not gzip, or damaged",
+            ReadError::TooLarge => "not a profile: more than 256 MiB unpacked",
+            ReadError::Message => "not a profile in pprof's format",
+            ReadError::Reference => "not a profile: a reference in it leads to nothing",
         })
     }
 }
 
-impl std::error::Error for Unreadable {}
+impl std::error::Error for ReadError {}
 
-impl From<Malformed> for Unreadable {
-    fn from(_: Malformed) -> Unreadable {
-        Unreadable::Message
+impl From<Malformed> for ReadError {
+    fn from(_: Malformed) -> ReadError {
+        ReadError::Message
     }
 }
 
@@ -154,11 +154,11 @@ fn sample_message<'a>(sample: &'a Sample, texts: &mut Texts<'a>) -> Vec<u8> {
 }
 
 /// Reads a profile.
-pub fn read(bytes: &[u8]) -> Result<Profile, Unreadable> {
+pub fn read(bytes: &[u8]) -> Result<Profile, ReadError> {
     let mut message = Vec::new();
-    GzDecoder::new(bytes).take(BYTES_MAX + 1).read_to_end(&mut message).map_err(|_| Unreadable::Gzip)?;
+    GzDecoder::new(bytes).take(BYTES_MAX + 1).read_to_end(&mut message).map_err(|_| ReadError::Gzip)?;
     if message.len() as u64 > BYTES_MAX {
-        return Err(Unreadable::TooLarge);
+        return Err(ReadError::TooLarge);
     }
     Parts::of(&message)?.profile()
 }
@@ -180,8 +180,8 @@ struct Parts<'a> {
     numbers: HashMap<u64, i64>,
 }
 
-fn fields(value: Value<'_>) -> Result<Message<'_>, Unreadable> {
-    let bytes = value.bytes().ok_or(Unreadable::Message)?;
+fn fields(value: Value<'_>) -> Result<Message<'_>, ReadError> {
+    let bytes = value.bytes().ok_or(ReadError::Message)?;
     Ok(Fields(bytes).collect::<Result<_, _>>()?)
 }
 
@@ -189,14 +189,14 @@ fn number(message: &Message<'_>, field: u64) -> i64 {
     message.iter().rev().find(|(of, _)| *of == field).and_then(|(_, value)| value.number()).unwrap_or(0)
 }
 
-fn numbers(message: &Message<'_>, field: u64) -> Result<Vec<i64>, Unreadable> {
+fn numbers(message: &Message<'_>, field: u64) -> Result<Vec<i64>, ReadError> {
     let values = message.iter().filter(|(of, _)| *of == field);
     let all: Option<Vec<Vec<i64>>> = values.map(|(_, value)| value.numbers()).collect();
-    Ok(all.ok_or(Unreadable::Message)?.concat())
+    Ok(all.ok_or(ReadError::Message)?.concat())
 }
 
 impl<'a> Parts<'a> {
-    fn of(message: &'a [u8]) -> Result<Parts<'a>, Unreadable> {
+    fn of(message: &'a [u8]) -> Result<Parts<'a>, ReadError> {
         let mut parts = Parts::default();
         for field in Fields(message) {
             match field? {
@@ -206,11 +206,11 @@ impl<'a> Parts<'a> {
                 (4, value) => parts.locations.push(fields(value)?),
                 (5, value) => parts.functions.push(fields(value)?),
                 (6, value) => {
-                    let text = std::str::from_utf8(value.bytes().ok_or(Unreadable::Message)?);
-                    parts.texts.push(text.map_err(|_| Unreadable::Message)?.to_owned());
+                    let text = std::str::from_utf8(value.bytes().ok_or(ReadError::Message)?);
+                    parts.texts.push(text.map_err(|_| ReadError::Message)?.to_owned());
                 }
                 (11, value) => parts.period = fields(value)?,
-                (13, value) => parts.notes.extend(value.numbers().ok_or(Unreadable::Message)?),
+                (13, value) => parts.notes.extend(value.numbers().ok_or(ReadError::Message)?),
                 (field, Value::Number(number)) => {
                     parts.numbers.insert(field, number);
                 }
@@ -221,12 +221,12 @@ impl<'a> Parts<'a> {
         Ok(parts)
     }
 
-    fn text(&self, number: i64) -> Result<String, Unreadable> {
+    fn text(&self, number: i64) -> Result<String, ReadError> {
         let text = usize::try_from(number).ok().and_then(|number| self.texts.get(number));
-        text.cloned().ok_or(Unreadable::Reference)
+        text.cloned().ok_or(ReadError::Reference)
     }
 
-    fn value_type(&self, message: &Message<'_>) -> Result<ValueType, Unreadable> {
+    fn value_type(&self, message: &Message<'_>) -> Result<ValueType, ReadError> {
         Ok(ValueType { kind: self.text(number(message, 1))?, unit: self.text(number(message, 2))? })
     }
 
@@ -234,11 +234,11 @@ impl<'a> Parts<'a> {
         self.numbers.get(&field).copied().unwrap_or(0)
     }
 
-    fn profile(&self) -> Result<Profile, Unreadable> {
+    fn profile(&self) -> Result<Profile, ReadError> {
         let by_id = |messages: &[Message<'_>]| -> HashMap<i64, usize> {
             messages.iter().enumerate().map(|(index, message)| (number(message, 1), index)).collect()
         };
-        let find = |ids: &HashMap<i64, usize>, id| ids.get(&id).copied().ok_or(Unreadable::Reference);
+        let find = |ids: &HashMap<i64, usize>, id| ids.get(&id).copied().ok_or(ReadError::Reference);
         let (mappings, locations, functions) = (by_id(&self.mappings), by_id(&self.locations), by_id(&self.functions));
         let values: Vec<_> = self.values.iter().map(|message| self.value_type(message)).collect::<Result<_, _>>()?;
         let main = self.text(self.single(14))?;
@@ -277,7 +277,7 @@ impl<'a> Parts<'a> {
             let stack = numbers(message, 1)?.into_iter().map(|id| find(&locations, id)).collect::<Result<_, _>>()?;
             let values = numbers(message, 2)?;
             if values.len() != profile.values.len() {
-                return Err(Unreadable::Reference);
+                return Err(ReadError::Reference);
             }
             let mut labels = Vec::new();
             for (_, value) in message.iter().filter(|(field, _)| *field == 3) {
@@ -308,18 +308,18 @@ mod tests {
     #[test]
     fn damage_is_refused() {
         let good = write(&example());
-        assert_eq!(read(b"profile"), Err(Unreadable::Gzip));
-        assert_eq!(read(&good[..good.len() - 9]), Err(Unreadable::Gzip));
+        assert_eq!(read(b"profile"), Err(ReadError::Gzip));
+        assert_eq!(read(&good[..good.len() - 9]), Err(ReadError::Gzip));
         let mut message = message(&example());
         let pack = |message: &[u8]| {
             let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
             gzip.write_all(message).unwrap();
             gzip.finish().unwrap()
         };
-        assert_eq!(read(&pack(&message[..message.len() - 1])), Err(Unreadable::Message));
+        assert_eq!(read(&pack(&message[..message.len() - 1])), Err(ReadError::Message));
         // A stack with a location that does not exist.
         message.extend([2 << 3 | 2, 3, 1 << 3 | 2, 1, 99]);
-        assert_eq!(read(&pack(&message)), Err(Unreadable::Reference));
+        assert_eq!(read(&pack(&message)), Err(ReadError::Reference));
     }
 
     proptest::proptest! {

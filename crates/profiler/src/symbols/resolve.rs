@@ -48,7 +48,7 @@ pub(crate) fn resolve(modules: &Modules, mut addresses: Vec<u64>) -> HashMap<u64
         if own.peek().is_none() {
             continue;
         }
-        let known = module.image().map(|image| Known::of(module, image));
+        let known = module.image().map(|image| FileSymbols::of(module, image));
         for address in own {
             let frames = match &known {
                 Some(known) => known.frames(address),
@@ -68,7 +68,7 @@ fn unnamed(module: &str, offset: u64) -> Frame {
 }
 
 /// The known facts of one file.
-struct Known<'a> {
+struct FileSymbols<'a> {
     name: String,
     image: &'a Image,
     lines: Option<Context<Slice<'a>>>,
@@ -85,8 +85,8 @@ struct Symbol<'a> {
     name: &'a str,
 }
 
-impl<'a> Known<'a> {
-    fn of(module: &Module, image: &'a Image) -> Known<'a> {
+impl<'a> FileSymbols<'a> {
+    fn of(module: &Module, image: &'a Image) -> FileSymbols<'a> {
         let object = object::File::parse(&*image.bytes).ok();
         let debug_file = image.lines.as_ref().and_then(|file| object::File::parse(file.bytes()).ok());
         let lines = debug_file.as_ref().or(object.as_ref()).and_then(|object| {
@@ -102,7 +102,7 @@ impl<'a> Known<'a> {
             Context::from_dwarf(Dwarf::load(load).ok()?).ok()
         });
         let symbols = object.as_ref().map(|object| symbols(object, image.bias)).unwrap_or_default();
-        let mut known = Known { name: module.name(), image, lines, symbols };
+        let mut known = FileSymbols { name: module.name(), image, lines, symbols };
         if let Some(object) = &object {
             known.name_bodies(object);
         }

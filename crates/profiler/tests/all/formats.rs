@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use stillgate_profiler::cpu::{self, Of, Options};
+use stillgate_profiler::cpu::{self, Options, ThreadScope};
 use stillgate_profiler::output::{chrome, html, pprof, speedscope, svg};
 use stillgate_profiler::profile::Profile;
 use stillgate_profiler::session::{Cancel, Session};
@@ -53,7 +53,7 @@ fn profile() -> &'static Profile {
             let session = Session::begin("CPU", "the test", PATIENCE).unwrap();
             scope.spawn(busy(0));
             scope.spawn(busy(1));
-            let profile = cpu::take(session, Options::new(Of::AllThreads, 240, 250).unwrap(), &cancel);
+            let profile = cpu::take(session, Options::new(ThreadScope::AllThreads, 240, 250).unwrap(), &cancel);
             is_over.store(true, Ordering::Relaxed);
             profile.unwrap()
         })
@@ -78,7 +78,7 @@ fn written(folder: &Path) -> PathBuf {
 
 /// The checked fields of `google/pprof`'s `profile.proto`.
 #[derive(Clone, PartialEq, Message)]
-struct Decoded {
+struct DecodedProfile {
     #[prost(message, repeated, tag = "1")]
     sample_type: Vec<ValueType>,
     #[prost(message, repeated, tag = "2")]
@@ -144,7 +144,7 @@ fn another_decoder_reads_the_same() {
     let profile = profile();
     let mut message = Vec::new();
     flate2::read::GzDecoder::new(&*pprof::write(profile)).read_to_end(&mut message).unwrap();
-    let read = Decoded::decode(&*message).unwrap();
+    let read = DecodedProfile::decode(&*message).unwrap();
     let text = |number: i64| read.string_table[number as usize].as_str();
     assert_eq!(text(0), "");
     let types: Vec<_> = read.sample_type.iter().map(|of| (text(of.r#type), text(of.unit))).collect();

@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use stillgate_profiler::cpu::{self, Of, Options, Refused};
+use stillgate_profiler::cpu::{self, InvalidOptions, Options, ThreadScope};
 use stillgate_profiler::session::{Busy, Cancel, Session};
 use stillgate_profiler::threads::Registration;
 use stillgate_testkit::PATIENCE;
@@ -14,12 +14,14 @@ use stillgate_testkit::PATIENCE;
 #[test]
 fn arguments_are_bounded() {
     for seconds in [0, 241, 1_000_000_000, u64::MAX] {
-        assert_eq!(Options::new(Of::AllThreads, seconds, 99), Err(Refused::Seconds), "{seconds}");
+        assert_eq!(Options::new(ThreadScope::AllThreads, seconds, 99), Err(InvalidOptions::Seconds), "{seconds}");
     }
     for hz in [0, 1001, u32::MAX] {
-        assert_eq!(Options::new(Of::AllThreads, 1, hz), Err(Refused::Hz), "{hz}");
+        assert_eq!(Options::new(ThreadScope::AllThreads, 1, hz), Err(InvalidOptions::Hz), "{hz}");
     }
-    assert!(Options::new(Of::AllThreads, 240, 1000).is_ok() && Options::new(Of::AllThreads, 1, 1).is_ok());
+    assert!(
+        Options::new(ThreadScope::AllThreads, 240, 1000).is_ok() && Options::new(ThreadScope::AllThreads, 1, 1).is_ok()
+    );
 }
 
 /// Timers of this process that the kernel lists; `None` if it does not list them.
@@ -38,9 +40,9 @@ fn spin(is_over: &AtomicBool) {
 const NAMED_WITHIN: Duration = Duration::from_secs(120);
 
 /// Ends the threads, also if the test fails: a scope waits for them.
-struct Ending<'a>(&'a AtomicBool, &'a Cancel);
+struct EndOnDrop<'a>(&'a AtomicBool, &'a Cancel);
 
-impl Drop for Ending<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
         self.1.cancel();
@@ -59,7 +61,7 @@ fn one_at_a_time_and_nothing_stays_armed() {
     let _alone = alone();
     let (is_over, cancel) = (AtomicBool::new(false), Cancel::default());
     thread::scope(|scope| {
-        let ending = Ending(&is_over, &cancel);
+        let ending = EndOnDrop(&is_over, &cancel);
         scope.spawn(|| {
             let _registered = Registration::new("spinning", None).unwrap();
             spin(&is_over);
@@ -67,7 +69,7 @@ fn one_at_a_time_and_nothing_stays_armed() {
         let session = Session::begin("CPU", "the first", PATIENCE).unwrap();
         let taken = {
             let cancel = cancel.clone();
-            scope.spawn(move || cpu::take(session, Options::new(Of::AllThreads, 240, 1000).unwrap(), &cancel))
+            scope.spawn(move || cpu::take(session, Options::new(ThreadScope::AllThreads, 240, 1000).unwrap(), &cancel))
         };
         let Busy { what, who, .. } = Session::begin("heap", "the second", PATIENCE).unwrap_err();
         assert_eq!((what, &*who), ("CPU", "the first"));

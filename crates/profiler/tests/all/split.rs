@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use stillgate_profiler::cpu::{self, Of, Options};
+use stillgate_profiler::cpu::{self, Options, ThreadScope};
 use stillgate_profiler::profile::Profile;
 use stillgate_profiler::session::{Cancel, Session};
 use stillgate_profiler::threads::Registration;
@@ -162,7 +162,7 @@ fn a_planted_split_is_found() {
                 cancel.cancel();
             })
         };
-        let profile = cpu::take(session, Options::new(Of::AllThreads, 240, 1000).unwrap(), &cancel).unwrap();
+        let profile = cpu::take(session, Options::new(ThreadScope::AllThreads, 240, 1000).unwrap(), &cancel).unwrap();
         watched.cancel();
         watcher.join().unwrap();
         is_over.store(true, Ordering::Relaxed);

@@ -9,12 +9,12 @@ use std::alloc::System;
 use std::hint::black_box;
 use std::thread;
 use std::time::Duration;
-use stillgate_profiler::heap::{Sampled, Shown, sample_every, snapshot};
+use stillgate_profiler::heap::{MainValue, SamplingAllocator, sample_every, snapshot};
 use stillgate_profiler::profile::Profile;
 use stillgate_profiler::session::Session;
 
 #[global_allocator]
-static ALLOCATOR: Sampled<System> = Sampled::new(System);
+static ALLOCATOR: SamplingAllocator<System> = SamplingAllocator::new(System);
 
 const MIB: i64 = 1 << 20;
 
@@ -49,7 +49,7 @@ fn of(profile: &Profile, name: &str) -> [i64; 4] {
 }
 
 fn taken() -> Profile {
-    snapshot(Session::begin("heap", "the test", Duration::ZERO).unwrap(), Shown::Live).unwrap()
+    snapshot(Session::begin("heap", "the test", Duration::ZERO).unwrap(), MainValue::Live).unwrap()
 }
 
 /// Whether a number is within a fifth of the expected one.

@@ -5,7 +5,7 @@
 use crate::cli::values;
 use crate::error::Result;
 use crate::result::histogram;
-use crate::result::load::Judged;
+use crate::result::load::ConditionResult;
 use crate::result::run::RunRecord;
 use crate::tail::readable;
 use std::time::Duration;
@@ -101,7 +101,7 @@ fn percentile(metric: &str) -> Option<f64> {
 }
 
 /// Judges a run by conditions; a void run is not judged.
-pub(crate) fn judge(conditions: &[Condition], run: &RunRecord) -> Result<Vec<Judged>> {
+pub(crate) fn judge(conditions: &[Condition], run: &RunRecord) -> Result<Vec<ConditionResult>> {
     if conditions.is_empty() || !run.void.is_empty() {
         return Ok(Vec::new());
     }
@@ -111,7 +111,7 @@ pub(crate) fn judge(conditions: &[Condition], run: &RunRecord) -> Result<Vec<Jud
         let (holds, found) = match condition.bound {
             Bound::Errors(bound) => (condition.is(run.failed() as f64, bound as f64), readable::count(run.failed())),
             Bound::ErrorShare(bound) => {
-                let (failed, asked) = (readable::count(run.failed()), readable::count(run.asked()));
+                let (failed, asked) = (readable::count(run.failed()), readable::count(run.requested()));
                 (condition.is(run.failed_share(), bound), format!("{share_percent:.3}% ({failed} of {asked})"))
             }
             // A missing answer is later than any bound.
@@ -125,13 +125,13 @@ pub(crate) fn judge(conditions: &[Condition], run: &RunRecord) -> Result<Vec<Jud
             Bound::Rate(bound) => (condition.is(run.rate_achieved, bound), format!("{:.2}/s", run.rate_achieved)),
             Bound::Requests(bound) => (condition.is(run.good() as f64, bound as f64), readable::count(run.good())),
         };
-        Judged { condition: condition.typed.clone(), found, holds }
+        ConditionResult { condition: condition.typed.clone(), found, holds }
     });
     Ok(judged.collect())
 }
 
 /// Judges a file's run by its conditions again.
-pub(crate) fn again(judged: &[Judged], run: &RunRecord) -> Result<Vec<Judged>> {
+pub(crate) fn again(judged: &[ConditionResult], run: &RunRecord) -> Result<Vec<ConditionResult>> {
     let conditions: Result<Vec<_>, String> = judged.iter().map(|judged| condition(&judged.condition)).collect();
     judge(&conditions?, run)
 }

@@ -21,7 +21,7 @@ pub(super) fn check(result: &ResultFile, found: &mut Vec<Difference>) {
     let words = std::iter::once("stillgate-lab").chain(result.arguments.iter().map(String::as_str));
     let Ok(matches) = Cli::command().try_get_matches_from(words) else { return };
     let Some((command, matches)) = matches.subcommand() else { return };
-    let mut typed = Typed { matches, found };
+    let mut typed = TypedArguments { matches, found };
     match &result.experiment {
         Experiment::Tail(tail) if command == "tail" => {
             let design = &tail.design;
@@ -79,12 +79,12 @@ pub(super) fn check(result: &ResultFile, found: &mut Vec<Difference>) {
     }
 }
 
-struct Typed<'a> {
+struct TypedArguments<'a> {
     matches: &'a ArgMatches,
     found: &'a mut Vec<Difference>,
 }
 
-impl Typed<'_> {
+impl TypedArguments<'_> {
     fn one<T: Clone + Debug + PartialEq + Send + Sync + 'static>(&mut self, id: &str, kept: &T) {
         if !self.is_typed(id) {
             return;

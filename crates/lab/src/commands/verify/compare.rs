@@ -98,7 +98,7 @@ mod tests {
     }
 
     /// A comparison in which B is a tenth slower, as a file would have it.
-    fn whole(arguments: &[&str]) -> Value {
+    fn compare_file(arguments: &[&str]) -> Value {
         let design = json!({
             "pairs": PAIRS, "looks": [], "alpha": 0.01, "power": 0.9, "margin": 0.05, "deciding": ["cpu"], "warm_up_s": 0.1,
             "saturation_s": 1.0, "rate_s": 1.0, "rate": 1_000.0, "connections": 8, "late_s": 0.001, "seed": 5,
@@ -133,9 +133,9 @@ mod tests {
     #[test]
     fn a_changed_comparison_is_found() {
         let typed = ["compare", "a", "b", "--pairs", "16", "--alpha", "0.01", "--deciding", "cpu"];
-        assert_eq!(found(&whole(&typed)), Vec::<String>::new());
+        assert_eq!(found(&compare_file(&typed)), Vec::<String>::new());
         let check = |pointer: &str, change: fn(&mut Value), path: &str| {
-            let mut file = whole(&typed);
+            let mut file = compare_file(&typed);
             change(file.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")));
             let found = found(&file);
             assert!(found.iter().any(|difference| difference == path), "{pointer}: {found:?}");
@@ -187,7 +187,7 @@ mod tests {
 
     /// A, a B like it, and a slower C, all compared with each other.
     fn three() -> Value {
-        let mut file = whole(&[]);
+        let mut file = compare_file(&[]);
         file["design"]["builds"] = 3.into();
         file["design"]["every_pair"] = true.into();
         file["others"] = json!([file["a"]]);
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn either_side_may_go_first() {
-        let file = file::parse(&whole(&[]).to_string()).unwrap();
+        let file = file::parse(&compare_file(&[]).to_string()).unwrap();
         let Experiment::Compare(compared) = file.experiment else { panic!("it is of this kind") };
         let first = compared.pairs.iter().filter(|pair| pair.first == Side::A).count();
         assert_eq!(first, PAIRS / 2);

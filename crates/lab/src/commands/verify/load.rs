@@ -93,7 +93,7 @@ mod tests {
     }
 
     /// A run of a thousand requests, ten of which timed out, as a file would have it.
-    fn whole(arguments: &[&str]) -> Value {
+    fn load_file(arguments: &[&str]) -> Value {
         let nothing = Percentiles::default();
         let result = json!({
             "url": "http://127.0.0.1/", "pace": "open", "connections": 4, "threads": 1, "seed": 3,
@@ -128,9 +128,9 @@ mod tests {
     #[test]
     fn a_changed_load_is_found() {
         let typed = ["load", "http://127.0.0.1/", "--rate", "1k", "--seed", "3", "--connections", "4"];
-        assert_eq!(found(&whole(&typed)), Vec::<String>::new());
+        assert_eq!(found(&load_file(&typed)), Vec::<String>::new());
         let check = |pointer: &str, change: fn(&mut Value), path: &str| {
-            let mut file = whole(&typed);
+            let mut file = load_file(&typed);
             change(file.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")));
             let found = found(&file);
             assert!(found.iter().any(|difference| difference == path), "{pointer}: {found:?}");

@@ -32,10 +32,10 @@ pub(super) fn check(path: &str, run: &RunRecord, rules: &Rules, found: &mut Vec<
     };
     let lateness = decoded("lateness", &run.lateness)?;
     if let (true, Some(must)) = (run.void.is_empty(), must_be_void(run, &lateness, rules)) {
-        found.push(difference(format!("{path}.void"), "it stands", must));
+        found.push(difference(format!("{path}.void"), "it is valid", must));
     }
     if !run.void.is_empty() && !may_be_void(run, &lateness, rules) {
-        found.push(difference(format!("{path}.void"), run.void.join("; "), "it stands"));
+        found.push(difference(format!("{path}.void"), run.void.join("; "), "it is valid"));
     }
     // Read even where nothing follows from them: an unreadable histogram means damage.
     let counted = decoded("uncorrected", &run.uncorrected)?.len();

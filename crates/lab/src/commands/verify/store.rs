@@ -6,7 +6,7 @@ use super::{EXIT_DIFFERENT, is_same};
 use crate::compare::alone::RawReading;
 use crate::error::Result;
 use crate::nightly::analysis::contradictions;
-use crate::store::{self, Line, raw};
+use crate::store::{self, StoreLine, raw};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -36,7 +36,7 @@ pub(super) fn verify(path: &Path) -> Result<(String, u8)> {
     Ok((out, if found.is_empty() { 0 } else { EXIT_DIFFERENT }))
 }
 
-fn raw_contradictions(store: &Path, line: &Line) -> Vec<String> {
+fn raw_contradictions(store: &Path, line: &StoreLine) -> Vec<String> {
     let wrong = |(name, value): (&str, f64)| {
         let bytes = match raw::read(store, &line.machine, name) {
             Ok(bytes) => bytes,

@@ -4,8 +4,8 @@
 use super::runs::{self, Rules};
 use super::{Difference, difference};
 use crate::error::Result;
-use crate::result::tail::{Arm, Block, Cell, Planned, TailResult};
-use crate::tail::spares::Lost;
+use crate::result::tail::{Arm, Block, Cell, CellPlan, TailResult};
+use crate::tail::spares::LatePairs;
 use crate::tail::{design, run};
 use std::time::Duration;
 use stillgate_load::Bounds;
@@ -69,7 +69,7 @@ fn check_plan(tail: &TailResult, found: &mut Vec<Difference>) {
     }
 }
 
-fn has_failed(tail: &TailResult, planned: &Planned) -> bool {
+fn has_failed(tail: &TailResult, planned: &CellPlan) -> bool {
     let title = run::title_of(planned);
     tail.failures.iter().any(|failure| failure.starts_with(&title))
 }
@@ -80,7 +80,7 @@ fn has_failed(tail: &TailResult, planned: &Planned) -> bool {
 fn check_order(tail: &TailResult, found: &mut Vec<Difference>) -> Result {
     let words = |(pair, arm): (usize, Arm)| format!("pair {pair} {arm:?}").to_lowercase();
     for (index, cell) in tail.cells.iter().enumerate() {
-        let due = Lost::of(&tail.design, &cell.blocks)
+        let due = LatePairs::of(&tail.design, &cell.blocks)
             .map_err(|error| error.context(format_args!("cells[{index}]")))?
             .due(&tail.design);
         let planned = design::order(tail.design.seed, cell.number, tail.design.pairs + tail.design.spares);
@@ -134,8 +134,8 @@ fn end_s(block: &Block) -> f64 {
     block.run.begun_unix_s + block.run.elapsed_s
 }
 
-fn as_planned(cell: &Cell) -> Planned {
-    Planned { name: cell.subject.name.clone(), series: cell.series_asked, scrape_every_s: cell.scrape_every_s }
+fn as_planned(cell: &Cell) -> CellPlan {
+    CellPlan { name: cell.subject.name.clone(), series: cell.series_asked, scrape_every_s: cell.scrape_every_s }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub(crate) struct History {
 
 /// A commit to be made: files with their contents, and the number of a commit that is merged.
 #[derive(Clone, Default)]
-pub(crate) struct Planned {
+pub(crate) struct CommitSpec {
     pub(crate) files: Vec<(&'static str, String)>,
     /// Replaces the commit before as parent; numbers begin with 0.
     pub(crate) parent: Option<usize>,
@@ -26,7 +26,7 @@ pub(crate) struct Planned {
 }
 
 impl History {
-    pub(crate) fn new(planned: &[Planned]) -> History {
+    pub(crate) fn new(planned: &[CommitSpec]) -> History {
         let folder = tempfile::tempdir().unwrap();
         let repository = folder.path().join("a repository");
         std::fs::create_dir(&repository).unwrap();
@@ -76,7 +76,7 @@ impl History {
         self.folder.path().join("a repository")
     }
 
-    /// A path for files beside the repository.
+    /// A path for files next to the repository.
     pub(crate) fn beside(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

@@ -74,14 +74,14 @@ pub(crate) fn listening(process: &Process) -> SocketAddr {
 }
 
 /// A command that has ended: its exit code and both its outputs.
-pub(crate) struct Ended {
+pub(crate) struct FinishedCommand {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
 /// Runs a command to its end.
-pub(crate) fn run(command: &[&str], arguments: &[&str]) -> Ended {
+pub(crate) fn run(command: &[&str], arguments: &[&str]) -> FinishedCommand {
     let folder = TempDir::new().unwrap();
     let [out, err] = ["out", "err"].map(|name| folder.path().join(name));
     let mut child = lab(command)
@@ -104,11 +104,11 @@ pub(crate) fn run(command: &[&str], arguments: &[&str]) -> Ended {
     let status = child.wait().unwrap();
     let [stdout, stderr] = [out, err].map(|path| std::fs::read_to_string(path).unwrap());
     assert!(is_over, "{command:?} {arguments:?} does not end: {stdout}{stderr}");
-    Ended { code: status.code(), stdout, stderr }
+    FinishedCommand { code: status.code(), stdout, stderr }
 }
 
 /// Runs a load to its end.
-pub(crate) fn load(arguments: &[&str]) -> Ended {
+pub(crate) fn load(arguments: &[&str]) -> FinishedCommand {
     run(&["load"], arguments)
 }
 

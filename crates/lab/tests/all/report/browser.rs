@@ -38,7 +38,6 @@ impl Browser<'_> {
     /// The page's elements when it is loaded and its scripts, if any, have run.
     ///
     /// # Panics
-    ///
     /// If the console has any message: refused by the policy, not parsed, not found.
     #[track_caller]
     pub(crate) fn dom(&self) -> String {
@@ -49,7 +48,6 @@ impl Browser<'_> {
     /// The elements of many pages, each in a frame of one: a browser takes longer to start than a page.
     ///
     /// # Panics
-    ///
     /// As [`Browser::dom`].
     #[track_caller]
     pub(crate) fn doms(pages: &[PathBuf]) -> Vec<String> {

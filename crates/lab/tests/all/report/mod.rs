@@ -53,7 +53,7 @@ impl Lab {
     }
 }
 
-/// A report of which only the elements matter, and the elements in Chromium.
+/// A report and its elements in Chromium, for tests of the elements only.
 struct Page {
     html: String,
     dom: String,
@@ -188,7 +188,7 @@ ask();
 </script></body></html>"#;
 /// The checks of the pages, each with its name.
 const CHECKS: &[(&str, fn())] = &[
-    ("a_tail_result_is_told_from_verdict_to_machine", a_tail_result_is_told_from_verdict_to_machine),
+    ("a_tail_result_is_shown_from_verdict_to_machine", a_tail_result_is_shown_from_verdict_to_machine),
     ("a_comparison_shows_ratios_detectable_effects_and_pairs", a_comparison_shows_ratios_detectable_effects_and_pairs),
     (
         "a_load_result_shows_what_correction_adds_and_what_failed",
@@ -227,7 +227,7 @@ fn the_pages_are_as_their_readers_need_them() {
     }
 }
 
-fn a_tail_result_is_told_from_verdict_to_machine() {
+fn a_tail_result_is_shown_from_verdict_to_machine() {
     let told = [
         "made the slowest requests of nginx-lua slower: p99.9 from",
         "Latency by percentile",
@@ -383,7 +383,7 @@ fn a_hostile_result_file_stays_text() {
     let (page, html) = lab.report(&["<b>&'.json", "b.json", "c.json"]);
     assert!(!html.contains("<script") && !html.contains("<img"), "markup of a result file is in the page");
     dom::check(&Browser { width: 1280, dark: false, page: &page }.dom());
-    assert!(trap.accept().is_err(), "the page asked the network");
+    assert!(trap.accept().is_err(), "the page used the network");
 }
 
 /// Impossible numbers, and results without content.

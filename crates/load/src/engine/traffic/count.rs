@@ -2,7 +2,7 @@
 
 use super::Traffic;
 use crate::engine::connection::Request;
-use crate::engine::response::Refused;
+use crate::engine::response::AnswerMismatch;
 use crate::outcome::ErrorKind;
 use std::fmt::Display;
 
@@ -29,7 +29,7 @@ impl Traffic<'_> {
     }
 
     #[inline]
-    pub(super) fn count_answer(&mut self, request: Request, refused: Option<Refused>, now: u64) {
+    pub(super) fn count_answer(&mut self, request: Request, refused: Option<AnswerMismatch>, now: u64) {
         self.answered_ns = now;
         if refused.is_none() {
             // Also counts a request that began before the measured time.
@@ -50,8 +50,8 @@ impl Traffic<'_> {
         self.record.totals.refused.saturating_record(now - request.sent_ns);
         let name = &self.composer.entry(request.entry as usize).name;
         match refused {
-            Refused::Status(status) => self.record.error(ErrorKind::Status, &format_args!("{status} to {name}")),
-            Refused::Body => self.record.error(ErrorKind::Body, &format_args!("unexpected body, to {name}")),
+            AnswerMismatch::Status(status) => self.record.error(ErrorKind::Status, &format_args!("{status} to {name}")),
+            AnswerMismatch::Body => self.record.error(ErrorKind::Body, &format_args!("unexpected body, to {name}")),
         }
     }
 

@@ -5,7 +5,7 @@
 use super::count::when;
 use super::{READ_BYTES, Traffic};
 use crate::engine::connection::{Request, Stage};
-use crate::engine::response::{Advance, Done};
+use crate::engine::response::{Advance, CompleteAnswer};
 use crate::outcome::ErrorKind;
 use std::fmt::Display;
 use std::io;
@@ -110,7 +110,7 @@ impl Traffic<'_> {
     }
 
     #[inline]
-    fn answered(&mut self, number: usize, done: Done, ended: bool, now: u64) -> u64 {
+    fn answered(&mut self, number: usize, done: CompleteAnswer, ended: bool, now: u64) -> u64 {
         let request = self.connections[number].request;
         self.count_answer(request, done.refused, now);
         self.asked -= 1;

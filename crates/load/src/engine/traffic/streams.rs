@@ -9,7 +9,7 @@ use super::count::when;
 use crate::engine::connection::{Request, Stage};
 use crate::engine::message::Messages;
 use crate::engine::response::Answer;
-use crate::engine::session::{Heard, Session, State};
+use crate::engine::session::{Session, State, StreamEvent};
 use crate::outcome::ErrorKind;
 use crate::tls::ALPN_HTTP2;
 use h2::Reason;
@@ -224,32 +224,32 @@ impl Traffic<'_> {
         while let Some(multiplex) = &mut self.multiplex
             && let Some(stream) = multiplex.bundle(number).and_then(|bundle| bundle.session.news())
         {
-            now = self.hear(number, stream, now);
+            now = self.next_event(number, stream, now);
         }
         now
     }
 
     /// Handles an event of a stream.
-    fn hear(&mut self, number: usize, stream: usize, now: u64) -> u64 {
+    fn next_event(&mut self, number: usize, stream: usize, now: u64) -> u64 {
         loop {
             let Some(multiplex) = &mut self.multiplex else { return now };
             let place = number * multiplex.streams + stream;
             let Some(bundle) = multiplex.bundles[number].as_deref_mut() else { return now };
-            let heard = bundle.session.hear(stream);
+            let heard = bundle.session.next_event(stream);
             let StreamSlot { request, answer, .. } = &mut multiplex.places[place];
             match heard {
-                Heard::Nothing => return now,
-                Heard::Head(status) => {
+                StreamEvent::Nothing => return now,
+                StreamEvent::Head(status) => {
                     self.reader.begin(answer, status);
                     request.answering = true;
                     let request = *request;
                     self.count_first_byte(request, now);
                 }
-                Heard::Data(bytes) => {
+                StreamEvent::Data(bytes) => {
                     self.reader.content(answer, self.composer.entry(request.entry as usize), &bytes);
                 }
-                Heard::End => return self.stream_answered(place, now),
-                Heard::Failed(error) => return self.stream_failed(place, &error, now),
+                StreamEvent::End => return self.stream_answered(place, now),
+                StreamEvent::Failed(error) => return self.stream_failed(place, &error, now),
             }
         }
     }
@@ -283,7 +283,7 @@ impl Traffic<'_> {
             self.record.totals.sent_again += 1;
             return now;
         }
-        let (kind, what) = told(error, request.answering);
+        let (kind, what) = failure(error, request.answering);
         let goes_on = self.drop_request(place, kind, &what);
         if goes_on && error.is_reset() { self.free(place, now) } else { now }
     }
@@ -319,7 +319,7 @@ impl Traffic<'_> {
         let Some(multiplex) = &self.multiplex else { return now };
         let streams = multiplex.streams;
         for place in multiplex.places_of(number) {
-            now = self.hear(number, place % streams, now);
+            now = self.next_event(number, place % streams, now);
             let Some(multiplex) = &self.multiplex else { return now };
             let StreamSlot { is_asked, request, .. } = multiplex.places[place];
             if is_asked {
@@ -399,7 +399,7 @@ impl Traffic<'_> {
 }
 
 /// A failure's kind and description.
-fn told(error: &h2::Error, answering: bool) -> (ErrorKind, String) {
+fn failure(error: &h2::Error, answering: bool) -> (ErrorKind, String) {
     let reason = error.reason().map_or(String::new(), |reason| reason.description().to_owned());
     if error.is_io() {
         return (ErrorKind::Closed, when(answering).to_owned());

@@ -26,7 +26,7 @@ mod reader;
 mod variables;
 
 use super::errors::{Findings, quoted};
-use super::request::{Draft, Located};
+use super::request::{Draft, Positioned};
 use super::template::{Escape, Template};
 use super::variable::Variable;
 use super::{Entry, Mix, MixErrors, files};
@@ -113,11 +113,11 @@ impl Requests<'_> {
         let method = match map.get("method") {
             Some(node) => {
                 let value = reader.text(node, "a method like GET").map(str::to_owned);
-                value.map(|value| Located { at: node.at.into(), value })
+                value.map(|value| Positioned { at: node.at.into(), value })
             }
             None => {
                 let value = if body.is_some() { "POST" } else { "GET" }.to_owned();
-                Some(Located { at: node.at.into(), value })
+                Some(Positioned { at: node.at.into(), value })
             }
         };
         let expect = map.get("expect").map(|node| checks::read(node, self.variables, reader));
@@ -140,7 +140,7 @@ impl Requests<'_> {
     }
 
     /// `path`, or the path of a `url` of the target's host.
-    fn path(&self, map: Map<'_>, request: &Node, reader: &mut Reader<'_>) -> Option<Located<Template>> {
+    fn path(&self, map: Map<'_>, request: &Node, reader: &mut Reader<'_>) -> Option<Positioned<Template>> {
         let (node, path) = match map.present(&["path", "url"])[..] {
             [] if map.has_unknown => return None,
             [] => {
@@ -157,7 +157,7 @@ impl Requests<'_> {
             }
         };
         let value = self.template(node, &path, Escape::Target, reader)?;
-        Some(Located { at: node.at.into(), value })
+        Some(Positioned { at: node.at.into(), value })
     }
 
     fn path_of_url(&self, node: &Node, reader: &mut Reader<'_>) -> Option<String> {
@@ -190,7 +190,7 @@ impl Requests<'_> {
         }
     }
 
-    fn headers(&self, node: &Node, reader: &mut Reader<'_>) -> Vec<(Located<String>, Located<Template>)> {
+    fn headers(&self, node: &Node, reader: &mut Reader<'_>) -> Vec<(Positioned<String>, Positioned<Template>)> {
         let pairs = reader.pairs(node, "a map of names and values, like {Accept: text/html}").unwrap_or_default();
         let mut headers = Vec::new();
         for Pair { key, key_at, value } in pairs {
@@ -202,8 +202,8 @@ impl Requests<'_> {
             for value in values {
                 let Some(text) = reader.text(value, "a value, \"\" if it is to be empty") else { continue };
                 let Some(template) = self.template(value, text, Escape::None, reader) else { continue };
-                let name = Located { at: (*key_at).into(), value: key.to_string() };
-                headers.push((name, Located { at: value.at.into(), value: template }));
+                let name = Positioned { at: (*key_at).into(), value: key.to_string() };
+                headers.push((name, Positioned { at: value.at.into(), value: template }));
             }
         }
         headers

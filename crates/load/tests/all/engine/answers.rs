@@ -1,6 +1,6 @@
 //! Answers in every form that servers may give, and in invalid forms.
 
-use crate::engine::server::{Then, ok, serve, write};
+use crate::engine::server::{AfterAnswer, ok, serve, write};
 use crate::engine::{MS, errors, even, load, millis, outcome};
 use std::io::Read;
 use std::net::TcpListener;
@@ -10,8 +10,8 @@ use stillgate_load::{ErrorKind, Load, Mix, Note, Outcome, Pace};
 /// Ten requests, each answered by these bytes; then the connection is closed or kept.
 fn answered_by(method: &str, answer: &'static [u8], then_close: bool) -> Outcome {
     let server = serve(move |stream, _| match write(stream, answer) {
-        Then::Keep if !then_close => Then::Keep,
-        _ => Then::Close,
+        AfterAnswer::Keep if !then_close => AfterAnswer::Keep,
+        _ => AfterAnswer::Close,
     });
     let load = load(server.address, even(100.0), 2, millis(100));
     outcome(&Load { mix: Mix::single(method, "/x", "test.example", &[], Vec::new()).unwrap(), ..load })
@@ -100,12 +100,12 @@ fn answers_in_single_bytes() {
         let answer =
             b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
         for byte in answer {
-            if write(stream, &[*byte]) == Then::Close {
-                return Then::Close;
+            if write(stream, &[*byte]) == AfterAnswer::Close {
+                return AfterAnswer::Close;
             }
             thread::yield_now();
         }
-        Then::Keep
+        AfterAnswer::Keep
     });
     let outcome = outcome(&load(server.address, even(100.0), 2, millis(200)));
     assert_eq!(outcome.errors.examples, [""; 0]);

@@ -1,6 +1,6 @@
 //! Targets that refuse, close, fall silent or die.
 
-use crate::engine::server::{Then, ok, serve, write};
+use crate::engine::server::{AfterAnswer, ok, serve, write};
 use crate::engine::{MS, SECONDS, TIMEOUT, errors, even, load, millis, outcome};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use stillgate_load::{ErrorKind, Load, LoadError, Pace, Void, run};
 fn a_server_that_closes_each_connection_is_asked_again_and_again() {
     let server = serve(|stream, _| {
         write(stream, b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok");
-        Then::Close
+        AfterAnswer::Close
     });
     let outcome = outcome(&load(server.address, Pace::Closed, 3, millis(200)));
     assert_eq!(outcome.errors.examples, [""; 0]);
@@ -47,7 +47,7 @@ fn a_target_that_dies_does_not_end_the_run() {
     for pace in [even(200.0), Pace::Closed] {
         let died = |seconds: u64| {
             let server = serve(|stream, asked| match ok(stream, "ok") {
-                Then::Keep if asked.total >= DEADLY => Then::Die,
+                AfterAnswer::Keep if asked.total >= DEADLY => AfterAnswer::Die,
                 then => then,
             });
             let begun = Instant::now();
@@ -101,7 +101,7 @@ fn what_is_not_answered_in_time_is_given_up() {
 fn nothing_answered_is_void() {
     let server = serve(|_, _| {
         thread::sleep(Duration::from_secs(3));
-        Then::Close
+        AfterAnswer::Close
     });
     let load = Load { timeout: millis(60), ..load(server.address, even(50.0), 3, millis(100)) };
     let outcome = outcome(&load);

@@ -1,13 +1,13 @@
 //! Runs that are ended early, and requests under way when a run ends.
 
-use crate::engine::server::{Then, ok, serve};
+use crate::engine::server::{AfterAnswer, ok, serve};
 use crate::engine::{SECONDS, even, load, millis, outcome};
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use stillgate_load::engine::Before;
+use stillgate_load::engine::PreparationPhase;
 use stillgate_load::{Load, LoadError, Note, Pace, Void, run};
 
 /// Far longer than ending takes, far shorter than the run to be ended.
@@ -31,7 +31,7 @@ fn in_the_warm_up() {
             ended = Some(run(&load, &interrupt, &mut |_| panic!("nothing is measured in a warm-up")));
         });
         let error = ended.unwrap().unwrap_err();
-        assert!(matches!(error, LoadError::Interrupted(Before::WarmUp)), "{error:?}");
+        assert!(matches!(error, LoadError::Interrupted(PreparationPhase::WarmUp)), "{error:?}");
         assert!(error.to_string().contains("in the warm-up; nothing was measured"), "{error}");
     }
 }
@@ -56,7 +56,7 @@ fn while_connecting() {
         ended = Some(run(&load(address, even(10.0), 50, millis(100)), &interrupt, &mut |_| {}));
     });
     let error = ended.unwrap().unwrap_err();
-    assert!(matches!(error, LoadError::Interrupted(Before::Connecting)), "{error:?}");
+    assert!(matches!(error, LoadError::Interrupted(PreparationPhase::Connecting)), "{error:?}");
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
@@ -129,7 +129,7 @@ fn a_schedule_that_is_beyond_the_target() {
 
 #[test]
 fn a_target_that_closes_without_an_answer_is_asked_again_soon() {
-    let server = serve(|_, _| Then::Close);
+    let server = serve(|_, _| AfterAnswer::Close);
     let asked = |seconds: u64| {
         let outcome = outcome(&load(server.address, even(100.0), 4, Duration::from_secs(seconds)));
         assert_eq!(outcome.errors.total() + outcome.self_watch.missed_starts, 100 * seconds);

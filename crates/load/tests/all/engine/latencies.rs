@@ -90,7 +90,7 @@ struct Exchange {
 /// client:             sends n                          receives n, sends n+1
 /// ```
 ///
-/// So the latency of n that the client measures is at least the time from `reads n` to `writes n`, and at most from
+/// Therefore the latency of n that the client measures is at least the time from `reads n` to `writes n`, and at most from
 /// `writes n-1` to `reads n+1`. Sorted, each latency of the client lies between the two of its rank. This proves that
 /// the generator measures all requests, in the right unit, from the send to the answer, and adds no more than its own
 /// turn from one request to the next; the only tolerance is the histogram's third digit. The first and the last request

@@ -22,7 +22,7 @@ pub(crate) struct Server {
 }
 
 /// A complete request.
-pub(crate) struct Asked {
+pub(crate) struct ReceivedRequest {
     /// Its number over all connections, from zero.
     pub(crate) total: u64,
     /// Bytes of its body.
@@ -31,7 +31,7 @@ pub(crate) struct Asked {
 
 /// Whether a connection continues after an answer.
 #[derive(PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum AfterAnswer {
     Keep,
     Close,
     /// Also stops accepting connections.
@@ -39,7 +39,9 @@ pub(crate) enum Then {
 }
 
 /// Answers every request with `answer`.
-pub(crate) fn serve(answer: impl Fn(&mut TcpStream, &Asked) -> Then + Send + Sync + 'static) -> Server {
+pub(crate) fn serve(
+    answer: impl Fn(&mut TcpStream, &ReceivedRequest) -> AfterAnswer + Send + Sync + 'static,
+) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (requests, accepted) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -55,7 +57,7 @@ pub(crate) fn serve(answer: impl Fn(&mut TcpStream, &Asked) -> Then + Send + Syn
             let (answer, requests, dead) = (answer.clone(), requests.clone(), dead.clone());
             let serve = move || {
                 let then = converse(stream, &requests, &dead, &*answer);
-                if then == Some(Then::Die) && !dead.swap(true, Ordering::SeqCst) {
+                if then == Some(AfterAnswer::Die) && !dead.swap(true, Ordering::SeqCst) {
                     // Wakes the listener, which then ends.
                     drop(TcpStream::connect(address));
                 }
@@ -67,16 +69,16 @@ pub(crate) fn serve(answer: impl Fn(&mut TcpStream, &Asked) -> Then + Send + Syn
 }
 
 /// An answer of 200 with this body.
-pub(crate) fn ok(stream: &mut TcpStream, body: &str) -> Then {
+pub(crate) fn ok(stream: &mut TcpStream, body: &str) -> AfterAnswer {
     let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     write(stream, answer.as_bytes())
 }
 
 /// Writes it; a client that has gone does not fail the test.
-pub(crate) fn write(stream: &mut TcpStream, bytes: &[u8]) -> Then {
+pub(crate) fn write(stream: &mut TcpStream, bytes: &[u8]) -> AfterAnswer {
     match stream.write_all(bytes) {
-        Ok(()) => Then::Keep,
-        Err(_) => Then::Close,
+        Ok(()) => AfterAnswer::Keep,
+        Err(_) => AfterAnswer::Close,
     }
 }
 
@@ -84,15 +86,15 @@ fn converse(
     mut stream: TcpStream,
     requests: &AtomicU64,
     dead: &AtomicBool,
-    answer: &dyn Fn(&mut TcpStream, &Asked) -> Then,
-) -> Option<Then> {
+    answer: &dyn Fn(&mut TcpStream, &ReceivedRequest) -> AfterAnswer,
+) -> Option<AfterAnswer> {
     stream.set_nodelay(true).ok()?;
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     loop {
         let body_bytes = read_request(&mut reader)?;
-        let asked = Asked { total: requests.fetch_add(1, Ordering::SeqCst), body_bytes };
+        let asked = ReceivedRequest { total: requests.fetch_add(1, Ordering::SeqCst), body_bytes };
         match answer(&mut stream, &asked) {
-            Then::Keep if !dead.load(Ordering::SeqCst) => {}
+            AfterAnswer::Keep if !dead.load(Ordering::SeqCst) => {}
             then => return Some(then),
         }
     }

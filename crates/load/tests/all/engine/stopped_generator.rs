@@ -49,7 +49,7 @@ fn stop_and_go(test: &str) {
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let mut told = Vec::new();
+    let mut printed = Vec::new();
     for line in lines {
         if line.contains("interval 3") {
             let pid = Pid::from_child(&child);
@@ -57,10 +57,10 @@ fn stop_and_go(test: &str) {
             thread::sleep(STOPPED);
             kill_process(pid, Signal::CONT).unwrap();
         }
-        told.push(line);
+        printed.push(line);
     }
-    assert!(child.wait().unwrap().success(), "{told:#?}");
-    assert!(told.iter().any(|line| line.contains("late as it should be")), "{told:#?}");
+    assert!(child.wait().unwrap().success(), "{printed:#?}");
+    assert!(printed.iter().any(|line| line.contains("late as it should be")), "{printed:#?}");
 }
 
 /// 1000 requests per second for two seconds, over plenty of connections.
@@ -83,8 +83,9 @@ fn scheduled(url: &str) {
 
 /// One request per second.
 fn sparse(url: &str) {
-    // A busy machine makes its two starts late.
-    let bounds = Bounds { late_share_max: 1.0, ..Bounds::default() };
+    // A busy machine makes its two starts late, which chance explains with this share; a pause of a quarter of the time
+    // is still too long.
+    let bounds = Bounds { late_share_max: 0.1, ..Bounds::default() };
     let outcome = generate(url, Pace::Open(Schedule { rate: 1.0, rate_end: 1.0, arrivals: Arrivals::Uniform }), bounds);
     assert!(outcome.self_watch.pause_longest >= Duration::from_millis(450), "{:?}", outcome.self_watch);
     assert!(matches!(outcome.void[..], [Void::StoodStill { .. }]), "{:?}", outcome.void);
