@@ -9,6 +9,7 @@ use super::deep_hosts::{DeepHosts, deep_hosts};
 use super::stdout::show;
 use crate::admin;
 use crate::configuration::chain_lint::{ChainFinding, chain_lint};
+use crate::configuration::end_flag;
 use crate::configuration::environment;
 use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::tls_material;
@@ -83,7 +84,9 @@ pub(crate) fn run(arguments: &Check) -> u8 {
         return EXIT_GOOD;
     };
     let depth = if arguments.offline { Depth::File } else { Depth::Machine };
-    let (mut report, new) = match look_at(file, depth) {
+    // What replaces a file that ends with `#END` must end with it, too.
+    let had_end_flag = arguments.against.as_deref().is_some_and(has_end_flag);
+    let (mut report, new) = match look_at(file, depth, had_end_flag) {
         Ok(looked_at) => looked_at,
         Err(unreadable) => {
             eprintln!("stillgate: {unreadable}");
@@ -113,7 +116,7 @@ pub(crate) fn run(arguments: &Check) -> u8 {
 }
 
 fn replayed(old: &Path, log: &Path, new: &Compiled) -> Result<replay::Report, String> {
-    let (report, compiled) = look_at(old, Depth::Routes).map_err(|unreadable| unreadable.to_string())?;
+    let (report, compiled) = look_at(old, Depth::Routes, false).map_err(|unreadable| unreadable.to_string())?;
     let Some(compiled) = compiled else {
         return Err(format!("--against: {}", text(&report).trim_end()));
     };
@@ -131,13 +134,19 @@ enum Depth {
     Machine,
 }
 
-fn look_at(file: &Path, depth: Depth) -> Result<(Report, Option<Compiled>), ReadError> {
+/// One that cannot be read is reported when it is looked at.
+fn has_end_flag(file: &Path) -> bool {
+    ConfigSource::File(file.to_owned()).read().is_ok_and(|text| end_flag::is_at_end_of(&text))
+}
+
+fn look_at(file: &Path, depth: Depth, had_end_flag: bool) -> Result<(Report, Option<Compiled>), ReadError> {
     let source = ConfigSource::File(file.to_owned());
     let text = source.read()?;
-    let (config, diagnostics, mut omitted) = match source.parse(&text) {
-        Ok(loaded) => (Some(loaded.config), loaded.warnings, 0),
-        Err(errors) => (None, errors.diagnostics, errors.omitted),
-    };
+    let (config, diagnostics, mut omitted) =
+        match source.check_end(&text, had_end_flag).and_then(|()| source.parse(&text)) {
+            Ok(loaded) => (Some(loaded.config), loaded.warnings, 0),
+            Err(errors) => (None, errors.diagnostics, errors.omitted),
+        };
     let plain = |diagnostic| Found { diagnostic, routes: Vec::new() };
     let mut diagnostics: Vec<Found> = diagnostics.into_iter().map(plain).collect();
     if let Some(config) = config.as_ref().filter(|_| depth >= Depth::Machine) {

@@ -2,6 +2,7 @@
 
 pub(crate) mod background;
 pub(crate) mod chain_lint;
+pub(crate) mod end_flag;
 pub(crate) mod environment;
 pub(crate) mod ignored;
 pub(crate) mod kept;

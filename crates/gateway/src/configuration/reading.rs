@@ -167,6 +167,11 @@ impl Reading {
         (!tls.is_same(&served.tls)).then_some(tls)
     }
 
+    /// Whether a version of the file ended with `#END`; see [`Source::had_end_flag`].
+    pub(crate) fn had_end_flag(&self) -> bool {
+        self.source.had_end_flag()
+    }
+
     /// The datastore that configurations come from.
     pub(crate) fn kept(&self) -> Option<&Opened> {
         self.source.kept()

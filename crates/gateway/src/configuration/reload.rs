@@ -86,6 +86,8 @@ pub(crate) struct Reloader {
     reading: Option<Box<Reading>>,
     /// The files besides the configuration's own that may change what is read.
     files: BTreeSet<PathBuf>,
+    /// Whether a version of the file ended with `#END`, so that later ones must.
+    had_end_flag: bool,
     /// What the process was started with; some of it holds until its end.
     started: Gateway,
     /// The keys that differ from it, and so wait for the next start.
@@ -165,6 +167,7 @@ impl Reloader {
             certificate_ends: ends(&tls),
             tls,
             files: reading.files(),
+            had_end_flag: reading.had_end_flag(),
             reading: Some(Box::new(reading)),
             loaded_at: now_rfc3339(),
             last_error: None,
@@ -189,6 +192,11 @@ impl Reloader {
     /// The files to be watched besides the configuration's own.
     pub(crate) fn files(&self) -> &BTreeSet<PathBuf> {
         &self.files
+    }
+
+    /// Whether a version of the file ended with `#END`, so that a successor may not read one without it.
+    pub(crate) fn had_end_flag(&self) -> bool {
+        self.had_end_flag
     }
 
     /// What is served right now.
@@ -307,6 +315,7 @@ impl Reloader {
             Step::Read(Ok((reading, look))) => {
                 self.files = reading.files();
                 self.files.append(&mut tls_material::files(&self.served.config));
+                self.had_end_flag = reading.had_end_flag();
                 self.reading = Some(reading);
                 self.take_read(look.read);
                 if let Some(tls) = look.renewed {
@@ -348,7 +357,10 @@ impl Reloader {
         if std::mem::take(&mut self.wanted.certificates) || reload.is_some() {
             let looked_at = self.looked_at.clone();
             // One that was lost to a bug leaves the next one to begin anew.
-            let begin_anew = || Box::new(Reading::new(self.source.open(), None, self.reloadable.prepare));
+            let begin_anew = || {
+                let source = self.source.open(self.had_end_flag);
+                Box::new(Reading::new(source, None, self.reloadable.prepare))
+            };
             let mut reading = self.reading.take().unwrap_or_else(begin_anew);
             let (served, waits) = (self.candidate(), self.waits());
             let task = spawn_blocking(move || {

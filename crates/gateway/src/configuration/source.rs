@@ -3,6 +3,7 @@
 //! Finding and reading are kept apart from validating because they fail differently: a file that cannot be read is an
 //! argument that cannot be used, a file that is wrong is a finding.
 
+use super::end_flag;
 use super::own_files;
 use super::secrets::{MachineSecrets, file_of, too_open};
 use std::collections::BTreeSet;
@@ -129,6 +130,7 @@ impl ConfigSource {
 
     /// [`ConfigSource::parse`] with the environment of another process.
     pub(crate) fn parse_with(&self, text: &[u8], lookup: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Errors> {
+        self.check_end(text, false)?;
         let secrets = Arc::new(Noted::default());
         let loaded = stillgate_config::load_with(text, lookup, with_secrets(secrets.clone()));
         let mut loaded = loaded.map_err(|errors| self.named(errors))?;
@@ -139,6 +141,14 @@ impl ConfigSource {
     /// [`ConfigSource::parse`] where other texts came before, in proportion to what changed since.
     pub(crate) fn parse_next(&self, reader: &mut Reader, text: Text) -> Result<Arc<Loaded>, Errors> {
         reader.load(text, &environment).map_err(|errors| self.named(errors))
+    }
+
+    /// Refuses a file that may be cut off. `had_flag`: an earlier version ended with `#END`.
+    pub(crate) fn check_end(&self, text: &[u8], had_flag: bool) -> Result<(), Errors> {
+        match self {
+            ConfigSource::File(file) => end_flag::check(Some(file), text, had_flag),
+            ConfigSource::Text(_) => Ok(()),
+        }
     }
 
     /// Line and column of a key in what was read and validated.

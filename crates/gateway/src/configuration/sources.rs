@@ -2,6 +2,7 @@
 //!
 //! A source is what implements [`Source`], and an arm of [`ConfigSource::open`]. Nothing outside of this room knows which it is.
 
+use super::end_flag;
 use super::kept::{KeptSource, Opened};
 use super::own_files;
 use super::secrets::file_of;
@@ -23,6 +24,12 @@ pub(crate) trait Source: Send {
 
     /// The files whose change may change what is read, besides those that the configuration itself names.
     fn files(&self) -> BTreeSet<PathBuf>;
+
+    /// Whether a version of the text that was read ended with `#END`; from then on, all must.
+    fn had_end_flag(&self) -> bool;
+
+    /// A former process has read a version that ended with `#END`. An error: the text that was read here does not.
+    fn require_end_flag(&mut self) -> Result<(), Refused>;
 
     /// What was given last cannot be put to use, and why: whether something else is given in its place.
     fn put_back(&mut self, _errors: &[String]) -> bool {
@@ -89,11 +96,12 @@ impl Refused {
 }
 
 impl ConfigSource {
-    /// Gives its configurations from now on.
-    pub(crate) fn open(&self) -> Box<dyn Source> {
+    /// Gives its configurations from now on. `had_end_flag`: a version of the text that was read before ended with `#END`.
+    pub(crate) fn open(&self, had_end_flag: bool) -> Box<dyn Source> {
         match self {
             ConfigSource::File(_) | ConfigSource::Text(_) => {
-                let text = OneText { source: self.clone(), reader: Reader::new(plugins()) };
+                let (source, reader) = (self.clone(), Reader::new(plugins()));
+                let text = OneText { source, reader, had_end_flag, refused_if_required: None };
                 Box::new(Chosen { text, begun: None, kind: None, kept: None })
             }
         }
@@ -193,6 +201,14 @@ impl Source for Chosen {
         files
     }
 
+    fn had_end_flag(&self) -> bool {
+        self.text.had_end_flag
+    }
+
+    fn require_end_flag(&mut self) -> Result<(), Refused> {
+        self.text.require_end_flag()
+    }
+
     /// The text is to blame if it is new: the datastore's resources are served with the one before.
     fn put_back(&mut self, errors: &[String]) -> bool {
         let Some(kept) = &mut self.kept else { return false };
@@ -244,6 +260,10 @@ fn refusal(digest: String, why: &[String]) -> Refused {
 struct OneText {
     source: ConfigSource,
     reader: Reader,
+    /// Whether a version that was read here or by a former process ended with `#END`.
+    had_end_flag: bool,
+    /// What the version that was read last is refused for where one before it ended with `#END`.
+    refused_if_required: Option<Refused>,
 }
 
 impl OneText {
@@ -258,12 +278,22 @@ impl OneText {
         if unless == Some(&digest) && self.reader.has_current_secrets() {
             return Ok(None);
         }
+        let refused = |errors| Refused::Wrong { digest: digest.clone(), errors };
+        self.refused_if_required = self.source.check_end(text.bytes(), true).map_err(refused).err();
+        self.source.check_end(text.bytes(), self.had_end_flag).map_err(refused)?;
+        let has_end_flag = end_flag::is_at_end_of(text.bytes());
         let (digest_ms, was_incremental) = (millis(began) - read_ms, self.reader.is_incremental());
         let parsed = self.source.parse_next(&mut self.reader, text);
         let parse_ms = millis(began) - read_ms - digest_ms;
         debug!(bytes, read_ms, digest_ms, parse_ms, was_incremental, "configuration read");
+        self.had_end_flag |= has_end_flag && parsed.is_ok();
         // The text may have named other plugins than the one before.
         parsed.map(Some).map_err(|errors| Refused::Wrong { digest: self.reader.digest_of(&of_text), errors })
+    }
+
+    fn require_end_flag(&mut self) -> Result<(), Refused> {
+        self.had_end_flag = true;
+        self.refused_if_required.take().map_or(Ok(()), Err)
     }
 
     fn files(&self) -> BTreeSet<PathBuf> {

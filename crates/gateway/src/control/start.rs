@@ -158,7 +158,7 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
     // Soon: later there may be another file at its path.
     let program = Program::own().map_err(|error| RunError::System("cannot find the file of this program", error))?;
     let stamp = FileWatch::stamp(&source);
-    let mut opened = source.open();
+    let mut opened = source.open(false);
     let begun = opened.begin()?;
     let logging = Logging::start(&begun.config.gateway.log).map_err(RunError::Log)?;
     // Before the datastore is read: what it takes shows in the first profile.
@@ -175,6 +175,9 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
     tell_rejected(&loaded.rejected, &[]);
     ignored::warn_of(&ignored::of(&loaded.config), &Ignored::default());
     let takeover = Takeover::find().map_err(|error| RunError::System(NO_TAKEOVER, error))?;
+    if takeover.as_ref().is_some_and(|(_, former)| former.had_end_flag) {
+        opened.require_end_flag()?;
+    }
     let beginning = Beginning { signals, source, opened, stamp, loaded, logging, program, takeover };
     // Its name is `main`; this is what it is called everywhere else.
     let _profiled = Registration::new("control", None).ok();

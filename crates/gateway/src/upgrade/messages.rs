@@ -22,7 +22,15 @@ const ROUTES_AT_ONCE: usize = 256;
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Message {
     /// Old to new: who hands over. `digest` is the configuration's. Beside it the table of limits, where there is one.
-    Hello { version: u32, pid: u32, digest: String },
+    /// `had_end_flag`: a version of its file ended with `#END`, so the new process must not serve one that does not. An earlier
+    /// version did not say it.
+    Hello {
+        version: u32,
+        pid: u32,
+        digest: String,
+        #[serde(default)]
+        had_end_flag: bool,
+    },
     /// Old to new: what listens. Beside it its descriptors; where they are too many, further messages say the same. `digest` is
     /// what it does; `as_served`: the configuration of [`Message::Hello`] says so as well. An earlier version could not change it by a
     /// reload.

@@ -144,10 +144,17 @@ impl Predecessor {
 
     /// Starts one.
     /// An error: what there is to leave cannot be put together.
-    pub(crate) fn launch(&mut self, fleet: &Fleet, plans: &PlanCell, metering: Option<&Metering>) -> io::Result<()> {
+    /// `had_end_flag`: see [`Message::Hello`].
+    pub(crate) fn launch(
+        &mut self,
+        (fleet, plans): (&Fleet, &PlanCell),
+        metering: Option<&Metering>,
+        had_end_flag: bool,
+    ) -> io::Result<()> {
         let plan = plans.load();
         let limits = plans.limits.get().map(|table| duplicate(table.as_fd())).transpose()?;
-        let hello = Message::Hello { version: VERSION, pid: std::process::id(), digest: plan.digest.clone() };
+        let (pid, served) = (std::process::id(), plan.digest.clone());
+        let hello = Message::Hello { version: VERSION, pid, digest: served, had_end_flag };
         let mut offer: Offer = vec![(hello, limits.into_iter().collect())];
         for listening in fleet.listening() {
             let (place, bound, digest) = (listening.place(), listening.bound(), digest(&listening.listener));

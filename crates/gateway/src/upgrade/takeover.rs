@@ -40,6 +40,8 @@ pub(crate) struct Former {
     pub(crate) pid: u32,
     /// Of its configuration.
     digest: String,
+    /// A version of its file ended with `#END`.
+    pub(crate) had_end_flag: bool,
     pub(crate) listeners: Inherited,
     /// Of the listeners, what they do, and whether the configuration of that digest says so.
     digests: HashMap<ListenPlace, (u64, bool)>,
@@ -197,8 +199,8 @@ impl Former {
             };
             let mut descriptors = datagram.descriptors;
             match message {
-                Message::Hello { version: VERSION, pid, digest } => {
-                    (former.pid, former.digest) = (pid, digest);
+                Message::Hello { version: VERSION, pid, digest, had_end_flag } => {
+                    (former.pid, former.digest, former.had_end_flag) = (pid, digest, had_end_flag);
                     former.limits = descriptors.pop().and_then(open_limits);
                 }
                 Message::Hello { version, .. } => {
@@ -305,7 +307,7 @@ mod tests {
         for (beside, expected) in [(vec![table.as_fd()], Some(0)), (vec![file.as_fd()], None), (Vec::new(), None)] {
             let (ours, theirs) = Channel::pair().expect("sockets");
             let theirs = Channel::new(theirs).expect("one of ours");
-            let hello = Message::Hello { version: VERSION, pid: 1, digest: String::new() };
+            let hello = Message::Hello { version: VERSION, pid: 1, digest: String::new(), had_end_flag: false };
             hello.send_with(&ours, &beside).expect("room");
             Message::End {}.send_with(&ours, &[]).expect("room");
             let former = Former::receive(&theirs).expect("all is said");

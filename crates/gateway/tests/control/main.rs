@@ -12,6 +12,7 @@ mod dashboard;
 mod dashboard_forms;
 mod demo;
 mod documents;
+mod end_flag;
 mod etcd;
 mod explain;
 mod explain_api;

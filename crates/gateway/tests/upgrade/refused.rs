@@ -96,6 +96,28 @@ fn a_binary_that_does_not_work_is_no_loss() {
     assert_eq!(gateway.client.get("/").head.status(), 200);
 }
 
+#[test]
+fn a_file_that_has_lost_its_end_is_not_what_the_new_process_serves() {
+    let upstream = Upstream::echo();
+    let node = upstream.addr();
+    let text = format!(
+        "upstreams: [{{id: node, nodes: {{\"{node}\": 1}}}}]\nroutes:\n  - {{id: a, uri: /*, upstream_id: node}}\n\
+         \x20 - {{id: guard, uri: /guard, upstream_id: node, plugins: {{key-auth: {{}}}}}}\n#END\n"
+    );
+    let mut gateway = Replaceable::start(&Setup::resources(text));
+    let file = gateway.upgraded.gateway.config_path();
+    let whole = std::fs::read_to_string(&file).expect("the file");
+    let half = &whole[..whole.find("  - {id: guard").expect("a route")];
+    gateway.upgraded.gateway.write_config_text(half);
+    gateway.refused(1);
+    gateway.logs("an earlier version of the file ended with `#END`");
+    assert_eq!(gateway.client.get("/guard").head.status(), 401);
+    gateway.upgraded.gateway.write_config_text(&whole);
+    gateway.upgraded.upgrade();
+    gateway.upgraded.await_old();
+    assert_eq!(gateway.client.get("/guard").head.status(), 401);
+}
+
 /// Is set where this binary is started in the place of a new process: to what it does, beside saying that it serves.
 const IMPOSTOR: &str = "STILLGATE_TEST_IMPOSTOR";
 

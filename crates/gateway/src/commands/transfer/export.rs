@@ -6,6 +6,7 @@ use super::resources::{Resource, Resources, hide_secrets, mark_hidden_key, masks
 use super::yaml;
 use crate::commands::cli::{EXIT_GOOD, Export};
 use crate::commands::stdout::show;
+use crate::configuration::end_flag;
 use crate::configuration::kept::{Offline, read_store, resource_of};
 use crate::configuration::source::ConfigSource;
 use serde_json::Value as Json;
@@ -48,15 +49,16 @@ fn run(arguments: &Export) -> Result<String, Failure> {
         eprintln!("stillgate: {} with masks in place of secrets ({why}): {}", counted(masked.len()), some(&masked));
     }
     let head = format!(
-        "# The resources of {}, written by `stillgate export`.\n{}",
+        "# The resources of {}, written by `stillgate export`.\n{}{}",
         arguments.from.trim(),
+        end_flag::ANNOUNCEMENT,
         if masked.is_empty() {
             ""
         } else {
             "# Secrets are masked (********): replace the masks before you use the file.\n"
         }
     );
-    Ok(format!("{head}{}", yaml::write(&lists(found))))
+    Ok(format!("{head}{}{}", yaml::write(&lists(found)), end_flag::LAST_LINE))
 }
 
 fn of_store(file: &Path, config: Option<&Path>) -> Result<Resources, Failure> {

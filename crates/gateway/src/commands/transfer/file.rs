@@ -30,12 +30,13 @@ pub(super) fn text(file: &Path) -> Result<Vec<u8>, Failure> {
 /// stand beside, and may refer to.
 pub(super) fn read(file: &Path, text: &[u8], beside: &Resources) -> Result<Resources, Failure> {
     let source = ConfigSource::File(file.to_owned());
+    let refused = |errors: Errors| Failure::Failed(format!("the file is refused\n{errors}"));
+    source.check_end(text, false).map_err(refused)?;
     let plugins = PluginSet { secrets: Arc::new(Elsewhere), ..plugins() };
     let (found, mut errors) = documents(text, &|name| std::env::var(name).ok(), plugins, beside.keys().cloned());
     errors.diagnostics.retain(|found| found.severity == Severity::Error && !found.message.contains(NOT_HERE));
     if !errors.diagnostics.is_empty() {
-        let errors = Errors { file: source.name(), ..errors };
-        return Err(Failure::Failed(format!("the file is refused\n{errors}")));
+        return Err(refused(Errors { file: source.name(), ..errors }));
     }
     let resource = |(index, found): (usize, FileDocument)| {
         let at = Some((found.line, found.column));
