@@ -129,7 +129,9 @@ pub fn decide(attempt: &Attempt) -> Decision {
     }
     let others = u32::try_from(attempt.choices.saturating_sub(1)).unwrap_or(u32::MAX);
     let in_time = attempt.retry_timeout_ms == 0 || attempt.elapsed_ms < attempt.retry_timeout_ms;
-    if attempt.retries_used < attempt.retries.unwrap_or(others) && in_time {
+    // Without a second handshake nothing would ever tell a node that refuses all names from a name that all nodes refuse.
+    let needs_proof = attempt.failure == Failure::Name && others > 0;
+    if (attempt.retries_used < attempt.retries.unwrap_or(others) || needs_proof) && in_time {
         match attempt.in_budget {
             true => Decision::RetryNext(status),
             false => Decision::OverBudget(status),
@@ -204,7 +206,14 @@ mod tests {
             ("POST of an unproved name", unsent(post(Name)), RetryNext(502)),
             ("GET of a name that a second node refuses", twice(unsent(get(Name))), Fail(502)),
             ("GET of a refused name, then no connection", twice(get(Connect)), RetryNext(502)),
-            ("GET of an unproved name, retries: 0", Attempt { retries: Some(0), ..unsent(get(Name)) }, Fail(502)),
+            ("GET of an unproved name, retries: 0", Attempt { retries: Some(0), ..unsent(get(Name)) }, RetryNext(502)),
+            ("GET of an unproved name, none left", used(2, unsent(get(Name))), RetryNext(502)),
+            ("GET of an unproved name, one node", Attempt { choices: 1, ..unsent(get(Name)) }, Fail(502)),
+            (
+                "GET of a name that a second node refuses, retries: 0",
+                Attempt { retries: Some(0), ..used(1, twice(unsent(get(Name)))) },
+                Fail(502),
+            ),
             ("GET refused by the node's HTTP/2", get(Refused), Fail(502)),
             ("GET refused by the node's HTTP/2, reused", reused(get(Refused)), Fail(502)),
             ("GET closed by a second node", Attempt { closed_before: true, ..get(Reset) }, Fail(502)),
@@ -303,7 +312,8 @@ mod tests {
             Decision::RetryNext(_) | Decision::OverBudget(_) => {
                 assert_eq!(attempt.in_budget, retried);
                 let others = attempt.choices.saturating_sub(1) as u32;
-                assert!(attempt.retries_used < attempt.retries.unwrap_or(others));
+                let needs_proof = attempt.failure == Failure::Name && others > 0;
+                assert!(attempt.retries_used < attempt.retries.unwrap_or(others) || needs_proof);
                 let over = attempt.elapsed_ms >= attempt.retry_timeout_ms;
                 assert!(attempt.retry_timeout_ms == 0 || !over);
                 assert!(!(attempt.reused && attempt.failure == Failure::Reset));

@@ -93,13 +93,23 @@ impl<C> UpstreamState<C> {
     }
 
     /// Chooses an endpoint for a request whose server name, possibly a valid one, was refused by an endpoint:
-    /// preferably one that has not refused an unproved name since it last accepted one.
+    /// preferably one that has not refused an unproved name since it last accepted one. Where all have, it is any of them,
+    /// of whichever tier: requests for foreign names must not keep others from the nodes behind broken ones, in whatever
+    /// order they come.
     #[cold]
     pub fn pick_undoubted(&mut self, key: Option<&[u8]>, now_ms: u64, random: u64, tried: &Tried) -> Option<usize> {
-        let mut avoided = tried.clone();
-        self.names.doubted().for_each(|index| avoided.insert(index));
-        let undoubted = self.balancer.pick_usable(key, now_ms, random, &avoided);
-        undoubted.or_else(|| self.pick(key, now_ms, random, tried))
+        let Self { names, balancer, .. } = self;
+        let doubted: Vec<usize> = names.doubted().collect();
+        // Without any of the doubted nodes, or with one of them.
+        let mut pick = |spared: Option<usize>| {
+            let mut avoided = tried.clone();
+            doubted.iter().filter(|index| spared != Some(**index)).for_each(|index| avoided.insert(*index));
+            balancer.pick_usable(key, now_ms, random, &avoided)
+        };
+        let first = random.checked_rem(doubted.len() as u64).unwrap_or_default() as usize;
+        let any = doubted[first..].iter().chain(&doubted[..first]);
+        let picked = pick(None).or_else(|| any.copied().find_map(|index| pick(Some(index))));
+        picked.or_else(|| self.pick(key, now_ms, random, tried))
     }
 
     /// Begins a try on the endpoint; see [`Balancer::on_start`].

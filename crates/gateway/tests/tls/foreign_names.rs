@@ -204,6 +204,108 @@ fn many_names_under_one_certificate_do_not_hide_a_node_that_breaks() {
     assert_eq!(states(&gateway)[0], "healthy");
 }
 
+/// What two primaries do, and how they are chosen; the backup is well, and serves names without number under one certificate.
+fn check_backup(world: &World, refusal: Refusal, keys: &str, is_tier: bool) {
+    let what = format!("{refusal:?}{keys}, a backup of lower priority: {is_tier}");
+    let (never, broken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
+    let primaries = [(); 2].map(|()| match refusal {
+        // A good certificate of another name.
+        Refusal::OtherName => world.node("a.test", refusal, &never),
+        _ => world.node("many.test", refusal, &broken),
+    });
+    let backup = world.node("many.test", refusal, &never);
+    let [first, second] = primaries.each_ref();
+    let gateway = match is_tier {
+        true => world.gateway_of_tiers(&[&[first, second], &[&backup]], keys),
+        false => world.gateway(&[first, second, &backup], keys),
+    };
+    let mut client = gateway.client().into_connection();
+    let mut number = 0;
+    let mut ask_next = || {
+        number += 1;
+        ask(&mut client, &format!("n{number}.many.test"))
+    };
+    // One request meets both primaries, and nothing proves that it is not to blame itself.
+    let failed = (0..3).filter(|_| ask_next() != 200).count();
+    assert!(failed <= 1, "{what}: {failed} requests failed");
+    (0..80).for_each(|_| assert_eq!(ask_next(), 200, "{what}"));
+    // Nodes that are set aside are tried again with names that nothing has proved.
+    let connections = || primaries.iter().map(Upstream::connections).sum::<usize>();
+    let before = connections();
+    eventually("the primaries to be tried again", || {
+        assert_eq!(ask_next(), 200, "{what}");
+        connections() >= before + 2
+    });
+    assert_eq!(states(&gateway)[2], "healthy", "{what}");
+}
+
+#[test]
+fn two_primaries_with_bad_certificates_do_not_hide_their_backup() {
+    let world = World::new();
+    REFUSALS.into_iter().for_each(|refusal| check_backup(&world, refusal, "", true));
+    let chash = ", type: chash, hash_on: vars, key: remote_addr";
+    for (keys, is_tier) in [(STRICT, true), (", retries: 0", true), (chash, true), ("", false)] {
+        check_backup(&world, Refusal::Stranger, keys, is_tier);
+    }
+}
+
+/// A client that asks for foreign names makes every node doubtful; the backup is found all the same.
+#[test]
+fn foreign_names_do_not_keep_requests_from_a_backup() {
+    let world = World::new();
+    for keys in ["", STRICT, ", retries: 0"] {
+        let (never, broken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
+        let nodes = [&broken, &broken, &never].map(|state| world.node("many.test", Refusal::Stranger, state));
+        let [first, second, backup] = nodes.each_ref();
+        let gateway = world.gateway_of_tiers(&[&[first, second], &[backup]], keys);
+        let mut client = gateway.client().into_connection();
+        for number in 0..10 {
+            assert_eq!(ask(&mut client, &format!("evil{number}.test")), 502, "{keys}");
+        }
+        let mut number = 0;
+        // Any of them is tried, with a foreign name in between each time.
+        eventually("the backup", || {
+            number += 1;
+            let status = ask(&mut client, &format!("n{number}.many.test"));
+            assert_eq!(ask(&mut client, &format!("evil{number}.test")), 502, "{keys}");
+            status == 200
+        });
+        eventually("the broken nodes to be set aside", || {
+            number += 1;
+            ask(&mut client, &format!("n{number}.many.test"));
+            let states = states(&gateway);
+            let ejected = states.iter().filter(|state| *state == "set_aside").count();
+            states[2] == "healthy" && ejected == if keys == STRICT { 1 } else { 2 }
+        });
+        assert_eq!(ask(&mut client, "again.many.test"), 200, "{keys}");
+    }
+}
+
+/// Both primaries served all names until their certificate ended.
+#[test]
+fn primaries_that_break_together_do_not_hide_their_backup() {
+    let world = World::new();
+    let (never, breaks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let nodes = [&breaks, &breaks, &never].map(|state| world.node("many.test", Refusal::Stranger, state));
+    let [first, second, backup] = nodes.each_ref();
+    let gateway = world.gateway_of_tiers(&[&[first, second], &[backup]], "");
+    let mut client = gateway.client().into_connection();
+    let names: Vec<String> = (0..100).map(|number| format!("n{number}.many.test")).collect();
+    names.iter().for_each(|name| assert_eq!(ask(&mut client, name), 200, "{name}"));
+    breaks.store(true, Ordering::SeqCst);
+    let failed = names.iter().filter(|name| ask(&mut client, name) != 200).count();
+    assert!(failed <= 1, "{failed} requests failed");
+    eventually("both to be set aside", || {
+        names.iter().for_each(|name| assert_eq!(ask(&mut client, name), 200, "{name}"));
+        states(&gateway) == ["set_aside", "set_aside", "healthy"]
+    });
+    breaks.store(false, Ordering::SeqCst);
+    eventually("both to be back", || {
+        names.iter().for_each(|name| assert_eq!(ask(&mut client, name), 200, "{name}"));
+        states(&gateway) == ["healthy"; 3]
+    });
+}
+
 /// Neither does a name that a plugin has set count against a node, nor one that a client of HTTP/2 asks for.
 #[test]
 fn the_name_may_come_in_other_ways() {
