@@ -157,6 +157,10 @@ impl Call {
 
     /// Adds a header line. Lines that frame the message are ignored, as the client sets them.
     pub fn header(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
+        if name.bytes().eq_ignore_ascii_case(b"host") {
+            // There is one line.
+            return self.set_host(value);
+        }
         self.has_user_agent |= name.bytes().eq_ignore_ascii_case(b"user-agent");
         for part in [name.bytes(), b": ", value.bytes(), b"\r\n"] {
             self.head.extend_from_slice(part);

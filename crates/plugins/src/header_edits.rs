@@ -10,7 +10,7 @@ use stillgate_plugin::{Request, Response, Worker};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::{Definitions, Entry, Fault, Json, Kind, Node, Path, Sink, Value as Typed, expected};
-use stillgate_wire::{EditError, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue, OwnedLine};
+use stillgate_wire::{EditError, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue, OwnedLine, is_host};
 
 /// Edits of a head, in their order.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -42,7 +42,7 @@ pub(crate) trait Head: Lookup {
     fn set(&mut self, name: FieldName<'_>, value: FieldValue<'_>);
     fn add_line(&mut self, line: &OwnedLine);
     fn set_line(&mut self, line: &OwnedLine);
-    fn set_host(&mut self, value: FieldValue<'_>);
+    fn set_host(&mut self, value: FieldValue<'_>) -> Result<(), EditError>;
     fn remove(&mut self, name: FieldName<'_>);
 }
 
@@ -63,8 +63,8 @@ impl Head for Request<'_> {
         Request::set_line(self, line);
     }
 
-    fn set_host(&mut self, value: FieldValue<'_>) {
-        self.edits.set_host(value);
+    fn set_host(&mut self, value: FieldValue<'_>) -> Result<(), EditError> {
+        self.edits.set_host(value.bytes())
     }
 
     fn remove(&mut self, name: FieldName<'_>) {
@@ -90,8 +90,9 @@ impl Head for Response<'_> {
     }
 
     // In a response `Host` is an ordinary field.
-    fn set_host(&mut self, value: FieldValue<'_>) {
+    fn set_host(&mut self, value: FieldValue<'_>) -> Result<(), EditError> {
         self.set_header(FieldName::constant("Host"), value);
+        Ok(())
     }
 
     fn remove(&mut self, name: FieldName<'_>) {
@@ -179,7 +180,7 @@ impl Edit {
             }
             Edit::AddLine(line) => head.add_line(line),
             Edit::SetLine(line) => head.set_line(line),
-            Edit::SetHost(value) => head.set_host(value.of(head, groups, out, buffer)?),
+            Edit::SetHost(value) => head.set_host(value.of(head, groups, out, buffer)?)?,
             Edit::Remove(name) => head.remove(name.name()),
         }
         Ok(())
@@ -260,6 +261,11 @@ impl Kind for Headers {
             values,
         ]})
     }
+}
+
+/// An empty one leaves the `Host` as it is.
+fn is_sent_as_host(value: &OwnedFieldValue) -> bool {
+    value.value().bytes().is_empty() || is_host(value.value().bytes())
 }
 
 type MakeEdit = fn(OwnedFieldName, Value) -> Edit;
@@ -411,6 +417,10 @@ impl Headers {
         let field = OwnedFieldName::new(name.as_bytes()).map_err(|error| Fault::new(error.to_string()))?;
         let edit = make(field, value(text, unknown)?);
         match edit {
+            Edit::Set(_, Value::Constant(value)) if self.is_of_node(name) && !is_sent_as_host(&value) => {
+                Err(Fault::new(format!("{text:?} is not a host"))
+                    .hint("write a name or an address, perhaps with a port"))
+            }
             Edit::Set(_, value) if self.is_of_node(name) => Ok(Edit::SetHost(value)),
             Edit::Add(..) => self.no_host(name).map(|()| edit.written()),
             edit => Ok(edit.written()),

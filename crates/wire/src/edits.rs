@@ -15,7 +15,8 @@ pub use lines::{OwnedLine, remove_lines};
 pub use names::{FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
 
 use crate::fields::{Field, FieldSet, Fields};
-use crate::name::{Name, is_lookalike, is_same};
+use crate::host::is_host;
+use crate::name::{Name, is_same};
 use lines::{Line, Lines, push_line};
 use names::{Shapes, has_any, is_token};
 use std::borrow::Cow;
@@ -32,6 +33,8 @@ pub enum EditError {
     Value,
     /// A target has a blank or a control character in it, or does not begin with `/`.
     Target,
+    /// A `Host` for the node is neither a name nor an address (RFC 9110 section 7.2).
+    Host,
     /// A method is not a token (RFC 9110 section 9.1).
     Method,
     /// A status is not from 200 to 599.
@@ -47,6 +50,7 @@ impl fmt::Display for EditError {
             EditError::Framing => "this field frames the message or belongs to one connection; the gateway sets it",
             EditError::Value => "a header value cannot hold control characters such as line breaks",
             EditError::Target => "a request target begins with \"/\" and holds no blanks or control characters",
+            EditError::Host => "not a host: a name or an address, perhaps with a port",
             EditError::Method => "not an HTTP method",
             EditError::Status => "not a status from 200 to 599",
             EditError::TooLarge => "the head would be larger than a head may be",
@@ -75,6 +79,11 @@ pub struct Edits {
     takes_lookalikes: bool,
     /// Bits of the names that were set or removed, for names that the parser knows.
     withdrawn: u32,
+    /// For responses: names that were removed and that the parser does not know, each with an LF behind it. A trailer
+    /// field must not bring back what was removed.
+    removed_names: Vec<u8>,
+    /// Bits of their tags.
+    removed_tags: u64,
 }
 
 impl Edits {
@@ -84,6 +93,10 @@ impl Edits {
         self.removed = FieldSet::default();
         self.appended.clear();
         (self.is_too_large, self.withdrawn) = (false, 0);
+        if self.removed_tags != 0 {
+            self.removed_names.clear();
+            self.removed_tags = 0;
+        }
         if !self.lines.list.is_empty() {
             self.lines.clear();
         }
@@ -91,11 +104,14 @@ impl Edits {
 
     /// Copies another's edits into this memory.
     pub fn copy_from(&mut self, other: &Edits) {
-        let Edits { removed, appended, lines, is_too_large, takes_lookalikes, withdrawn } = other;
+        let Edits { removed, appended, lines, is_too_large, takes_lookalikes, withdrawn, removed_names, removed_tags } =
+            other;
         self.removed.clone_from(removed);
         self.appended.clone_from(appended);
         self.lines.copy_from(lines);
         (self.is_too_large, self.takes_lookalikes, self.withdrawn) = (*is_too_large, *takes_lookalikes, *withdrawn);
+        self.removed_names.clone_from(removed_names);
+        self.removed_tags = *removed_tags;
     }
 
     /// Whether lines were left out because they exceed the limit of a head. Callers that apply the edits must check
@@ -138,6 +154,12 @@ impl Edits {
     /// Removes all lines of a name, including added ones. In a request also those with names that some nodes cannot
     /// distinguish from it.
     pub fn remove(&mut self, fields: &Fields, head: &[u8], name: FieldName<'_>) {
+        self.withdraw(fields, head, name);
+        self.note_removed(name);
+    }
+
+    /// Like [`Edits::remove`], for a name of which a line will be added.
+    fn withdraw(&mut self, fields: &Fields, head: &[u8], name: FieldName<'_>) {
         let takes_lookalikes = self.takes_lookalikes;
         for (index, field) in fields.iter().enumerate() {
             if name.is_of(field, head) || takes_lookalikes && name.is_like(field, head) {
@@ -146,6 +168,29 @@ impl Edits {
         }
         self.withdrawn |= 1 << name.id as u8;
         self.lines.remove(name);
+    }
+
+    /// Trailer fields have none of the names that the parser knows, and those of requests are not judged by name.
+    fn note_removed(&mut self, name: FieldName<'_>) {
+        if self.takes_lookalikes || name.id != Name::Other {
+            return;
+        }
+        let bit = 1 << name.tag;
+        if self.removed_tags & bit != 0 && self.removed_names().any(|removed| is_same(removed, name.bytes)) {
+            return;
+        }
+        match self.removed_names.len() + name.bytes.len() < ADDED_BYTES_MAX {
+            true => {
+                self.removed_tags |= bit;
+                self.removed_names.extend_from_slice(name.bytes);
+                self.removed_names.push(b'\n');
+            }
+            false => self.is_too_large = true,
+        }
+    }
+
+    fn removed_names(&self) -> impl Iterator<Item = &[u8]> {
+        self.removed_names.split(|byte| *byte == b'\n').filter(|name| !name.is_empty())
     }
 
     /// Whether all lines of a name that the parser knows were removed, perhaps to be replaced: the gateway must not add
@@ -174,7 +219,10 @@ impl Edits {
         };
         let shapes = if takes_lookalikes { shapes.with_lookalikes() } else { shapes };
         self.remove_shaped(fields, shapes, |field| names.iter().any(|name| is_it(name, field)));
-        names.iter().for_each(|name| self.lines.remove(*name));
+        for name in names {
+            self.lines.remove(*name);
+            self.note_removed(*name);
+        }
     }
 
     /// Removes lines of the head for which `is_it` holds; their names have one of these shapes.
@@ -205,13 +253,13 @@ impl Edits {
 
     /// Replaces all lines of that name by one.
     pub fn set(&mut self, fields: &Fields, head: &[u8], name: FieldName<'_>, value: FieldValue<'_>) {
-        self.remove(fields, head, name);
+        self.withdraw(fields, head, name);
         self.add(name, value);
     }
 
     /// Like [`Edits::set`], with a prepared line.
     pub fn set_line(&mut self, fields: &Fields, head: &[u8], line: &OwnedLine) {
-        self.remove(fields, head, line.name());
+        self.withdraw(fields, head, line.name());
         self.add_line(line);
     }
 
@@ -265,18 +313,18 @@ impl Edits {
         list.iter().for_each(|line| visit(line.name(text), line.value(text)));
     }
 
-    /// The trailer lines of a body under names that were not added, nor any that some servers cannot tell from those: what
-    /// reads trailers as if they had been in the head would take them for what was added.
+    /// The trailer lines of a response's body under names that were neither added nor removed: clients that read trailers
+    /// as if they had been in the head would take them for what was.
     pub fn trailers<'a>(&self, lines: &'a [u8]) -> Cow<'a, [u8]> {
-        if lines.is_empty() || self.lines.list.is_empty() {
+        if lines.is_empty() || self.lines.list.is_empty() && self.removed_tags == 0 {
             return Cow::Borrowed(lines);
         }
-        let is_added = |name: &[u8]| {
-            let mut added = self.lines.list.iter().map(|line| line.name(&self.lines.text));
-            added.any(|added| is_same(added, name) || is_lookalike(name, added))
+        let is_edited = |name: &[u8]| {
+            let added = self.lines.list.iter().map(|line| line.name(&self.lines.text));
+            added.chain(self.removed_names()).any(|edited| is_same(edited, name))
         };
         let name_of = |line: &[u8]| line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
-        let kept = lines.split_inclusive(|byte| *byte == b'\n').filter(|line| !is_added(&line[..name_of(line)]));
+        let kept = lines.split_inclusive(|byte| *byte == b'\n').filter(|line| !is_edited(&line[..name_of(line)]));
         Cow::Owned(kept.collect::<Vec<_>>().concat())
     }
 
@@ -294,6 +342,8 @@ impl Edits {
         let Lines { text, list, tags, shapes } = &over.lines;
         self.is_too_large |= over.is_too_large;
         self.withdrawn |= over.withdrawn;
+        self.removed_tags |= over.removed_tags;
+        self.removed_names.extend_from_slice(&over.removed_names);
         if list.is_empty() {
             return;
         }
@@ -359,10 +409,14 @@ impl RequestEdits {
         Ok(())
     }
 
-    /// Sets the `Host` that the node sees.
-    pub fn set_host(&mut self, host: FieldValue<'_>) {
+    /// Sets the `Host` that the node sees. Empty: it is not set.
+    pub fn set_host(&mut self, host: &[u8]) -> Result<(), EditError> {
+        if !host.is_empty() && !is_host(host) {
+            return Err(EditError::Host);
+        }
         self.host.clear();
-        self.host.extend_from_slice(host.0);
+        self.host.extend_from_slice(host);
+        Ok(())
     }
 
     /// The method, if it was changed.

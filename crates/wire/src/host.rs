@@ -43,6 +43,12 @@ pub fn split_authority(text: &[u8]) -> Option<Authority<'_>> {
     Some(Authority { host, port })
 }
 
+/// Whether a text can be sent as a `Host`: what a client may send as one, or a name with a dot at its end.
+pub fn is_host(text: &[u8]) -> bool {
+    let text = text.strip_suffix(b".").unwrap_or(text);
+    split_authority(text).is_some_and(|authority| !authority.host.is_empty())
+}
+
 fn port(digits: &[u8]) -> Option<u16> {
     if digits.len() > 5 {
         return None;

@@ -38,7 +38,7 @@ pub use error::{ChunkError, Fault, ProxyProtocolError, RequestError, ResponseErr
 pub use fields::{Field, FieldSet, Fields, Span};
 pub use framing::{BodyDecoder, Framing};
 pub use head::{Progress, leading_empty_lines};
-pub use host::{Authority, split_authority};
+pub use host::{Authority, is_host, split_authority};
 pub use hpack::{FieldBlock, FieldWalker};
 pub use limits::{
     CHUNK_LINE_BYTES_MAX, CONNECTION_OPTIONS_MAX, EDITED_HEADERS_MAX, HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits,

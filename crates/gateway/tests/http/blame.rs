@@ -11,14 +11,15 @@ use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually};
 const STRICT: &str = "checks: {passive: {unhealthy: {tcp_failures: 1, http_failures: 1, timeouts: 1}}}";
 
 fn gateway(nodes: &[SocketAddr], keys: &str) -> Gateway {
+    Gateway::start(STILLGATE, &setup(nodes, keys))
+}
+
+fn setup(nodes: &[SocketAddr], keys: &str) -> Setup {
     let nodes: Vec<String> = nodes.iter().map(|node| format!("\"{node}\": 1")).collect();
-    Gateway::start(
-        STILLGATE,
-        &Setup::resources(format!(
-            "upstreams: [{{id: u, nodes: {{{}}}, {STRICT}{keys}}}]\nroutes: [{{id: r, uri: /*, upstream_id: u}}]\n",
-            nodes.join(", ")
-        )),
-    )
+    Setup::resources(format!(
+        "upstreams: [{{id: u, nodes: {{{}}}, {STRICT}{keys}}}]\nroutes: [{{id: r, uri: /*, upstream_id: u}}]\n",
+        nodes.join(", ")
+    ))
 }
 
 fn states(gateway: &Gateway) -> Vec<String> {
@@ -184,6 +185,90 @@ fn a_node_that_does_not_wait_for_a_slow_client_is_not_to_blame() {
         assert_eq!(client.expect_response("POST").head.status(), 502);
     }
     assert_eq!(states(&gateway), ["healthy"; 2]);
+}
+
+/// The request of a client that waits for permission to send its body, and never sends it.
+const EXPECTING: [&str; 3] = [
+    "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n",
+    "PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\nExpect: 100-Continue\r\n\r\n",
+    "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n",
+];
+
+/// Many nodes ignore `Expect` and wait for the body: until that is there, their silence shows nothing of them.
+#[test]
+fn a_body_that_is_announced_and_never_sent_is_not_the_nodes_fault() {
+    let nodes = [(); 2].map(|()| {
+        Upstream::serve(|connection| {
+            // The gateway closes the connection.
+            let _ = connection.read_head().and_then(|_| connection.read_exactly(1));
+        })
+    });
+    // Longer than the gateway waits for the permission of the node, shorter, and with a bound on tries.
+    for (timeout, statuses) in [("read: 30", [408; 3]), ("read: 0.2", [504; 3]), ("read: 30, per_try: 0.2", [408; 3])] {
+        let keys = format!(", timeout: {{connect: 20, send: 20, {timeout}}}");
+        let setup = setup(&nodes.each_ref().map(Upstream::addr), &keys);
+        let gateway = Gateway::start(STILLGATE, &setup.gateway("timeouts: {body: 200ms}"));
+        let mut clients = EXPECTING.map(|request| {
+            let mut client = gateway.client();
+            client.send(request);
+            client
+        });
+        for (client, status) in clients.iter_mut().zip(statuses) {
+            let response = client.expect_response("POST");
+            assert_eq!(response.head.status(), status, "{timeout}");
+            assert!(response.head.connection_has("close"));
+        }
+        assert_eq!(states(&gateway), ["healthy"; 2], "{timeout}");
+        assert!(!gateway.log().contains("it is set aside"), "{}", gateway.log());
+    }
+}
+
+/// Neither is a node to blame that gives up waiting.
+#[test]
+fn a_node_that_closes_on_a_body_that_does_not_come_is_not_to_blame() {
+    let nodes = [(); 2].map(|()| Upstream::serve(|connection| drop(connection.read_head())));
+    let gateway = gateway(&nodes.each_ref().map(Upstream::addr), "");
+    for request in EXPECTING.iter().cycle().take(12) {
+        let mut client = gateway.client();
+        client.send(request);
+        assert_eq!(client.expect_response("POST").head.status(), 502);
+    }
+    assert_eq!(states(&gateway), ["healthy"; 2]);
+    assert!(!gateway.log().contains("it is set aside"), "{}", gateway.log());
+}
+
+/// A node that is silent with the whole request counts as any other: the gateway permits the body in its place.
+#[test]
+fn a_node_that_is_silent_with_the_whole_request_is_ejected() {
+    let silent = Upstream::bind();
+    let spare = Upstream::echo();
+    let setup = setup(&[silent.addr(), spare.addr()], ", timeout: {connect: 20, send: 20, read: 1}");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let mut client = gateway.client();
+    let mut taken = None;
+    eventually("the request at the silent node", || {
+        client = gateway.client();
+        client.send(EXPECTING[0]);
+        assert_eq!(client.read_head().expect("an interim response").status(), 100);
+        taken = silent.try_accept();
+        taken.is_some()
+    });
+    client.send("0123456789");
+    assert_eq!(client.expect_response("POST").head.status(), 504);
+    eventually("the node to be ejected", || states(&gateway)[0] == "set_aside");
+}
+
+/// A request without a body must not have the field (RFC 9110 section 10.1.1), so that no node waits for one.
+#[test]
+fn an_expectation_without_a_body_does_not_reach_the_node() {
+    let node = Upstream::bind();
+    let gateway = gateway(&[node.addr()], "");
+    for head in ["GET / HTTP/1.1\r\nHost: h\r\n", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n"] {
+        let mut client = gateway.client();
+        client.send(format!("{head}Expect: 100-continue\r\n\r\n"));
+        let request = node.accept().expect_request();
+        assert_eq!(request.head.get("expect"), None, "{request:?}");
+    }
 }
 
 /// What a client makes a node answer may be more than the gateway takes.

@@ -30,4 +30,5 @@ mod secrets;
 mod shared;
 mod smuggling;
 mod splitting;
+mod trailers;
 mod vault;

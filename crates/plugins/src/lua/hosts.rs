@@ -178,8 +178,7 @@ impl Host for OfRequest<'_, '_> {
         let facts = self.request.facts;
         match (side, what) {
             (Side::Request, Change::Set(value)) if name.eq_ignore_ascii_case(b"host") => {
-                self.request.edits.set_host(FieldValue::new(value).map_err(|error| error.to_string())?);
-                Ok(())
+                self.request.edits.set_host(value).map_err(|error| error.to_string())
             }
             (Side::Request, what) => {
                 change(&mut self.request.edits.fields, &facts.request.fields, facts.head, name, what)

@@ -22,7 +22,6 @@ pub(super) fn call_of(asked: HttpCall) -> Result<Call, String> {
         let said = |error: EditError| format!("header {:?}: {error}", String::from_utf8_lossy(name));
         let value = FieldValue::new(value).map_err(said)?;
         match FieldName::new(name) {
-            Ok(_) if name.eq_ignore_ascii_case(b"host") => call.set_host(value),
             Ok(name) => call.header(name, value),
             // Where the message ends is the client's business, and right whatever was written.
             Err(EditError::Framing) => {}

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use stillgate_plugin::facts::append_address;
 use stillgate_plugin::{Facts, Request, Response};
 use stillgate_route::{Lookup, Variable};
-use stillgate_wire::{Edits, FieldName, FieldValue};
+use stillgate_wire::{Edits, FieldName};
 
 /// Most names that a worker caches; when there are more, all are dropped.
 const KEPT_MAX: usize = 1_024;
@@ -100,7 +100,7 @@ pub(super) fn changes_request(name: &str) -> bool {
 pub(super) fn set(name: &str, value: &[u8], request: &mut Request<'_>) -> Result<bool, String> {
     match name {
         "upstream_uri" => request.edits.set_target(value).map_err(|error| error.to_string())?,
-        "upstream_host" => request.edits.set_host(FieldValue::new(value).map_err(|error| error.to_string())?),
+        "upstream_host" => request.edits.set_host(value).map_err(|error| error.to_string())?,
         "args" => {
             let path = path_of(request.target());
             let target = match value.is_empty() {

@@ -8,7 +8,7 @@ use stillgate_plugin::{Answer, Compile, Define, Flow, PerWorker, Phase, Phases, 
 use stillgate_route::Variable;
 use stillgate_schema::kind::list;
 use stillgate_schema::{At, Choice, Fault, Flag, Located, TEXT, Text, object, text};
-use stillgate_wire::{EditError, OwnedFieldValue};
+use stillgate_wire::{EditError, OwnedFieldValue, is_host};
 use target::{Rewriting, Search, TargetError};
 
 object! {
@@ -99,7 +99,7 @@ impl ProxyRewrite {
     /// Applies all edits but the target.
     fn edit(&self, request: &mut Request<'_>, groups: &Groups<'_>) -> Result<(), EditError> {
         if let Some(host) = &self.host {
-            request.edits.set_host(host.value());
+            request.edits.set_host(host.value().bytes())?;
         }
         self.headers.apply(request, request.worker, groups)?;
         match self.method {
@@ -149,7 +149,7 @@ const NODE_HOST: Text<OwnedFieldValue> = text("a host", |text| {
     let (name, port) = text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port)));
     let is_name = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.');
     let is_port = |port: &str| matches!(port.len(), 1..=5) && port.bytes().all(|b| b.is_ascii_digit());
-    match is_name && port.is_none_or(is_port) {
+    match is_name && port.is_none_or(is_port) && is_host(text.as_bytes()) {
         true => OwnedFieldValue::new(text.as_bytes()).map_err(|error| Fault::new(error.to_string())),
         false => {
             Err(Fault::new(format!("{text:?} is not a host")).hint("write it like \"a.example\" or \"a.example:8080\""))

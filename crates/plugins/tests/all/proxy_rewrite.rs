@@ -298,6 +298,8 @@ fn bad_configurations_are_refused() {
         "{headers: {add: {Connection: close}}}",
         "{headers: {remove: [Upgrade]}}",
         "{headers: {remove: [Host]}}",
+        "{headers: {set: {Host: 'a b'}}}",
+        "{host: a..b}",
         "{headers: {add: {host: a}}}",
     ] {
         all.push_str(&format!("{config}\n    {}", refusal(&format!("proxy-rewrite: {config}"))));
@@ -384,6 +386,10 @@ fn bad_configurations_are_refused() {
             1:36: proxy-rewrite.headers.remove[0]: this field frames the message or belongs to one connection; the gateway sets it
         {headers: {remove: [Host]}}
             1:36: proxy-rewrite.headers.remove[0]: a request has exactly one Host; write it under `set`, or as the key `host`
+        {headers: {set: {Host: 'a b'}}}
+            1:33: proxy-rewrite.headers.set.Host: "a b" is not a host; write a name or an address, perhaps with a port
+        {host: a..b}
+            1:23: proxy-rewrite.host: "a..b" is not a host; write it like "a.example" or "a.example:8080"
         {headers: {add: {host: a}}}
             1:33: proxy-rewrite.headers.add.host: a request has exactly one Host; write it under `set`, or as the key `host`
         4097 characters

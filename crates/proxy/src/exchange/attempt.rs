@@ -38,7 +38,7 @@ pub(super) struct Failed {
     pub(super) reused: bool,
     pub(super) request_sent: bool,
     pub(super) response_started: bool,
-    /// The node closed the connection while the rest of the request had yet to come from its client.
+    /// The node failed while the rest of the request had yet to come from its client.
     pub(super) awaited_client: bool,
     /// The node has ended request after request without an answer: it is at fault, whatever this request is.
     pub(super) is_of_node: bool,
@@ -194,13 +194,9 @@ fn is_of_client(exchange: &Exchange, failed: &Failed) -> bool {
     let is_large = matches!(exchange.bad_response, Some(ResponseError::HeadTooLarge | ResponseError::TooManyHeaders));
     match failed.failure {
         Failure::BadResponse => is_large,
-        Failure::Reset => failed.awaited_client,
+        Failure::Reset | Failure::ReadTimeout | Failure::TryTimeout => failed.awaited_client,
         Failure::Refused | Failure::Name => true,
-        Failure::Connect
-        | Failure::ConnectTimeout
-        | Failure::SendTimeout
-        | Failure::ReadTimeout
-        | Failure::TryTimeout => false,
+        Failure::Connect | Failure::ConnectTimeout | Failure::SendTimeout => false,
     }
 }
 

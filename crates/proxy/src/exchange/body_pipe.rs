@@ -447,8 +447,18 @@ pub(crate) struct BodyPipe<'a> {
     pub(crate) receiver: &'a mut Receiver,
     pub(crate) filtered: &'a mut Filtered,
     pub(crate) sender: &'a mut Sender,
-    /// Of a request: what its trailers must not say again.
-    pub(crate) edits: Option<&'a Edits>,
+    pub(crate) trailers: Trailers<'a>,
+}
+
+/// What becomes of the trailer lines of a body that nothing changes.
+#[derive(Clone, Copy)]
+pub(crate) enum Trailers<'a> {
+    Pass,
+    /// What plugins checked, set or removed in a request's head must not come behind its body again: some servers read
+    /// trailers as if they had been in the head.
+    Drop,
+    /// Those under names that were edited in the head are left out.
+    Filter(&'a Edits),
 }
 
 impl BodyPipe<'_> {
@@ -460,7 +470,11 @@ impl BodyPipe<'_> {
         }
         let buffers = &worker.buffers;
         let end = self.receiver.is_done().then(|| self.receiver.trailers());
-        let end = end.map(|lines| self.edits.map_or(Cow::Borrowed(lines), |edits| edits.trailers(lines)));
+        let end = end.map(|lines| match self.trailers {
+            Trailers::Pass => Cow::Borrowed(lines),
+            Trailers::Drop => Cow::Borrowed(&[][..]),
+            Trailers::Filter(edits) => edits.trailers(lines),
+        });
         self.sender.stage(self.receiver.content(), end.as_deref(), buffers);
         self.pass_on(self.sender.content_left());
         Ok(())

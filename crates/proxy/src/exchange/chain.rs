@@ -165,6 +165,12 @@ impl Chains {
         !self.phases.contains(Phase::Log) && self.consumer.is_none() && self.settled.is_nothing()
     }
 
+    /// Whether a plugin sees the request before its node does, and may check or change its head.
+    #[inline]
+    pub(crate) fn guards_request(&self) -> bool {
+        self.phases.and(BEFORE_NODES) != Phases::NONE
+    }
+
     /// Whether there is a plugin.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
@@ -246,6 +252,9 @@ pub(super) fn keep(serving: &mut Serving<'_>) -> Option<Box<Chains>> {
         Box::new(Chains { kept: Some(Box::new(kept)), ..std::mem::take(&mut serving.exchange.chains) })
     })
 }
+
+/// The phases that come before a node gets the request.
+const BEFORE_NODES: Phases = Phases::of(&[Phase::Rewrite, Phase::Access, Phase::BeforeProxy]);
 
 /// The phases that look at a response.
 const OF_RESPONSES: Phases = Phases::of(&[Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]);

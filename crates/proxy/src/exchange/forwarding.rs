@@ -117,6 +117,8 @@ fn edit_fields(serving: &mut Serving<'_>, pass_host: &PassHost) {
     let Serving { client, exchange, .. } = serving;
     let head = exchange.from_client.head();
     let has_own_host = exchange.request_edits.host().is_some();
+    let has_body = !matches!(exchange.request.framing, Framing::None | Framing::Length(0));
+    let drops_trailers = exchange.drops_trailers();
     let edits = &mut exchange.request_edits.fields;
     edits.removed = edits.removed.with(exchange.request.hop_by_hop);
     let trusted = is_trusted(client.peer.ip().to_canonical(), &settings.trusted_proxies);
@@ -136,8 +138,9 @@ fn edit_fields(serving: &mut Serving<'_>, pass_host: &PassHost) {
             Name::XForwardedProto | Name::XForwardedHost | Name::XForwardedPort | Name::Forwarded if !trusted => {
                 edits.removed.insert(index);
             }
-            // RFC 9110 section 10.1.1: from HTTP/1.0 it means nothing.
-            Name::Expect if exchange.request.version == Version::Http10 => edits.removed.insert(index),
+            // RFC 9110 section 10.1.1: from HTTP/1.0 it means nothing, and a request without a body must not have it.
+            Name::Expect if exchange.request.version == Version::Http10 || !has_body => edits.removed.insert(index),
+            Name::Trailer if drops_trailers => edits.removed.insert(index),
             _ => {}
         }
     }
@@ -180,9 +183,9 @@ fn read_plugin_edits(serving: &mut Serving<'_>) {
             }
         }
     }
-    // By name, `Host` is set as by its own function: there is one line.
+    // By name, `Host` is set as by its own function: there is one line. What is no host stays out, and nothing of it is sent.
     if request_edits.fields.may_have_added(&[HOST]) && take_last(&mut request_edits.fields, HOST, value) {
-        request_edits.set_host(FieldValue::of_head(value));
+        let _ = request_edits.set_host(value);
     }
 }
 

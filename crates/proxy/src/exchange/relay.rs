@@ -19,7 +19,11 @@ use stillgate_wire::{ChunkError, Progress, Version};
 /// How long a client that closed its sending side is taken for merely half-closed before it is asked, and again before
 /// the answer is looked at.
 const HALF_CLOSE_PROBE_MS: u64 = 250;
-/// What it is asked with. It does not count as bytes of the response.
+/// How long a client waits for the node's permission to send its body before it gets ours: many nodes ignore `Expect`, and
+/// wait for the body. curl waits as long.
+const PERMISSION_WAIT_MS: u64 = 1_000;
+/// The interim response that asks whether the client is there, and permits it to send its body. It does not count as bytes
+/// of the response.
 pub(crate) const PROBE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// What stopped the bytes.
@@ -59,6 +63,8 @@ enum Wait {
     NodeSend,
     NodeRead,
     ClientBody,
+    /// The node's permission to send the body.
+    Permission,
     ClientSend,
     HalfClosed,
     Try,
@@ -86,8 +92,8 @@ pub(crate) struct Relay<'a> {
     /// No more of the request goes to the node: writing failed, or its response has begun and the rest does not come.
     /// Its response may be on its way all the same: a server that refuses a body answers and closes.
     pub(crate) node_deaf: bool,
-    /// The client waits for the node's permission to send its body (RFC 9110 section 10.1.1): that the node is silent
-    /// is not the client's fault.
+    /// The client waits for permission to send its body (RFC 9110 section 10.1.1): that neither it nor the node says
+    /// anything is the fault of neither.
     awaits_continue: bool,
     /// What `timeout.per_try` counts from: the start of the try, or when the client last sent a part of the body.
     pub(crate) try_began_ms: u64,
@@ -450,6 +456,7 @@ impl<'a> Relay<'a> {
                 Wait::ClientSend => return Err(Event::ClientGone),
                 Wait::Deadline => return Err(self.stop(Event::Deadline)),
                 Wait::HalfClosed => self.probe_half_closed(cx)?,
+                Wait::Permission => self.permit_body(cx)?,
             }
         }
     }
@@ -465,7 +472,11 @@ impl<'a> Relay<'a> {
         if sending && !self.serving.exchange.to_node.is_idle() {
             let since_ms = self.node_takes.map_or(self.request_moved_ms, |uptake| uptake.since_ms());
             consider(since_ms + self.bounds.node.send, Wait::NodeSend);
-        } else if sending && !self.awaits_continue && !self.serving.exchange.request_body.is_waiting() {
+        } else if sending && self.awaits_continue {
+            if self.phase == Phase::Head {
+                consider(self.request_moved_ms.max(self.response_moved_ms) + PERMISSION_WAIT_MS, Wait::Permission);
+            }
+        } else if sending && !self.serving.exchange.request_body.is_waiting() {
             consider(self.request_moved_ms + self.bounds.client_body_ms, Wait::ClientBody);
         }
         if !self.serving.exchange.to_client.is_idle() && !self.serving.exchange.holds_response() {
@@ -486,10 +497,27 @@ impl<'a> Relay<'a> {
         nearest
     }
 
-    /// Whether the node has all that came of the request, and more is to come.
+    /// Whether the node has all that came of the request, and more is to come: what the node does, or does not, is the
+    /// client's doing. That includes a client that waits for permission to send its body, as it may never send it.
     pub(crate) fn awaits_client(&self) -> bool {
         let sending = !self.request_sent && !self.node_deaf;
-        sending && self.serving.exchange.to_node.is_idle() && !self.awaits_continue
+        sending && self.serving.exchange.to_node.is_idle()
+    }
+
+    /// The node does not say whether it takes the body: the gateway, which may do so (RFC 9110 section 10.1.1), permits the
+    /// client to send it. Only with the whole request does the node's silence count against it.
+    #[cold]
+    fn permit_body(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+        self.continue_passed();
+        let Serving { worker, exchange, .. } = &mut self.serving;
+        // Another try does not wait again.
+        exchange.request.expects_continue = false;
+        if !exchange.probed {
+            exchange.probed = true;
+            exchange.to_client.head(&worker.buffers).extend_from_slice(PROBE);
+            exchange.to_client.stage(&[], None, &worker.buffers);
+        }
+        self.flush_to_client(cx).map(|_| ())
     }
 
     fn probe_half_closed(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {

@@ -132,7 +132,7 @@ async fn give(serving: &mut Serving<'_>, own: OwnAnswer) -> After {
 /// The response is out: plugins, metrics and the access log are told.
 #[inline]
 fn log(serving: &mut Serving<'_>) {
-    let dropped = serving.exchange.from_client.dropped_trailers();
+    let dropped = serving.exchange.dropped_trailers();
     if dropped > 0 {
         serving.worker.counters.header_lines_dropped.add(dropped as u64);
     }

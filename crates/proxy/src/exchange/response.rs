@@ -27,7 +27,9 @@ pub(super) fn pass_interim(relay: &mut Relay<'_>) -> Result<(), Event> {
     if exchange.interims > INTERIMS_MAX {
         return Err(Event::NodeFailed(Failure::BadResponse));
     }
-    if exchange.request.version == Version::Http11 {
+    // A second permission to send the body says nothing new.
+    let is_repeated = exchange.response.status == 100 && exchange.probed;
+    if exchange.request.version == Version::Http11 && !is_repeated {
         forwarding::edit_interim(exchange, settings);
         let head = &exchange.from_node.unparsed()[..exchange.response.len];
         let out = exchange.to_client.head(&worker.buffers);
@@ -161,6 +163,13 @@ fn delimit_changed(serving: &mut Serving<'_>) -> Delimited {
     if is_by_head { Delimited::Head } else { Delimited::by_chunks(request.version) }
 }
 
+/// The trailer fields that the node announces do not reach the client.
+#[cold]
+fn announce_no_trailers(exchange: &mut Exchange) {
+    let announced = exchange.response.fields.iter().enumerate().filter(|(_, field)| field.id == Name::Trailer);
+    announced.for_each(|(index, _)| exchange.response_edits.fields.removed.insert(index));
+}
+
 fn write_head(relay: &mut Relay<'_>, delimited: Delimited) {
     let settings = relay.serving.settings();
     let Serving { worker, client, exchange, .. } = &mut relay.serving;
@@ -170,6 +179,9 @@ fn write_head(relay: &mut Relay<'_>, delimited: Delimited) {
     let keep_alive =
         exchange.request.keep_alive && is_delimited && exchange.from_client.is_done() && !worker.parts_with(client);
     relay.keep_alive = keep_alive;
+    if exchange.response.framing == Framing::Chunked && (!is_chunked || !exchange.response_body.is_empty()) {
+        announce_no_trailers(exchange);
+    }
     forwarding::end_response_edits(worker, exchange, settings, keep_alive, is_chunked);
     assert!(exchange.to_client.is_idle());
     let interim_bytes = exchange.bytes_sent();

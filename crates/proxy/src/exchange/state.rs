@@ -1,6 +1,6 @@
 //! The memory of one exchange.
 
-use super::body_pipe::{BodyPipe, Filtered};
+use super::body_pipe::{BodyPipe, Filtered, Trailers};
 use super::chain::Chains;
 use super::facts::{RequestFacts, facts_of};
 use super::receiver::Receiver;
@@ -133,8 +133,22 @@ impl Exchange {
             receiver: &mut self.from_client,
             filtered: &mut self.request_body,
             sender: &mut self.to_node,
-            edits: Some(&self.request_edits.fields),
+            trailers: if self.chains.guards_request() { Trailers::Drop } else { Trailers::Pass },
         }
+    }
+
+    /// Whether the node gets no trailer fields of the client.
+    pub(super) fn drops_trailers(&self) -> bool {
+        self.chains.guards_request() || !self.request_body.is_empty()
+    }
+
+    /// Trailer fields of the request that do not reach the node.
+    #[inline]
+    pub(super) fn dropped_trailers(&self) -> usize {
+        let lines = self.from_client.trailers();
+        let others =
+            if lines.is_empty() || !self.drops_trailers() { 0 } else { lines.split(|byte| *byte == b'\n').count() - 1 };
+        self.from_client.dropped_trailers() + others
     }
 
     /// The way of the response's body.
@@ -144,7 +158,7 @@ impl Exchange {
             receiver: &mut self.from_node,
             filtered: &mut self.response_body,
             sender: &mut self.to_client,
-            edits: None,
+            trailers: Trailers::Filter(&self.response_edits.fields),
         }
     }
 

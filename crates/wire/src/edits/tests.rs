@@ -53,13 +53,48 @@ fn what_was_edited_is_what_is_read() {
 }
 
 #[test]
-fn trailers_do_not_have_the_names_of_added_lines() {
-    const LINES: &[u8] = b"X-User: root\r\nx_user: root\r\nX-Users: 1\r\nX.USER: root\r\nX-Sum: X-User: 7\r\n";
-    let mut edits = Edits::default();
-    assert_eq!(&*edits.trailers(LINES), LINES);
-    edits.add(name("X-User"), value("jack"));
-    assert_eq!(&*edits.trailers(LINES), b"X-Users: 1\r\nX-Sum: X-User: 7\r\n");
-    assert_eq!(&*edits.trailers(b""), b"");
+fn trailers_do_not_have_the_names_of_added_or_removed_lines() {
+    const LINES: &[u8] = b"X-User: root\r\nx_user: root\r\nX-Users: 1\r\nX-USER: root\r\nX-Sum: X-User: 7\r\n";
+    const LEFT: &[u8] = b"x_user: root\r\nX-Users: 1\r\nX-Sum: X-User: 7\r\n";
+    let head = parsed();
+    let fresh = Edits::default();
+    assert_eq!(&*fresh.trailers(LINES), LINES);
+    let edited = |edit: &dyn Fn(&mut Edits)| {
+        let mut edits = Edits::default();
+        edit(&mut edits);
+        assert_eq!(&*edits.trailers(b""), b"");
+        edits
+    };
+    let added = edited(&|edits| edits.add(name("X-User"), value("jack")));
+    let removed = edited(&|edits| edits.remove(&head.fields, HEAD, name("x-user")));
+    let each = edited(&|edits| edits.remove_each(&head.fields, HEAD, &[name("b"), name("X-User")]));
+    let set_and_removed = edited(&|edits| {
+        edits.set(&head.fields, HEAD, name("X-User"), value("jack"));
+        edits.remove(&head.fields, HEAD, name("X-User"));
+    });
+    let overlaid = edited(&|edits| edits.overlay(&head.fields, HEAD, &removed));
+    let copied = edited(&|edits| edits.copy_from(&each));
+    for edits in [&added, &removed, &each, &set_and_removed, &overlaid, &copied] {
+        assert_eq!(&*edits.trailers(LINES), LEFT, "{edits:?}");
+    }
+    let mut cleared = each.clone();
+    cleared.clear();
+    assert_eq!(&*cleared.trailers(LINES), LINES);
+}
+
+/// A function that removes one name after another has a bound, as one that adds lines has.
+#[test]
+fn names_that_were_removed_have_a_bound() {
+    let (head, mut edits) = (parsed(), Edits::default());
+    let long = "x".repeat(1024);
+    for _ in 0..1000 {
+        edits.remove(&head.fields, HEAD, name(&long));
+    }
+    assert!(!edits.is_too_large(), "one name");
+    for number in 0..=ADDED_BYTES_MAX / 1024 {
+        edits.remove(&head.fields, HEAD, name(&format!("{long}{number}")));
+    }
+    assert!(edits.is_too_large());
 }
 
 #[test]
@@ -181,4 +216,20 @@ fn nothing_splits_a_message() {
     for bad in [0, 100, 101, 199, 600, 999] {
         assert_eq!(ResponseEdits::default().set_status(bad), Err(EditError::Status));
     }
+}
+
+#[test]
+fn a_host_for_the_node_is_one() {
+    let mut edits = RequestEdits::default();
+    for host in ["a.example", "A-1_b.example:8080", "a.example.", "10.0.0.1:80", "[::1]:80", "localhost"] {
+        assert_eq!(edits.set_host(host.as_bytes()), Ok(()), "{host}");
+        assert_eq!(edits.host(), Some(host.as_bytes()));
+    }
+    let others =
+        ["a b", "a, b", "a/b", "u@a", "a\tb", "a..b", ".", ":80", "a:x", "a:99999", "::1", "[::1", "\u{e4}.example"];
+    for host in others {
+        assert_eq!(edits.set_host(host.as_bytes()), Err(EditError::Host), "{host}");
+        assert_eq!(edits.host(), Some(&b"localhost"[..]), "{host}: the one before stays");
+    }
+    assert_eq!((edits.set_host(b""), edits.host()), (Ok(()), None));
 }
