@@ -86,6 +86,7 @@ pub const TABLE: Table = Table {
     scripts: SCRIPTS,
     own: OwnPlugins::NONE,
     ignorable: Ignorable::of(apisix::OBSERVERS),
+    drops_underscores: true,
 };
 
 const SCRIPTS: Scripts = Scripts { precede: lua::precede, filter: lua::filter, plugins: lua::plugins };
