@@ -78,10 +78,13 @@ enum Refusal {
     MethodNotAllowed,
 }
 
+/// Where APISIX exposes metrics unless `export_uri` says otherwise: scrape jobs for it find ours there, too.
+const APISIX_PATH: &str = "/apisix/prometheus/metrics";
+
 fn find(method: &Method, path: &str, metrics_path: &str) -> Result<Endpoint, Refusal> {
     let endpoint = match path {
         // First, since it may be one of the others.
-        _ if path == metrics_path => Endpoint::Metrics,
+        _ if path == metrics_path || path == APISIX_PATH => Endpoint::Metrics,
         "/" => Endpoint::Index,
         "/-/healthy" => Endpoint::Healthy,
         _ => return Err(Refusal::NoSuchPath),
@@ -167,6 +170,8 @@ mod tests {
         check(Method::HEAD, "/metrics", "/metrics", Ok(Endpoint::Metrics));
         check(Method::GET, "/metrics/", "/metrics", Err(Refusal::NoSuchPath));
         check(Method::GET, "/metrics", "/m", Err(Refusal::NoSuchPath));
+        check(Method::GET, "/apisix/prometheus/metrics", "/m", Ok(Endpoint::Metrics));
+        check(Method::GET, "/apisix/prometheus/metrics/", "/m", Err(Refusal::NoSuchPath));
         check(Method::GET, "/", "/metrics", Ok(Endpoint::Index));
         check(Method::GET, "/", "/", Ok(Endpoint::Metrics));
         check(Method::GET, "/-/healthy", "/metrics", Ok(Endpoint::Healthy));

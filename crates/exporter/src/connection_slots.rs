@@ -25,7 +25,7 @@ const WIDE: usize = 16;
 
 /// Hands out places.
 #[derive(Debug, Clone, Default)]
-pub struct ConnectionSlots(watch::Sender<Taken>);
+pub struct ConnectionSlots(watch::Sender<SlotCounts>);
 
 /// A place. It is free again when this is dropped.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub struct ConnectionSlot {
 impl ConnectionSlots {
     /// Bounds for a server that back-ends send their traffic to.
     pub fn wide() -> ConnectionSlots {
-        ConnectionSlots(watch::Sender::new(Taken { more: WIDE - 1, ..Taken::default() }))
+        ConnectionSlots(watch::Sender::new(SlotCounts { more: WIDE - 1, ..SlotCounts::default() }))
     }
 
     /// A place for a connection of this peer; `None` if none is free for it.
@@ -82,7 +82,7 @@ impl PeerGroup {
 
 /// The places that are taken.
 #[derive(Debug, Default)]
-struct Taken {
+struct SlotCounts {
     loopback: usize,
     remote: usize,
     /// Additional multiples of the usual number of places.
@@ -91,7 +91,7 @@ struct Taken {
     of_source: HashMap<IpAddr, usize>,
 }
 
-impl Taken {
+impl SlotCounts {
     fn all(&self) -> usize {
         self.loopback + self.remote
     }

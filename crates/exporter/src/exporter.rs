@@ -2,8 +2,8 @@
 //!
 //! Dropping it ends the exporter; responses in progress may still finish, within a time limit.
 
-use crate::beside::{Beside, Entrance};
 use crate::server::{self, Connections};
+use crate::side_scrapes::{Entrance, SideScrapes};
 use crate::source::{ExpositionSource, Site, Unavailable};
 use crate::tally::{Counts, Tally};
 use crate::turns;
@@ -55,7 +55,7 @@ enum Command {
     Cardinality(oneshot::Sender<Vec<FamilyCardinality>>),
     Look(Look),
     /// Answer the request on this connection.
-    Beside(UnixStream, Entrance),
+    SideScrape(UnixStream, Entrance),
     /// The sender is dropped when the order was carried out.
     Order(Order, oneshot::Sender<()>),
 }
@@ -228,7 +228,7 @@ impl SideDoor {
     /// Passes on a connection, whose one request is answered with the exposition, whatever its path. False: that is not
     /// possible now. If there is no place, the connection is closed without an answer. It never blocks.
     pub fn give(&self, connection: UnixStream) -> bool {
-        self.0.upgrade().is_some_and(|commands| commands.try_send(Command::Beside(connection, self.1)).is_ok())
+        self.0.upgrade().is_some_and(|commands| commands.try_send(Command::SideScrape(connection, self.1)).is_ok())
     }
 }
 
@@ -253,7 +253,7 @@ fn run(
 
 async fn control(listener: Option<TcpListener>, source: Arc<ExpositionSource>, mut commands: mpsc::Receiver<Command>) {
     let mut serving = listener.map(|listener| Serving::start(listener, &source));
-    let mut beside = Beside::default();
+    let mut side_scrapes = SideScrapes::default();
     let mut tend_at = Instant::now();
     let mut is_broken = false;
     loop {
@@ -262,7 +262,7 @@ async fn control(listener: Option<TcpListener>, source: Arc<ExpositionSource>, m
             () = sleep_until(tend_at) => Event::Tend,
         };
         let handled = match event {
-            Event::Command(command) => handle(command, &source, &mut serving, &mut beside).await,
+            Event::Command(command) => handle(command, &source, &mut serving, &mut side_scrapes).await,
             Event::Tend => {
                 let tended = source.tend().await;
                 tend_at = Instant::now() + if matches!(tended, Ok(true)) { TEND_AGAIN } else { TEND_EVERY };
@@ -289,7 +289,7 @@ async fn handle(
     command: Command,
     source: &Arc<ExpositionSource>,
     serving: &mut Option<Serving>,
-    beside: &mut Beside,
+    side_scrapes: &mut SideScrapes,
 ) -> Result<(), Unavailable> {
     // The sender of an order is dropped after it was carried out.
     match command {
@@ -298,13 +298,13 @@ async fn handle(
             let _ = answer.send(source.cardinality().await?);
         }
         Command::Look(Look(look)) => source.look(look).await?,
-        Command::Beside(connection, entrance) => beside.serve(connection, entrance, source),
+        Command::SideScrape(connection, entrance) => side_scrapes.serve(connection, entrance, source),
         Command::Order(Order::Remove { labels, values }, _done) => source.remove(labels, values)?,
         Command::Order(Order::Restore { labels, values }, _done) => source.restore(&labels, &values)?,
         Command::Order(Order::SetSite(site), _done) => source.set_site(site)?,
         Command::Order(Order::SetOptions(options), _done) => source.set_options(options)?,
         Command::Order(Order::Serve(listener), _done) => {
-            beside.is_closed = false;
+            side_scrapes.is_closed = false;
             let Some(listener) = listener else { return Ok(()) };
             let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
             match listener {
@@ -313,7 +313,7 @@ async fn handle(
             }
         }
         Command::Order(Order::StopServing, _done) => {
-            beside.is_closed = true;
+            side_scrapes.is_closed = true;
             if let Some(serving) = serving.take() {
                 // Its connections end by themselves.
                 serving.end().await;

@@ -10,13 +10,13 @@
 #![forbid(unsafe_code)]
 
 mod answer;
-mod beside;
 mod connection_slots;
 mod door;
 mod exporter;
 mod hosts;
 mod negotiation;
 mod server;
+mod side_scrapes;
 mod source;
 mod stream;
 mod tally;

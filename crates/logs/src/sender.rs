@@ -1,7 +1,7 @@
 //! The event loop of the thread: receives chunks from workers, sends batches, and handles ended deliveries.
 
 use crate::batch::{Batch, Batches, backoff};
-use crate::delivery::{Arrived, Delivery};
+use crate::delivery::{Delivery, DeliveryReport};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -27,7 +27,7 @@ pub(crate) struct Sender {
     counts: Arc<Counts>,
     flush_timeout: Duration,
     lines: HashMap<Identity, Line>,
-    deliveries: JoinSet<Delivered>,
+    deliveries: JoinSet<FinishedDelivery>,
     held_bytes: usize,
     /// Informs deliveries that the process ends, so that failures are not retried for long.
     ending: watch::Sender<bool>,
@@ -44,13 +44,13 @@ struct Line {
 }
 
 /// An ended delivery.
-struct Delivered {
+struct FinishedDelivery {
     identity: Identity,
     entries: usize,
     /// The bytes that its entries were counted with.
     bytes: usize,
     /// The result, or the error.
-    result: Result<Arrived, String>,
+    result: Result<DeliveryReport, String>,
 }
 
 impl Sender {
@@ -87,7 +87,7 @@ impl Sender {
                 () = sleep_until(wake) => self.lines.retain(|_, line| !line.batches.is_idle_since(IDLE, Instant::now())),
             }
             self.deliver();
-            self.tell_held();
+            self.publish_held();
         }
         self.flush().await;
     }
@@ -151,15 +151,15 @@ impl Sender {
                 self.deliveries.spawn(async move {
                     let count = entries.len();
                     let result = deliver(&outlet, &delivery, entries, ending).await;
-                    Delivered { identity, entries: count, bytes, result }
+                    FinishedDelivery { identity, entries: count, bytes, result }
                 });
             }
         }
     }
 
-    fn delivered(&mut self, delivered: Option<Delivered>) {
+    fn delivered(&mut self, delivered: Option<FinishedDelivery>) {
         // A delivery only ends by itself: a panic would be a bug, and its entries stay counted as waiting.
-        let Some(Delivered { identity, entries, bytes, result }) = delivered else { return };
+        let Some(FinishedDelivery { identity, entries, bytes, result }) = delivered else { return };
         let Some(line) = self.lines.get_mut(&identity) else { return };
         let before = line.batches.held_bytes();
         line.batches.done(entries, bytes);
@@ -167,7 +167,7 @@ impl Sender {
         self.held_bytes -= before - line.batches.held_bytes();
         let plugin = line.batches.outlet.plugin;
         match result {
-            Ok(Arrived { bytes, too_large, refused }) => {
+            Ok(DeliveryReport { bytes, too_large, refused }) => {
                 // A receiver's number is not believed beyond the batch.
                 let refused = refused.min(entries as u64 - too_large);
                 self.counts.sent(plugin, entries as u64 - too_large - refused, bytes);
@@ -190,7 +190,7 @@ impl Sender {
         }
     }
 
-    fn tell_held(&self) {
+    fn publish_held(&self) {
         for (plugin, _) in self.counts.iter() {
             let of_plugin = self.lines.values().filter(|line| line.batches.outlet.plugin == plugin);
             self.counts.set_held(plugin, of_plugin.map(|line| line.batches.held_bytes() as u64).sum());
@@ -235,7 +235,7 @@ async fn deliver(
     delivery: &Delivery,
     entries: Entries,
     mut ending: watch::Receiver<bool>,
-) -> Result<Arrived, String> {
+) -> Result<DeliveryReport, String> {
     let (payload, mut tries) = (delivery.payload(outlet, entries), 0);
     loop {
         let error = match delivery.run(outlet, &payload).await {

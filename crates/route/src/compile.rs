@@ -3,7 +3,7 @@
 use crate::condition::Field;
 use crate::fields::Fields;
 use crate::layer::Layer;
-use crate::matcher::{Compiled, Home, Matcher};
+use crate::matcher::{Compiled, CompiledAt, Matcher};
 use crate::pieces::Pieces;
 use crate::{RouteSpec, Variable};
 use std::fmt;
@@ -97,16 +97,16 @@ impl Matcher {
     /// Compiles routes. Their positions are what [`crate::Match::route`] refers to.
     pub fn compile(specs: Vec<Arc<RouteSpec>>) -> Result<Matcher, Vec<CompileError>> {
         let weight = check(specs.iter())?;
-        Ok(Matcher::anew(&specs, weight, None))
+        Ok(Matcher::compile_all(&specs, weight, None))
     }
 
     /// Compiles everything into one layer; `specs` are checked. Equal parts that a previous matcher has compiled are
     /// taken over.
-    pub(crate) fn anew(specs: &[Arc<RouteSpec>], weight: Weight, previous: Option<&Matcher>) -> Matcher {
+    pub(crate) fn compile_all(specs: &[Arc<RouteSpec>], weight: Weight, previous: Option<&Matcher>) -> Matcher {
         let known = previous.map_or_else(Vec::new, Matcher::layers);
         let layer = Arc::new(Layer::compile(specs, &Arc::new(Fields::default()), &known));
         let all: Vec<u32> = (0..specs.len() as u32).collect();
-        let homes: Vec<Home> = all.iter().copied().map(Home::Base).collect();
+        let homes: Vec<CompiledAt> = all.iter().copied().map(CompiledAt::Base).collect();
         let reads = layer.reads.clone();
         let base = Compiled { layer, positions: Pieces::new(&all, None, |a, b| a == b), has_dead: false };
         Matcher {

@@ -65,14 +65,14 @@ impl fmt::Display for FilterFunction {
 
 /// Decisions of functions in one search.
 #[derive(Debug, Default)]
-pub(crate) struct Decided {
+pub(crate) struct FunctionDecisions {
     /// Decisions by the address of the route, since a search goes through two layers.
     answers: Vec<(usize, bool)>,
     /// Kept until they are taken.
     pub(crate) messages: Vec<Message>,
 }
 
-impl Decided {
+impl FunctionDecisions {
     /// Forgets the request before.
     #[inline]
     pub(crate) fn begin(&mut self) {
@@ -203,11 +203,12 @@ mod tests {
         let routes = vec![route("a", "/a", None, Some(&asked)), route("b", "/a", None, None)];
         assert_eq!(lint(&routes).findings, []);
         let matcher = Matcher::compile(routes).unwrap();
-        let told = |value| with_request("/a", &Query(value), |request| matcher.explain(request, Some("b"))).unwrap();
-        let text = told("no").to_string();
+        let explained =
+            |value| with_request("/a", &Query(value), |request| matcher.explain(request, Some("b"))).unwrap();
+        let text = explained("no").to_string();
         assert!(text.contains("route \"b\" (any host, /a) takes the request"), "{text}");
         assert!(text.contains("\"a\" (any host, /a): filter_func does not let it take the request"), "{text}");
-        let text = told("yes").to_string();
+        let text = explained("yes").to_string();
         assert!(
             text.contains("route \"a\" (any host, /a) takes the request") && text.contains("comes later"),
             "{text}"

@@ -42,7 +42,9 @@ pub use address::AddressSet;
 pub use body_path::{BodyPath, BodyStep};
 pub use cache::{CACHE_KEY_BYTES_MAX, RouteCache};
 pub use compile::{CompileError, CompileErrorKind, PLACES_MAX};
-pub use explain::{Candidate, Explanation, MISSED_MAX, RULED_OUT_MAX, Reason, Stand, Told, VarsVerdict, Verdict};
+pub use explain::{
+    Candidate, Explanation, MISSED_MAX, PredicateValue, RULED_OUT_MAX, Reason, RoutePart, VarsVerdict, Verdict,
+};
 pub use expression::{Expression, ExpressionError, ExpressionErrorKind};
 pub use function::{Decide, FilterFunction, Message, MessageLevel};
 pub use host::{HOST_BYTES_MAX, HostError, HostPattern, canonical_host};

@@ -66,7 +66,7 @@ pub struct Matcher {
     pub(crate) base: Compiled,
     pub(crate) delta: Option<Compiled>,
     /// The layer and slot of each route, by its position.
-    pub(crate) homes: Pieces<Home>,
+    pub(crate) homes: Pieces<CompiledAt>,
     /// The values that some route reads; each once, in a fixed order.
     pub(crate) reads: Arc<[Read]>,
 }
@@ -86,7 +86,7 @@ pub(crate) const DEAD: u32 = u32::MAX;
 
 /// The layer of a route, and its slot there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Home {
+pub(crate) enum CompiledAt {
     Base(RouteSlot),
     Delta(RouteSlot),
 }

@@ -5,7 +5,7 @@
 
 use crate::condition::{Field, Predicate, Test, Value};
 use crate::fields::Fields;
-use crate::function::Decided;
+use crate::function::FunctionDecisions;
 use crate::layer::passes;
 use crate::matcher::Request;
 use crate::values::Values;
@@ -16,16 +16,16 @@ pub(crate) struct Plain<'p, 'r> {
     request: &'p Request<'r>,
     fields: Fields,
     values: Values,
-    decided: Decided,
+    decided: FunctionDecisions,
 }
 
 impl<'p, 'r> Plain<'p, 'r> {
     pub(crate) fn new(request: &'p Request<'r>) -> Plain<'p, 'r> {
-        Plain::after(request, Decided::default())
+        Plain::after(request, FunctionDecisions::default())
     }
 
     /// Continues after a search in which functions have decided, so that none is called again.
-    pub(crate) fn after(request: &'p Request<'r>, decided: Decided) -> Plain<'p, 'r> {
+    pub(crate) fn after(request: &'p Request<'r>, decided: FunctionDecisions) -> Plain<'p, 'r> {
         Plain { request, fields: Fields::default(), values: Values::default(), decided }
     }
 

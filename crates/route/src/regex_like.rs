@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_match_is_not_told() {
+    fn what_cannot_match_is_not_reported() {
         for text in ["~a^b", "^/a(?!b)", "^(", "~$^/a", r"^\Aa\z^"] {
             let found = RegexLike::new(text);
             assert_eq!((found.regex, found.prefix.as_str()), (None, "/*"), "{text}");

@@ -6,7 +6,7 @@
 
 use crate::compile::{Weight, check, faults};
 use crate::layer::Layer;
-use crate::matcher::{Compiled, DEAD, Home, Matcher};
+use crate::matcher::{Compiled, CompiledAt, DEAD, Matcher};
 use crate::pieces::Pieces;
 use crate::{CompileError, RouteSpec};
 use std::collections::HashMap;
@@ -44,28 +44,28 @@ impl Matcher {
         }
         let homes = self.homes_of(range.clone(), new);
         let at = |index: usize| Some(self.homes[index]);
-        let homes: Vec<Option<Home>> =
+        let homes: Vec<Option<CompiledAt>> =
             (0..range.start).map(at).chain(homes).chain((range.end..self.homes.len()).map(at)).collect();
-        let changed = homes.iter().filter(|home| !matches!(home, Some(Home::Base(_)))).count();
+        let changed = homes.iter().filter(|home| !matches!(home, Some(CompiledAt::Base(_)))).count();
         let dead = self.base.positions.len() - (specs.len() - changed);
         let is_large = changed > DELTA_ROUTES_MAX.min(specs.len() / DELTA_SHARE);
         if is_large || dead > self.base.positions.len() / DEAD_SHARE {
             let specs: Vec<Arc<RouteSpec>> = specs.iter().cloned().collect();
-            return Ok(Matcher::anew(&specs, weight, Some(self)));
+            return Ok(Matcher::compile_all(&specs, weight, Some(self)));
         }
         let mut positions = vec![DEAD; self.base.positions.len()];
         let (mut routes, mut of_delta) = (Vec::new(), Vec::new());
         let mut settled = Vec::with_capacity(specs.len());
         for (position, home) in (0u32..).zip(&homes) {
             settled.push(match home {
-                Some(Home::Base(slot)) => {
+                Some(CompiledAt::Base(slot)) => {
                     positions[*slot as usize] = position;
-                    Home::Base(*slot)
+                    CompiledAt::Base(*slot)
                 }
-                Some(Home::Delta(_)) | None => {
+                Some(CompiledAt::Delta(_)) | None => {
                     routes.push(specs[position as usize].clone());
                     of_delta.push(position);
-                    Home::Delta(of_delta.len() as u32 - 1)
+                    CompiledAt::Delta(of_delta.len() as u32 - 1)
                 }
             });
         }
@@ -92,13 +92,13 @@ impl Matcher {
 
     /// For each of the routes that replace a range: where the same one is compiled; `None` if it is new, changed or has
     /// moved.
-    fn homes_of(&self, range: Range<usize>, new: &[Arc<RouteSpec>]) -> Vec<Option<Home>> {
+    fn homes_of(&self, range: Range<usize>, new: &[Arc<RouteSpec>]) -> Vec<Option<CompiledAt>> {
         let old = &self.specs;
         if range.len() == new.len() {
             // Changes in place, which is the common case. Different routes are not searched for elsewhere, unless there
             // are many.
             let pairs = range.clone().zip(new);
-            let homes: Vec<Option<Home>> =
+            let homes: Vec<Option<CompiledAt>> =
                 pairs.map(|(index, new)| is_same(&old[index], new).then(|| self.homes[index])).collect();
             if homes.iter().filter(|home| home.is_none()).count() <= IN_PLACE_MAX {
                 return homes;

@@ -6,7 +6,7 @@
 use crate::Method;
 use crate::condition::Field;
 use crate::fields::{Fields, SlotId, variable_of};
-use crate::function::Decided;
+use crate::function::FunctionDecisions;
 use crate::matcher::Request;
 use crate::text::{decode, is_plain, lower_case};
 use crate::variable::Variable;
@@ -22,7 +22,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// The values that have been looked up for the present request.
 #[derive(Debug, Default)]
 pub(crate) struct Values {
-    kept: Kept,
+    kept: ValueCache,
     /// For lookups that compose a value, and for decoding.
     buffer: Vec<u8>,
     lent: Vec<Vec<u8>>,
@@ -30,7 +30,7 @@ pub(crate) struct Values {
     arguments: Present,
     has_too_many_arguments: bool,
     /// Decisions of the functions of routes.
-    pub(crate) decided: Decided,
+    pub(crate) decided: FunctionDecisions,
 }
 
 /// The slots of those header fields or arguments that a request has and some predicate reads.
@@ -41,7 +41,7 @@ struct Present {
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct ValueCache {
     generation: u32,
     chains: Vec<Chain>,
     entries: Vec<Entry>,
@@ -56,7 +56,7 @@ struct Chain {
     last: u32,
 }
 
-/// One value, as a range of [`Kept::text`].
+/// One value, as a range of [`ValueCache::text`].
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     start: u32,
@@ -263,12 +263,12 @@ impl Values {
 }
 
 impl Present {
-    fn add(&mut self, slot: SlotId, value: &[u8], kept: &mut Kept) {
+    fn add(&mut self, slot: SlotId, value: &[u8], kept: &mut ValueCache) {
         self.mark(slot, kept);
         kept.push(slot, value);
     }
 
-    fn mark(&mut self, slot: SlotId, kept: &mut Kept) {
+    fn mark(&mut self, slot: SlotId, kept: &mut ValueCache) {
         if !kept.is_known(slot) {
             kept.set_absent(slot);
             self.slots.push(slot);
@@ -284,7 +284,7 @@ impl Values {
     }
 }
 
-impl Kept {
+impl ValueCache {
     fn begin(&mut self, slots: usize) {
         self.generation = self.generation.wrapping_add(1);
         if self.generation == 0 {

@@ -10,9 +10,9 @@ use tokio::task::spawn_blocking;
 
 /// The open file; `None` if it is not open.
 #[derive(Default)]
-pub(crate) struct Appended(Arc<Mutex<Option<File>>>);
+pub(crate) struct AppendFile(Arc<Mutex<Option<File>>>);
 
-impl Appended {
+impl AppendFile {
     /// Appends whole lines.
     pub(crate) async fn append(&self, path: &str, lines: Bytes) -> Result<u64, String> {
         let (open, path) = (self.0.clone(), path.to_owned());
@@ -54,7 +54,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_file_that_was_moved_away_is_made_anew() {
+    fn a_file_that_was_moved_away_is_recreated() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.log");
         let (text, mut open) = (path.to_str().unwrap(), None);

@@ -6,7 +6,7 @@ mod socket;
 mod tls;
 
 use bytes::Bytes;
-use file::Appended;
+use file::AppendFile;
 use http::Client;
 use socket::{Datagrams, Stream};
 use stillgate_plugin::outbox::{Entries, Outlet, Receiver};
@@ -16,7 +16,7 @@ const POSTS_AT_ONCE: usize = 4;
 
 /// The result of a batch that has arrived.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Arrived {
+pub(crate) struct DeliveryReport {
     /// Bytes sent.
     pub(crate) bytes: u64,
     /// Entries that can never be sent.
@@ -34,7 +34,7 @@ pub(crate) enum Payload {
 
 /// State that an outlet keeps between deliveries: connections, an open file.
 pub(crate) enum Delivery {
-    File(Appended),
+    File(AppendFile),
     Http(Box<Client>),
     Tcp(Stream),
     Udp(Datagrams),
@@ -43,7 +43,7 @@ pub(crate) enum Delivery {
 impl Delivery {
     pub(crate) fn new(outlet: &Outlet) -> Delivery {
         match &outlet.receiver {
-            Receiver::File(_) => Delivery::File(Appended::default()),
+            Receiver::File(_) => Delivery::File(AppendFile::default()),
             Receiver::Http(_) => Delivery::Http(Box::default()),
             Receiver::Tcp(_) => Delivery::Tcp(Stream::default()),
             Receiver::Udp(_) => Delivery::Udp(Datagrams),
@@ -71,14 +71,14 @@ impl Delivery {
     }
 
     /// Delivers a batch, or returns the error, without secrets.
-    pub(crate) async fn run(&self, outlet: &Outlet, payload: &Payload) -> Result<Arrived, String> {
+    pub(crate) async fn run(&self, outlet: &Outlet, payload: &Payload) -> Result<DeliveryReport, String> {
         let bytes = match (self, &outlet.receiver, payload) {
             (Delivery::File(file), Receiver::File(to), Payload::Whole(bytes)) => {
                 file.append(&to.path, bytes.clone()).await?
             }
             (Delivery::Http(client), Receiver::Http(to), Payload::Whole(bytes)) => {
                 let (bytes, refused) = client.post(to, bytes.clone()).await?;
-                return Ok(Arrived { bytes, too_large: 0, refused });
+                return Ok(DeliveryReport { bytes, too_large: 0, refused });
             }
             (Delivery::Tcp(stream), Receiver::Tcp(to), Payload::Whole(bytes)) => stream.write(to, bytes).await?,
             (Delivery::Udp(datagrams), Receiver::Udp(to), Payload::Entries(entries)) => {
@@ -86,6 +86,6 @@ impl Delivery {
             }
             _ => return Err("an outlet has changed its receiver, which is a bug".to_owned()),
         };
-        Ok(Arrived { bytes, ..Arrived::default() })
+        Ok(DeliveryReport { bytes, ..DeliveryReport::default() })
     }
 }

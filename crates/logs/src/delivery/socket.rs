@@ -1,6 +1,6 @@
 //! Delivers over TCP and UDP.
 
-use super::{Arrived, tls};
+use super::{DeliveryReport, tls};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -98,7 +98,7 @@ impl Datagrams {
         to: &SocketReceiver,
         entries: &Entries,
         encode: &dyn Encode,
-    ) -> Result<Arrived, String> {
+    ) -> Result<DeliveryReport, String> {
         let mut addresses =
             lookup_host((&*to.host, to.port)).await.map_err(|error| format!("cannot find {}: {error}", to.host))?;
         let address = addresses.next().ok_or_else(|| format!("{} has no address", to.host))?;
@@ -124,6 +124,6 @@ impl Datagrams {
                 parts.extend([second, first]);
             }
         }
-        Ok(Arrived { bytes: sent, too_large, refused: 0 })
+        Ok(DeliveryReport { bytes: sent, too_large, refused: 0 })
     }
 }

@@ -1,4 +1,4 @@
-//! Tombstone series: each is exposed once more, so that its last value is seen, and then removed.
+//! Ended series: each is exposed once more, so that its last value is seen, and then removed.
 //!
 //! A tombstone ends one record. While the series has other records that live, its value stays whole: the series is
 //! removed when all of them have ended. If it comes back before that, its new life starts at once from its own value:

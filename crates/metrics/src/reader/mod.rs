@@ -101,7 +101,7 @@ pub struct DamagedSegment {
 pub struct ReaderBytes {
     /// Tables: the entries of series.
     pub reader: usize,
-    /// EncodedChunk text, and its index.
+    /// Encoded text, and its index.
     pub cache: usize,
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use stillgate_config::{Config, Route};
 use stillgate_plugin::{Attached, Chain, Consumer, Entry, Phase};
-use stillgate_route::{Lookup, Request, Told, Variable, VarsVerdict};
+use stillgate_route::{Lookup, PredicateValue, Request, Variable, VarsVerdict};
 
 /// The plugins of one request.
 #[derive(Debug, Default)]
@@ -93,7 +93,7 @@ impl ExplainedChain {
                 let asker = if is_early && !is_found { Asker::NotKnown } else { asker };
                 let vars = Vars { of_request: request.vars, route, params, asker };
                 let request = Request { vars: &vars, ..*request };
-                let none = || VarsVerdict { holds: Some(true), told: Vec::new() };
+                let none = || VarsVerdict { holds: Some(true), predicates: Vec::new() };
                 let filter = entry.meta.filter.as_ref().map_or_else(none, |filter| filter.explain(&request));
                 explained.runs.push(Run { entry: entry.clone(), is_global, filter });
                 is_found |= entry.authenticates;
@@ -142,8 +142,8 @@ impl ExplainedChain {
             out.push_str(&format!("  {} of {} ({about})", entry.name, entry.origin));
             out.push_str(&match filter.holds {
                 Some(true) => String::new(),
-                Some(false) => format!(": skipped, since _meta.filter does not hold{}", facts(&filter.told)),
-                None => format!(": not known whether _meta.filter holds{}", facts(&filter.told)),
+                Some(false) => format!(": skipped, since _meta.filter does not hold{}", facts(&filter.predicates)),
+                None => format!(": not known whether _meta.filter holds{}", facts(&filter.predicates)),
             });
             out.push('\n');
         }
@@ -165,7 +165,7 @@ impl ExplainedChain {
         let run = |run: &Run| {
             let mut shown = shown(&run.entry, run.is_global);
             shown["runs"] = json!(run.filter.holds);
-            shown["filter"] = run.filter.told.iter().map(told).collect();
+            shown["filter"] = run.filter.predicates.iter().map(shown_value).collect();
             shown
         };
         let runs: Vec<Value> = self.runs.iter().map(run).collect();
@@ -201,18 +201,18 @@ fn origin(entry: &Entry) -> Value {
     json!({"kind": kind, "id": entry.origin.id, "line": line_of(entry)})
 }
 
-fn told(told: &Told) -> Value {
-    json!({"field": told.field, "values": told.values, "known": told.is_known})
+fn shown_value(value: &PredicateValue) -> Value {
+    json!({"field": value.field, "values": value.values, "known": value.is_known})
 }
 
 /// What the request has where a filter looks. What the filter compares it with may be a secret.
-fn facts(told: &[Told]) -> String {
-    let fact = |told: &Told| match (told.is_known, &told.values[..]) {
-        (false, _) => told.field.clone(),
-        (true, []) => format!("{} is absent", told.field),
-        (true, values) => format!("{} is {}", told.field, quoted(values)),
+fn facts(values: &[PredicateValue]) -> String {
+    let fact = |value: &PredicateValue| match (value.is_known, &value.values[..]) {
+        (false, _) => value.field.clone(),
+        (true, []) => format!("{} is absent", value.field),
+        (true, values) => format!("{} is {}", value.field, quoted(values)),
     };
-    let facts: Vec<String> = told.iter().map(fact).collect();
+    let facts: Vec<String> = values.iter().map(fact).collect();
     if facts.is_empty() { String::new() } else { format!(": {}", facts.join("; ")) }
 }
 

@@ -15,7 +15,7 @@ use stillgate_config::{Config, Host, Route, Target, Upstream};
 use stillgate_plugin::Consumer;
 use stillgate_proxy::Plan;
 use stillgate_route::path::PathError;
-use stillgate_route::{Candidate, Explanation, Reason, RouteMatch, Stand, Told, Variable, Verdict};
+use stillgate_route::{Candidate, Explanation, PredicateValue, Reason, RouteMatch, RoutePart, Variable, Verdict};
 
 /// What became of a request.
 pub struct Answer<'a> {
@@ -26,7 +26,7 @@ pub struct Answer<'a> {
     notes: Vec<String>,
 }
 
-/// Longest expression told to programs; who needs the rest has the file.
+/// Longest expression in the JSON form; the file has the rest.
 const EXPRESSION_CHARS_MAX: usize = 2000;
 
 impl<'a> Answer<'a> {
@@ -70,15 +70,15 @@ impl<'a> Answer<'a> {
             Err(error) => return format!("no route is sought; the request is answered 400: {error}\n"),
         };
         let notes = self.notes.iter().map(|note| format!("note: {note}\n"));
-        let told = |candidate: &Candidate| {
+        let value = |candidate: &Candidate| {
             let line = self.line_of(candidate).map_or(String::new(), |line| format!("line {line}; "));
-            format!("{:?} ({line}{})", candidate.id, candidate.stand)
+            format!("{:?} ({line}{})", candidate.id, candidate.part)
         };
         let mut out = String::new();
         match &explanation.chosen {
             Some(chosen) => {
                 let upstream = self.upstream_of(chosen);
-                out.push_str(&format!("route {} takes the request\n", told(chosen)));
+                out.push_str(&format!("route {} takes the request\n", value(chosen)));
                 for (name, value) in &explanation.params {
                     out.push_str(&format!("  {name} = {value:?}\n"));
                 }
@@ -94,7 +94,7 @@ impl<'a> Answer<'a> {
             out.push_str("better placed, but ruled out:\n");
         }
         for (candidate, reason) in &explanation.ruled_out {
-            out.push_str(&format!("  {}: {reason}\n", told(candidate)));
+            out.push_str(&format!("  {}: {reason}\n", value(candidate)));
         }
         if explanation.omitted > 0 {
             let omitted = explanation.omitted;
@@ -104,7 +104,7 @@ impl<'a> Answer<'a> {
             out.push_str("same path, other hosts:\n");
         }
         for (candidate, reason) in &explanation.missed {
-            out.push_str(&format!("  {}: {reason}\n", told(candidate)));
+            out.push_str(&format!("  {}: {reason}\n", value(candidate)));
         }
         if explanation.missed_omitted > 0 {
             out.push_str(&format!("  and {} more\n", explanation.missed_omitted));
@@ -157,27 +157,27 @@ impl<'a> Answer<'a> {
     }
 
     fn reasons_json(&self, candidates: &[(Candidate, Reason)], sees_secrets: bool) -> Vec<Value> {
-        let told = |(candidate, reason): &(Candidate, Reason)| {
+        let value = |(candidate, reason): &(Candidate, Reason)| {
             json!({
                 "route": self.route_json(candidate, sees_secrets),
                 "reason": reason.text,
                 "predicates": predicates_json(reason),
             })
         };
-        candidates.iter().map(told).collect()
+        candidates.iter().map(value).collect()
     }
 
     fn route_json(&self, candidate: &Candidate, sees_secrets: bool) -> Value {
         let mut route = json!({"id": candidate.id, "line": self.line_of(candidate)});
-        match &candidate.stand {
-            Stand::Expression { text } => {
+        match &candidate.part {
+            RoutePart::Expression { text } => {
                 let masked = match &self.config.routes[candidate.route].spec.takes {
                     RouteMatch::Expression(expression) if !sees_secrets => Some(masked_expression(expression, MASK)),
                     _ => None,
                 };
                 route["expression"] = json!(shortened(masked.as_ref().unwrap_or(text)));
             }
-            Stand::Uri { host, path, .. } => {
+            RoutePart::Uri { host, path, .. } => {
                 route["host"] = json!(host);
                 route["path"] = json!(path);
             }
@@ -240,29 +240,29 @@ fn notes(config: &Config, head: &RequestHead) -> Vec<String> {
 /// Line and column are those in the expression, both from 1; null outside of expressions. No values: the field is absent, or
 /// not known.
 fn predicates_json(reason: &Reason) -> Vec<Value> {
-    let told = |told: &Told| {
+    let value = |value: &PredicateValue| {
         json!({
-            "line": told.at.map(|(line, _)| line),
-            "column": told.at.map(|(_, column)| column),
-            "predicate": told.predicate,
-            "field": told.field,
-            "values": told.values,
-            "known": told.is_known,
-            "omitted": told.omitted,
-            "holds": told.holds,
+            "line": value.at.map(|(line, _)| line),
+            "column": value.at.map(|(_, column)| column),
+            "predicate": value.predicate,
+            "field": value.field,
+            "values": value.values,
+            "known": value.is_known,
+            "omitted": value.omitted,
+            "holds": value.holds,
         })
     };
-    reason.predicates.iter().map(told).collect()
+    reason.predicates.iter().map(value).collect()
 }
 
-/// Puts a mask in the place of conditions on what may be a secret, in what is told of each route.
-fn hide_conditions(told: &mut Value) {
-    match told {
+/// Masks conditions on possible secrets in the explanation of each route.
+fn hide_conditions(value: &mut Value) {
+    match value {
         Value::Array(items) => items.iter_mut().for_each(hide_conditions),
         Value::Object(fields) => {
             let predicates = fields.get_mut("predicates").and_then(Value::as_array_mut).into_iter().flatten();
-            let is_secret = |told: &&mut Value| told["field"].as_str().is_some_and(is_secret_field);
-            let hidden: Vec<Value> = predicates.filter(is_secret).map(|told| told["predicate"].take()).collect();
+            let is_secret = |value: &&mut Value| value["field"].as_str().is_some_and(is_secret_field);
+            let hidden: Vec<Value> = predicates.filter(is_secret).map(|value| value["predicate"].take()).collect();
             for name in ["reason", "verdict"] {
                 if let Some(Value::String(text)) = fields.get_mut(name) {
                     let hide = |text: String, condition: &str| text.replace(condition, MASK);

@@ -112,9 +112,9 @@ fn chain(conditions: &[Condition], negated: bool, kind: Kind) -> Condition {
             return kind.absorbing();
         }
         match absorb(&parts, kind) {
-            Absorbed::Nothing => break,
-            Absorbed::Decided => return kind.absorbing(),
-            Absorbed::To(simpler) => parts = simpler,
+            AbsorbResult::Nothing => break,
+            AbsorbResult::Decided => return kind.absorbing(),
+            AbsorbResult::To(simpler) => parts = simpler,
         }
     }
     kind.join(parts)
@@ -185,7 +185,7 @@ fn remove_equal(parts: &mut Vec<Condition>) -> bool {
     !decided
 }
 
-enum Absorbed {
+enum AbsorbResult {
     Nothing,
     /// The chain has the value of [`Kind::absorbing`].
     Decided,
@@ -194,10 +194,10 @@ enum Absorbed {
 
 /// Simplifies the chains among the parts by the values of the predicates among them: where the predicates of
 /// `a && (!a || b)` don't hold, the value of the rest does not matter.
-fn absorb(parts: &[Condition], kind: Kind) -> Absorbed {
+fn absorb(parts: &[Condition], kind: Kind) -> AbsorbResult {
     let literals = parts.iter().filter(|part| as_literal(part).is_some()).count();
     if literals == parts.len() {
-        return Absorbed::Nothing;
+        return AbsorbResult::Nothing;
     }
     let mut known = Assignment::with_capacity(literals);
     for (predicate, negated) in parts.iter().filter_map(as_literal) {
@@ -219,12 +219,12 @@ fn absorb(parts: &[Condition], kind: Kind) -> Absorbed {
             (Some(changed), _) => {
                 let simpler = simpler.get_or_insert_with(|| parts[..index].to_vec());
                 if !kind.push(changed, simpler) {
-                    return Absorbed::Decided;
+                    return AbsorbResult::Decided;
                 }
             }
         }
     }
-    simpler.map_or(Absorbed::Nothing, Absorbed::To)
+    simpler.map_or(AbsorbResult::Nothing, AbsorbResult::To)
 }
 
 /// Predicates with their values.

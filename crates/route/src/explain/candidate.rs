@@ -13,12 +13,12 @@ pub struct Candidate {
     /// Its id.
     pub id: String,
     /// Its host and path, or its expression.
-    pub stand: Stand,
+    pub part: RoutePart,
 }
 
 /// The part of a route that was examined.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stand {
+pub enum RoutePart {
     /// An expression route has one place.
     Expression {
         /// The text as written.
@@ -37,35 +37,35 @@ pub enum Stand {
 
 impl Candidate {
     pub(super) fn new(route: usize, spec: &RouteSpec, place: PlaceId) -> Candidate {
-        let stand = match &spec.takes {
-            RouteMatch::Expression(expression) => Stand::Expression { text: expression.text().to_owned() },
-            RouteMatch::Uri(uri) => Stand::Uri {
+        let part = match &spec.takes {
+            RouteMatch::Expression(expression) => RoutePart::Expression { text: expression.text().to_owned() },
+            RouteMatch::Uri(uri) => RoutePart::Uri {
                 host: uri.hosts.get(place.host as usize).map(ToString::to_string),
                 path_index: place.path as usize,
                 path: uri.paths[place.path as usize].to_string(),
             },
         };
-        Candidate { route, id: spec.id.clone(), stand }
+        Candidate { route, id: spec.id.clone(), part }
     }
 }
 
 /// Host and path, or the beginning of the expression on one line.
-impl fmt::Display for Stand {
+impl fmt::Display for RoutePart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN_CHARS_MAX: usize = 80;
         match self {
-            Stand::Expression { text } => {
+            RoutePart::Expression { text } => {
                 // No more words than can be shown: an expression may be long.
                 let words: Vec<&str> = text.split_whitespace().take(SHOWN_CHARS_MAX).collect();
                 f.write_str(&shortened(&words.join(" "), SHOWN_CHARS_MAX))
             }
-            Stand::Uri { host, path, .. } => write!(f, "{}, {path}", host.as_deref().unwrap_or("any host")),
+            RoutePart::Uri { host, path, .. } => write!(f, "{}, {path}", host.as_deref().unwrap_or("any host")),
         }
     }
 }
 
 impl fmt::Display for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}\" ({})", self.id, self.stand)
+        write!(f, "\"{}\" ({})", self.id, self.part)
     }
 }

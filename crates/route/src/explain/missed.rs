@@ -1,7 +1,7 @@
 //! Routes that match a request but for its host: what a person looks for first where no route takes a request.
 
-use super::reason::{Distance, Reason, Told};
-use super::{Candidate, Place, Teller, list};
+use super::reason::{Distance, PredicateValue, Reason};
+use super::{Candidate, Place, PlaceEvaluator, list};
 use crate::condition::Field;
 use crate::{RouteMatch, UriRoute};
 use std::cmp::Reverse;
@@ -12,7 +12,7 @@ pub const MISSED_MAX: usize = 10;
 /// How far a route is from taking the request; less is nearer.
 type Miss = (Distance, Reverse<usize>);
 
-impl Teller<'_, '_, '_> {
+impl PlaceEvaluator<'_, '_, '_> {
     /// URI routes of the request's path whose hosts all differ from the request's: first those that nothing else keeps
     /// from taking it, and among these first those whose hosts end most like the request's. And how many are left out.
     pub(super) fn missed(&mut self) -> (Vec<(Candidate, Reason)>, usize) {
@@ -35,8 +35,8 @@ impl Teller<'_, '_, '_> {
         missed.sort_by_key(|(miss, route, _)| (*miss, *route));
         let omitted = missed.len().saturating_sub(MISSED_MAX);
         missed.truncate(MISSED_MAX);
-        let told = |(_, _, place)| (self.candidate(place), self.other_hosts(place));
-        (missed.into_iter().map(told).collect(), omitted)
+        let candidate = |(_, _, place)| (self.candidate(place), self.other_hosts(place));
+        (missed.into_iter().map(candidate).collect(), omitted)
     }
 
     /// The number of bytes that a place's host and the request's have in common at their ends.
@@ -48,7 +48,7 @@ impl Teller<'_, '_, '_> {
     fn other_hosts(&mut self, place: Place) -> Reason {
         let hosts = self.spec(place).uri().map_or(&[][..], |uri| &uri.hosts);
         let predicate = format!("hosts are {}", list(hosts));
-        let (told, values) = match self.request.host {
+        let (fact, values) = match self.request.host {
             [] => ("it has none".to_owned(), Vec::new()),
             host => {
                 let host = String::from_utf8_lossy(host).into_owned();
@@ -56,9 +56,16 @@ impl Teller<'_, '_, '_> {
             }
         };
         let field = Field::Host.to_string();
-        let told_of =
-            Told { predicate: predicate.clone(), at: None, field, values, is_known: true, omitted: 0, holds: false };
-        let mut reason = Reason { text: format!("{predicate}; {told}"), predicates: vec![told_of] };
+        let report = PredicateValue {
+            predicate: predicate.clone(),
+            at: None,
+            field,
+            values,
+            is_known: true,
+            omitted: 0,
+            holds: false,
+        };
+        let mut reason = Reason { text: format!("{predicate}; {fact}"), predicates: vec![report] };
         if let Some(more) = self.why_not(place) {
             reason.text.push_str(&format!("; also {}", more.text));
             reason.predicates.extend(more.predicates);

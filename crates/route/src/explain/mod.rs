@@ -9,9 +9,9 @@ mod missed;
 mod reason;
 mod vars;
 
-pub use candidate::{Candidate, Stand};
+pub use candidate::{Candidate, RoutePart};
 pub use missed::MISSED_MAX;
-pub use reason::{Reason, Told};
+pub use reason::{PredicateValue, Reason};
 pub use vars::VarsVerdict;
 
 use crate::layer::{PlaceId, order, places_of};
@@ -71,20 +71,22 @@ impl Matcher {
         let mut scratch = Scratch::default();
         let found = self.find(request, &mut scratch)?;
         let plain = Plain::after(request, std::mem::take(&mut scratch.values.decided));
-        let mut teller = Teller { matcher: self, request, plain };
-        let chosen = found.and_then(|found| teller.place_of(found));
+        let mut evaluator = PlaceEvaluator { matcher: self, request, plain };
+        let chosen = found.and_then(|found| evaluator.place_of(found));
         debug_assert_eq!(found.is_some(), chosen.is_some(), "what was found is at one of its route's places");
-        debug_assert!(chosen.is_none_or(|chosen| teller.distance(chosen).is_none()), "what was found holds");
-        let (kept, omitted) = teller.ruled_out(chosen);
-        let ruled_out =
-            kept.into_iter().filter_map(|place| Some((teller.candidate(place), teller.why_not(place)?))).collect();
+        debug_assert!(chosen.is_none_or(|chosen| evaluator.distance(chosen).is_none()), "what was found holds");
+        let (kept, omitted) = evaluator.ruled_out(chosen);
+        let ruled_out = kept
+            .into_iter()
+            .filter_map(|place| Some((evaluator.candidate(place), evaluator.why_not(place)?)))
+            .collect();
         let params = found.map_or_else(Vec::new, |found| {
             let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
             self.params(found, request).into_iter().map(|(name, value)| (name, text(&value))).collect()
         });
-        let asked = asked.map(|id| (id.to_owned(), teller.verdict(id, chosen)));
-        let (missed, missed_omitted) = if chosen.is_none() { teller.missed() } else { (Vec::new(), 0) };
-        let chosen = chosen.map(|chosen| teller.candidate(chosen));
+        let asked = asked.map(|id| (id.to_owned(), evaluator.verdict(id, chosen)));
+        let (missed, missed_omitted) = if chosen.is_none() { evaluator.missed() } else { (Vec::new(), 0) };
+        let chosen = chosen.map(|chosen| evaluator.candidate(chosen));
         Ok(Explanation { chosen, params, ruled_out, omitted, missed, missed_omitted, asked })
     }
 }
@@ -97,13 +99,13 @@ struct Place {
 }
 
 /// Evaluates places of one request.
-struct Teller<'m, 'p, 'r> {
+struct PlaceEvaluator<'m, 'p, 'r> {
     matcher: &'m Matcher,
     request: &'p Request<'r>,
     plain: Plain<'p, 'r>,
 }
 
-impl<'m> Teller<'m, '_, '_> {
+impl<'m> PlaceEvaluator<'m, '_, '_> {
     fn spec(&self, place: Place) -> &'m RouteSpec {
         &self.matcher.specs[place.route]
     }
@@ -158,10 +160,10 @@ impl<'m> Teller<'m, '_, '_> {
         }
         failing.sort_by(|(a, _), (b, _)| self.order(*a, *b));
         // A route with several hosts or paths is met again, mostly with nothing new to report.
-        let mut told = HashSet::new();
+        let mut reported = HashSet::new();
         failing.retain(|(place, _)| {
             let is_alone = self.places(place.route).nth(1).is_none();
-            is_alone || self.why_not(*place).is_some_and(|reason| told.insert((place.route, reason.text)))
+            is_alone || self.why_not(*place).is_some_and(|reason| reported.insert((place.route, reason.text)))
         });
         let omitted = failing.len().saturating_sub(RULED_OUT_MAX);
         if omitted > 0 {

@@ -12,9 +12,9 @@ use crate::{AddressSet, PathPattern, Request, RouteMatch, RouteSpec, UriRoute};
 use std::fmt;
 
 /// Most predicates reported in one reason.
-pub(super) const PREDICATES_TOLD_MAX: usize = 8;
+pub(super) const PREDICATES_SHOWN_MAX: usize = 8;
 /// Most values reported of one field.
-const VALUES_TOLD_MAX: usize = 4;
+const VALUES_SHOWN_MAX: usize = 4;
 /// Longest value and longest predicate that are reported.
 const VALUE_CHARS_MAX: usize = 80;
 const PREDICATE_CHARS_MAX: usize = 160;
@@ -25,12 +25,12 @@ pub struct Reason {
     /// The reason in words, for people.
     pub text: String,
     /// The predicates concerned, for programs; no more than a few.
-    pub predicates: Vec<Told>,
+    pub predicates: Vec<PredicateValue>,
 }
 
 /// A predicate and its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct PredicateValue {
     /// The text as written.
     pub predicate: String,
     /// Line and column in the expression, from 1 and in characters; `None` outside of expressions.
@@ -54,7 +54,7 @@ pub(super) type Distance = u32;
 pub(super) struct Why<'a, 'p, 'r> {
     plain: &'a mut Plain<'p, 'r>,
     request: &'p Request<'r>,
-    pub(super) told: Vec<Told>,
+    pub(super) predicates: Vec<PredicateValue>,
 }
 
 /// One condition as text: `what: fact`. Neighbours with the same fact are put together.
@@ -65,7 +65,7 @@ pub(super) struct Line {
 
 impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
     pub(super) fn new(plain: &'a mut Plain<'p, 'r>, request: &'p Request<'r>) -> Why<'a, 'p, 'r> {
-        Why { plain, request, told: Vec::new() }
+        Why { plain, request, predicates: Vec::new() }
     }
 
     /// `None` if everything holds, apart from host and path of a URI route.
@@ -90,14 +90,14 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
     pub(super) fn why_not(mut self, spec: &RouteSpec, path: u32) -> Option<Reason> {
         let uri = match &spec.takes {
             RouteMatch::Expression(expression) => {
-                let Line { what, fact } = self.tell_failing(expression.condition(), None)?;
-                return Some(Reason { text: joined(&what, &fact), predicates: self.told });
+                let Line { what, fact } = self.explain_failing(expression.condition(), None)?;
+                return Some(Reason { text: joined(&what, &fact), predicates: self.predicates });
             }
             RouteMatch::Uri(uri) => uri,
         };
         let own = |predicate: String, field: Field, value: String, whose: &str| Reason {
             text: format!("{predicate}; {whose} {value}"),
-            predicates: vec![Told {
+            predicates: vec![PredicateValue {
                 predicate,
                 at: None,
                 field: field.to_string(),
@@ -116,8 +116,11 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
             return Some(own(networks, Field::SourceIp, self.request.client.to_string(), "the client is"));
         }
         let vars = uri.vars.as_ref();
-        if let Some(line) = vars.and_then(|vars| self.tell_failing(vars.condition(), uri.paths.get(path as usize))) {
-            return Some(Reason { text: format!("vars: {}", joined(&line.what, &line.fact)), predicates: self.told });
+        if let Some(line) = vars.and_then(|vars| self.explain_failing(vars.condition(), uri.paths.get(path as usize))) {
+            return Some(Reason {
+                text: format!("vars: {}", joined(&line.what, &line.fact)),
+                predicates: self.predicates,
+            });
         }
         let text = "filter_func does not let it take the request".to_owned();
         (!self.plain.admits(spec)).then_some(Reason { text, predicates: Vec::new() })
@@ -148,24 +151,24 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
         }
     }
 
-    fn tell_failing(&mut self, condition: &Condition, pattern: Option<&PathPattern>) -> Option<Line> {
-        (!self.holds(condition, pattern)).then(|| self.tell(condition, false, pattern))
+    fn explain_failing(&mut self, condition: &Condition, pattern: Option<&PathPattern>) -> Option<Line> {
+        (!self.holds(condition, pattern)).then(|| self.explain(condition, false, pattern))
     }
 
     /// Explains why a condition has the value `value`, which is its value.
-    fn tell(&mut self, condition: &Condition, value: bool, pattern: Option<&PathPattern>) -> Line {
+    fn explain(&mut self, condition: &Condition, value: bool, pattern: Option<&PathPattern>) -> Line {
         if let Some(predicate) = written_negation(condition) {
-            return self.tell_predicate(predicate, value, pattern);
+            return self.explain_predicate(predicate, value, pattern);
         }
         match condition {
-            Condition::Is(predicate) => self.tell_predicate(predicate, value, pattern),
-            Condition::Not(inner) => self.tell(inner, !value, pattern),
+            Condition::Is(predicate) => self.explain_predicate(predicate, value, pattern),
+            Condition::Not(inner) => self.explain(inner, !value, pattern),
             // One part decides if one is enough for the value.
             Condition::All(parts) | Condition::Any(parts) => {
                 let one_is_enough = matches!(condition, Condition::Any(_)) == value;
                 match parts.iter().find(|part| self.holds(part, pattern) == value) {
-                    Some(part) if one_is_enough || parts.len() == 1 => self.tell(part, value, pattern),
-                    _ => self.tell_all(parts, value, pattern),
+                    Some(part) if one_is_enough || parts.len() == 1 => self.explain(part, value, pattern),
+                    _ => self.explain_all(parts, value, pattern),
                 }
             }
             Condition::True | Condition::False => {
@@ -175,15 +178,15 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
     }
 
     /// Explains why all parts have the value `value`.
-    fn tell_all(&mut self, parts: &[Condition], value: bool, pattern: Option<&PathPattern>) -> Line {
+    fn explain_all(&mut self, parts: &[Condition], value: bool, pattern: Option<&PathPattern>) -> Line {
         let mut lines: Vec<Line> = Vec::new();
-        let mut told = 0;
+        let mut shown = 0;
         for part in parts {
-            if self.told.len() >= PREDICATES_TOLD_MAX {
+            if self.predicates.len() >= PREDICATES_SHOWN_MAX {
                 break;
             }
-            told += 1;
-            let line = self.tell(part, value, pattern);
+            shown += 1;
+            let line = self.explain(part, value, pattern);
             match lines.last_mut() {
                 Some(last) if last.fact == line.fact && !last.what.is_empty() => {
                     last.what = format!("{}, {}", last.what, line.what);
@@ -192,18 +195,23 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
             }
         }
         let mut items: Vec<String> = lines.iter().map(|line| joined(&line.what, &line.fact)).collect();
-        if told < parts.len() {
-            items.push(format!("and {} more", parts.len() - told));
+        if shown < parts.len() {
+            items.push(format!("and {} more", parts.len() - shown));
         }
         let lead = if value { "all hold" } else { "none holds" };
         Line { what: String::new(), fact: format!("{lead}: {}", items.join("; ")) }
     }
 
     /// `holds` is about the predicate as written, which may itself be a negation.
-    pub(super) fn tell_predicate(&mut self, predicate: &Predicate, holds: bool, pattern: Option<&PathPattern>) -> Line {
+    pub(super) fn explain_predicate(
+        &mut self,
+        predicate: &Predicate,
+        holds: bool,
+        pattern: Option<&PathPattern>,
+    ) -> Line {
         let text = |value: &Vec<u8>| shortened(&String::from_utf8_lossy(value), VALUE_CHARS_MAX);
         let all = self.plain.values(predicate, pattern);
-        let values: Vec<String> = all.iter().take(VALUES_TOLD_MAX).map(text).collect();
+        let values: Vec<String> = all.iter().take(VALUES_SHOWN_MAX).map(text).collect();
         let omitted = all.len() - values.len();
         let source = shortened(&predicate.source.text, PREDICATE_CHARS_MAX);
         let mut what = match predicate.source.at {
@@ -222,7 +230,15 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
             true => format!("{field} is {}", shown(&values, omitted, predicate, holds)),
             false => format!("{field} is not given"),
         };
-        self.told.push(Told { predicate: source, at: predicate.source.at, field, values, is_known, omitted, holds });
+        self.predicates.push(PredicateValue {
+            predicate: source,
+            at: predicate.source.at,
+            field,
+            values,
+            is_known,
+            omitted,
+            holds,
+        });
         Line { what, fact }
     }
 }

@@ -4,7 +4,7 @@
 //! The search treats unknown values as absent. Here they are kept apart: `vars` hold, do not hold, or are undecided
 //! yet.
 
-use super::reason::{Told, Why};
+use super::reason::{PredicateValue, Why};
 use crate::condition::Predicate;
 use crate::fields::variable_of;
 use crate::plain::Plain;
@@ -16,15 +16,15 @@ pub struct VarsVerdict {
     /// `None` if it depends on unknown values.
     pub holds: Option<bool>,
     /// Predicates that decide it, no more than a few: those that do not hold, or those that read unknown values.
-    pub told: Vec<Told>,
+    pub predicates: Vec<PredicateValue>,
 }
 
 impl Matcher {
     /// The value of the `vars` of the route at this position; a route without `vars` holds.
     pub fn explain_vars(&self, route: usize, request: &Request<'_>) -> VarsVerdict {
         let spec = &self.specs[route];
-        let Some(uri) = spec.uri() else { return VarsVerdict { holds: Some(true), told: Vec::new() } };
-        let Some(vars) = &uri.vars else { return VarsVerdict { holds: Some(true), told: Vec::new() } };
+        let Some(uri) = spec.uri() else { return VarsVerdict { holds: Some(true), predicates: Vec::new() } };
+        let Some(vars) = &uri.vars else { return VarsVerdict { holds: Some(true), predicates: Vec::new() } };
         let pattern = uri.paths.first();
         let mut plain = Plain::new(request);
         let is_known = |predicate: &Predicate| {
@@ -32,24 +32,24 @@ impl Matcher {
         };
         let holds =
             vars.condition().known(&mut |predicate| is_known(predicate).then(|| plain.holds(predicate, pattern)));
-        let told = match holds {
+        let predicates = match holds {
             Some(true) => Vec::new(),
             Some(false) => {
                 let reason = Why::new(&mut plain, request).why_not(spec, 0);
-                let told = reason.map_or_else(Vec::new, |reason| reason.predicates);
-                told.into_iter().filter(|told| told.is_known).collect()
+                let predicates = reason.map_or_else(Vec::new, |reason| reason.predicates);
+                predicates.into_iter().filter(|predicates| predicates.is_known).collect()
             }
             None => {
                 let mut why = Why::new(&mut plain, request);
                 vars.condition().each_predicate(&mut |predicate| {
-                    if !is_known(predicate) && why.told.len() < super::reason::PREDICATES_TOLD_MAX {
-                        why.tell_predicate(predicate, false, pattern);
+                    if !is_known(predicate) && why.predicates.len() < super::reason::PREDICATES_SHOWN_MAX {
+                        why.explain_predicate(predicate, false, pattern);
                     }
                 });
-                why.told
+                why.predicates
             }
         };
-        VarsVerdict { holds, told }
+        VarsVerdict { holds, predicates }
     }
 }
 
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_decides_only_where_nothing_else_does() {
-        let check = |vars: &str, expected: Option<bool>, told: &[&str]| {
+        let check = |vars: &str, expected: Option<bool>, predicates: &[&str]| {
             let vars = Some(Expr::parse_late(&serde_json::from_str(vars).unwrap()).unwrap());
             let uri = UriRoute {
                 hosts: Vec::new(),
@@ -98,8 +98,8 @@ mod tests {
             let client = [127, 0, 0, 1].into();
             let request = Request { method: Method::Get, host: b"", path, client, vars: &Vars };
             let known = matcher.explain_vars(0, &request);
-            let fields: Vec<&str> = known.told.iter().map(|told| told.field.as_str()).collect();
-            assert_eq!((known.holds, &fields[..]), (expected, told));
+            let fields: Vec<&str> = known.predicates.iter().map(|predicates| predicates.field.as_str()).collect();
+            assert_eq!((known.holds, &fields[..]), (expected, predicates));
         };
         check(r#"[["http_a", "==", "1"]]"#, Some(true), &[]);
         check(r#"[["http_a", "==", "2"]]"#, Some(false), &["http_a"]);

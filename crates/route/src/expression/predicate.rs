@@ -83,7 +83,7 @@ fn begins_value(text: &str) -> bool {
 }
 
 /// The left side of a comparison.
-struct Left {
+struct LeftSide {
     /// `None` for an unknown field, which has been reported.
     field: Option<Field>,
     lower: Option<Range<usize>>,
@@ -133,7 +133,7 @@ impl Parser<'_> {
         }
     }
 
-    fn left(&mut self) -> Parsed<Left> {
+    fn left(&mut self) -> Parsed<LeftSide> {
         let (mut lower, mut any) = (None, false);
         loop {
             self.cursor.blanks();
@@ -174,7 +174,7 @@ impl Parser<'_> {
             }
             self.calls -= 1;
         }
-        Ok(Left { field, lower, any })
+        Ok(LeftSide { field, lower, any })
     }
 
     /// Reads a field. `None` for an unknown name, which is reported.

@@ -39,7 +39,7 @@ struct Patterns {
 }
 
 /// The value of a condition where some predicates are known to hold.
-enum Left {
+enum Remainder {
     Holds,
     Fails,
     Asks(Item),
@@ -116,10 +116,10 @@ impl<'k> Assembler<'k> {
             }
         }
         match self.left(condition, proven) {
-            Left::Holds => {}
-            Left::Asks(item) => items.push(item),
+            Remainder::Holds => {}
+            Remainder::Asks(item) => items.push(item),
             // Its alternative would not have been filed; a check that always fails is correct anyway.
-            Left::Fails => return self.code_of(ANY, &[]),
+            Remainder::Fails => return self.code_of(ANY, &[]),
         }
         match items[..] {
             [] => NONE,
@@ -128,43 +128,43 @@ impl<'k> Assembler<'k> {
         }
     }
 
-    fn left(&mut self, condition: &Condition, proven: &[Origin<'_>]) -> Left {
+    fn left(&mut self, condition: &Condition, proven: &[Origin<'_>]) -> Remainder {
         let is_same = |a: &Arc<Predicate>, b: &Arc<Predicate>| Arc::ptr_eq(a, b) || a == b;
         let is_proven = |predicate: &Arc<Predicate>| {
             let proves = |origin: &Origin<'_>| matches!(origin, Origin::Predicate { predicate: it, .. } if is_same(it, predicate));
             proven.iter().any(proves)
         };
         match condition {
-            Condition::True => Left::Holds,
-            Condition::False => Left::Fails,
-            Condition::Is(predicate) if is_proven(predicate) => Left::Holds,
-            Condition::Is(predicate) => Left::Asks(self.predicate(predicate)),
+            Condition::True => Remainder::Holds,
+            Condition::False => Remainder::Fails,
+            Condition::Is(predicate) if is_proven(predicate) => Remainder::Holds,
+            Condition::Is(predicate) => Remainder::Asks(self.predicate(predicate)),
             Condition::Not(inner) => match self.left(inner, proven) {
-                Left::Holds => Left::Fails,
-                Left::Fails => Left::Holds,
-                Left::Asks(item) if item & CODE == 0 => Left::Asks(item ^ NEGATED),
-                Left::Asks(_) => unreachable!("simplified conditions negate predicates only"),
+                Remainder::Holds => Remainder::Fails,
+                Remainder::Fails => Remainder::Holds,
+                Remainder::Asks(item) if item & CODE == 0 => Remainder::Asks(item ^ NEGATED),
+                Remainder::Asks(_) => unreachable!("simplified conditions negate predicates only"),
             },
             Condition::All(all) => self.joined(all, proven, false),
             Condition::Any(any) => self.joined(any, proven, true),
         }
     }
 
-    fn joined(&mut self, conditions: &[Condition], proven: &[Origin<'_>], any: bool) -> Left {
+    fn joined(&mut self, conditions: &[Condition], proven: &[Origin<'_>], any: bool) -> Remainder {
         let mut items = Vec::with_capacity(conditions.len());
         for condition in conditions {
             match (self.left(condition, proven), any) {
-                (Left::Asks(item), _) => items.push(item),
-                (Left::Holds, true) => return Left::Holds,
-                (Left::Fails, false) => return Left::Fails,
-                (Left::Holds, false) | (Left::Fails, true) => {}
+                (Remainder::Asks(item), _) => items.push(item),
+                (Remainder::Holds, true) => return Remainder::Holds,
+                (Remainder::Fails, false) => return Remainder::Fails,
+                (Remainder::Holds, false) | (Remainder::Fails, true) => {}
             }
         }
         match items[..] {
-            [] if any => Left::Fails,
-            [] => Left::Holds,
-            [item] => Left::Asks(item),
-            _ => Left::Asks(self.code_of(if any { ANY } else { 0 }, &items)),
+            [] if any => Remainder::Fails,
+            [] => Remainder::Holds,
+            [item] => Remainder::Asks(item),
+            _ => Remainder::Asks(self.code_of(if any { ANY } else { 0 }, &items)),
         }
     }
 

@@ -44,7 +44,7 @@ struct Filing<'a> {
 pub(super) type Key<'b> = (Dimension, SlotId, bool, &'b [u8]);
 
 /// Filings with a key in a dimension, each with its atom there.
-type Keyed = (Dimension, Vec<(u32, u32)>);
+type KeyedFilings = (Dimension, Vec<(u32, u32)>);
 /// The number of filings of each key.
 type Counts<'b> = HashMap<Key<'b>, u32, FixedState>;
 
@@ -245,7 +245,7 @@ impl<'a> Builder<'a> {
     ///
     /// The estimate for each is the number of filings that a request meets which was made for one of them: those
     /// without a key, and those that share its key.
-    fn telling_dimensions(&self, filings: &[u32], counts: &Counts<'_>) -> Vec<Dimension> {
+    fn selective_dimensions(&self, filings: &[u32], counts: &Counts<'_>) -> Vec<Dimension> {
         // For every dimension: the number of filings with a key, and the sum over them of how many share it.
         let mut sums: HashMap<Dimension, (u64, u64), FixedState> = HashMap::default();
         let mut least: Vec<(Dimension, u32)> = Vec::new();
@@ -278,12 +278,12 @@ impl<'a> Builder<'a> {
     /// Separates filings by the best dimension in which they have a key, each with its atom there; and the others.
     ///
     /// All dimensions are served at once, so that many small ones do not cost a pass each.
-    fn split(&self, filings: Vec<u32>) -> (Vec<Keyed>, Vec<u32>) {
+    fn split(&self, filings: Vec<u32>) -> (Vec<KeyedFilings>, Vec<u32>) {
         let counts = self.counts(&filings);
-        let telling = self.telling_dimensions(&filings, &counts);
+        let telling = self.selective_dimensions(&filings, &counts);
         let place: HashMap<Dimension, usize, FixedState> =
             telling.iter().enumerate().map(|(place, dimension)| (*dimension, place)).collect();
-        let mut keyed: Vec<Keyed> = telling.into_iter().map(|dimension| (dimension, Vec::new())).collect();
+        let mut keyed: Vec<KeyedFilings> = telling.into_iter().map(|dimension| (dimension, Vec::new())).collect();
         let mut others = Vec::new();
         for filing in filings {
             let known =

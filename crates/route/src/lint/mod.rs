@@ -140,7 +140,7 @@ pub fn lint(specs: &[Arc<RouteSpec>]) -> Lint {
                 };
                 add(FindingKind::NeverMatches { reason: reason.to_owned() });
             }
-            Some(Shadow { by, same }) => add(told(specs, route, &by, same)),
+            Some(Shadow { by, same }) => add(finding_kind(specs, route, &by, same)),
             None => {}
         }
     }
@@ -156,7 +156,7 @@ fn has_alternatives(condition: &Condition) -> bool {
     }
 }
 
-fn told(specs: &[Arc<RouteSpec>], route: usize, by: &[usize], same: bool) -> FindingKind {
+fn finding_kind(specs: &[Arc<RouteSpec>], route: usize, by: &[usize], same: bool) -> FindingKind {
     let named = |route: usize| (route, specs[route].id.clone());
     let why = |other: usize| why_first(&specs[other], &specs[route], same);
     match by {

@@ -64,13 +64,13 @@ pub(super) fn find(specs: &[Arc<RouteSpec>], conditions: &[Condition]) -> Vec<Op
     for (cover, pairs) in found.iter_mut().zip(&pairs) {
         cover.is_open |= !cover.has_place || pairs.are_skipped;
     }
-    let told = |(route, cover): (usize, Cover)| {
+    let shadow_of = |(route, cover): (usize, Cover)| {
         let mut by: Vec<usize> = cover.by.iter().map(|route| *route as usize).collect();
         by.sort_unstable();
         let same = matches!(&by[..], [only] if are_same((specs, conditions), *only, route));
         (!cover.is_open).then_some(Shadow { by, same })
     };
-    found.into_iter().enumerate().map(told).collect()
+    found.into_iter().enumerate().map(shadow_of).collect()
 }
 
 /// The extent to which a route is shadowed.

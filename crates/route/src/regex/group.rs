@@ -80,24 +80,24 @@ enum Automaton {
 }
 
 /// The automaton did not answer, or there is none.
-struct GaveUp;
+struct NoAnswer;
 
 /// Lingering patterns that share an automaton.
 #[derive(Default)]
-struct Few {
+struct LingeringGroup {
     weight: usize,
     hirs: Vec<(u32, Hir)>,
 }
 
-impl Few {
+impl LingeringGroup {
     /// Adds a pattern to the last automaton, or begins another.
-    fn add(all: &mut Vec<Few>, weight: usize, hir: (u32, Hir)) {
+    fn add(all: &mut Vec<LingeringGroup>, weight: usize, hir: (u32, Hir)) {
         match all.last_mut() {
             Some(few) if few.weight + weight <= LINGERING_MAX => {
                 few.weight += weight;
                 few.hirs.push(hir);
             }
-            _ => all.push(Few { weight, hirs: vec![hir] }),
+            _ => all.push(LingeringGroup { weight, hirs: vec![hir] }),
         }
     }
 }
@@ -111,7 +111,7 @@ impl RegexGroup {
     pub(super) fn compile_within(bounds: Bounds, patterns: &[Pattern], ascii: bool) -> RegexGroup {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let mut kinds: [Vec<(u32, Hir)>; 4] = Default::default();
-        let mut lingering: [Vec<Few>; 4] = Default::default();
+        let mut lingering: [Vec<LingeringGroup>; 4] = Default::default();
         for (index, pattern) in (0u32..).zip(patterns) {
             let hir = reduce(pattern.hir(), ascii);
             let gives_up = hir.properties().look_set().contains_word_unicode();
@@ -119,7 +119,7 @@ impl RegexGroup {
             let kind = usize::from(gives_up) * 2 + usize::from(anchored);
             match weight(&hir) {
                 0 => kinds[kind].push((index, hir)),
-                weight => Few::add(&mut lingering[kind], weight, (index, hir)),
+                weight => LingeringGroup::add(&mut lingering[kind], weight, (index, hir)),
             }
         }
         let mut pieces = Vec::new();
@@ -221,9 +221,9 @@ impl Part {
         let answered = match (&self.automaton, cache) {
             (Automaton::Table(dfa), _) => search_table(dfa, value, &mut hit),
             (Automaton::Lazy(dfa), Some(cache)) => search_lazy(dfa, cache, value, &mut hit),
-            (Automaton::Lazy(_), None) | (Automaton::None, _) => Err(GaveUp),
+            (Automaton::Lazy(_), None) | (Automaton::None, _) => Err(NoAnswer),
         };
-        if let Err(GaveUp) = answered {
+        if let Err(NoAnswer) = answered {
             for (index, pattern) in self.patterns.iter().zip(&self.alone) {
                 if pattern.is_match(value) {
                     memory.hit(*index);
@@ -254,8 +254,8 @@ impl Automaton {
 }
 
 /// Calls `hit` with every pattern that matches, until it returns `false`.
-fn search_table(dfa: &dense::DFA<Vec<u32>>, value: &[u8], hit: &mut impl FnMut(usize) -> bool) -> Result<(), GaveUp> {
-    let mut state = dfa.start_state_forward(&Input::new(value)).map_err(|_| GaveUp)?;
+fn search_table(dfa: &dense::DFA<Vec<u32>>, value: &[u8], hit: &mut impl FnMut(usize) -> bool) -> Result<(), NoAnswer> {
+    let mut state = dfa.start_state_forward(&Input::new(value)).map_err(|_| NoAnswer)?;
     for byte in value {
         state = dfa.next_state(state, *byte);
         if dfa.is_special_state(state) {
@@ -266,7 +266,7 @@ fn search_table(dfa: &dense::DFA<Vec<u32>>, value: &[u8], hit: &mut impl FnMut(u
             } else if dfa.is_dead_state(state) {
                 return Ok(());
             } else if dfa.is_quit_state(state) {
-                return Err(GaveUp);
+                return Err(NoAnswer);
             }
         }
     }
@@ -284,10 +284,10 @@ fn search_lazy(
     cache: &mut hybrid::dfa::Cache,
     value: &[u8],
     hit: &mut impl FnMut(usize) -> bool,
-) -> Result<(), GaveUp> {
-    let mut state = dfa.start_state_forward(cache, &Input::new(value)).map_err(|_| GaveUp)?;
+) -> Result<(), NoAnswer> {
+    let mut state = dfa.start_state_forward(cache, &Input::new(value)).map_err(|_| NoAnswer)?;
     for byte in value {
-        state = dfa.next_state(cache, state, *byte).map_err(|_| GaveUp)?;
+        state = dfa.next_state(cache, state, *byte).map_err(|_| NoAnswer)?;
         if state.is_tagged() {
             if state.is_match() {
                 let mut matches = 0..dfa.match_len(cache, state);
@@ -297,11 +297,11 @@ fn search_lazy(
             } else if state.is_dead() {
                 return Ok(());
             } else if state.is_quit() {
-                return Err(GaveUp);
+                return Err(NoAnswer);
             }
         }
     }
-    state = dfa.next_eoi_state(cache, state).map_err(|_| GaveUp)?;
+    state = dfa.next_eoi_state(cache, state).map_err(|_| NoAnswer)?;
     if state.is_match() {
         let mut matches = 0..dfa.match_len(cache, state);
         let _wants_more = matches.all(|index| hit(dfa.match_pattern(cache, state, index).as_usize()));

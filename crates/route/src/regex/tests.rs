@@ -244,7 +244,7 @@ proptest! {
     }
 
     #[test]
-    fn patterns_with_equal_beginnings_are_told_apart(
+    fn patterns_with_equal_beginnings_are_distinguished(
         texts in prop::collection::vec(
             r"(\^|\(\?i\))?[ab]{0,3}(b|\^|\[ab\]|\\b|c\*|c\+|d|\$|\[a-c\]d)[cd]{0,2}\$?", 2..20),
         values in prop::collection::vec("[abcdB]{0,6}", 1..6),

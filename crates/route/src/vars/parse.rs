@@ -160,7 +160,7 @@ impl Parser {
         let operator = self.at(operator_index, |parser| parser.operator(&items[operator_index]))?;
         let value = &items[operator_index + 1];
         let text = whole.to_string();
-        let tested = Tested { variable, text: &text };
+        let tested = TestedVariable { variable, text: &text };
         let condition = self.at(operator_index + 1, |parser| parser.test(&tested, operator, value))?;
         self.text.push_str(&text);
         let negated = negated != matches!(operator, Operator::NotEqual);
@@ -196,7 +196,7 @@ impl Parser {
     }
 
     /// The test of an operator; for `~=` that of `==`, negated.
-    fn test(&mut self, tested: &Tested<'_>, operator: Operator, value: &Value) -> Parsed<Condition> {
+    fn test(&mut self, tested: &TestedVariable<'_>, operator: Operator, value: &Value) -> Parsed<Condition> {
         Ok(match operator {
             Operator::Equal | Operator::NotEqual => tested.equal(self.operand(value)?, tested.text),
             Operator::Compare(test) => tested.passes(Test::Number(test, self.number(value)?)),
@@ -277,12 +277,12 @@ enum Operand {
 }
 
 /// The tested variable, and the text of the rule.
-struct Tested<'a> {
+struct TestedVariable<'a> {
     variable: Variable,
     text: &'a str,
 }
 
-impl Tested<'_> {
+impl TestedVariable<'_> {
     fn passes(&self, test: Test) -> Condition {
         predicate(fields::field(&self.variable, &test), test, self.text)
     }

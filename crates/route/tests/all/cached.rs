@@ -2,7 +2,7 @@
 //!
 //! A cache that never has to forget also shows that requests share an entry if they differ in nothing that routes read.
 
-use crate::oracle::asked::Asked;
+use crate::oracle::asked::RequestFacts;
 use crate::oracle::expressions::{Chain, Expressions};
 use crate::oracle::kong::Reference;
 use crate::oracle::random::{Random, check_and_shrink, from_environment, without_one};
@@ -13,7 +13,7 @@ use stillgate_route::{CACHE_KEY_BYTES_MAX, Matcher, RouteCache, Scratch};
 #[derive(Debug, Clone)]
 struct Case {
     routes: Vec<Route>,
-    asked: Vec<Asked>,
+    asked: Vec<RequestFacts>,
     entries_max: usize,
     bytes_max: usize,
 }
@@ -31,11 +31,11 @@ fn cached_is_uncached() {
         let expressions = Expressions::random(&mut random);
         let route = |id| Route::random(&mut random, id, one_in, &expressions);
         let routes: Vec<Route> = (0..count).map(route).collect();
-        let mut asked = vec![Asked::random(&mut random)];
+        let mut asked = vec![RequestFacts::random(&mut random)];
         for _ in 0..random.below(REQUESTS_MAX) {
             let another = random.pick(&asked);
             asked.push(match random.below(6) {
-                0 => Asked::random(&mut random),
+                0 => RequestFacts::random(&mut random),
                 1 => another,
                 _ => similar(another, &mut random),
             });
@@ -47,7 +47,7 @@ fn cached_is_uncached() {
 }
 
 /// A request that a carelessly composed key would confuse with another: values cut elsewhere, joined, moved, gone.
-fn similar(mut asked: Asked, random: &mut Random) -> Asked {
+fn similar(mut asked: RequestFacts, random: &mut Random) -> RequestFacts {
     let separator = random.pick(&["|", ",", ", ", "=", "&", "\0", ""]);
     let lines = asked.headers.len();
     match random.below(10) {
@@ -73,7 +73,7 @@ fn similar(mut asked: Asked, random: &mut Random) -> Asked {
             asked.headers[1].0 = name;
         }
         6 => {
-            let other = Asked::random(random);
+            let other = RequestFacts::random(random);
             asked.query = other.query;
         }
         7 => {
@@ -82,7 +82,7 @@ fn similar(mut asked: Asked, random: &mut Random) -> Asked {
         }
         8 => asked.query = asked.query.map_or(Some(Vec::new()), |_| None),
         _ => {
-            let other = Asked::random(random);
+            let other = RequestFacts::random(random);
             match random.below(5) {
                 0 => asked.path = other.path,
                 1 => asked.host = other.host,
@@ -153,7 +153,7 @@ impl Case {
     }
 
     fn smaller(&self) -> Vec<Case> {
-        let with_asked = |asked: Vec<Asked>| Case { asked, ..self.clone() };
+        let with_asked = |asked: Vec<RequestFacts>| Case { asked, ..self.clone() };
         let mut smaller: Vec<Case> = without_one(&self.asked).into_iter().map(with_asked).collect();
         smaller.extend(routes::smaller(&self.routes).into_iter().map(|routes| Case { routes, ..self.clone() }));
         for (at, asked) in self.asked.iter().enumerate() {
@@ -206,9 +206,13 @@ fn values_do_not_run_into_each_other() {
 }
 
 /// A request with these values of header fields and arguments only.
-fn with_values(fields: [(&str, &Vec<&str>); 2]) -> Asked {
-    let mut asked =
-        Asked { headers: Vec::new(), query: None, path: "/".to_owned(), ..Asked::random(&mut Random::new(1)) };
+fn with_values(fields: [(&str, &Vec<&str>); 2]) -> RequestFacts {
+    let mut asked = RequestFacts {
+        headers: Vec::new(),
+        query: None,
+        path: "/".to_owned(),
+        ..RequestFacts::random(&mut Random::new(1))
+    };
     for (field, values) in fields {
         for value in values {
             match field.strip_prefix("http.headers.") {
@@ -230,7 +234,7 @@ fn that_no_route_takes_a_request_is_kept() {
     let (mut cache, mut scratch) = (RouteCache::new(16, 1 << 16, 1), Scratch::default());
     let with = |values: &[&[u8]]| {
         let headers = values.iter().map(|value| ("X-A".to_owned(), value.to_vec())).collect();
-        Asked { headers, ..Asked::random(&mut Random::new(1)) }
+        RequestFacts { headers, ..RequestFacts::random(&mut Random::new(1)) }
     };
     let mut check = |values: &[&[u8]], is_taken: bool, entries: usize| {
         let asked = with(values);

@@ -4,7 +4,7 @@
 //! difference is a bug or a deviation that `src/expression/mod.rs` lists, and those are not generated.
 //! `STILLGATE_PAIRS` sets the number of pairs, 100,000 by default, `STILLGATE_SEED` the seed.
 
-use crate::oracle::asked::{Asked, Value};
+use crate::oracle::asked::{RequestFacts, Value};
 use crate::oracle::expressions::{Chain, Expressions};
 use crate::oracle::kong::{Reference, Silence, Taken};
 use crate::oracle::random::{Random, check_and_shrink, from_environment, halves, without_one};
@@ -19,7 +19,7 @@ use stillgate_route::{Expression, Match, Matcher, PathError, Request, RouteMatch
 #[derive(Debug, Clone)]
 struct Case {
     routes: Vec<Route>,
-    asked: Asked,
+    asked: RequestFacts,
 }
 
 #[derive(Clone)]
@@ -66,7 +66,7 @@ fn expressions_mean_what_they_mean_to_kong() {
         let routes_max = if seed % 64 == 0 { MANY_ROUTES_MAX } else { ROUTES_MAX };
         let routes =
             (0..random.below(routes_max) + 1).map(|_| Route::random(&mut random, &expressions)).collect::<Vec<_>>();
-        let mut asked = (0..REQUESTS).map(|_| Asked::random(&mut random)).collect::<Vec<_>>();
+        let mut asked = (0..REQUESTS).map(|_| RequestFacts::random(&mut random)).collect::<Vec<_>>();
         let compiled = std::panic::catch_unwind(|| Compiled::new(&routes));
         let wrong = match compiled {
             Ok(Ok(mut compiled)) => asked.iter().position(|asked| !compiled.agrees(asked, &mut counts)),
@@ -86,7 +86,7 @@ fn expressions_mean_what_they_mean_to_kong() {
 
 /// Sets in which every route has a condition on the same field, for every kind of index.
 #[test]
-fn every_field_tells_routes_apart() {
+fn every_field_distinguishes_routes() {
     const FIELDS: &[&str] = &[
         "http.headers.x_a",
         "http.queries.a",
@@ -111,7 +111,7 @@ fn every_field_tells_routes_apart() {
                 let routes = (0..ROUTES).map(|_| Route::random(&mut random, &expressions)).collect::<Vec<_>>();
                 let mut compiled = Compiled::new(&routes).unwrap();
                 for _ in 0..24 {
-                    let mut asked = Asked::random(&mut random);
+                    let mut asked = RequestFacts::random(&mut random);
                     // More values of the one field that is read.
                     asked.headers.iter_mut().for_each(|(name, _)| name.replace_range(.., "X-A"));
                     if !compiled.agrees(&asked, &mut Counts::default()) {
@@ -133,7 +133,7 @@ fn values_that_are_no_text_are_matched_as_bytes() {
         let expressions = Expressions::random(&mut random);
         let routes = (0..random.below(4) + 1).map(|_| Route::random(&mut random, &expressions)).collect::<Vec<_>>();
         for _ in 0..8 {
-            let mut asked = Asked::random(&mut random);
+            let mut asked = RequestFacts::random(&mut random);
             spoil(&mut asked, &mut random);
             check_and_shrink(seed, &Case { routes: routes.clone(), asked }, Case::smaller, Case::check_bytes);
         }
@@ -141,8 +141,8 @@ fn values_that_are_no_text_are_matched_as_bytes() {
 }
 
 /// Cuts values within characters, and adds bytes that UTF-8 never has.
-fn spoil(asked: &mut Asked, random: &mut Random) {
-    let Asked { headers, query, .. } = asked;
+fn spoil(asked: &mut RequestFacts, random: &mut Random) {
+    let RequestFacts { headers, query, .. } = asked;
     for value in headers.iter_mut().map(|(_, value)| value).chain(query) {
         let at = random.below(value.len() + 1);
         match random.below(4) {
@@ -222,12 +222,12 @@ impl Compiled {
     }
 
     /// Whether both sides agree, without a panic.
-    fn agrees(&mut self, asked: &Asked, counts: &mut Counts) -> bool {
+    fn agrees(&mut self, asked: &RequestFacts, counts: &mut Counts) -> bool {
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.check(asked, counts)))
             .is_ok_and(|checked| checked.is_ok())
     }
 
-    fn check(&mut self, asked: &Asked, counts: &mut Counts) -> Result<(), String> {
+    fn check(&mut self, asked: &RequestFacts, counts: &mut Counts) -> Result<(), String> {
         asked.with_request(|request| {
             let path = std::str::from_utf8(request.path.bytes()).unwrap();
             for at in 0..self.texts.len() {
@@ -251,7 +251,13 @@ impl Compiled {
         })
     }
 
-    fn check_alone(&mut self, at: usize, asked: &Asked, request: &Request<'_>, path: &str) -> Result<bool, String> {
+    fn check_alone(
+        &mut self,
+        at: usize,
+        asked: &RequestFacts,
+        request: &Request<'_>,
+        path: &str,
+    ) -> Result<bool, String> {
         let text = &self.texts[at];
         let takes = |path: &str| self.reference_alone[at].find(asked, path).expect("texts are UTF-8").is_some();
         let as_read = takes(path);
@@ -284,7 +290,7 @@ impl Compiled {
 }
 
 /// Whether a condition holds, evaluated without an index.
-fn holds(condition: &Condition, asked: &Asked, path: &str) -> bool {
+fn holds(condition: &Condition, asked: &RequestFacts, path: &str) -> bool {
     condition.holds(&mut |predicate| passes(predicate, &asked.values(&predicate.field.to_string(), path)))
 }
 

@@ -208,7 +208,7 @@ fn one_can_ask_about_a_route() {
 }
 
 #[test]
-fn vars_are_told_as_they_were_written() {
+fn vars_are_reported_as_they_were_written() {
     let ask_of = |rule: serde_json::Value, expected: Expect| {
         let vars = Some(vars::Expr::parse(&rule).unwrap());
         let routes =

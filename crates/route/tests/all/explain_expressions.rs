@@ -4,11 +4,13 @@ use crate::explained::{Head, ask, expression, route, uri};
 use expect_test::{Expect, expect};
 use std::sync::Arc;
 use stillgate_route::path::normalise;
-use stillgate_route::{Lookup, Matcher, Method, RULED_OUT_MAX, Request, RouteSpec, Stand, UriRoute, Variable, Verdict};
+use stillgate_route::{
+    Lookup, Matcher, Method, RULED_OUT_MAX, Request, RoutePart, RouteSpec, UriRoute, Variable, Verdict,
+};
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn expressions_tell_the_predicate_and_where_it_stands() {
+fn expressions_report_the_predicate_and_its_position() {
     let ask_of = |text: &str, expected: Expect| {
         let head = Head(
             Some("page=7&tag=A&tag=b"),
@@ -135,7 +137,7 @@ fn mixed() -> Vec<Arc<RouteSpec>> {
 }
 
 #[test]
-fn the_order_of_both_kinds_is_told() {
+fn the_order_of_both_kinds_is_reported() {
     const BETA: Head = Head(None, &[("x-beta", "1")]);
     ask(
         mixed(),
@@ -208,7 +210,7 @@ fn the_order_of_both_kinds_is_told() {
 }
 
 #[test]
-fn of_many_routes_the_nearest_are_told() {
+fn of_many_routes_the_nearest_are_reported() {
     const NEAR: usize = 7_000;
     let mut routes: Vec<_> = (0..10_000)
         .map(|n| match n {
@@ -225,7 +227,7 @@ fn of_many_routes_the_nearest_are_told() {
     assert_eq!((explanation.ruled_out.len(), explanation.omitted), (RULED_OUT_MAX, 10_001 - RULED_OUT_MAX));
     let ids: Vec<&str> = explanation.ruled_out.iter().map(|(candidate, _)| candidate.id.as_str()).collect();
     assert_eq!((ids[0], ids[97], ids[98], ids[99]), ("r0", "r97", "near", "uri"));
-    assert!(matches!(&explanation.ruled_out[98].0.stand, Stand::Expression { text } if text.contains("PUT")));
+    assert!(matches!(&explanation.ruled_out[98].0.part, RoutePart::Expression { text } if text.contains("PUT")));
     let (_, near) = &explanation.ruled_out[98];
     assert_eq!(near.predicates.len(), 1);
     assert_eq!(near.predicates[0].at, Some((1, 48)));
@@ -237,7 +239,7 @@ fn of_many_routes_the_nearest_are_told() {
 }
 
 #[test]
-fn what_is_told_is_bounded() {
+fn reports_are_bounded() {
     struct Many;
     impl Lookup for Many {
         fn value<'a>(&'a self, _: &Variable, _: &'a mut Vec<u8>) -> Option<&'a [u8]> {

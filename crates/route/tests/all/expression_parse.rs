@@ -56,7 +56,7 @@ fn or_binds_tighter_than_and() {
 }
 
 #[test]
-fn where_both_operators_stand_side_by_side_is_told() {
+fn mixed_operators_are_reported() {
     for (template, expected) in [
         ("A && A && A", vec![]),
         ("A && (A || A)", vec![]),

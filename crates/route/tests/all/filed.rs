@@ -80,7 +80,7 @@ fn addresses_are_compared_as_addresses() {
 }
 
 #[test]
-fn long_alternatives_are_told_apart() {
+fn long_alternatives_are_distinguished() {
     let of = |hosts: usize| {
         let any = |n: usize| {
             let hosts = (0..hosts).map(|host| format!(r#"http.host == "h{host}.of-{n}.example""#));

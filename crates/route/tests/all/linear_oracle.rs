@@ -1,7 +1,7 @@
 //! The matcher gives the same results as a scan of all routes, whose order follows directly from the
 //! design.
 
-use crate::oracle::asked::Asked;
+use crate::oracle::asked::RequestFacts;
 use crate::oracle::expressions::Expressions;
 use crate::oracle::random::{Random, check_and_shrink, from_environment};
 use crate::oracle::routes::{self, Route};
@@ -11,7 +11,7 @@ use stillgate_route::{Matcher, PathError, Request, Scratch, Verdict};
 #[derive(Debug, Clone)]
 struct Case {
     routes: Vec<Route>,
-    asked: Asked,
+    asked: RequestFacts,
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn the_matcher_is_the_linear_scan() {
         let count = random.below(ROUTES_MAX);
         let routes: Vec<Route> = (0..count).map(|id| Route::random(&mut random, id, one_in, &expressions)).collect();
         for _ in 0..REQUESTS {
-            let case = Case { routes: routes.clone(), asked: Asked::random(&mut random) };
+            let case = Case { routes: routes.clone(), asked: RequestFacts::random(&mut random) };
             check_and_shrink(seed, &case, Case::smaller, Case::check);
         }
     }

@@ -2,7 +2,7 @@
 //! ones.
 
 use crate::oracle;
-use crate::oracle::asked::Asked;
+use crate::oracle::asked::RequestFacts;
 use crate::oracle::expressions::Expressions;
 use crate::oracle::random::{Random, check_and_shrink, from_environment};
 use crate::oracle::routes::{self, Route};
@@ -12,7 +12,7 @@ use stillgate_route::lint::{FindingKind, lint};
 #[derive(Debug, Clone)]
 struct Case {
     routes: Vec<Route>,
-    asked: Vec<Asked>,
+    asked: Vec<RequestFacts>,
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn routes_that_take_no_request_take_none() {
                 relative(&routes, &mut random, id).unwrap_or_else(|| Route::random(&mut random, id, 2, &expressions));
             routes.push(route);
         }
-        let asked = (0..REQUESTS).map(|_| Asked::random(&mut random)).collect();
+        let asked = (0..REQUESTS).map(|_| RequestFacts::random(&mut random)).collect();
         let case = Case { routes, asked };
         told += case.dead().len();
         check_and_shrink(seed, &case, Case::smaller, Case::check);

@@ -1,6 +1,6 @@
 //! A matcher that was updated edit by edit answers like one that was compiled from the last list.
 
-use crate::oracle::asked::Asked;
+use crate::oracle::asked::RequestFacts;
 use crate::oracle::expressions::Expressions;
 use crate::oracle::random::{Random, check_and_shrink, from_environment, halves, without_one};
 use crate::oracle::routes::{self, Route};
@@ -17,7 +17,7 @@ struct Case {
 #[derive(Debug, Clone)]
 struct Step {
     edits: Vec<Edit>,
-    asked: Vec<Asked>,
+    asked: Vec<RequestFacts>,
 }
 
 /// Positions are taken modulo the length of the list, so that every edit can be applied to every list.
@@ -86,7 +86,7 @@ fn sequence(random: &mut Random, routes: usize, steps: usize, requests: usize) -
     let mut step = |random: &mut Random| {
         let edits = if random.one_in(6) { random.below(6) } else { 1 };
         let edits = (0..edits).map(|_| edit(random)).collect();
-        Step { edits, asked: (0..requests).map(|_| Asked::random(random)).collect() }
+        Step { edits, asked: (0..requests).map(|_| RequestFacts::random(random)).collect() }
     };
     Case { routes, steps: (0..random.below(steps) + 1).map(|_| step(random)).collect() }
 }
@@ -122,7 +122,7 @@ impl Case {
         for (at, step) in self.steps.iter().enumerate() {
             let edits = without_one(&step.edits).into_iter().map(|edits| Step { edits, ..step.clone() });
             let asked = without_one(&step.asked).into_iter().map(|asked| Step { asked, ..step.clone() });
-            let only = step.asked.iter().filter(|_| step.asked.len() == 1).flat_map(Asked::smaller);
+            let only = step.asked.iter().filter(|_| step.asked.len() == 1).flat_map(RequestFacts::smaller);
             let less = only.map(|asked| Step { asked: vec![asked], ..step.clone() });
             smaller.extend(edits.chain(asked).chain(less).map(|step| {
                 let mut steps = self.steps.clone();
@@ -135,7 +135,12 @@ impl Case {
 }
 
 /// Compares the results and explanations for the winner and for one more route.
-fn same_answers(updated: &Matcher, compiled: &Matcher, asked: &Asked, scratch: &mut Scratch) -> Result<(), String> {
+fn same_answers(
+    updated: &Matcher,
+    compiled: &Matcher,
+    asked: &RequestFacts,
+    scratch: &mut Scratch,
+) -> Result<(), String> {
     asked.with_request(|request| {
         let expected = compiled.find(request, &mut Scratch::default());
         let found = updated.find(request, scratch);

@@ -150,7 +150,7 @@ fn many_arguments_and_long_queries() {
 }
 
 #[test]
-fn ten_thousand_routes_that_cannot_be_told_apart() {
+fn ten_thousand_routes_that_cannot_be_distinguished() {
     // Equal conditions; and equal except for parts that cannot be looked up.
     let same = compile((0..10_000).map(|_| r#"http.path ^= "/a" && http.method == "GET""#));
     assert_eq!(find(&same, &mut Scratch::default(), "/ab", &Wire::default()), Some(0));

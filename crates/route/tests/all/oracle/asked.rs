@@ -71,7 +71,7 @@ pub(crate) const ARGUMENTS: &[&str] = &["a", "A", "b", "v", "x_a", "page"];
 const METHODS: &[&str] = &["GET", "GET", "POST", "PUT", "DELETE", "BREW", "get"];
 
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct RequestFacts {
     pub(crate) method: String,
     /// Empty if there is none.
     pub(crate) host: String,
@@ -97,8 +97,8 @@ pub(crate) enum Value {
     Ip(IpAddr),
 }
 
-impl Asked {
-    pub(crate) fn random(random: &mut Random) -> Asked {
+impl RequestFacts {
+    pub(crate) fn random(random: &mut Random) -> RequestFacts {
         let queries = match random.below(4) {
             0 => None,
             1 => Some(random.below(2)),
@@ -124,7 +124,7 @@ impl Asked {
         };
         let headers = if random.one_in(4) { 0 } else { random.below(6) };
         let address = |random: &mut Random| random.pick(ADDRESSES).parse::<IpAddr>().unwrap();
-        Asked {
+        RequestFacts {
             method: random.pick(METHODS).to_owned(),
             host: if random.one_in(8) { String::new() } else { random.pick(HOSTS).to_owned() },
             path: path(random),
@@ -199,29 +199,29 @@ impl Asked {
     }
 
     /// Requests that lack something of this one.
-    pub(crate) fn smaller(&self) -> Vec<Asked> {
+    pub(crate) fn smaller(&self) -> Vec<RequestFacts> {
         let mut smaller = Vec::new();
-        smaller.extend(without_one(&self.headers).into_iter().map(|headers| Asked { headers, ..self.clone() }));
+        smaller.extend(without_one(&self.headers).into_iter().map(|headers| RequestFacts { headers, ..self.clone() }));
         if let Some(query) = &self.query {
             let pairs: Vec<&[u8]> = query.split(|byte| *byte == b'&').collect();
             let fewer = without_one(&pairs).into_iter().map(|pairs| Some(pairs.join(&b"&"[..])));
             let fewer = if pairs.len() > 1 { fewer.collect() } else { vec![None] };
-            smaller.extend(fewer.into_iter().map(|query| Asked { query, ..self.clone() }));
+            smaller.extend(fewer.into_iter().map(|query| RequestFacts { query, ..self.clone() }));
         }
         if let Some((rest, _)) = self.path.rsplit_once('/').filter(|_| self.path != "/") {
             let path = if rest.is_empty() { "/" } else { rest }.to_owned();
-            smaller.push(Asked { path, ..self.clone() });
+            smaller.push(RequestFacts { path, ..self.clone() });
         }
-        let gone = |present: bool, without: Asked| present.then_some(without);
-        smaller.extend(gone(self.sni.is_some(), Asked { sni: None, ..self.clone() }));
-        smaller.extend(gone(self.destination.is_some(), Asked { destination: None, ..self.clone() }));
-        smaller.extend(gone(self.source_port.is_some(), Asked { source_port: None, ..self.clone() }));
-        smaller.extend(gone(!self.host.is_empty(), Asked { host: String::new(), ..self.clone() }));
+        let gone = |present: bool, without: RequestFacts| present.then_some(without);
+        smaller.extend(gone(self.sni.is_some(), RequestFacts { sni: None, ..self.clone() }));
+        smaller.extend(gone(self.destination.is_some(), RequestFacts { destination: None, ..self.clone() }));
+        smaller.extend(gone(self.source_port.is_some(), RequestFacts { source_port: None, ..self.clone() }));
+        smaller.extend(gone(!self.host.is_empty(), RequestFacts { host: String::new(), ..self.clone() }));
         smaller
     }
 }
 
-impl Lookup for Asked {
+impl Lookup for RequestFacts {
     fn value<'a>(&'a self, variable: &Variable, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         let mut written = |text: String| {
             buffer.clear();

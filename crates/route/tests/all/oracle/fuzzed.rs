@@ -3,7 +3,7 @@
 //! Lines until an empty one are the request: `method`, `host`, `path`, `query`, `sni`, `client`, `port` and `server`,
 //! each with a blank and its value, or a header as `name: value`. All that follows is the expression.
 
-use super::asked::Asked;
+use super::asked::RequestFacts;
 use super::kong::{Reference, Silence};
 use super::random::Random;
 use super::scan::{Ambiguous, by_both_readings};
@@ -89,10 +89,14 @@ fn has_mapped_address(text: &str) -> bool {
 }
 
 /// The request, and the expression's bytes.
-fn read(bytes: &[u8]) -> (Asked, &[u8]) {
+fn read(bytes: &[u8]) -> (RequestFacts, &[u8]) {
     // An empty request, for which the seed does not matter.
-    let mut asked =
-        Asked { headers: Vec::new(), query: None, path: "/".to_owned(), ..Asked::random(&mut Random::new(0)) };
+    let mut asked = RequestFacts {
+        headers: Vec::new(),
+        query: None,
+        path: "/".to_owned(),
+        ..RequestFacts::random(&mut Random::new(0))
+    };
     (asked.source_port, asked.destination, asked.sni) = (None, None, None);
     let mut rest = bytes;
     loop {

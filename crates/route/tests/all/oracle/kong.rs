@@ -1,6 +1,6 @@
 //! The reference: Kong's own router, called with a request as Kong calls it.
 
-use super::asked::{Asked, Value};
+use super::asked::{RequestFacts, Value};
 use atc_router::ast::{Type, Value as Atc};
 use atc_router::context::Context;
 use atc_router::router::Router;
@@ -66,7 +66,7 @@ impl Reference {
 
     /// The expression that takes the request, if its path is read as `path`. `None` if one of its values is not UTF-8,
     /// which the reference cannot hold.
-    pub(crate) fn find(&self, asked: &Asked, path: &str) -> Option<Option<Taken>> {
+    pub(crate) fn find(&self, asked: &RequestFacts, path: &str) -> Option<Option<Taken>> {
         let mut context = Context::new(&SCHEMA);
         for field in self.fields() {
             for value in asked.values(field, path) {
@@ -89,7 +89,7 @@ impl Reference {
 }
 
 /// Whether an expression, on its own, takes the request.
-pub(crate) fn takes(expression: &str, asked: &Asked, path: &str) -> bool {
+pub(crate) fn takes(expression: &str, asked: &RequestFacts, path: &str) -> bool {
     let reference = Reference::new([(0, expression)]).expect("the expression is right");
     reference.find(asked, path).expect("its values are UTF-8").is_some()
 }

@@ -3,7 +3,7 @@
 //! Expression routes first, by priority and position. Then each pair of a URI route's host and path: the most specific
 //! host, the most specific path, priority, position. It splits pattern texts into segments and compares those.
 
-use super::asked::Asked;
+use super::asked::RequestFacts;
 use super::kong;
 use super::routes::{Asks, Route, Uri};
 use super::vars::Vars;
@@ -21,7 +21,7 @@ pub(crate) struct Found {
 }
 
 /// The route that takes a request, or [`Ambiguous`] if that depends on whether `%2F` is a slash.
-pub(crate) fn find(routes: &[Route], asked: &Asked) -> Result<Option<Found>, Ambiguous> {
+pub(crate) fn find(routes: &[Route], asked: &RequestFacts) -> Result<Option<Found>, Ambiguous> {
     let mut buffer = Vec::new();
     let path = normalise(asked.path.as_bytes(), &mut buffer).unwrap();
     let path = std::str::from_utf8(path.bytes()).unwrap();
@@ -53,7 +53,7 @@ pub(crate) fn by_both_readings<T>(
     if same(&as_read, &find(&decoded)) { Ok(as_read) } else { Err(Ambiguous) }
 }
 
-pub(crate) fn scan(routes: &[Route], asked: &Asked, path: &str) -> Option<Found> {
+pub(crate) fn scan(routes: &[Route], asked: &RequestFacts, path: &str) -> Option<Found> {
     let expressions = routes.iter().enumerate().filter_map(|(position, route)| match &route.asks {
         Asks::Expression(chain) => Some((Reverse(route.priority), position, chain)),
         Asks::Uri(_) => None,
@@ -92,7 +92,7 @@ pub(crate) fn scan(routes: &[Route], asked: &Asked, path: &str) -> Option<Found>
     })
 }
 
-fn conditions_hold(uri: &Uri, pattern: &str, path: &str, asked: &Asked) -> bool {
+fn conditions_hold(uri: &Uri, pattern: &str, path: &str, asked: &RequestFacts) -> bool {
     let in_network = |network: &String| network.parse::<ipnet::IpNet>().unwrap().contains(&asked.client);
     let value = |name: &str| match name.strip_prefix("uri_param_") {
         Some(name) => {

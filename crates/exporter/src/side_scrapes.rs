@@ -35,20 +35,20 @@ pub(crate) enum Entrance {
 
 /// Answers such scrapes.
 #[derive(Debug)]
-pub(crate) struct Beside {
+pub(crate) struct SideScrapes {
     /// Indexed by [`Entrance`].
     places: [Arc<Semaphore>; 2],
     /// Another process exposes more than this one knows of.
     pub(crate) is_closed: bool,
 }
 
-impl Default for Beside {
-    fn default() -> Beside {
-        Beside { places: std::array::from_fn(|_| Arc::new(Semaphore::new(SCRAPES_MAX))), is_closed: false }
+impl Default for SideScrapes {
+    fn default() -> SideScrapes {
+        SideScrapes { places: std::array::from_fn(|_| Arc::new(Semaphore::new(SCRAPES_MAX))), is_closed: false }
     }
 }
 
-impl Beside {
+impl SideScrapes {
     /// Answers the request on a connection, or closes it.
     pub(crate) fn serve(&self, connection: UnixStream, entrance: Entrance, source: &Arc<ExpositionSource>) {
         let place = self.places[entrance as usize].clone().try_acquire_owned();
