@@ -30,7 +30,7 @@ pub(crate) struct Reply {
 
 /// The result of an operation. Texts and spans are in the bridge's buffers.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Given {
+pub(crate) enum OperationResult {
     Nil,
     Text,
     Number(f64),
@@ -64,9 +64,9 @@ pub(crate) struct Buffers {
 }
 
 /// Removes the host when a run is over.
-struct Lent<'a>(&'a Bridge);
+struct HostGuard<'a>(&'a Bridge);
 
-impl Drop for Lent<'_> {
+impl Drop for HostGuard<'_> {
     fn drop(&mut self) {
         self.0.host.set(None);
     }
@@ -77,11 +77,11 @@ impl Bridge {
     #[inline]
     pub(crate) fn with<R>(&self, host: &mut dyn Host, run: impl FnOnce() -> R) -> R {
         // SAFETY: only the lifetime is erased. The pointer is used by `serve` while `run` runs, which borrows `host`
-        // for itself all the while, and `Lent` removes it before this function returns.
+        // for itself all the while, and `HostGuard` removes it before this function returns.
         let host: NonNull<dyn Host> =
             unsafe { std::mem::transmute::<NonNull<dyn Host + '_>, NonNull<dyn Host + 'static>>(NonNull::from(host)) };
         self.host.set(Some(host));
-        let _lent = Lent(self);
+        let _lent = HostGuard(self);
         run()
     }
 
@@ -109,22 +109,22 @@ impl Bridge {
         result
     }
 
-    fn serve(&self, operation: i32, a: &[u8], b: &[u8], number: f64, reply: &mut Reply) -> Given {
+    fn serve(&self, operation: i32, a: &[u8], b: &[u8], number: f64, reply: &mut Reply) -> OperationResult {
         let mut buffers = self.buffers.borrow_mut();
         let buffers = &mut *buffers;
         buffers.out.clear();
         buffers.flags = 0;
         let given = match usize::try_from(operation).ok().and_then(|at| Operation::ALL.get(at)) {
             Some(operation) => self.ask(|host| operations::perform(*operation, host, (a, b, number), buffers)),
-            None => Given::Nil,
+            None => OperationResult::Nil,
         };
         match given {
-            Given::Text | Given::Error => (reply.at, reply.length) = (buffers.out.as_ptr(), buffers.out.len()),
-            Given::Spans => {
+            OperationResult::Text | OperationResult::Error => (reply.at, reply.length) = (buffers.out.as_ptr(), buffers.out.len()),
+            OperationResult::Spans => {
                 (reply.at, reply.length) = (buffers.positions.as_ptr().cast(), buffers.positions.len() / 2);
             }
-            Given::Number(number) => reply.number = number,
-            Given::Nil | Given::True | Given::False => {}
+            OperationResult::Number(number) => reply.number = number,
+            OperationResult::Nil | OperationResult::True | OperationResult::False => {}
         }
         reply.flags = buffers.flags;
         given
@@ -153,21 +153,21 @@ pub(crate) extern "C" fn call(
     // A panic must not unwind through LuaJIT's frames.
     let given = catch_unwind(AssertUnwindSafe(|| bridge.serve(operation, a, b, number, reply)));
     match given.unwrap_or_else(|_| failed(reply)) {
-        Given::Nil => 0,
-        Given::Text => 1,
-        Given::Number(_) => 2,
-        Given::True => 3,
-        Given::Spans => 4,
-        Given::Error => 5,
-        Given::False => 6,
+        OperationResult::Nil => 0,
+        OperationResult::Text => 1,
+        OperationResult::Number(_) => 2,
+        OperationResult::True => 3,
+        OperationResult::Spans => 4,
+        OperationResult::Error => 5,
+        OperationResult::False => 6,
     }
 }
 
 #[cold]
-fn failed(reply: &mut Reply) -> Given {
+fn failed(reply: &mut Reply) -> OperationResult {
     const TEXT: &[u8] = b"the gateway has failed here; this is a bug of it";
     (reply.at, reply.length) = (TEXT.as_ptr(), TEXT.len());
-    Given::Error
+    OperationResult::Error
 }
 
 /// Validates a value against a JSON Schema, and returns it with the defaults of the schema.

@@ -69,7 +69,7 @@ struct Reader<'a> {
 }
 
 /// Passes an error of the VM, such as one for want of memory, through serde.
-fn told<E: de::Error>(error: &Error) -> E {
+fn to_serde_error<E: de::Error>(error: &Error) -> E {
     E::custom(format_args!("{VM_ERROR}{error}"))
 }
 
@@ -124,25 +124,25 @@ impl<'de> Visitor<'de> for Reader<'_> {
     }
 
     fn visit_str<E: de::Error>(self, value: &str) -> std::result::Result<Value, E> {
-        self.lua.create_string(value).map(Value::String).map_err(|error| told(&error))
+        self.lua.create_string(value).map(Value::String).map_err(|error| to_serde_error(&error))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> std::result::Result<Value, A::Error> {
-        let table = self.lua.create_table().map_err(|error| told(&error))?;
+        let table = self.lua.create_table().map_err(|error| to_serde_error(&error))?;
         let mut at = 0;
         while let Some(item) = items.next_element_seed(self)? {
             at += 1;
-            table.raw_set(at, item).map_err(|error| told(&error))?;
+            table.raw_set(at, item).map_err(|error| to_serde_error(&error))?;
         }
-        table.set_metatable(Some(self.array_mt.clone())).map_err(|error| told(&error))?;
+        table.set_metatable(Some(self.array_mt.clone())).map_err(|error| to_serde_error(&error))?;
         Ok(Value::Table(table))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> std::result::Result<Value, A::Error> {
-        let table = self.lua.create_table().map_err(|error| told(&error))?;
+        let table = self.lua.create_table().map_err(|error| to_serde_error(&error))?;
         while let Some(key) = entries.next_key_seed(self)? {
             let value = entries.next_value_seed(self)?;
-            table.raw_set(key, value).map_err(|error| told(&error))?;
+            table.raw_set(key, value).map_err(|error| to_serde_error(&error))?;
         }
         Ok(Value::Table(table))
     }

@@ -1,9 +1,9 @@
 //! Operations that functions call in the gateway, each a few lines between bytes and [`Host`].
 
-use crate::bridge::{Buffers, Given};
+use crate::bridge::{Buffers, OperationResult};
 use crate::host::{Change, Host, Level, Side};
 use crate::pattern;
-use crate::regexes::Wanted;
+use crate::regexes::MatchDetail;
 use crate::shared::{self, Shared, Write};
 use crate::signatures;
 use aws_lc_rs::{digest, hmac};
@@ -111,19 +111,19 @@ pub(crate) fn perform(
     host: &mut dyn Host,
     (a, b, number): (&[u8], &[u8], f64),
     buffers: &mut Buffers,
-) -> Given {
+) -> OperationResult {
     use Operation as O;
     let out = &mut buffers.out;
     match operation {
         O::Phase => text(out, host.phase().as_bytes()),
         O::Variable => match host.variable(&String::from_utf8_lossy(a), out) {
-            Ok(true) => Given::Text,
-            Ok(false) => Given::Nil,
+            Ok(true) => OperationResult::Text,
+            Ok(false) => OperationResult::Nil,
             Err(why) => error(out, &why),
         },
         O::SetVariable => match host.set_variable(&String::from_utf8_lossy(a), b) {
-            Ok(true) => Given::True,
-            Ok(false) => Given::Nil,
+            Ok(true) => OperationResult::True,
+            Ok(false) => OperationResult::Nil,
             Err(why) => error(out, &why),
         },
         O::RequestField => field(host, Side::Request, a, out),
@@ -137,9 +137,9 @@ pub(crate) fn perform(
         O::AddResponseField => done(host.change_field(Side::Response, a, Change::Add(b)), out),
         O::RemoveResponseField => done(host.change_field(Side::Response, a, Change::Remove), out),
         O::Status => match (host.status(), host.absent()) {
-            (Some(status), _) => Given::Number(status.into()),
+            (Some(status), _) => OperationResult::Number(status.into()),
             (None, Some(why)) => error(out, why),
-            (None, None) => Given::Nil,
+            (None, None) => OperationResult::Nil,
         },
         O::SetStatus => match (200..=599).contains(&(number as i64)) {
             true => done(host.set_status(number as u16), out),
@@ -154,7 +154,7 @@ pub(crate) fn perform(
         O::SetTarget => done(host.set_target(a), out),
         O::Body => match host.body() {
             Ok(Some(body)) => text(out, body),
-            Ok(None) => Given::Nil,
+            Ok(None) => OperationResult::Nil,
             Err(why) => error(out, &why),
         },
         O::SetBody => done(host.set_body(a), out),
@@ -166,8 +166,8 @@ pub(crate) fn perform(
         O::SetPiece => done(host.set_piece(a), out),
         O::EndBody => done(host.end_body(), out),
         O::StartTimer => match host.start_timer(Duration::try_from_secs_f64(number).unwrap_or(Duration::MAX)) {
-            Ok(Some(timer)) => Given::Number(timer as f64),
-            Ok(None) => Given::Nil,
+            Ok(Some(timer)) => OperationResult::Number(timer as f64),
+            Ok(None) => OperationResult::Nil,
             Err(why) => error(out, &why),
         },
         O::CanWait => truth(host.can_wait()),
@@ -176,12 +176,12 @@ pub(crate) fn perform(
         O::Log => {
             let message = String::from_utf8_lossy(&a[..a.len().min(MESSAGE_BYTES_MAX)]);
             host.log(level(number), &message);
-            Given::Nil
+            OperationResult::Nil
         }
-        O::Now => Given::Number(host.now_ms() as f64 / 1000.0),
-        O::MatchedPath => host.matched_path().map_or(Given::Nil, |path| text(out, path.as_bytes())),
+        O::Now => OperationResult::Number(host.now_ms() as f64 / 1000.0),
+        O::MatchedPath => host.matched_path().map_or(OperationResult::Nil, |path| text(out, path.as_bytes())),
         O::MetadataVersion => match host.metadata(&String::from_utf8_lossy(a)) {
-            Ok(found) => found.map_or(Given::Nil, |(version, _)| Given::Number(version as f64)),
+            Ok(found) => found.map_or(OperationResult::Nil, |(version, _)| OperationResult::Number(version as f64)),
             Err(why) => error(out, &why),
         },
         O::EncodeBase64 => encoded(if number == 0.0 { &STANDARD } else { &STANDARD_NO_PAD }, a, out),
@@ -190,36 +190,36 @@ pub(crate) fn perform(
         O::DecodeBase64Url => decoded(&ANY_URL, a, out),
         O::Escape => {
             escape(a, number == 0.0, out);
-            Given::Text
+            OperationResult::Text
         }
         O::Unescape => {
             unescape(a, out);
-            Given::Text
+            OperationResult::Text
         }
         O::Md5Sum => {
             out.extend(Md5::digest(a).iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]));
-            Given::Text
+            OperationResult::Text
         }
         O::Md5Bin => text(out, &Md5::digest(a)),
         O::Sha1Bin => text(out, digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, a).as_ref()),
         O::Sha256Bin => text(out, digest::digest(&digest::SHA256, a).as_ref()),
         O::HmacSha1 => signed(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, a, b, out),
         O::HmacSha256 => signed(hmac::HMAC_SHA256, a, b, out),
-        O::Crc32 => Given::Number(crc32fast::hash(a).into()),
+        O::Crc32 => OperationResult::Number(crc32fast::hash(a).into()),
         O::JwsSign => match signatures::sign(number, a, b) {
             Ok(signature) => text(out, &signature),
             Err(why) => error(out, why),
         },
         O::JwsVerify => match buffers.keys.verify(number, a, b) {
-            Ok(true) => Given::True,
-            Ok(false) => Given::False,
+            Ok(true) => OperationResult::True,
+            Ok(false) => OperationResult::False,
             Err(why) => error(out, why),
         },
         O::Find => find(a, b, number, buffers),
-        O::Regex => regex(a, b, (number, Wanted::Groups), buffers),
-        O::RegexWhole => regex(a, b, (number, Wanted::Whole), buffers),
+        O::Regex => regex(a, b, (number, MatchDetail::Groups), buffers),
+        O::RegexWhole => regex(a, b, (number, MatchDetail::Whole), buffers),
         O::RegexNames => match buffers.regexes.names(a, number as u32, out) {
-            Ok(()) => Given::Text,
+            Ok(()) => OperationResult::Text,
             Err(why) => error(out, &why),
         },
         _ => dictionary(operation, (a, b, number), host.now_ms(), buffers),
@@ -227,31 +227,31 @@ pub(crate) fn perform(
 }
 
 /// The appended text, if the value exists.
-fn given(is_there: bool) -> Given {
-    if is_there { Given::Text } else { Given::Nil }
+fn given(is_there: bool) -> OperationResult {
+    if is_there { OperationResult::Text } else { OperationResult::Nil }
 }
 
-fn text(out: &mut Vec<u8>, bytes: &[u8]) -> Given {
+fn text(out: &mut Vec<u8>, bytes: &[u8]) -> OperationResult {
     out.extend_from_slice(bytes);
-    Given::Text
+    OperationResult::Text
 }
 
 #[cold]
-fn error(out: &mut Vec<u8>, why: &str) -> Given {
+fn error(out: &mut Vec<u8>, why: &str) -> OperationResult {
     out.clear();
     out.extend_from_slice(why.as_bytes());
-    Given::Error
+    OperationResult::Error
 }
 
-fn done(result: Result<(), String>, out: &mut Vec<u8>) -> Given {
+fn done(result: Result<(), String>, out: &mut Vec<u8>) -> OperationResult {
     match result {
-        Ok(()) => Given::Nil,
+        Ok(()) => OperationResult::Nil,
         Err(why) => error(out, &why),
     }
 }
 
-fn truth(holds: bool) -> Given {
-    if holds { Given::True } else { Given::Nil }
+fn truth(holds: bool) -> OperationResult {
+    if holds { OperationResult::True } else { OperationResult::Nil }
 }
 
 /// The level with nginx's number.
@@ -266,7 +266,7 @@ fn level(number: f64) -> Level {
 }
 
 /// The values of a field, each followed by a zero byte, which no value contains.
-fn field(host: &dyn Host, side: Side, name: &[u8], out: &mut Vec<u8>) -> Given {
+fn field(host: &dyn Host, side: Side, name: &[u8], out: &mut Vec<u8>) -> OperationResult {
     if let Some(why) = host.absent() {
         return error(out, why);
     }
@@ -274,11 +274,11 @@ fn field(host: &dyn Host, side: Side, name: &[u8], out: &mut Vec<u8>) -> Given {
         out.extend_from_slice(value);
         out.push(0);
     });
-    if out.is_empty() { Given::Nil } else { Given::Text }
+    if out.is_empty() { OperationResult::Nil } else { OperationResult::Text }
 }
 
 /// Names and values, each followed by a zero byte.
-fn fields(host: &dyn Host, side: Side, out: &mut Vec<u8>) -> Given {
+fn fields(host: &dyn Host, side: Side, out: &mut Vec<u8>) -> OperationResult {
     if let Some(why) = host.absent() {
         return error(out, why);
     }
@@ -292,22 +292,22 @@ fn fields(host: &dyn Host, side: Side, out: &mut Vec<u8>) -> Given {
             }
         }
     });
-    Given::Text
+    OperationResult::Text
 }
 
-fn encoded(engine: &GeneralPurpose, bytes: &[u8], out: &mut Vec<u8>) -> Given {
+fn encoded(engine: &GeneralPurpose, bytes: &[u8], out: &mut Vec<u8>) -> OperationResult {
     out.extend_from_slice(engine.encode(bytes).as_bytes());
-    Given::Text
+    OperationResult::Text
 }
 
-fn decoded(engine: &GeneralPurpose, text: &[u8], out: &mut Vec<u8>) -> Given {
+fn decoded(engine: &GeneralPurpose, text: &[u8], out: &mut Vec<u8>) -> OperationResult {
     match engine.decode_vec(text, out) {
-        Ok(()) => Given::Text,
-        Err(_) => Given::Nil,
+        Ok(()) => OperationResult::Text,
+        Err(_) => OperationResult::Nil,
     }
 }
 
-fn signed(algorithm: hmac::Algorithm, key: &[u8], message: &[u8], out: &mut Vec<u8>) -> Given {
+fn signed(algorithm: hmac::Algorithm, key: &[u8], message: &[u8], out: &mut Vec<u8>) -> OperationResult {
     text(out, hmac::sign(&hmac::Key::new(algorithm, key), message).as_ref())
 }
 
@@ -354,40 +354,40 @@ fn unescape(text: &[u8], out: &mut Vec<u8>) {
 }
 
 /// `number`: twice the start position, plus one if the pattern is a plain text.
-fn find(subject: &[u8], pattern: &[u8], number: f64, buffers: &mut Buffers) -> Given {
+fn find(subject: &[u8], pattern: &[u8], number: f64, buffers: &mut Buffers) -> OperationResult {
     let packed = number as usize;
     let (from, is_plain) = (packed / 2, packed % 2 == 1);
     if from > subject.len() {
-        return Given::Nil;
+        return OperationResult::Nil;
     }
     let Buffers { out, positions, spans, .. } = buffers;
     if is_plain || pattern::is_plain(pattern) {
-        let Some(at) = memchr::memmem::find(&subject[from..], pattern) else { return Given::Nil };
+        let Some(at) = memchr::memmem::find(&subject[from..], pattern) else { return OperationResult::Nil };
         spans.clear();
         spans.push((from + at, Some(from + at + pattern.len())));
     } else {
         match pattern::find(subject, pattern, from, spans) {
             Ok(true) => {}
-            Ok(false) => return Given::Nil,
+            Ok(false) => return OperationResult::Nil,
             Err(fault) => return error(out, fault.0),
         }
     }
     positions.clear();
     positions.extend(spans.iter().flat_map(|span| pair(Some(*span))));
-    Given::Spans
+    OperationResult::Spans
 }
 
 /// `number`: 64 times the start position, plus the options.
-fn regex(subject: &[u8], pattern: &[u8], (number, wanted): (f64, Wanted), buffers: &mut Buffers) -> Given {
+fn regex(subject: &[u8], pattern: &[u8], (number, wanted): (f64, MatchDetail), buffers: &mut Buffers) -> OperationResult {
     let packed = number as usize;
     let Buffers { out, positions, groups, regexes, .. } = buffers;
     match regexes.find(subject, pattern, ((packed % 64) as u32, wanted), packed / 64, groups) {
         Ok(true) => {
             positions.clear();
             positions.extend(groups.iter().flat_map(|group| pair(*group)));
-            Given::Spans
+            OperationResult::Spans
         }
-        Ok(false) => Given::Nil,
+        Ok(false) => OperationResult::Nil,
         Err(why) => error(out, &why),
     }
 }
@@ -409,7 +409,7 @@ fn dictionary(
     (a, b, number): (&[u8], &[u8], f64),
     now_ms: u64,
     Buffers { out, flags, .. }: &mut Buffers,
-) -> Given {
+) -> OperationResult {
     use Operation as O;
     let end = memchr::memchr(0, a).unwrap_or(a.len());
     let (name, key) = (&a[..end], a.get(end + 1..).unwrap_or_default());
@@ -430,14 +430,14 @@ fn dictionary(
             let by = parts.next().unwrap_or_default();
             let start = parts.next().map(|start| (start, ends_ms(number)));
             match shared::increase(name, key, by, start, now_ms) {
-                Ok(number) => return Given::Number(number),
+                Ok(number) => return OperationResult::Number(number),
                 Err(why) => Err(why),
             }
         }
         O::SharedExpire => return truth(shared::expire(name, key, ends_ms(number), now_ms)),
         O::SharedTtl => {
             let left = shared::get(name, key, now_ms).map(|found| found.left_ms as f64 / 1000.0);
-            return left.map_or(Given::Nil, Given::Number);
+            return left.map_or(OperationResult::Nil, OperationResult::Number);
         }
         O::SharedDelete => {
             shared::delete(name, key);
@@ -448,18 +448,18 @@ fn dictionary(
             Ok(())
         }
         _ => {
-            let Some(found) = shared::get(name, key, now_ms) else { return Given::Nil };
+            let Some(found) = shared::get(name, key, now_ms) else { return OperationResult::Nil };
             *flags = found.flags;
             return match found.value {
                 Shared::Text(value) => text(out, &value),
-                Shared::Number(number) => Given::Number(number),
-                Shared::Bool(true) => Given::True,
-                Shared::Bool(false) => Given::False,
+                Shared::Number(number) => OperationResult::Number(number),
+                Shared::Bool(true) => OperationResult::True,
+                Shared::Bool(false) => OperationResult::False,
             };
         }
     };
     match result {
-        Ok(()) => Given::True,
+        Ok(()) => OperationResult::True,
         Err(why) => text(out, why.as_bytes()),
     }
 }

@@ -48,12 +48,12 @@ pub struct Paused {
     pub(crate) thread: Thread,
     pub(crate) program: Arc<Program>,
     pub(crate) generation: u64,
-    pub(crate) spent: Spent,
+    pub(crate) spent: RunUsage,
 }
 
 /// What a run has used so far: its limits are for all of it, however often it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Spent {
+pub(crate) struct RunUsage {
     /// CPU time of the function itself.
     pub(crate) time: Duration,
     /// Number of waits. Their cost for the worker is not part of the function's CPU time.

@@ -42,12 +42,12 @@ pub(crate) const ANCHORED: u32 = 32;
 /// The patterns of one worker.
 #[derive(Default)]
 pub(crate) struct Regexes {
-    kept: HashMap<u32, HashMap<Box<[u8]>, Kept>>,
+    kept: HashMap<u32, HashMap<Box<[u8]>, CompiledPattern>>,
     count: usize,
 }
 
 /// A pattern's engines, each with its cache.
-struct Kept {
+struct CompiledPattern {
     nfa: NFA,
     lazy: (lazy::Regex, lazy::Cache),
     /// Whether the cache of the lazy DFA is empty, so that a retry would be pointless.
@@ -61,7 +61,7 @@ struct Kept {
 
 /// The requested details of a match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum MatchDetail {
     /// The groups, too.
     Groups,
     /// Only its position.
@@ -75,7 +75,7 @@ impl Regexes {
         &mut self,
         text: &[u8],
         pattern: &[u8],
-        (options, wanted): (u32, Wanted),
+        (options, wanted): (u32, MatchDetail),
         from: usize,
         spans: &mut Vec<Option<Span>>,
     ) -> Result<bool, String> {
@@ -90,7 +90,7 @@ impl Regexes {
         let anchored = if options & ANCHORED != 0 { Anchored::Yes } else { Anchored::No };
         let is_there = kept.find(&Input::new(text).range(from..).anchored(anchored), wanted)?;
         if is_there {
-            let count = if wanted == Wanted::Whole { 2 } else { kept.slots.len() };
+            let count = if wanted == MatchDetail::Whole { 2 } else { kept.slots.len() };
             let place = |slot: &Option<NonMaxUsize>| slot.map(NonMaxUsize::get);
             spans.extend(
                 kept.slots[..count].chunks_exact(2).map(|pair| Some((place(&pair[0])?, Some(place(&pair[1])?)))),
@@ -101,7 +101,7 @@ impl Regexes {
 
     /// The names of a pattern's groups, each as `NUMBER NAME` and a line end.
     pub(crate) fn names(&mut self, pattern: &[u8], options: u32, out: &mut Vec<u8>) -> Result<(), String> {
-        let Kept { nfa, .. } = self.kept(pattern, options)?;
+        let CompiledPattern { nfa, .. } = self.kept(pattern, options)?;
         for (at, name) in nfa.group_info().pattern_names(PatternID::ZERO).enumerate() {
             if let Some(name) = name {
                 out.extend_from_slice(format!("{at} {name}\n").as_bytes());
@@ -110,7 +110,7 @@ impl Regexes {
         Ok(())
     }
 
-    fn kept(&mut self, pattern: &[u8], options: u32) -> Result<&mut Kept, String> {
+    fn kept(&mut self, pattern: &[u8], options: u32) -> Result<&mut CompiledPattern, String> {
         let is_known = self.kept.get(&options).is_some_and(|kept| kept.contains_key(pattern));
         if !is_known {
             let kept = compile(pattern, options)?;
@@ -125,9 +125,9 @@ impl Regexes {
     }
 }
 
-impl Kept {
+impl CompiledPattern {
     /// Leaves the requested spans in the slots.
-    fn find(&mut self, input: &Input<'_>, wanted: Wanted) -> Result<bool, String> {
+    fn find(&mut self, input: &Input<'_>, wanted: MatchDetail) -> Result<bool, String> {
         let (lazy, cache) = &mut self.lazy;
         let mut found = lazy.try_search(cache, input);
         if found.is_err() && !std::mem::replace(&mut self.is_fresh, false) {
@@ -142,7 +142,7 @@ impl Kept {
         };
         self.is_fresh = false;
         let Some(found) = found else { return Ok(false) };
-        if wanted == Wanted::Groups && self.slots.len() > 2 {
+        if wanted == MatchDetail::Groups && self.slots.len() > 2 {
             return self.groups(&input.clone().span(found.span()).anchored(Anchored::Yes));
         }
         self.slots[0] = NonMaxUsize::new(found.start());
@@ -182,7 +182,7 @@ impl Kept {
 const UNBUILT: [&str; 16] =
     ["(?=", "(?!", "(?<=", "(?<!", "(?>", "\\1", "\\2", "\\3", "\\4", "\\5", "\\6", "\\7", "\\8", "\\9", "\\k", "\\g"];
 
-fn compile(pattern: &[u8], options: u32) -> Result<Kept, String> {
+fn compile(pattern: &[u8], options: u32) -> Result<CompiledPattern, String> {
     let text =
         std::str::from_utf8(pattern).map_err(|_| "a pattern has to be UTF-8; write bytes as \\xHH".to_owned())?;
     let is = |option: u32| options & option != 0;
@@ -236,7 +236,7 @@ fn compile(pattern: &[u8], options: u32) -> Result<Kept, String> {
     let backtracker = BoundedBacktracker::builder().build_from_nfa(forward.clone()).map_err(built)?;
     let pike = PikeVM::builder().build_from_nfa(forward.clone()).map_err(built)?;
     let (of_lazy, of_backtracker, of_pike) = (lazy.create_cache(), backtracker.create_cache(), pike.create_cache());
-    Ok(Kept {
+    Ok(CompiledPattern {
         slots: vec![None; forward.group_info().slot_len()],
         lazy: (lazy, of_lazy),
         is_fresh: true,

@@ -60,7 +60,7 @@ pub struct Sampled {
 
 /// The samples of one VM.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct SampleBuffer {
     /// Periods of a sample whose stack was not read yet, with its address and call.
     pending: AtomicU64,
     address: AtomicU64,
@@ -132,7 +132,7 @@ impl Drop for Sampling {
     }
 }
 
-impl Kept {
+impl SampleBuffer {
     fn take(&self) -> HashMap<(Vec<Frame>, u64), u64> {
         std::mem::take(&mut self.stacks.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -171,7 +171,7 @@ extern "C" fn sample(_: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
     if !IS_ON.load(Ordering::Relaxed) {
         return;
     }
-    // SAFETY: the slot's owner is borrowed by `Watched::run` on this very thread while it is the running one; the kernel has filled
+    // SAFETY: the slot's owner is borrowed by `WatchedVm::run` on this very thread while it is the running one; the kernel has filled
     // `info` and `context`.
     unsafe {
         let Some(slot) = watchdog::running().as_ref() else { return };

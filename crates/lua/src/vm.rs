@@ -14,11 +14,11 @@ use crate::health::Watch;
 use crate::host::Host;
 use crate::json::{self, Style};
 use crate::outcome::{
-    Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, Paused, Spent, WAITS_MAX, Wait, describe, failed,
+    Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, Paused, RunUsage, WAITS_MAX, Wait, describe, failed,
 };
 use crate::prelude::{self, Entries};
 use crate::program::{self, Kind, Program};
-use crate::watchdog::Watched;
+use crate::watchdog::WatchedVm;
 use mlua::{Error, IntoLuaMulti, Lua, LuaOptions, LuaString, StdLib, Table, Thread, Value};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -178,7 +178,7 @@ fn with_vm(then: impl FnOnce(&mut Vm) -> Outcome) -> Outcome {
 }
 
 pub(crate) struct Vm {
-    pub(crate) watched: Watched,
+    pub(crate) watched: WatchedVm,
     watch: Watch,
     pub(crate) entries: Entries,
     idle: Option<Thread>,
@@ -196,7 +196,7 @@ pub(crate) struct Vm {
 }
 
 /// The values that a coroutine yields: the type, the record, a number, a text.
-type Yielded = (u32, u32, Option<f64>, Option<LuaString>);
+type YieldedValues = (u32, u32, Option<f64>, Option<LuaString>);
 
 impl Vm {
     fn new() -> mlua::Result<Vm> {
@@ -212,7 +212,7 @@ impl Vm {
         // SAFETY: `ffi` and `debug` are what makes this unsafe. The prelude, which is ours, takes what it needs of them
         // into locals and closes both before any other code is loaded.
         let lua = unsafe { Lua::unsafe_new_with(libraries, LuaOptions::default()) };
-        let watched = Watched::new(&lua)?;
+        let watched = WatchedVm::new(&lua)?;
         let bridge = Rc::new(Bridge::default());
         let array_mt = lua.create_table()?;
         let shared = lua.create_table()?;
@@ -300,12 +300,12 @@ impl Vm {
         thread: Thread,
         arguments: impl IntoLuaMulti,
         program: &Arc<Program>,
-        spent: Option<Spent>,
+        spent: Option<RunUsage>,
         host: &mut dyn Host,
         context: &mut Context,
     ) -> Outcome {
         let waits = spent.map_or(0, |spent| spent.waits);
-        let resume = || thread.resume::<Yielded>(arguments);
+        let resume = || thread.resume::<YieldedValues>(arguments);
         let (yielded, is_stopped, used) = self.bridge.with(host, || match spent.map(|spent| spent.time) {
             None => {
                 let (yielded, is_stopped) = self.watched.run(resume);
@@ -331,7 +331,7 @@ impl Vm {
             let text = format!("it waited more than {WAITS_MAX} times and was stopped");
             return Outcome::Failed(Failure { kind: FailureKind::Time, text }.of(program));
         }
-        let used = used.map(|time| Spent { time, waits: waits + 1 });
+        let used = used.map(|time| RunUsage { time, waits: waits + 1 });
         match kind {
             0 => {
                 self.idle = Some(thread);
@@ -368,8 +368,8 @@ impl Vm {
         }
     }
 
-    fn paused(&self, thread: Thread, program: &Arc<Program>, spent: Option<Spent>) -> Paused {
-        let spent = spent.unwrap_or_else(|| Spent { time: self.watched.used_by_last(), waits: 1 });
+    fn paused(&self, thread: Thread, program: &Arc<Program>, spent: Option<RunUsage>) -> Paused {
+        let spent = spent.unwrap_or_else(|| RunUsage { time: self.watched.used_by_last(), waits: 1 });
         Paused { thread, program: Arc::clone(program), generation: self.generation, spent }
     }
 

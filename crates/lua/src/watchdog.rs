@@ -16,7 +16,7 @@
 //! The watchdog sleeps as long as no function runs.
 
 use crate::hook;
-use crate::sampler::Kept;
+use crate::sampler::SampleBuffer;
 use mlua::{Lua, ffi};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
@@ -54,11 +54,11 @@ pub(crate) struct Slot {
     pub(crate) state: AtomicPtr<ffi::lua_State>,
     pub(crate) thread: libc::pid_t,
     /// Samples of profiles.
-    pub(crate) kept: Kept,
+    pub(crate) kept: SampleBuffer,
 }
 
 /// A VM that is watched; dropped before the VM.
-pub(crate) struct Watched {
+pub(crate) struct WatchedVm {
     slot: Arc<Slot>,
     last: Cell<u64>,
 }
@@ -86,22 +86,22 @@ static SLOTS: Mutex<Vec<Arc<Slot>>> = Mutex::new(Vec::new());
 static IS_ASLEEP: AtomicBool = AtomicBool::new(false);
 static WATCHDOG: OnceLock<Thread> = OnceLock::new();
 
-impl Watched {
+impl WatchedVm {
     /// Watches a new VM of this thread.
-    pub(crate) fn new(lua: &Lua) -> mlua::Result<Watched> {
+    pub(crate) fn new(lua: &Lua) -> mlua::Result<WatchedVm> {
         install();
         hook::prepare(lua)?;
         let state = lua.exec_raw_lua(|raw| raw.state());
         // SAFETY: it only returns the calling thread's number.
         let thread = unsafe { libc::gettid() };
         let (call, doomed, seen, began_ns) = Default::default();
-        let (limit_ns, state, kept) = (AtomicU64::new(nanos(RUN_TIME_MAX)), AtomicPtr::new(state), Kept::default());
+        let (limit_ns, state, kept) = (AtomicU64::new(nanos(RUN_TIME_MAX)), AtomicPtr::new(state), SampleBuffer::default());
         let slot = Arc::new(Slot { call, doomed, limit_ns, seen, began_ns, state, thread, kept });
         slots().push(slot.clone());
-        Ok(Watched { slot, last: Cell::new(0) })
+        Ok(WatchedVm { slot, last: Cell::new(0) })
     }
 
-    /// Like [`Watched::run`], with another limit.
+    /// Like [`WatchedVm::run`], with another limit.
     pub(crate) fn run_for<R>(&self, limit: Duration, call: impl FnOnce() -> R) -> (R, bool) {
         self.slot.limit_ns.store(nanos(limit), Ordering::SeqCst);
         let ran = self.run(call);
@@ -109,7 +109,7 @@ impl Watched {
         ran
     }
 
-    /// Like [`Watched::run`], for a call that continues and has `used` some of its time already. Also returns its
+    /// Like [`WatchedVm::run`], for a call that continues and has `used` some of its time already. Also returns its
     /// total.
     pub(crate) fn go_on<R>(&self, used: Duration, call: impl FnOnce() -> R) -> (R, bool, Duration) {
         let left = RUN_TIME_MAX.saturating_sub(used);
@@ -159,7 +159,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchedVm {
     fn drop(&mut self) {
         slots().retain(|slot| !Arc::ptr_eq(slot, &self.slot));
     }
@@ -288,7 +288,7 @@ extern "C" fn stop(_: c_int) {
     if slot.is_null() {
         return;
     }
-    // SAFETY: `RUNNING` is set while the slot's owner is borrowed by `Watched::run` on this very thread.
+    // SAFETY: `RUNNING` is set while the slot's owner is borrowed by `WatchedVm::run` on this very thread.
     let slot = unsafe { &*slot };
     let call = slot.call.load(Ordering::SeqCst);
     if call != 0 && call == slot.doomed.load(Ordering::SeqCst) {

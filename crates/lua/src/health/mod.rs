@@ -173,7 +173,7 @@ pub struct Worker {
 }
 
 /// One worker's published copies.
-struct Published {
+struct PublishedState {
     thread: String,
     generation: u64,
     memory_bytes: AtomicU64,
@@ -181,7 +181,7 @@ struct Published {
     health: ArcSwap<Health>,
 }
 
-static PUBLISHED: Mutex<Vec<Weak<Published>>> = Mutex::new(Vec::new());
+static PUBLISHED: Mutex<Vec<Weak<PublishedState>>> = Mutex::new(Vec::new());
 
 /// The VMs of all threads that have run functions.
 pub fn of_all_threads() -> Vec<Worker> {

@@ -2,7 +2,7 @@
 
 use super::reasons::{FNEW, Reason, given_up};
 use super::{
-    ABORTS, ABORTS_MAX, Abort, FLUSHES, FUNCTIONS_MAX, Function, Health, LINES_MAX, PUBLISHED, Published,
+    ABORTS, ABORTS_MAX, Abort, FLUSHES, FUNCTIONS_MAX, Function, Health, LINES_MAX, PUBLISHED, PublishedState,
     TEXT_BYTES_MAX, TRACES,
 };
 use arc_swap::ArcSwap;
@@ -20,27 +20,27 @@ static LOADED: AtomicU64 = AtomicU64::new(0);
 
 /// The state of one VM.
 pub(crate) struct Watch {
-    heard: Rc<Heard>,
+    heard: Rc<EventLog>,
     /// Table shared by the parts of the prelude.
     shared: Table,
-    published: Option<Arc<Published>>,
+    published: Option<Arc<PublishedState>>,
     generation: u64,
 }
 
 /// Events, as written by the functions that LuaJIT calls.
 #[derive(Default)]
-struct Heard {
+struct EventLog {
     health: RefCell<Health>,
     is_new: Cell<bool>,
 }
 
 /// The arguments of an abort from `health.lua`.
-type Said = (String, u32, String, String, i64, i64, String, u32, u32, bool);
+type AbortArguments = (String, u32, String, String, i64, i64, String, u32, u32, bool);
 
 impl Watch {
     /// Registers the event handlers with the prelude.
     pub(crate) fn new(lua: &Lua, shared: &Table, generation: u64) -> mlua::Result<Watch> {
-        let heard = Rc::new(Heard::default());
+        let heard = Rc::new(EventLog::default());
         shared.set("fnew", FNEW)?;
         let numbers = lua.create_table()?;
         for number in given_up() {
@@ -102,7 +102,7 @@ impl Watch {
             None => {
                 let thread = thread::current().name().unwrap_or_default().to_owned();
                 let (generation, health, memory_bytes) = (self.generation, ArcSwap::new(health), AtomicU64::new(0));
-                let published = Arc::new(Published { thread, generation, memory_bytes, is_compiling, health });
+                let published = Arc::new(PublishedState { thread, generation, memory_bytes, is_compiling, health });
                 let mut all = PUBLISHED.lock().unwrap_or_else(PoisonError::into_inner);
                 all.retain(|other| other.strong_count() > 0);
                 all.push(Arc::downgrade(&published));
@@ -120,7 +120,7 @@ impl Watch {
 fn hear<A: FromLuaMulti + 'static>(
     lua: &Lua,
     shared: &Table,
-    heard: &Rc<Heard>,
+    heard: &Rc<EventLog>,
     name: &str,
     take: fn(&mut Health, A),
 ) -> mlua::Result<()> {
@@ -155,7 +155,7 @@ impl Health {
         }
     }
 
-    fn aborted(&mut self, said: Said) {
+    fn aborted(&mut self, said: AbortArguments) {
         let (source, line, within, called, reason, detail, began_source, began_first, began_line, is_given_up) = said;
         let reason = Reason::of(reason);
         ABORTS[reason.number()].fetch_add(1, Ordering::Relaxed);
