@@ -212,6 +212,7 @@ mod tests {
             scripts: Scripts::NONE,
             own: OwnPlugins::NONE,
             ignorable: Ignorable::NONE,
+            drops_underscores: true,
         });
         for kind in Kind::all() {
             let schema = schemas.kind(kind).unwrap_or_else(|| panic!("{kind:?}"));

@@ -166,6 +166,10 @@ pub trait Plugin: Send + Sync + 'static {
         None
     }
 
+    /// Calls `visit` with each header field of requests that it reads under a name from its configuration: the key that names
+    /// it, and the name. Those with a `_` never arrive where the gateway drops them.
+    fn each_field_read(&self, _visit: &mut dyn FnMut(&str, &[u8])) {}
+
     /// The consumer that it names for clients without credentials.
     fn named_consumer(&self) -> Option<&str> {
         None

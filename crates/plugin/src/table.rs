@@ -34,6 +34,8 @@ pub struct Table {
     pub own: OwnPlugins,
     /// Plugins that may be ignored, and those that are.
     pub ignorable: Ignorable,
+    /// Whether header fields of requests with a `_` in their names are dropped before a plugin sees them.
+    pub drops_underscores: bool,
 }
 
 /// Plugins, built or not, that can neither refuse nor change a request, so that a gateway may serve without them.
@@ -231,6 +233,9 @@ impl Table {
         let identity = kind.identity(origin, node, path, sink);
         let mut cx = Compile { path, at: node.at, origin, identity: of_own, upstreams, sink };
         let mut plugin = (kind.compile)(&own, &mut cx)?;
+        if self.drops_underscores {
+            warn_of_dropped_fields(kind.name, &*plugin, (origin, at), path, sink);
+        }
         if let Some(function) = &meta.pre_function {
             plugin = self.precede(function, plugin, (kind.name, node), origin, path, sink)?;
         }
@@ -271,6 +276,26 @@ impl Table {
         let wrong = |why| sink.error(function.at, &path.key(META).key("pre_function"), Fault::new(why));
         preceded.map_err(wrong).ok()
     }
+}
+
+/// A plugin that reads a field which no request has does nothing, or refuses everybody, without a word.
+fn warn_of_dropped_fields(
+    name: &str,
+    plugin: &dyn Plugin,
+    (origin, at): (&Origin, Position),
+    path: &Path<'_>,
+    sink: &mut Sink,
+) {
+    plugin.each_field_read(&mut |key, field| {
+        if field.contains(&b'_') {
+            let field = String::from_utf8_lossy(field);
+            let fault = Fault::new(format!(
+                "{name} of {origin} reads the header field {field:?}, which no request has: fields with \"_\" in their names are dropped"
+            ));
+            let hint = format!("set gateway.underscores_in_headers: true, or use {:?}", field.replace('_', "-"));
+            sink.warning(at, &path.key(key), fault.hint(hint));
+        }
+    });
 }
 
 /// Whether a plugin's configuration has a `_meta.pre_function`, or a `_meta` that cannot be read.

@@ -80,6 +80,10 @@ const MISMATCH: &str = "{\"error_msg\":\"csrf token mismatch\"}\n";
 const UNSIGNED: &str = "{\"error_msg\":\"Failed to verify the csrf token signature\"}\n";
 
 impl Plugin for Csrf {
+    fn each_field_read(&self, visit: &mut dyn FnMut(&str, &[u8])) {
+        visit("name", self.name.name().bytes());
+    }
+
     fn access(&self, request: &mut Request<'_>) -> Flow {
         if matches!(request.facts.method(), b"GET" | b"HEAD" | b"OPTIONS") {
             return Flow::Continue;

@@ -31,8 +31,8 @@ object! {
         request_headers: Vec<OwnedFieldName> = list(FIELD_NAME) => default(Vec::new());
         /// Further header fields that it gets: texts with variables, such as `$remote_addr` and `$post_arg.tenant_id`.
         extra_headers: Fields = Veiled(FieldMap) => optional;
-        /// Header fields of its answer that the node gets, where the request goes on. One that the answer has not is taken out of
-        /// the request.
+        /// Header fields of its answer that the node gets, where the request goes on. One that the answer does not have is
+        /// removed from the request, as all are where the server cannot be asked.
         upstream_headers: Vec<OwnedFieldName> = list(FIELD_NAME) => default(Vec::new());
         /// Header fields of its answer that the client gets, where the request does not go on.
         client_headers: Vec<OwnedFieldName> = list(FIELD_NAME) => default(Vec::new());
@@ -120,6 +120,10 @@ impl Plugin for ForwardAuth {
         Flow::body(self.0.body_bytes_max, move |request| ask(&inner, request))
     }
 
+    fn each_field_read(&self, visit: &mut dyn FnMut(&str, &[u8])) {
+        self.0.request_headers.iter().for_each(|name| visit("request_headers", name.name().bytes()));
+    }
+
     fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
         self.0.extra_headers.iter().flat_map(|(_, text)| text.variables()).for_each(visit);
     }
@@ -143,26 +147,24 @@ impl Inner {
         let client = request.facts.client.to_string();
         let facts = &request.facts;
         let own = [facts.scheme.as_bytes(), facts.method(), facts.host, facts.path_and_query(), client.as_bytes()];
-        for (name, value) in OWN.into_iter().zip(own) {
+        let is_extra =
+            |name: FieldName<'_>| self.extra_headers.iter().any(|(other, _)| is_same_name(other.name(), name));
+        for (name, value) in OWN.into_iter().zip(own).filter(|(name, _)| !is_extra(*name)) {
             add(&mut call, name, value);
         }
-        let mut buffer = Vec::new();
-        if self.posts
-            && let Some(value) = request.header(CONTENT_ENCODING, &mut buffer)
-        {
-            add(&mut call, CONTENT_ENCODING, value);
-        }
-        let mut text = Vec::new();
+        let (mut text, mut buffer) = (Vec::new(), Vec::new());
         for (name, template) in &self.extra_headers {
             text.clear();
             template.write(request, &mut text, &mut buffer);
             add(&mut call, name.name(), &text);
         }
-        let is_said = |name: FieldName<'_>| {
-            let is = |other: FieldName<'_>| other.bytes().eq_ignore_ascii_case(name.bytes());
-            OWN.into_iter().any(is) || self.extra_headers.iter().any(|(other, _)| is(other.name()))
-        };
-        for name in self.request_headers.iter().map(OwnedFieldName::name).filter(|name| !is_said(*name)) {
+        let of_request = self.request_headers.iter().map(OwnedFieldName::name);
+        let of_request = of_request.chain(self.posts.then_some(CONTENT_ENCODING));
+        let is_own = |name: FieldName<'_>| OWN.into_iter().any(|own| is_same_name(own, name));
+        for (index, name) in of_request.clone().enumerate().filter(|(_, name)| !is_extra(*name) && !is_own(*name)) {
+            if of_request.clone().take(index).any(|earlier| is_same_name(earlier, name)) {
+                continue;
+            }
             if let Some(value) = request.header(name, &mut buffer) {
                 add(&mut call, name, value);
             }
@@ -175,7 +177,11 @@ impl Inner {
 
     fn decide(&self, reply: Result<Reply, CallError>, request: &mut Request<'_>) -> Flow {
         match reply {
-            Err(_) if self.degrades => Flow::Continue,
+            Err(_) if self.degrades => {
+                // What the server would have said must not be the client's word.
+                self.upstream_headers.iter().for_each(|name| request.remove_header(name.name()));
+                Flow::Continue
+            }
             Err(_) => Flow::Answer(Answer::page(self.status_on_error)),
             Ok(reply) if reply.status() >= 300 => {
                 for name in self.client_headers.iter().map(OwnedFieldName::name) {
@@ -197,6 +203,10 @@ impl Inner {
             }
         }
     }
+}
+
+fn is_same_name(one: FieldName<'_>, other: FieldName<'_>) -> bool {
+    one.bytes().eq_ignore_ascii_case(other.bytes())
 }
 
 /// A value that would split the message is left out.

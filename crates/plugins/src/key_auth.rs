@@ -79,20 +79,11 @@ impl Authenticate for KeyAuth {
 const MISSING: &str = "{\"message\":\"Missing API key in request\"}\n";
 const INVALID: &str = "{\"message\":\"Invalid API key in request\"}\n";
 
-/// The place of a key.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum KeyLocation {
-    Header,
-    Query,
-}
-
 impl Plugin for KeyAuth {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
         match self.find(request) {
-            Ok((attached, place)) => {
-                if self.hide_credentials {
-                    self.hide(place, request);
-                }
+            Ok(attached) => {
+                self.hide(request);
                 request.attach(attached);
             }
             Err(message) => {
@@ -100,14 +91,15 @@ impl Plugin for KeyAuth {
                     Ok(attached) => attached,
                     Err(answer) => return answer,
                 };
-                if self.hide_credentials {
-                    self.hide(KeyLocation::Header, request);
-                    self.hide(KeyLocation::Query, request);
-                }
+                self.hide(request);
                 request.attach_anonymous(attached);
             }
         }
         Flow::Continue
+    }
+
+    fn each_field_read(&self, visit: &mut dyn FnMut(&str, &[u8])) {
+        visit("header", self.header.name().bytes());
     }
 
     fn named_consumer(&self) -> Option<&str> {
@@ -117,10 +109,10 @@ impl Plugin for KeyAuth {
 
 impl KeyAuth {
     /// The consumer of the key, or the reason for refusing it.
-    fn find(&self, request: &Request<'_>) -> Result<(Attached, KeyLocation), &'static str> {
+    fn find(&self, request: &Request<'_>) -> Result<Attached, &'static str> {
         let consumers = request.consumers;
         if let Some(key) = request.first_header(self.header.name()) {
-            return consumers.find(Self::NAME, key).map(|found| (found, KeyLocation::Header)).ok_or(INVALID);
+            return consumers.find(Self::NAME, key).ok_or(INVALID);
         }
         let query = target_path(request.target()).1.unwrap_or_default();
         match argument(query, &self.query) {
@@ -128,21 +120,23 @@ impl KeyAuth {
             Argument::Other => Err(INVALID),
             Argument::One(value) => request.worker.with_buffers(|key, _| {
                 key.extend(decoded(value));
-                consumers.find(Self::NAME, key).map(|found| (found, KeyLocation::Query)).ok_or(INVALID)
+                consumers.find(Self::NAME, key).ok_or(INVALID)
             }),
         }
     }
 
-    fn hide(&self, place: KeyLocation, request: &mut Request<'_>) {
-        let worker = request.worker;
-        match place {
-            KeyLocation::Header => request.remove_header(self.header.name()),
-            KeyLocation::Query => worker.with_buffers(|target, _| {
-                write_without(request.target(), &self.query, target);
-                if target.len() < request.target().len() {
-                    request.edits.set_target(target).expect("a part of a good target is good");
-                }
-            }),
+    /// Takes keys out wherever they may be: beside the one that was found there may be another.
+    fn hide(&self, request: &mut Request<'_>) {
+        if !self.hide_credentials {
+            return;
         }
+        let worker = request.worker;
+        request.remove_header(self.header.name());
+        worker.with_buffers(|target, _| {
+            write_without(request.target(), &self.query, target);
+            if target.len() < request.target().len() {
+                request.edits.set_target(target).expect("a part of a good target is good");
+            }
+        });
     }
 }

@@ -104,6 +104,10 @@ impl Plugin for MultiAuth {
         ask(self.plugins.clone(), 0, None, request)
     }
 
+    fn each_field_read(&self, visit: &mut dyn FnMut(&str, &[u8])) {
+        self.plugins.iter().for_each(|plugin| plugin.each_field_read(&mut |_, name| visit("auth_plugins", name)));
+    }
+
     fn named_consumer(&self) -> Option<&str> {
         self.plugins.iter().find_map(|plugin| plugin.named_consumer())
     }

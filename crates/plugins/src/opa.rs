@@ -146,7 +146,9 @@ impl Inner {
 
     fn decide(&self, reply: Result<Reply, CallError>, request: &mut Request<'_>) -> Flow {
         let Ok(reply) = reply else { return Flow::Answer(Answer::page(403)) };
-        let decision = serde_json::from_slice::<Json>(&reply.body).ok();
+        // What comes with an error is not a decision.
+        let is_good = (200..300).contains(&reply.status());
+        let decision = is_good.then(|| serde_json::from_slice::<Json>(&reply.body).ok()).flatten();
         let Some(result) = decision.as_ref().and_then(|decision| decision.get("result")) else {
             return Flow::Answer(Answer::page(503));
         };

@@ -102,6 +102,10 @@ impl Define for RequestId {
 }
 
 impl Plugin for RequestId {
+    fn each_field_read(&self, visit: &mut dyn FnMut(&str, &[u8])) {
+        visit("header_name", self.name.name().bytes());
+    }
+
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
         let worker = request.worker;
         worker.with_buffers(|id, buffer| {

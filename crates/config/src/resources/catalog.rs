@@ -98,6 +98,7 @@ impl Catalog {
     /// With nothing in it.
     pub(crate) fn new(gateway: &Gateway, mut plugins: PluginSet) -> Catalog {
         plugins.table.ignorable.choose(&gateway.config.ignore_plugins);
+        plugins.table.drops_underscores = !gateway.underscores_in_headers;
         Catalog {
             listeners: listeners_of(gateway),
             are_listeners_known: true,
@@ -110,6 +111,10 @@ impl Catalog {
             plugins: SharedPlugins::of(plugins),
             groups: Groups::default(),
         }
+    }
+
+    pub(super) fn drops_underscores(&self) -> bool {
+        self.plugins.set.table.drops_underscores
     }
 
     /// A route's paths as the gateway reads them.
@@ -332,7 +337,7 @@ impl Catalog {
                     let fault = Fault::new("the id of an inline upstream has no effect").hint("remove it");
                     sink.warning(id.at, &path.key("id"), fault);
                 }
-                let own = upstream(inline.value, &key, &self.ssls, &path, sink);
+                let own = upstream(inline.value, &key, &self.ssls, self.drops_underscores(), &path, sink);
                 let protocol = own.protocol;
                 Found::Target(Target::Own(own.into()), protocol)
             }
@@ -356,7 +361,7 @@ impl Upstreams for Catalog {
     fn written(&self, key: &str, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<OwnUpstream> {
         let keys = read(&map::<UpstreamKeys>(), node, path, sink)?;
         let timeout = keys.timeout;
-        let own = upstream(keys, key, &self.ssls, path, sink);
+        let own = upstream(keys, key, &self.ssls, self.drops_underscores(), path, sink);
         let timeout = PLUGIN_TIMEOUTS.overridden_by(&timeout);
         check_http(own.protocol, node.at, path, sink).then(|| Arc::new(Upstream { timeout, ..own }) as OwnUpstream)
     }

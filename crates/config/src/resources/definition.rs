@@ -134,7 +134,9 @@ impl Catalog {
             Written::Metadata(keys) => Definition::Metadata(metadata(&keys, named, &self.plugins.set, sink)?),
             Written::PluginConfig(keys) => Definition::PluginConfig(list(&keys.plugins, Level::PluginConfig, sink)),
             Written::ConsumerGroup(keys) => Definition::ConsumerGroup(list(&keys.plugins, Level::ConsumerGroup, sink)),
-            Written::Upstream(keys) => Definition::Upstream(Arc::new(upstream(keys, id, &self.ssls, path, sink))),
+            Written::Upstream(keys) => {
+                Definition::Upstream(Arc::new(upstream(keys, id, &self.ssls, self.drops_underscores(), path, sink)))
+            }
             Written::Service(keys) => {
                 let (service, own) = self.service(keys, named, sink);
                 Definition::Service(Arc::new(service), own)

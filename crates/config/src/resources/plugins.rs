@@ -90,6 +90,7 @@ impl Default for PluginSet {
             scripts: Scripts::NONE,
             own: OwnPlugins::NONE,
             ignorable: Ignorable::NONE,
+            drops_underscores: true,
         };
         PluginSet { table, secrets: Arc::new(NoSecrets), own_files: |_| Ok(Vec::new()) }
     }

@@ -21,7 +21,14 @@ const HTTP_PORT: u16 = 80;
 /// And with `scheme: https`.
 const HTTPS_PORT: u16 = 443;
 
-pub(crate) fn upstream(mut keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Path<'_>, sink: &mut Sink) -> Upstream {
+pub(crate) fn upstream(
+    mut keys: UpstreamKeys,
+    key: &str,
+    ssls: &Ssls,
+    drops_underscores: bool,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) -> Upstream {
     let bound = UPSTREAM_TIMEOUT;
     let defaults = UpstreamTimeouts { connect: bound, send: bound, read: bound, per_try: None };
     let balance = match keys.r#type {
@@ -35,6 +42,9 @@ pub(crate) fn upstream(mut keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Pa
     {
         let fault = Fault::new("has no effect without `type: chash`");
         sink.warning(key.at, &path.key("key"), fault.hint("remove it"));
+    }
+    if drops_underscores && keys.r#type == Type::ConsistentHash && keys.hash_on.value == HashOn::Header {
+        warn_of_dropped_field(keys.key.as_ref(), path, sink);
     }
     check_stream_keys(&mut keys, &balance, path, sink);
     let grpc = matches!(keys.scheme.value, Scheme::Grpc | Scheme::Grpcs);
@@ -73,6 +83,17 @@ pub(crate) fn upstream(mut keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Pa
         grpc,
         tls,
     }
+}
+
+/// The field of the key does not arrive as it is spelled.
+fn warn_of_dropped_field(key: Option<&At<String>>, path: &Path<'_>, sink: &mut Sink) {
+    let Some(key) = key.filter(|key| key.value.contains('_')) else { return };
+    let name = key.value.replace('_', "-");
+    let fault = Fault::new(format!(
+        "header fields with \"_\" in their names are dropped, so that only {name:?} is hashed, and without it the client's address"
+    ));
+    let hint = format!("set gateway.underscores_in_headers: true, or write {name:?}");
+    sink.warning(key.at, &path.key("key"), fault.hint(hint));
 }
 
 /// What `hash_on` and `key` name.

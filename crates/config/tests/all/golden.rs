@@ -9,8 +9,14 @@ use stillgate_plugin::{Ignorable, OwnPlugins, Scripts, Table};
 use stillgate_route::RouteMatch;
 
 /// The plugins stand above this crate.
-const NO_PLUGINS: Table =
-    Table { plugins: &[], sought: &[], scripts: Scripts::NONE, own: OwnPlugins::NONE, ignorable: Ignorable::NONE };
+const NO_PLUGINS: Table = Table {
+    plugins: &[],
+    sought: &[],
+    scripts: Scripts::NONE,
+    own: OwnPlugins::NONE,
+    ignorable: Ignorable::NONE,
+    drops_underscores: true,
+};
 
 fn environment(name: &str) -> Option<String> {
     match name {

@@ -2,7 +2,7 @@
 //! reaches a node beside what the gateway says.
 
 use crate::shared::STILLGATE;
-use crate::shared::reflect::{ask, asked, check, reflecting, route, setup};
+use crate::shared::reflect::{ask, asked, check, check_with, reflecting, route, setup};
 use stillgate_testkit::http2::{END_STREAM, Http2, get_fields};
 use stillgate_testkit::{Connection, Gateway, Setup, Upstream, eventually};
 
@@ -47,6 +47,11 @@ const SETTERS: &[(&str, &str, &[&str])] = &[
         "/lua",
         r#"{"serverless-pre-function": {"phase": "rewrite", "functions": ["return function(conf, ctx) local core = require('apisix.core') core.request.set_header(ctx, 'X-By-Lua', '1') ngx.req.set_header('X-By-Ngx', {'1', '2'}) ngx.req.clear_header('X-Cleared-Lua') end"]}}"#,
         &["X-By-Lua", "X-By-Ngx", "X-Cleared-Lua"],
+    ),
+    (
+        "/validated",
+        r#"{"request-validation": {"header_schema": {"type": "object", "properties": {"X-Num-Ber": {"type": "string"}}}}}"#,
+        &["X-Num-Ber"],
     ),
     ("/plain", "{}", &["X-Real-IP", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Port", "X-Forwarded-Proto"]),
 ];
@@ -167,6 +172,57 @@ fn trailers_with_underscores_are_dropped_unless_they_are_wanted() {
         assert_eq!(client.expect_response("POST").head.status(), 200);
         eventually("it is counted", || gateway.status()["requests"]["header_lines_dropped"] == dropped);
     }
+}
+
+/// A plugin that reads a field which no request has is silently dead: whoever configures it hears of that.
+#[test]
+fn names_that_never_arrive_are_warned_of() {
+    const PLUGINS: &[(&str, &str, &str)] = &[
+        ("key-auth", "header", r#"{"key-auth": {"header": "api_key"}}"#),
+        ("jwt-auth", "header", r#"{"jwt-auth": {"header": "api_key"}}"#),
+        ("hmac-auth", "signed_headers", r#"{"hmac-auth": {"signed_headers": ["date", "api_key"]}}"#),
+        (
+            "multi-auth",
+            "auth_plugins",
+            r#"{"multi-auth": {"auth_plugins": [{"key-auth": {"header": "api_key"}}, {"basic-auth": {}}]}}"#,
+        ),
+        ("csrf", "name", r#"{"csrf": {"key": "k", "name": "api_key"}}"#),
+        (
+            "forward-auth",
+            "request_headers",
+            r#"{"forward-auth": {"uri": "http://127.0.0.1:1/", "request_headers": ["X-A", "api_key"]}}"#,
+        ),
+        ("request-id", "header_name", r#"{"request-id": {"header_name": "api_key"}}"#),
+    ];
+    for (plugin, key, plugins) in PLUGINS {
+        let (is_good, messages) = check(&format!("routes:\n{}", route("/a", plugins)));
+        let warning = messages.lines().find(|line| line.contains("underscores_in_headers")).unwrap_or_default();
+        assert!(is_good, "{messages}");
+        let path = format!("routes[0].plugins.{plugin}.{key}: ");
+        for part in
+            [&path[..], plugin, "route \"r-a\"", "\"api_key\"", "gateway.underscores_in_headers: true", "\"api-key\""]
+        {
+            assert!(warning.contains(part), "{part}: {messages}");
+        }
+        let quiet = |keys: &str, plugins: &str| {
+            let (is_good, messages) = check_with(keys, &format!("routes:\n{}", route("/a", plugins)));
+            assert!(is_good && !messages.contains("underscores_in_headers"), "{keys} {plugins}: {messages}");
+        };
+        quiet("underscores_in_headers: true", plugins);
+        quiet("", &plugins.replace("api_key", "api-key"));
+    }
+    let hashed = |name: &str| {
+        let upstream =
+            format!(r#"{{"type": "chash", "hash_on": "header", "key": "{name}", "nodes": {{"127.0.0.1:1": 1}}}}"#);
+        check(&format!("routes:\n  - {{\"uri\": \"/a\", \"upstream\": {upstream}}}\n")).1
+    };
+    let warning = hashed("x_session");
+    assert!(warning.contains("routes[0].upstream.key") && warning.contains("\"x-session\""), "{warning}");
+    assert!(!hashed("X-Session").contains("underscores_in_headers"));
+    // Who runs it reads the same.
+    let node = reflecting();
+    let gateway = Gateway::start(STILLGATE, &setup(node.addr(), &format!("routes:\n{}", route("/a", PLUGINS[0].2))));
+    eventually("the warning", || gateway.log().contains("gateway.underscores_in_headers: true"));
 }
 
 /// What the gateway says of itself and of the client, and what a plugin does not want to be said.

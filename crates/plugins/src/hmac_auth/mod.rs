@@ -173,6 +173,10 @@ const X_DATE: FieldName<'static> = FieldName::constant("X-Date");
 const DIGEST: FieldName<'static> = FieldName::constant("Digest");
 
 impl Plugin for HmacAuth {
+    fn each_field_read(&self, visit: &mut dyn FnMut(&str, &[u8])) {
+        self.0.signed.iter().for_each(|name| visit("signed_headers", name.as_bytes()));
+    }
+
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
         let config = self.0.clone();
         match (config.find(request), config.body_bytes_max) {

@@ -30,7 +30,7 @@ use stillgate_plugin::{
 use stillgate_schema::kind::{Text, list, some, unique};
 use stillgate_schema::{Choice, Fault, Flag, Json, TEXT, int, object, text};
 use token::{Claims, LastHeader, Time, Token, Value};
-use token_location::{Found, TokenLocation, TokenLocations};
+use token_location::{Found, TokenLocations};
 
 object! {
     /// Authenticates a consumer by a token.
@@ -267,30 +267,34 @@ struct Slow {
 }
 
 impl Plugin for JwtAuth {
+    fn each_field_read(&self, visit: &mut dyn FnMut(&str, &[u8])) {
+        visit("header", self.0.places.header());
+    }
+
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
         let config = &self.0;
-        let (place, outcome) = MEMORY.with_borrow_mut(|memory| {
+        let outcome = MEMORY.with_borrow_mut(|memory| {
             let Memory { verified, text, json, signature, last } = memory;
             match config.places.find(request, text) {
-                Found::Nothing => (None, Outcome::Stranger(MISSING)),
-                Found::Unreadable(place) => (Some(place), Outcome::Stranger(INVALID)),
-                Found::Token(place, token) => {
+                Found::Nothing => Outcome::Stranger(MISSING),
+                Found::Unreadable => Outcome::Stranger(INVALID),
+                Found::Token(token) => {
                     let outcome = config.verify(request, token, verified, (json, signature), last);
-                    (Some(place), outcome.unwrap_or_else(Outcome::Stranger))
+                    outcome.unwrap_or_else(Outcome::Stranger)
                 }
             }
         });
         match outcome {
-            Outcome::VerifiedToken(attached) => config.finish(place, Ok(attached), request),
-            Outcome::Stranger(body) => config.finish(place, Err(body), request),
+            Outcome::VerifiedToken(attached) => config.finish(Ok(attached), request),
+            Outcome::Stranger(body) => config.finish(Err(body), request),
             Outcome::Slow(slow) => {
                 let proof = slow.proof.clone();
                 let verifies = move |signed: &[u8], signature: &[u8]| {
                     proof.get::<Verifier>().is_some_and(|verifier| verifier.verifies(signed, signature))
                 };
-                verify_elsewhere(config.clone(), place, slow, verifies)
+                verify_elsewhere(config.clone(), slow, verifies)
             }
-            Outcome::OfSet(of_set) => verify_by_set(config.clone(), place, of_set, false, request),
+            Outcome::OfSet(of_set) => verify_by_set(config.clone(), of_set, false, request),
         }
     }
 
@@ -302,7 +306,6 @@ impl Plugin for JwtAuth {
 /// Verifies a token on a thread that does not serve requests.
 fn verify_elsewhere(
     config: Arc<Config>,
-    place: Option<TokenLocation>,
     slow: Slow,
     verifies: impl FnOnce(&[u8], &[u8]) -> bool + Send + 'static,
 ) -> Flow {
@@ -310,32 +313,26 @@ fn verify_elsewhere(
     let verify = move || verifies(&signed, &signature);
     Flow::offload(verify, move |is_good, request| match is_good {
         Err(full) => full.into(),
-        Ok(false) => config.finish(place, Err(UNVERIFIED), request),
+        Ok(false) => config.finish(Err(UNVERIFIED), request),
         Ok(true) => {
             MEMORY.with_borrow_mut(|memory| memory.verified.put(digest, known));
-            config.finish(place, Ok(attached), request)
+            config.finish(Ok(attached), request)
         }
     })
 }
 
 /// Verifies a token by the key that it names, once that is available.
-fn verify_by_set(
-    config: Arc<Config>,
-    place: Option<TokenLocation>,
-    of_set: OfSet,
-    has_waited: bool,
-    request: &mut Request<'_>,
-) -> Flow {
+fn verify_by_set(config: Arc<Config>, of_set: OfSet, has_waited: bool, request: &mut Request<'_>) -> Flow {
     let proof = of_set.token.proof.clone();
-    let Some(verifier) = proof.get::<Verifier>() else { return config.finish(place, Err(UNVERIFIED), request) };
-    let Some(set) = verifier.key_set() else { return config.finish(place, Err(UNVERIFIED), request) };
+    let Some(verifier) = proof.get::<Verifier>() else { return config.finish(Err(UNVERIFIED), request) };
+    let Some(set) = verifier.key_set() else { return config.finish(Err(UNVERIFIED), request) };
     let algorithm = verifier.algorithm;
     match key_set::look(set, of_set.kid.as_deref(), algorithm, request.worker, has_waited) {
-        Looked::Unknown => config.finish(place, Err(UNVERIFIED), request),
+        Looked::Unknown => config.finish(Err(UNVERIFIED), request),
         // This is not the client's fault.
         Looked::Unavailable => Flow::Answer(Answer::page(503)),
         Looked::Fetching(fetched) => {
-            Flow::wait(fetched, move |(), request| verify_by_set(config, place, of_set, true, request))
+            Flow::wait(fetched, move |(), request| verify_by_set(config, of_set, true, request))
         }
         Looked::Key(serial, key) => {
             let OfSet { mut token, .. } = of_set;
@@ -343,25 +340,20 @@ fn verify_by_set(
             let is_slow = is_slow(algorithm, &key);
             let verifies = move |signed: &[u8], signature: &[u8]| key.verify_sig(signed, signature).is_ok();
             if is_slow {
-                return verify_elsewhere(config, place, token, verifies);
+                return verify_elsewhere(config, token, verifies);
             }
             let Slow { attached, signed, signature, digest, known, .. } = token;
             if !verifies(&signed, &signature) {
-                return config.finish(place, Err(UNVERIFIED), request);
+                return config.finish(Err(UNVERIFIED), request);
             }
             MEMORY.with_borrow_mut(|memory| memory.verified.put(digest, known));
-            config.finish(place, Ok(attached), request)
+            config.finish(Ok(attached), request)
         }
     }
 }
 
 impl Config {
-    fn finish(
-        &self,
-        place: Option<TokenLocation>,
-        found: Result<Attached, &'static str>,
-        request: &mut Request<'_>,
-    ) -> Flow {
+    fn finish(&self, found: Result<Attached, &'static str>, request: &mut Request<'_>) -> Flow {
         let (attached, is_known) = match found {
             Ok(attached) => (attached, true),
             Err(body) => match self.strangers.admit(body, request) {
@@ -371,13 +363,13 @@ impl Config {
         };
         if is_known && self.keeps_claims {
             let claims = MEMORY.with_borrow_mut(|Memory { text, json, .. }| match self.places.find(request, text) {
-                Found::Token(_, token) => Token::split(token).and_then(|token| token.payload(json)),
+                Found::Token(token) => Token::split(token).and_then(|token| token.payload(json)),
                 _ => None,
             });
             request.settled.held.extend(claims.map(|claims| Box::new(KeptClaims(claims)) as Box<dyn Any>));
         }
-        if let (true, Some(place)) = (self.hide_credentials, place) {
-            MEMORY.with_borrow_mut(|memory| self.places.hide(place, request, &mut memory.text));
+        if self.hide_credentials {
+            MEMORY.with_borrow_mut(|memory| self.places.hide(request, &mut memory.text));
         }
         match is_known {
             true => request.attach(attached),

@@ -12,20 +12,12 @@ pub(super) struct TokenLocations {
     cookie: Box<str>,
 }
 
-/// The place of a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TokenLocation {
-    Header,
-    Query,
-    Cookie,
-}
-
 /// Result of the search in a request.
 pub(super) enum Found<'a> {
     Nothing,
     /// Something that cannot be a token.
-    Unreadable(TokenLocation),
-    Token(TokenLocation, &'a [u8]),
+    Unreadable,
+    Token(&'a [u8]),
 }
 
 const COOKIE: FieldName<'static> = FieldName::constant("Cookie");
@@ -37,51 +29,58 @@ impl TokenLocations {
         TokenLocations { header, query: query.into_bytes().into(), cookie: cookie.into() }
     }
 
+    /// The name of the header field.
+    pub(super) fn header(&self) -> &[u8] {
+        self.header.name().bytes()
+    }
+
     /// The first of these: the header field, the query, the cookie.
     pub(super) fn find<'a>(&self, request: &'a Request<'_>, buffer: &'a mut Vec<u8>) -> Found<'a> {
         if let Some(value) = request.first_header(self.header.name()) {
             let token = value.strip_prefix(b"Bearer ").or_else(|| value.strip_prefix(b"bearer "));
-            return Found::Token(TokenLocation::Header, token.unwrap_or(value));
+            return Found::Token(token.unwrap_or(value));
         }
         let query = target_path(request.target()).1.unwrap_or_default();
         match argument(query, &self.query) {
             Argument::Absent => {}
-            Argument::Other => return Found::Unreadable(TokenLocation::Query),
+            Argument::Other => return Found::Unreadable,
             Argument::One(value) => {
                 buffer.clear();
                 buffer.extend(decoded(value));
-                return Found::Token(TokenLocation::Query, buffer);
+                return Found::Token(buffer);
             }
         }
         match request.facts.cookie(&self.cookie) {
-            Some(token) => Found::Token(TokenLocation::Cookie, token),
+            Some(token) => Found::Token(token),
             None => Found::Nothing,
         }
     }
 
-    /// Removes the token from the request for the node. Everything around it is unchanged.
-    pub(super) fn hide(&self, place: TokenLocation, request: &mut Request<'_>, buffer: &mut Vec<u8>) {
+    /// Removes tokens from the request for the node, wherever one may be: beside the one that was found there may be another.
+    /// Everything around them is unchanged.
+    pub(super) fn hide(&self, request: &mut Request<'_>, buffer: &mut Vec<u8>) {
+        request.remove_header(self.header.name());
         buffer.clear();
-        match place {
-            TokenLocation::Header => request.remove_header(self.header.name()),
-            TokenLocation::Query => {
-                write_without(request.target(), &self.query, buffer);
-                request.edits.set_target(buffer).expect("a part of a good target is good");
+        write_without(request.target(), &self.query, buffer);
+        if buffer.len() < request.target().len() {
+            request.edits.set_target(buffer).expect("a part of a good target is good");
+        }
+        let name = self.cookie.as_bytes();
+        let lines = || request.edits.fields.values(&request.facts.request.fields, request.facts.head, COOKIE);
+        let pairs = || lines().flat_map(|line| line.split(|byte| *byte == b';')).map(<[u8]>::trim_ascii);
+        if !pairs().any(|pair| is_of(pair, name)) {
+            return;
+        }
+        buffer.clear();
+        for pair in pairs().filter(|pair| !pair.is_empty() && !is_of(pair, name)) {
+            if !buffer.is_empty() {
+                buffer.extend_from_slice(b"; ");
             }
-            TokenLocation::Cookie => {
-                let lines = request.edits.fields.values(&request.facts.request.fields, request.facts.head, COOKIE);
-                let pairs = lines.flat_map(|line| line.split(|byte| *byte == b';')).map(<[u8]>::trim_ascii);
-                for pair in pairs.filter(|pair| !pair.is_empty() && !is_of(pair, self.cookie.as_bytes())) {
-                    if !buffer.is_empty() {
-                        buffer.extend_from_slice(b"; ");
-                    }
-                    buffer.extend_from_slice(pair);
-                }
-                request.remove_header(COOKIE);
-                if !buffer.is_empty() {
-                    request.add_header(COOKIE, FieldValue::of_head(buffer));
-                }
-            }
+            buffer.extend_from_slice(pair);
+        }
+        request.remove_header(COOKIE);
+        if !buffer.is_empty() {
+            request.add_header(COOKIE, FieldValue::of_head(buffer));
         }
     }
 }

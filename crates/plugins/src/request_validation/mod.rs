@@ -16,6 +16,7 @@ use stillgate_plugin::body::FILTER_BYTES_MAX;
 use stillgate_plugin::json::{self, Budget};
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::{At, Definitions, Fault, Kind, Located, Node, Path, Sink, Text, int, json_of, object, text};
+use stillgate_wire::FieldName;
 
 object! {
     /// Admits valid requests.
@@ -118,12 +119,12 @@ impl Plugin for RequestValidation {
         let Some(schema) = &self.0.header else { return Inner::wait_for_body(self.0.clone(), request) };
         let header = header(request, &schema.names);
         match schema.check(&header, SHORT_STEPS_MAX) {
-            Ok(()) => Inner::wait_for_body(self.0.clone(), request),
+            Ok(()) => Inner::go_on(self.0.clone(), request),
             Err(Bad::OutOfSteps) => {
                 let (inner, after) = (self.0.clone(), self.0.clone());
                 let work = move || inner.header.as_ref().map_or(Ok(()), |schema| schema.check(&header, STEPS_MAX));
                 Flow::offload(work, move |checked, request| match checked {
-                    Ok(Ok(())) => Inner::wait_for_body(after, request),
+                    Ok(Ok(())) => Inner::go_on(after, request),
                     Ok(Err(why)) => after.reject(Some(why)),
                     Err(full) => full.into(),
                 })
@@ -137,6 +138,16 @@ impl Plugin for RequestValidation {
 type Made = Result<Option<Vec<u8>>, Bad>;
 
 impl Inner {
+    /// The header is good. A node must not take another field for one that was validated. A property with a `_` may be either.
+    fn go_on(inner: Arc<Inner>, request: &mut Request<'_>) -> Flow {
+        let (fields, head) = (&request.facts.request.fields, request.facts.head);
+        let names = inner.header.iter().flat_map(|schema| &schema.names).filter(|name| !name.contains('_'));
+        for name in names.filter_map(|name| FieldName::new(name.as_bytes()).ok()) {
+            request.edits.fields.remove_lookalikes(fields, head, name);
+        }
+        Inner::wait_for_body(inner, request)
+    }
+
     fn wait_for_body(inner: Arc<Inner>, request: &Request<'_>) -> Flow {
         if inner.body.is_none() {
             return Flow::Continue;

@@ -110,4 +110,5 @@ pub(crate) const TABLE: Table = Table {
     scripts: Scripts::NONE,
     own: OwnPlugins::NONE,
     ignorable: Ignorable::of(&["count", "kafka-logger"]),
+    drops_underscores: true,
 };

@@ -98,6 +98,24 @@ fn a_dry_run_says_what_is_probably_not_meant() {
 }
 
 #[test]
+fn a_plugin_that_reads_a_field_which_no_request_has_is_warned_of() {
+    let node = Upstream::echo();
+    let stage = Stage::start();
+    stage.admin.put("upstreams/1", &upstream(node.addr()));
+    let warnings = |name: &str| {
+        let body = json!({"uri": "/1", "upstream_id": "1", "plugins": {"key-auth": {"header": name}}}).to_string();
+        let answer = stage.admin.ask("PUT", "/apisix/admin/routes/1", &body);
+        assert!(matches!(answer.status, 200 | 201), "{answer:?}");
+        answer.head.all("x-stillgate-warning").join(" ")
+    };
+    let warning = warnings("api_key");
+    for part in ["key-auth of route \"1\"", "\"api_key\"", "gateway.underscores_in_headers: true"] {
+        assert!(warning.contains(part), "{part}: {warning}");
+    }
+    assert!(!warnings("api-key").contains("underscores_in_headers"));
+}
+
+#[test]
 fn a_dry_run_tells_which_recent_requests_take_another_route() {
     let node = Upstream::echo();
     let log = "access_log: {path: \"{dir}/access.log\", format: json}";

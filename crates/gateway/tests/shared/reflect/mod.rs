@@ -86,10 +86,16 @@ pub(crate) fn try_ask(client: &mut Connection, start: &str, lines: &[&str]) -> R
 
 /// What `check` says of such a configuration: whether it is good, and its messages.
 pub(crate) fn check(resources: &str) -> (bool, String) {
+    check_with("", resources)
+}
+
+/// The same with keys of `gateway:`.
+pub(crate) fn check_with(keys: &str, resources: &str) -> (bool, String) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let path = dir.path().join("stillgate.yaml");
     let loopback = SocketAddr::from(([127, 0, 0, 1], 1));
-    let yaml = setup(loopback, resources).render(loopback, SocketAddr::from(([127, 0, 0, 1], 2)), dir.path());
+    let yaml =
+        setup(loopback, resources).gateway(keys).render(loopback, SocketAddr::from(([127, 0, 0, 1], 2)), dir.path());
     std::fs::write(&path, yaml).expect("write the configuration");
     let output = Command::new(STILLGATE).args(["check"]).arg(&path).output().expect("run stillgate");
     let text = [output.stdout, output.stderr].concat();

@@ -140,6 +140,57 @@ fn forward_auth_without_a_server() {
     assert_eq!(status(", allow_degradation: true").as_deref(), Some("200"));
 }
 
+/// What the server would have said is not taken from the client, in any spelling.
+#[test]
+fn forward_auth_that_degrades_believes_no_client() {
+    let keys = "forward-auth: {uri: \"http://auth.test\", allow_degradation: true, upstream_headers: [X-User, X-Role]}";
+    let request = "GET / HTTP/1.1\nHost: h\nX-User: root\nX_User: root\nx-role: admin\nX-Users: 1";
+    for error in [CallError::Timeout, CallError::Connect, CallError::Resting, CallError::TooLarge, CallError::BadReply]
+    {
+        let (plugins, _) = plugins(keys).unwrap().answered_by(&[Err(error)]);
+        let outcome = plugins.run(request, OK);
+        assert!(outcome.starts_with("> GET /\n> Host: h\n> X-Users: 1\n< 200\n"), "{error}: {outcome}");
+    }
+}
+
+/// Whatever lists name a field, there is one line of it; `extra_headers` goes before what the plugin says itself, and that
+/// before the client.
+#[test]
+fn forward_auth_says_nothing_twice() {
+    let lines = |keys: &str| {
+        let keys = format!("forward-auth: {{uri: \"http://auth.test\", request_method: POST, {keys}}}");
+        let (plugins, server) = plugins(&keys).unwrap().answered_by(&[Ok("HTTP/1.1 200 OK")]);
+        plugins.run(
+            "POST / HTTP/1.1\nHost: a.example\nContent-Length: 1\nContent-Encoding: br\nX-Foo: 1\nUser-Agent: u\n\nb",
+            OK,
+        );
+        let asked = server.asked.borrow().concat();
+        let head = asked.split("\n\n").next().unwrap_or_default().to_owned();
+        let is_usual = |line: &&str| line.starts_with("X-Forwarded-") || line.starts_with("Content-Length");
+        head.lines().skip(1).filter(|line| !is_usual(line)).collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(lines("request_headers: [Host]"), "Content-Encoding: br, Host: a.example");
+    assert_eq!(lines("request_headers: [X-Foo, hOST, x-foo, host]"), "X-Foo: 1, Content-Encoding: br, Host: a.example");
+    assert_eq!(
+        lines("extra_headers: {Host: b.example}, request_headers: [Host]"),
+        "Content-Encoding: br, Host: b.example"
+    );
+    assert_eq!(lines("request_headers: [content-encoding]"), "content-encoding: br, Host: auth.test");
+    let (plugins, server) = plugins(
+        "forward-auth: {uri: \"http://auth.test\", extra_headers: {X-Forwarded-Host: c, X-Foo: d}, request_headers: [X-Foo, X-Forwarded-For]}",
+    )
+    .unwrap()
+    .answered_by(&[Ok("HTTP/1.1 200 OK")]);
+    plugins.run("GET / HTTP/1.1\nHost: a.example\nX-Foo: 1\nX-Forwarded-For: 1.2.3.4", OK);
+    let asked = server.asked.borrow().concat();
+    for (name, value) in
+        [("X-Forwarded-Host", "c"), ("X-Foo", "d"), ("X-Forwarded-For", "192.0.2.7"), ("Host", "auth.test")]
+    {
+        let said: Vec<&str> = asked.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).collect();
+        assert_eq!(said, [value], "{name}: {asked}");
+    }
+}
+
 #[test]
 fn opa_decides() {
     let keys = "opa: {host: \"http://opa.test:8181/\", policy: /http/authz, send_headers_upstream: [X-User, X-Gone]}";
@@ -179,6 +230,7 @@ fn opa_decides() {
         Ok("HTTP/1.1 200 OK\n\n{\"result\":{\"allow\":false,\"reason\":\"no\",\"headers\":{\"Set-Cookie\":[\"a=1\",2,null],\"N\":7}}}"),
         Ok("HTTP/1.1 200 OK\n\n{}"),
         Ok("HTTP/1.1 500 Internal Server Error\n\nnonsense"),
+        Ok("HTTP/1.1 500 Internal Server Error\n\n{\"result\":{\"allow\":true}}"),
         Err(CallError::Resting),
     ]
     .into_iter()
@@ -196,6 +248,7 @@ fn opa_decides() {
         < 403 < "go away"
         < 403 < "{\"code\":7}"
         < 403 < Set-Cookie: a=1 < Set-Cookie: 2 < N: 7 < "no"
+        < 503 < "<html>\r\n<head><title>503 Service Temporarily Unavailable</title></head>\r\n<body>\r\n<center><h1>503 Service Temporarily Unavailable</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
         < 503 < "<html>\r\n<head><title>503 Service Temporarily Unavailable</title></head>\r\n<body>\r\n<center><h1>503 Service Temporarily Unavailable</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
         < 503 < "<html>\r\n<head><title>503 Service Temporarily Unavailable</title></head>\r\n<body>\r\n<center><h1>503 Service Temporarily Unavailable</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
         < 403 < "<html>\r\n<head><title>403 Forbidden</title></head>\r\n<body>\r\n<center><h1>403 Forbidden</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n""#]].assert_eq(&all.join("\n"));

@@ -70,6 +70,7 @@ const TABLE: Table = Table {
     scripts: Scripts::NONE,
     own: OwnPlugins::NONE,
     ignorable: Ignorable::NONE,
+    drops_underscores: true,
 };
 
 /// A store, and a worker that serves what it comes to.
