@@ -1,6 +1,6 @@
 //! State of a request that plugins set, besides its head and its body.
 
-use crate::arguments::Known;
+use crate::arguments::ReadArguments;
 use crate::definition::Identity;
 use crate::record::Trace;
 use std::any::Any;
@@ -27,7 +27,7 @@ pub struct Settled {
     /// The request's id, if a plugin has set it; otherwise empty.
     pub request_id: Vec<u8>,
     /// The arguments of the body that have been read.
-    pub(crate) arguments: Known,
+    pub(crate) arguments: ReadArguments,
 }
 
 /// A span of the gateway, from its start to the end of the response.

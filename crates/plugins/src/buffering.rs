@@ -3,7 +3,7 @@
 //! Bodies are always forwarded piece by piece in both directions, as `request_buffering: false` and
 //! `disable_proxy_buffering: true` request. Bodies are never written to a file, which is what the opposite is for.
 
-use crate::inert::without_phases;
+use crate::noop_plugins::without_phases;
 use stillgate_schema::{Flag, object};
 
 object! {

@@ -36,18 +36,18 @@ impl Plugin for ClientControl {
             Framing::Length(bytes) if bytes > bytes_max => return Flow::Answer(Answer::page(413)),
             Framing::None | Framing::Length(_) => {}
             // The length is known only when the body has ended.
-            Framing::Chunked | Framing::UntilClose => request.body.filter(Box::new(Counted { left: bytes_max })),
+            Framing::Chunked | Framing::UntilClose => request.body.filter(Box::new(LengthLimit { left: bytes_max })),
         }
         Flow::Continue
     }
 }
 
 /// Passes at most so many bytes.
-struct Counted {
+struct LengthLimit {
     left: u64,
 }
 
-impl BodyFilter for Counted {
+impl BodyFilter for LengthLimit {
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
         self.left = self.left.checked_sub(piece.len() as u64).ok_or(BodyError::TooLarge)?;
         out.extend_from_slice(piece);

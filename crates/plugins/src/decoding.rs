@@ -48,24 +48,24 @@ impl Decoding {
 pub(crate) struct Decoder(State);
 
 enum State {
-    Identity(Bounded),
-    Gzip(MultiGzDecoder<Bounded>),
+    Identity(BoundedBuffer),
+    Gzip(MultiGzDecoder<BoundedBuffer>),
     /// The first bytes show whether there is a zlib header, as RFC 9110 section 8.4.1.2 requires, or none, as some
     /// servers do.
     Unsettled {
         first: Option<u8>,
-        out: Bounded,
+        out: BoundedBuffer,
     },
     Deflate(Inflate),
     Brotli(Box<Brotli>),
     Unknown,
     /// Nothing of a coded body has come yet: an empty one is complete.
-    Empty(Decoding, Bounded),
+    Empty(Decoding, BoundedBuffer),
 }
 
 impl Decoder {
     pub(crate) fn new(decoding: Decoding, bytes_max: usize) -> Decoder {
-        let out = Bounded { bytes: Vec::new(), bytes_max };
+        let out = BoundedBuffer { bytes: Vec::new(), bytes_max };
         Decoder(match decoding {
             Decoding::Identity => State::Identity(out),
             Decoding::Unknown => State::Unknown,
@@ -205,7 +205,7 @@ impl Decoder {
 /// `deflate`, which marks its own end. (The writers of `flate2` accept a truncated body.)
 struct Inflate {
     state: Decompress,
-    out: Bounded,
+    out: BoundedBuffer,
     has_ended: bool,
 }
 
@@ -236,12 +236,12 @@ const INFLATE_BYTES: usize = 80 * 1024;
 struct Brotli {
     state: BrotliState<Counting, Counting, Counting>,
     memory: Counting,
-    out: Bounded,
+    out: BoundedBuffer,
     has_ended: bool,
 }
 
 impl Brotli {
-    fn new(out: Bounded) -> Brotli {
+    fn new(out: BoundedBuffer) -> Brotli {
         let memory = Counting::default();
         let state = BrotliState::new(memory.clone(), memory.clone(), memory.clone());
         Brotli { state, memory, out, has_ended: false }
@@ -306,12 +306,12 @@ impl<T: Clone + Default> Allocator<T> for Counting {
 
 /// A buffer with a limit.
 #[derive(Default)]
-struct Bounded {
+struct BoundedBuffer {
     bytes: Vec<u8>,
     bytes_max: usize,
 }
 
-impl Write for Bounded {
+impl Write for BoundedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > self.bytes_max {
             return Err(io::ErrorKind::FileTooLarge.into());

@@ -55,7 +55,7 @@ impl Plugin for Echo {
         match &self.body {
             Some(body) => response.body.replace(body),
             None if coding == Decoding::Identity && self.before.is_empty() && self.after.is_empty() => {}
-            None => response.body.filter(Box::new(Around {
+            None => response.body.filter(Box::new(TextWrapper {
                 before: Some(self.before.clone()),
                 after: self.after.clone(),
                 decoder: (coding != Decoding::Identity).then(|| Decoder::new(coding, FILTER_BYTES_MAX)),
@@ -72,7 +72,7 @@ impl Plugin for Echo {
 }
 
 /// Adds texts around a body.
-struct Around {
+struct TextWrapper {
     /// Until it has been sent.
     before: Option<Arc<[u8]>>,
     after: Arc<[u8]>,
@@ -80,7 +80,7 @@ struct Around {
     decoder: Option<Decoder>,
 }
 
-impl BodyFilter for Around {
+impl BodyFilter for TextWrapper {
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
         if let Some(decoder) = &mut self.decoder {
             return decoder.piece(piece);
@@ -109,7 +109,7 @@ impl BodyFilter for Around {
     }
 }
 
-impl Around {
+impl TextWrapper {
     fn put_before(&mut self, out: &mut Vec<u8>) {
         if let Some(before) = self.before.take() {
             out.extend_from_slice(&before);

@@ -3,7 +3,7 @@
 //! The address is the client's, as resolved through trusted proxies. Networks are compiled into an [`AddressSet`], in
 //! which a look-up reads a few lines of memory, even with 100,000 networks.
 
-use crate::lists::{Listed, MESSAGE};
+use crate::lists::{AccessList, MESSAGE};
 use ipnet::IpNet;
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_route::AddressSet;
@@ -27,7 +27,7 @@ object! {
 
 /// The plugin.
 pub(crate) struct IpRestriction {
-    addresses: Listed<AddressSet>,
+    addresses: AccessList<AddressSet>,
     rejected: Answer,
 }
 
@@ -38,7 +38,7 @@ impl Define for IpRestriction {
     const PHASES: Phases = Phases::of(&[Phase::Access]);
 
     fn compile(keys: IpRestrictionKeys, cx: &mut Compile<'_>) -> Option<IpRestriction> {
-        let networks = Listed::of(("whitelist", keys.whitelist), ("blacklist", keys.blacklist), cx)?;
+        let networks = AccessList::of(("whitelist", keys.whitelist), ("blacklist", keys.blacklist), cx)?;
         let addresses = networks.try_map(|networks| Some(AddressSet::new(&networks)))?;
         Some(IpRestriction { addresses, rejected: Answer::object(keys.response_code, "message", &keys.message) })
     }

@@ -15,20 +15,24 @@ pub(crate) const MESSAGE: Text<String> = text("a text", |text| match text.chars(
 
 /// An allow list or a deny list.
 #[derive(Debug)]
-pub(crate) enum Listed<T> {
+pub(crate) enum AccessList<T> {
     /// Only its members pass.
     Allowed(T),
     /// Its members do not pass.
     Denied(T),
 }
 
-impl<T> Listed<T> {
+impl<T> AccessList<T> {
     /// Reads two keys, of which exactly one must be present. `any_of` in the table of keys requires one; if both are
     /// absent, that has been reported.
-    pub(crate) fn of(allowed: (&str, Option<T>), denied: (&str, Option<T>), cx: &mut Compile<'_>) -> Option<Listed<T>> {
+    pub(crate) fn of(
+        allowed: (&str, Option<T>),
+        denied: (&str, Option<T>),
+        cx: &mut Compile<'_>,
+    ) -> Option<AccessList<T>> {
         match (allowed, denied) {
-            ((_, Some(allowed)), (_, None)) => Some(Listed::Allowed(allowed)),
-            ((_, None), (_, Some(denied))) => Some(Listed::Denied(denied)),
+            ((_, Some(allowed)), (_, None)) => Some(AccessList::Allowed(allowed)),
+            ((_, None), (_, Some(denied))) => Some(AccessList::Denied(denied)),
             ((_, None), (_, None)) => None,
             ((one, Some(_)), (other, Some(_))) => {
                 let fault = Fault::new(format!("`{one}` and `{other}` cannot be combined")).hint("keep one of the two");
@@ -39,10 +43,10 @@ impl<T> Listed<T> {
     }
 
     /// Converts the list.
-    pub(crate) fn try_map<U>(self, make: impl FnOnce(T) -> Option<U>) -> Option<Listed<U>> {
+    pub(crate) fn try_map<U>(self, make: impl FnOnce(T) -> Option<U>) -> Option<AccessList<U>> {
         match self {
-            Listed::Allowed(list) => make(list).map(Listed::Allowed),
-            Listed::Denied(list) => make(list).map(Listed::Denied),
+            AccessList::Allowed(list) => make(list).map(AccessList::Allowed),
+            AccessList::Denied(list) => make(list).map(AccessList::Denied),
         }
     }
 
@@ -50,8 +54,8 @@ impl<T> Listed<T> {
     #[inline]
     pub(crate) fn admits(&self, is_in: impl FnOnce(&T) -> bool) -> bool {
         match self {
-            Listed::Allowed(list) => is_in(list),
-            Listed::Denied(list) => !is_in(list),
+            AccessList::Allowed(list) => is_in(list),
+            AccessList::Denied(list) => !is_in(list),
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Metrics are not made here, but by the exporter's thread: encoding them would delay the requests of this worker.
 
-use crate::inert::without_phases;
+use crate::noop_plugins::without_phases;
 use serde_json::json;
 use std::sync::OnceLock;
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};

@@ -3,7 +3,7 @@
 //! It distinguishes pages of other sites from one's own, and nothing more: a client other than a browser can send any
 //! value.
 
-use crate::lists::{Listed, MESSAGE};
+use crate::lists::{AccessList, MESSAGE};
 use std::borrow::Cow;
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::{Fault, Flag, Text, object, some, text};
@@ -44,7 +44,7 @@ fn is_host(byte: u8) -> bool {
 
 /// The plugin.
 pub(crate) struct RefererRestriction {
-    hosts: Listed<Hosts>,
+    hosts: AccessList<Hosts>,
     bypasses_missing: bool,
     rejected: Answer,
 }
@@ -64,7 +64,7 @@ impl Define for RefererRestriction {
     const PHASES: Phases = Phases::of(&[Phase::Access]);
 
     fn compile(keys: RefererRestrictionKeys, cx: &mut Compile<'_>) -> Option<RefererRestriction> {
-        let listed = Listed::of(("whitelist", keys.whitelist), ("blacklist", keys.blacklist), cx)?;
+        let listed = AccessList::of(("whitelist", keys.whitelist), ("blacklist", keys.blacklist), cx)?;
         Some(RefererRestriction {
             hosts: listed.try_map(|patterns| Some(Hosts::new(&patterns)))?,
             bypasses_missing: keys.bypass_missing,

@@ -1,6 +1,6 @@
 //! Texts with variables (`$name`) and groups of a regular expression (`$1`) in them.
 
-use crate::straight::Range;
+use crate::linear_regex::Range;
 use crate::unknown::Unknown;
 use regex::bytes::CaptureLocations;
 use stillgate_plugin::Template;
@@ -85,7 +85,7 @@ impl<'a> Groups<'a> {
         Groups { found: Found::Locations(locations), text }
     }
 
-    /// The groups of a match by [`crate::straight`].
+    /// The groups of a match by [`crate::linear_regex`].
     pub(crate) fn of_ranges(ranges: &'a [Range], text: &'a [u8]) -> Groups<'a> {
         Groups { found: Found::Ranges(ranges), text }
     }

@@ -1,6 +1,6 @@
 //! `ua-restriction`: admits only requests of some user agents, or refuses those of some.
 
-use crate::lists::{Listed, MESSAGE};
+use crate::lists::{AccessList, MESSAGE};
 use crate::patterns::PATTERN;
 use crate::rule_set::{self, RuleSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ object! {
 
 /// The plugin.
 pub(crate) struct UaRestriction {
-    rules: Listed<Arc<RuleSet>>,
+    rules: AccessList<Arc<RuleSet>>,
     bypasses_missing: bool,
     rejected: Answer,
 }
@@ -38,7 +38,7 @@ impl Define for UaRestriction {
 
     fn compile(keys: UaRestrictionKeys, cx: &mut Compile<'_>) -> Option<UaRestriction> {
         let key = if keys.allowlist.is_some() { "allowlist" } else { "denylist" };
-        let listed = Listed::of(("allowlist", keys.allowlist), ("denylist", keys.denylist), cx)?;
+        let listed = AccessList::of(("allowlist", keys.allowlist), ("denylist", keys.denylist), cx)?;
         Some(UaRestriction {
             rules: listed.try_map(|patterns| rules(&patterns, key, cx))?,
             bypasses_missing: keys.bypass_missing,
@@ -69,8 +69,8 @@ impl Plugin for UaRestriction {
             return if self.bypasses_missing { Flow::Continue } else { Flow::Answer(self.rejected.clone()) };
         }
         let (rules, passes_if_found) = match &self.rules {
-            Listed::Allowed(rules) => (rules, true),
-            Listed::Denied(rules) => (rules, false),
+            AccessList::Allowed(rules) => (rules, true),
+            AccessList::Denied(rules) => (rules, false),
         };
         let rejected = self.rejected.clone();
         rules.decide(agents, move |is_found| match is_found == passes_if_found {

@@ -19,7 +19,7 @@ use crate::answer::Answer;
 use crate::flow::{Flow, QueueFull};
 use crate::json::Exhausted;
 use crate::request::Request;
-use reading::{Reading, Unread};
+use reading::{ArgumentError, Reading};
 use std::sync::Arc;
 use stillgate_route::Variable;
 use stillgate_wire::FieldName;
@@ -63,16 +63,16 @@ impl Arguments {
 }
 
 /// A value; `None`: the body does not have it.
-type Value = Result<Option<Box<[u8]>>, Unread>;
+type Value = Result<Option<Box<[u8]>>, ArgumentError>;
 
 /// The values of a list of variables.
 type Values = Vec<Value>;
 
 /// The arguments of one request that have been read.
 #[derive(Debug, Default)]
-pub(crate) struct Known(Vec<(Arc<[Variable]>, Values)>);
+pub(crate) struct ReadArguments(Vec<(Arc<[Variable]>, Values)>);
 
-impl Known {
+impl ReadArguments {
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
@@ -88,8 +88,8 @@ impl Known {
         }
         let unread = wanted.variables.iter().find_map(|variable| self.find(variable)?.as_ref().err())?;
         let status = match unread {
-            Unread::Body => 400,
-            Unread::TooLong => 413,
+            ArgumentError::Body => 400,
+            ArgumentError::TooLong => 413,
         };
         Some(Answer::page(status).into())
     }

@@ -8,7 +8,7 @@
 //!  --B-- CRLF
 //! ```
 
-use super::reading::Unread;
+use super::reading::ArgumentError;
 
 /// Most parts of a body that are read.
 pub(super) const PARTS_MAX: usize = 256;
@@ -20,7 +20,7 @@ pub(super) struct Part<'b> {
 }
 
 /// The parts, in order.
-pub(super) fn parts<'b>(body: &'b [u8], boundary: &[u8]) -> Result<Vec<Part<'b>>, Unread> {
+pub(super) fn parts<'b>(body: &'b [u8], boundary: &[u8]) -> Result<Vec<Part<'b>>, ArgumentError> {
     let mark = [b"--", boundary].concat();
     let (mut parts, mut from) = (Vec::new(), None);
     for at in memchr::memmem::find_iter(body, &mark) {
@@ -28,33 +28,33 @@ pub(super) fn parts<'b>(body: &'b [u8], boundary: &[u8]) -> Result<Vec<Part<'b>>
         match before.strip_suffix(b"\n") {
             // Within a line it is content.
             None if at > 0 => continue,
-            Some(before) if !before.ends_with(b"\r") => return Err(Unread::Body),
+            Some(before) if !before.ends_with(b"\r") => return Err(ArgumentError::Body),
             _ => {}
         }
         if let Some(from) = from {
-            parts.push(part(body.get(from..at - 2).ok_or(Unread::Body)?)?);
+            parts.push(part(body.get(from..at - 2).ok_or(ArgumentError::Body)?)?);
         }
         let rest = &body[at + mark.len()..];
         if rest.starts_with(b"--") {
             return Ok(parts);
         }
         if parts.len() == PARTS_MAX {
-            return Err(Unread::Body);
+            return Err(ArgumentError::Body);
         }
         let blanks = rest.iter().take_while(|byte| is_blank(byte)).count();
         if !rest[blanks..].starts_with(b"\r\n") {
-            return Err(Unread::Body);
+            return Err(ArgumentError::Body);
         }
         from = Some(at + mark.len() + blanks + 2);
     }
     // The body is truncated.
-    Err(Unread::Body)
+    Err(ArgumentError::Body)
 }
 
 /// A part, parsed from its head on.
-fn part(text: &[u8]) -> Result<Part<'_>, Unread> {
-    let end = memchr::memmem::find(text, b"\r\n\r\n").ok_or(Unread::Body)?;
-    let name = name_of(&text[..end]).ok_or(Unread::Body)?;
+fn part(text: &[u8]) -> Result<Part<'_>, ArgumentError> {
+    let end = memchr::memmem::find(text, b"\r\n\r\n").ok_or(ArgumentError::Body)?;
+    let name = name_of(&text[..end]).ok_or(ArgumentError::Body)?;
     Ok(Part { name, content: &text[end + 4..] })
 }
 
@@ -138,7 +138,7 @@ fn is_blank(byte: &u8) -> bool {
 mod tests {
     use super::*;
 
-    fn read(body: &str) -> Result<Vec<(String, String)>, Unread> {
+    fn read(body: &str) -> Result<Vec<(String, String)>, ArgumentError> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ok(parts(body.as_bytes(), b"B")?.iter().map(|part| (text(part.name), text(part.content))).collect())
     }
@@ -189,7 +189,7 @@ mod tests {
             "Content-Disposition: form-data; name=a\r\nContent-Disposition: form-data; name=b",
             "Content-Disposition: form-data; name=a\r\nContent-Transfer-Encoding: base64",
         ] {
-            assert_eq!(of(head), Err(Unread::Body), "{head:?}");
+            assert_eq!(of(head), Err(ArgumentError::Body), "{head:?}");
         }
         let part = "Content-Disposition: form-data; name=a\r\n\r\n1";
         for body in [
@@ -203,10 +203,10 @@ mod tests {
             "--B\r\n--B--".to_owned(),
             format!("--B\r\n{part}\r\n--B--").replace("\r\n\r\n", "\n\n"),
         ] {
-            assert_eq!(read(&body), Err(Unread::Body), "{body:?}");
+            assert_eq!(read(&body), Err(ArgumentError::Body), "{body:?}");
         }
         let many = |count: usize| format!("--B\r\n{part}\r\n").repeat(count) + "--B--";
         assert_eq!(read(&many(PARTS_MAX)).map(|parts| parts.len()), Ok(PARTS_MAX));
-        assert_eq!(read(&many(PARTS_MAX + 1)), Err(Unread::Body));
+        assert_eq!(read(&many(PARTS_MAX + 1)), Err(ArgumentError::Body));
     }
 }

@@ -13,7 +13,7 @@ use stillgate_route::{BodyPath, BodyStep, Variable};
 
 /// The reason why a value is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unread {
+pub(super) enum ArgumentError {
     /// The body does not have the type of its `Content-Type`.
     Body,
     /// The value is longer than [`VALUE_BYTES_MAX`].
@@ -88,19 +88,19 @@ impl Reading {
         Ok(variables.iter().map(|variable| value(&contents, variable)).collect())
     }
 
-    fn contents<'b>(&self, body: &'b [u8], bytes_max: usize) -> Result<Result<Contents<'b>, Unread>, Exhausted> {
+    fn contents<'b>(&self, body: &'b [u8], bytes_max: usize) -> Result<Result<Contents<'b>, ArgumentError>, Exhausted> {
         if self.is_coded {
-            return Ok(Err(Unread::Body));
+            return Ok(Err(ArgumentError::Body));
         }
         Ok(match &self.kind {
             Kind::Json => match json::read(body, &mut Budget::of_body(bytes_max)) {
                 Ok(json) => Ok(Contents::Json(json)),
                 Err(error) if json::is_exhausted(&error) => return Err(Exhausted),
-                Err(_) => Err(Unread::Body),
+                Err(_) => Err(ArgumentError::Body),
             },
             Kind::Form => Ok(Contents::Form(body)),
             Kind::Multipart(Some(boundary)) => parts(body, boundary).map(Contents::Parts),
-            Kind::Multipart(None) => Err(Unread::Body),
+            Kind::Multipart(None) => Err(ArgumentError::Body),
         })
     }
 }
@@ -119,10 +119,13 @@ fn value(contents: &Contents<'_>, variable: &Variable) -> Value {
 }
 
 /// The joined values; `None`: there are none.
-type Joined = Result<Option<Vec<u8>>, Unread>;
+type JoinedText = Result<Option<Vec<u8>>, ArgumentError>;
 
 /// The values of a name that a path selects.
-fn chosen<'w, T: AsRef<[u8]>, I: Iterator<Item = T>>(named: impl FnOnce(&'w str) -> I, way: &'w BodyPath) -> Joined {
+fn chosen<'w, T: AsRef<[u8]>, I: Iterator<Item = T>>(
+    named: impl FnOnce(&'w str) -> I,
+    way: &'w BodyPath,
+) -> JoinedText {
     match way.steps() {
         [BodyStep::Name(name)] | [BodyStep::Name(name), BodyStep::Each] => joined(named(name)),
         [BodyStep::Name(name), BodyStep::Item(index)] => joined(named(name).skip(*index).take(1)),
@@ -131,7 +134,7 @@ fn chosen<'w, T: AsRef<[u8]>, I: Iterator<Item = T>>(named: impl FnOnce(&'w str)
 }
 
 /// Joins several texts.
-fn joined<T: AsRef<[u8]>>(texts: impl IntoIterator<Item = T>) -> Joined {
+fn joined<T: AsRef<[u8]>>(texts: impl IntoIterator<Item = T>) -> JoinedText {
     texts.into_iter().try_fold(None, |out: Option<Vec<u8>>, text| {
         let mut out = match out {
             None => Vec::new(),
@@ -143,12 +146,12 @@ fn joined<T: AsRef<[u8]>>(texts: impl IntoIterator<Item = T>) -> Joined {
         out.extend_from_slice(text.as_ref());
         match out.len() <= VALUE_BYTES_MAX {
             true => Ok(Some(out)),
-            false => Err(Unread::TooLong),
+            false => Err(ArgumentError::TooLong),
         }
     })
 }
 
-fn of_json(json: &Json, way: &BodyPath) -> Joined {
+fn of_json(json: &Json, way: &BodyPath) -> JoinedText {
     let mut found = Vec::new();
     walk(json, way.steps(), &mut found);
     let items = found.iter().flat_map(|json| match json {
@@ -185,7 +188,7 @@ fn form<'a>(body: &'a [u8], name: &'a str) -> impl Iterator<Item = Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn read(content_type: &str, body: &str, variable: &str) -> Result<Option<String>, Unread> {
+    fn read(content_type: &str, body: &str, variable: &str) -> Result<Option<String>, ArgumentError> {
         let reading = Reading::of(content_type.as_bytes(), None).unwrap();
         let variables = [Variable::parse_with_body(variable).unwrap()];
         let value = reading.values(body.as_bytes(), &variables, 0).unwrap().remove(0);
@@ -225,22 +228,22 @@ mod tests {
         for broken in
             ["{", "\u{feff}{\"a\":1}", "{\"a\":1}x", "{\"a\":010}", "{\"a\":NaN}", "{'a':1}", "{\"a\":1,}", "\"\n\""]
         {
-            assert_eq!(read("application/json", broken, "post_arg.a"), Err(Unread::Body), "{broken}");
+            assert_eq!(read("application/json", broken, "post_arg.a"), Err(ArgumentError::Body), "{broken}");
         }
         let deep = format!("{{\"b\":{}{},\"a\":1}}", "[".repeat(200), "]".repeat(200));
-        assert_eq!(read("application/json", &deep, "post_arg.a"), Err(Unread::Body));
+        assert_eq!(read("application/json", &deep, "post_arg.a"), Err(ArgumentError::Body));
         for content_type in
             ["multipart/form-data", "multipart/form-data; boundary=\"\"", "multipart/form-data; boundary=B; boundary=C"]
         {
             let body = "--B\r\nContent-Disposition: form-data; name=a\r\n\r\n1\r\n--B--";
-            assert_eq!(read(content_type, body, "post_arg.a"), Err(Unread::Body), "{content_type}");
+            assert_eq!(read(content_type, body, "post_arg.a"), Err(ArgumentError::Body), "{content_type}");
         }
         let variables = [Variable::parse_with_body("post_arg.a").unwrap()];
         for (coding, expected) in [
             ("identity", Ok(Some(b"1"[..].into()))),
             ("Identity", Ok(Some(b"1"[..].into()))),
-            ("gzip", Err(Unread::Body)),
-            ("identity, br", Err(Unread::Body)),
+            ("gzip", Err(ArgumentError::Body)),
+            ("identity, br", Err(ArgumentError::Body)),
         ] {
             let reading = Reading::of(b"application/x-www-form-urlencoded", Some(coding.as_bytes())).unwrap();
             assert_eq!(reading.values(b"a=1", &variables, 0).unwrap(), [expected], "{coding}");
@@ -296,7 +299,7 @@ mod tests {
         check("multipart/form-data; boundary=\"B\"", parts, "post_arg.f", Some("two\r\nlines"));
         check(MULTIPART, parts, "post_arg_a", None);
         check(MULTIPART, parts, "post_arg.b", None);
-        assert_eq!(read("multipart/form-data; boundary=C", parts, "post_arg.a"), Err(Unread::Body));
+        assert_eq!(read("multipart/form-data; boundary=C", parts, "post_arg.a"), Err(ArgumentError::Body));
     }
 
     #[test]
@@ -320,12 +323,12 @@ mod tests {
             let values = reading.values(of(length).as_bytes(), &variables, 0).unwrap();
             values.into_iter().map(|value| value.map(|value| value.unwrap().len())).collect::<Vec<_>>()
         };
-        assert_eq!(lengths(VALUE_BYTES_MAX), [Ok(VALUE_BYTES_MAX), Err(Unread::TooLong)]);
+        assert_eq!(lengths(VALUE_BYTES_MAX), [Ok(VALUE_BYTES_MAX), Err(ArgumentError::TooLong)]);
         assert_eq!(lengths(VALUE_BYTES_MAX - 2), [Ok(VALUE_BYTES_MAX - 2), Ok(VALUE_BYTES_MAX)]);
-        assert_eq!(lengths(VALUE_BYTES_MAX + 2), [Err(Unread::TooLong); 2]);
+        assert_eq!(lengths(VALUE_BYTES_MAX + 2), [Err(ArgumentError::TooLong); 2]);
         // The first value of a form has its own limit.
         let form = format!("a=1&a={}", "x".repeat(VALUE_BYTES_MAX));
         check("application/x-www-form-urlencoded", &form, "post_arg_a", Some("1"));
-        assert_eq!(read("application/x-www-form-urlencoded", &form, "post_arg.a"), Err(Unread::TooLong));
+        assert_eq!(read("application/x-www-form-urlencoded", &form, "post_arg.a"), Err(ArgumentError::TooLong));
     }
 }

@@ -105,13 +105,13 @@ struct Bench {
     consumers: Consumers,
     metadata: MetadataTable,
     worker: Worker,
-    asked: Vec<Asked>,
+    asked: Vec<BenchRequest>,
     next: usize,
-    kept: Kept,
+    kept: ConnectionState,
 }
 
 /// A request.
-struct Asked {
+struct BenchRequest {
     head: Vec<u8>,
     request: RequestHead,
     target: String,
@@ -120,7 +120,7 @@ struct Asked {
 
 /// State that a connection reuses from request to request.
 #[derive(Default)]
-struct Kept {
+struct ConnectionState {
     edits: RequestEdits,
     early: Edits,
     response: ResponseEdits,
@@ -174,18 +174,18 @@ impl Bench {
                 format!("GET {target} HTTP/1.1\r\nHost: h\r\nUser-Agent: bench/1.0\r\n{fields}\r\n").into_bytes();
             let mut request = RequestHead::default();
             request.advance(&head, &HeadLimits::default()).unwrap();
-            Asked { head, request, target, client }
+            BenchRequest { head, request, target, client }
         });
         let chain = Chain::merge([&entries[..]]).unwrap();
         assert_eq!(chain.is_empty(), case.kind == Kind::Nothing);
-        let (asked, next, kept) = (asked.collect(), 0, Kept::default());
+        let (asked, next, kept) = (asked.collect(), 0, ConnectionState::default());
         Bench { chain, consumers, metadata, worker: worker(), asked, next, kept }
     }
 
     /// Reads the next requests, like a gateway that has just parsed them.
     fn receive(&self, count: usize) {
         for ahead in 1..=count {
-            let Asked { head, request, target, .. } = &self.asked[(self.next + ahead) % self.asked.len()];
+            let BenchRequest { head, request, target, .. } = &self.asked[(self.next + ahead) % self.asked.len()];
             let fields = request.fields.iter().map(|field| field.value.of(head).len()).sum::<usize>();
             let bytes = head.iter().chain(target.as_bytes()).fold(0, |sum, byte| sum ^ byte);
             black_box((fields, bytes, request.path_and_query));
@@ -203,7 +203,7 @@ impl Bench {
 
     fn request(&mut self) {
         let Bench { chain, consumers, metadata, worker, asked, next, kept } = self;
-        let Asked { head, request, target, client } = &asked[*next];
+        let BenchRequest { head, request, target, client } = &asked[*next];
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 40000));
         let mut scratch = Vec::new();
         let facts = Facts {
@@ -222,7 +222,7 @@ impl Bench {
             tls: None,
             route: None,
         };
-        let Kept { edits, early, response, body, settled, tries, process } = kept;
+        let ConnectionState { edits, early, response, body, settled, tries, process } = kept;
         edits.clear();
         early.clear();
         response.clear();

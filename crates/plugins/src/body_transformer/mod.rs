@@ -144,7 +144,7 @@ impl Transform {
     }
 
     /// Makes the new body; the error is a status, and a description.
-    fn make(&self, format: Option<Format>, old: &Old, direction: &str) -> Result<Vec<u8>, (u16, String)> {
+    fn make(&self, format: Option<Format>, old: &SourceBody, direction: &str) -> Result<Vec<u8>, (u16, String)> {
         let fields = match format {
             None => Json::Object(Map::new()),
             Some(format) => format
@@ -160,7 +160,7 @@ impl Transform {
 }
 
 /// The input for a new body.
-struct Old {
+struct SourceBody {
     body: Vec<u8>,
     query: Vec<u8>,
     content_type: Vec<u8>,
@@ -193,7 +193,7 @@ impl Plugin for BodyTransformer {
         let content_type = content_type.unwrap_or_default().to_vec();
         Flow::body(transform.body_bytes_max, move |request| {
             let (query, variables) = (request.facts.query().unwrap_or_default().to_vec(), transform.variables(request));
-            let old = Old { body: request.take_whole_body(), query, content_type, variables };
+            let old = SourceBody { body: request.take_whole_body(), query, content_type, variables };
             // Without a body nothing can be parsed, except the query.
             let format = format.filter(|format| !old.body.is_empty() || *format == Format::Args);
             if old.body.len() <= SHORT_BYTES_MAX && !transform.template.has_loops {
@@ -215,7 +215,7 @@ impl Plugin for BodyTransformer {
         let content_type = response.header(CONTENT_TYPE, &mut buffer).unwrap_or_default().to_vec();
         let format = transform.format.or_else(|| Format::of(Some(&content_type)));
         let coding = Decoding::of(response.header(CONTENT_ENCODING, &mut buffer));
-        let old = Old {
+        let old = SourceBody {
             body: Vec::new(),
             query: response.facts.query().unwrap_or_default().to_vec(),
             content_type,
@@ -253,7 +253,7 @@ struct Task {
 }
 
 impl Task {
-    fn make(&self, old: Old) -> Result<Vec<u8>, BodyError> {
+    fn make(&self, old: SourceBody) -> Result<Vec<u8>, BodyError> {
         match self.transform.make(self.format, &old, "response") {
             Ok(body) => Ok(body),
             Err(_) if self.is_own => Ok(old.body),
@@ -267,9 +267,9 @@ struct Transforming {
     task: Arc<Task>,
     decoder: Decoder,
     /// The old body, until its end.
-    old: Option<Old>,
+    old: Option<SourceBody>,
     /// The input of the transformation, from the end of the body on.
-    made: Option<Old>,
+    made: Option<SourceBody>,
     /// Bytes of the old body, while it is being transformed.
     held_bytes: usize,
 }

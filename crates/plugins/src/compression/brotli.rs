@@ -3,7 +3,7 @@
 //! So the work is done on a thread that does not serve requests, a block at a time, and the body continues when the
 //! block is done. Only short bodies are coded at once.
 
-use super::filter::Reserved;
+use super::filter::ReservedMemory;
 use super::policy::{HTTP_VERSION, HttpVersion, Policy, Types, TypesKind};
 use stillgate_brotli::{Encoder, Params, Then};
 use stillgate_plugin::flow::{Output, Work};
@@ -134,7 +134,7 @@ impl Plugin for Brotli {
         }
         let mut reserved = None;
         let begins = self.policy.begin(response, || {
-            reserved = Reserved::take(params.bytes_max());
+            reserved = ReservedMemory::take(params.bytes_max());
             reserved.is_some()
         });
         if let Some(reserved) = reserved.filter(|_| begins) {
@@ -157,7 +157,7 @@ fn short_bytes_max(quality: u8) -> usize {
 }
 
 /// The result from the thread: the encoder, unless the body has ended, and its output.
-type Coded = Option<(Option<Encoder>, Vec<u8>)>;
+type BlockResult = Option<(Option<Encoder>, Vec<u8>)>;
 
 struct BrotliFilter {
     params: Params,
@@ -168,12 +168,12 @@ struct BrotliFilter {
     then: Then,
     /// Bytes were given since the last flush.
     is_dirty: bool,
-    reserved: Option<Reserved>,
+    reserved: Option<ReservedMemory>,
     held_bytes: usize,
 }
 
 impl BrotliFilter {
-    fn new(params: Params, reserved: Reserved) -> BrotliFilter {
+    fn new(params: Params, reserved: ReservedMemory) -> BrotliFilter {
         let held_bytes = params.bytes_max();
         let reserved = Some(reserved);
         BrotliFilter {
@@ -194,7 +194,7 @@ impl BrotliFilter {
 }
 
 /// Passes a block to the encoder, or to a new one.
-fn code(encoder: Option<Encoder>, params: Params, block: &[u8], then: Then) -> Coded {
+fn code(encoder: Option<Encoder>, params: Params, block: &[u8], then: Then) -> BlockResult {
     let mut encoder = encoder.or_else(|| Encoder::new(params))?;
     let mut out = Vec::new();
     encoder.code(block, then, &mut out)?;
@@ -243,7 +243,7 @@ impl BodyFilter for BrotliFilter {
     }
 
     fn worked(&mut self, result: Output, out: &mut Vec<u8>) -> Result<(), BodyError> {
-        let coded = result.downcast::<Coded>().ok().and_then(|coded| *coded);
+        let coded = result.downcast::<BlockResult>().ok().and_then(|coded| *coded);
         let (encoder, coded) = coded.ok_or(BodyError::Failed)?;
         out.extend_from_slice(&coded);
         self.encoder = encoder;

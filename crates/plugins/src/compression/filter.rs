@@ -15,22 +15,22 @@ thread_local! {
 
 /// Memory reserved for an encoder until the body has ended.
 #[derive(Debug)]
-pub(super) struct Reserved {
+pub(super) struct ReservedMemory {
     bytes: usize,
 }
 
-impl Reserved {
+impl ReservedMemory {
     /// `None`: the limit is reached.
-    pub(super) fn take(bytes: usize) -> Option<Reserved> {
+    pub(super) fn take(bytes: usize) -> Option<ReservedMemory> {
         let taken = TAKEN_BYTES.get() + bytes;
         (taken <= ENCODER_BYTES_MAX).then(|| {
             TAKEN_BYTES.set(taken);
-            Reserved { bytes }
+            ReservedMemory { bytes }
         })
     }
 }
 
-impl Drop for Reserved {
+impl Drop for ReservedMemory {
     fn drop(&mut self) {
         TAKEN_BYTES.set(TAKEN_BYTES.get() - self.bytes);
     }
@@ -75,7 +75,7 @@ pub(super) fn begin<E: Encoder + 'static>(
 ) {
     let mut reserved = None;
     let begins = policy.begin(response, || {
-        reserved = Reserved::take(encoder_bytes);
+        reserved = ReservedMemory::take(encoder_bytes);
         reserved.is_some()
     });
     if let Some(reserved) = reserved.filter(|_| begins) {
@@ -99,7 +99,7 @@ pub(super) trait Encoder {
 struct Compressing<E, M> {
     make: M,
     encoder: Option<E>,
-    reserved: Option<Reserved>,
+    reserved: Option<ReservedMemory>,
     piece_bytes_max: usize,
 }
 
@@ -146,10 +146,11 @@ mod tests {
 
     #[test]
     fn memory_for_encoders_is_bounded_and_given_back() {
-        let mut all: Vec<Reserved> = std::iter::from_fn(|| Reserved::take(1024 * 1024)).take(1000).collect();
+        let mut all: Vec<ReservedMemory> =
+            std::iter::from_fn(|| ReservedMemory::take(1024 * 1024)).take(1000).collect();
         assert_eq!(all.len(), ENCODER_BYTES_MAX / (1024 * 1024));
         all.pop();
-        assert!(Reserved::take(1024 * 1024).is_some());
+        assert!(ReservedMemory::take(1024 * 1024).is_some());
         drop(all);
         assert_eq!(TAKEN_BYTES.get(), 0);
     }

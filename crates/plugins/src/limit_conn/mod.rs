@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use stillgate_plugin::{Answer, Compile, Define, Flow, Identity, Phase, Phases, Plugin, Request, Template};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{At, Fault};
-use table::{Table, Uncounted};
+use table::{CountError, Table};
 
 /// Longest delay of a request of the burst.
 const DELAY_MAX: Duration = Duration::from_secs(60);
@@ -149,14 +149,14 @@ fn go_on(inner: &Arc<Inner>, from: usize, mut applies: bool, request: &mut Reque
         applies = true;
         let counted = match inner.table.enter(hash, conn.saturating_add(burst)) {
             Ok(counted) => counted,
-            Err(Uncounted::Enough) => return Flow::Answer(inner.rejected.clone()),
-            Err(Uncounted::Full) if inner.degrades => continue,
-            Err(Uncounted::Full) => return Flow::Answer(Answer::page(500)),
+            Err(CountError::Enough) => return Flow::Answer(inner.rejected.clone()),
+            Err(CountError::Full) if inner.degrades => continue,
+            Err(CountError::Full) => return Flow::Answer(Answer::page(500)),
         };
         let delay = inner.delay(counted.count, conn);
         let (table, learns) = (inner.table.clone(), !inner.is_default_only);
         let began = learns.then(|| Instant::now() + delay);
-        request.hold(UnderWay { table, slot: counted.slot, began, default_us: inner.default_us });
+        request.hold(ConcurrentRequest { table, slot: counted.slot, began, default_us: inner.default_us });
         if delay >= DELAY_MIN {
             let inner = inner.clone();
             return Flow::wait(request.worker.io().sleep(delay), move |(), request| {
@@ -201,7 +201,7 @@ impl Inner {
 }
 
 /// A request that is counted until it has ended.
-struct UnderWay {
+struct ConcurrentRequest {
     table: Arc<Table>,
     slot: usize,
     /// When it started; `None`: the duration of requests does not matter.
@@ -210,7 +210,7 @@ struct UnderWay {
     default_us: u64,
 }
 
-impl Drop for UnderWay {
+impl Drop for ConcurrentRequest {
     fn drop(&mut self) {
         self.table.leave(self.slot);
         if let Some(began) = self.began {

@@ -26,7 +26,7 @@ pub(super) struct Table {
 
 /// A counted request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Counted {
+pub(super) struct CountedRequest {
     pub(super) slot: usize,
     /// Number of requests of its key, including this one.
     pub(super) count: u64,
@@ -34,7 +34,7 @@ pub(super) struct Counted {
 
 /// The reason why a request is not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Uncounted {
+pub(super) enum CountError {
     /// The limit is reached.
     Enough,
     /// There is no slot for its key.
@@ -47,7 +47,7 @@ impl Table {
     }
 
     /// Counts a request, unless its key has `max` already.
-    pub(super) fn enter(&self, hash: u64, max: u64) -> Result<Counted, Uncounted> {
+    pub(super) fn enter(&self, hash: u64, max: u64) -> Result<CountedRequest, CountError> {
         let (tag, first) = (hash >> COUNT_BITS << COUNT_BITS, hash as usize % SLOTS);
         let count = |word: u64| word & COUNT_MASK;
         loop {
@@ -63,13 +63,13 @@ impl Table {
                     break;
                 }
             }
-            let (slot, word) = known.or(free).ok_or(Uncounted::Full)?;
+            let (slot, word) = known.or(free).ok_or(CountError::Full)?;
             if count(word) >= max.min(COUNT_MASK) {
-                return Err(Uncounted::Enough);
+                return Err(CountError::Enough);
             }
             let next = tag | (count(word) + 1);
             if self.slots[slot].compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                return Ok(Counted { slot, count: count(next) });
+                return Ok(CountedRequest { slot, count: count(next) });
             }
         }
     }
@@ -105,7 +105,7 @@ mod tests {
                 counted.slot
             })
             .collect();
-        assert_eq!(table.enter(hash(7), 5), Err(Uncounted::Enough));
+        assert_eq!(table.enter(hash(7), 5), Err(CountError::Enough));
         assert!(table.enter(hash(8), 5).is_ok());
         table.leave(slots[0]);
         assert_eq!(table.enter(hash(7), 5).unwrap().count, 5);
@@ -118,7 +118,7 @@ mod tests {
         let keys = (0..WINDOW as u64 + 1).map(|tag| 5 + (tag << COUNT_BITS));
         let results: Vec<_> = keys.map(|hash| table.enter(hash, 9)).collect();
         assert!(results[..WINDOW].iter().all(Result::is_ok));
-        assert_eq!(results[WINDOW], Err(Uncounted::Full));
+        assert_eq!(results[WINDOW], Err(CountError::Full));
     }
 
     #[test]

@@ -33,7 +33,7 @@ const FOOTER_BYTES: usize = 3 * size_of::<u32>() + 2;
 const EMPTY: &[u8] = b"\"\"";
 
 /// A body that is decoded later.
-pub(super) struct Coded<'a> {
+pub(super) struct CodedBody<'a> {
     bytes: &'a [u8],
     bytes_max: usize,
     coding: u8,
@@ -41,9 +41,9 @@ pub(super) struct Coded<'a> {
     place: Cell<Option<usize>>,
 }
 
-impl<'a> Coded<'a> {
+impl<'a> CodedBody<'a> {
     /// The body of a response whose coding can be decoded.
-    pub(super) fn of(response: &Response<'_>, bytes: &'a [u8], bytes_max: usize) -> Option<Coded<'a>> {
+    pub(super) fn of(response: &Response<'_>, bytes: &'a [u8], bytes_max: usize) -> Option<CodedBody<'a>> {
         let mut buffer = Vec::new();
         let coding = match Decoding::of(response.sent_header(CONTENT_ENCODING, &mut buffer)) {
             Decoding::Gzip => GZIP,
@@ -51,7 +51,7 @@ impl<'a> Coded<'a> {
             Decoding::Brotli => BROTLI,
             Decoding::Identity | Decoding::Unknown => return None,
         };
-        Some(Coded { bytes, bytes_max, coding, place: Cell::new(None) })
+        Some(CodedBody { bytes, bytes_max, coding, place: Cell::new(None) })
     }
 
     /// Writes the placeholder of the body, for the first caller.
@@ -77,9 +77,9 @@ impl<'a> Coded<'a> {
 }
 
 /// Decodes bodies when entries arrive at the sending thread, so that their decoded size is counted.
-pub(super) struct Decoded<E>(pub(super) E);
+pub(super) struct BodyDecoding<E>(pub(super) E);
 
-impl<E: Encode> Encode for Decoded<E> {
+impl<E: Encode> Encode for BodyDecoding<E> {
     fn unpack<'e>(&self, entry: &'e [u8]) -> Cow<'e, [u8]> {
         match entry.last() {
             Some(&MARK) => whole(entry).map_or(Cow::Borrowed(entry), Cow::Owned),
@@ -142,9 +142,9 @@ mod tests {
     use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
     use std::io::Write;
 
-    struct Joined;
+    struct Concatenation;
 
-    impl Encode for Joined {
+    impl Encode for Concatenation {
         fn encode(&self, entries: &Entries, out: &mut Vec<u8>) {
             entries.iter().for_each(|entry| out.extend_from_slice(entry));
         }
@@ -153,13 +153,13 @@ mod tests {
     fn sent(coding: u8, bytes: &[u8], bytes_max: usize) -> String {
         let mut out = b"earlier".to_vec();
         let start = out.len();
-        let coded = Coded { bytes, bytes_max, coding, place: Cell::new(None) };
+        let coded = CodedBody { bytes, bytes_max, coding, place: Cell::new(None) };
         out.extend_from_slice(b"{\"body\":");
         assert!(coded.leave(&mut out) && !coded.leave(&mut out));
         out.extend_from_slice(b",\"a\":1}\n");
         coded.append(start, &mut out);
         let mut entries = Entries::default();
-        let encode = Decoded(Joined);
+        let encode = BodyDecoding(Concatenation);
         entries.push(&encode.unpack(b"{}\n"));
         entries.push(&encode.unpack(&out[start..]));
         let mut sent = Vec::new();

@@ -1,7 +1,7 @@
 //! `elasticsearch-logger`: writes entries to Elasticsearch with its bulk API.
 
-use super::encoding::Joined;
-use super::format::Told;
+use super::encoding::Concatenation;
+use super::format::FinishedRequest;
 use super::keys::{HeaderSecrets, UrlText, batching_logger_keys, logger_metadata, parse_url};
 use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
 use crate::unknown::{Unknown, warn};
@@ -135,16 +135,16 @@ impl Define for ElasticsearchLogger {
             question: Some(Question { target: "/".to_owned(), learn: compatible }),
             refused: Some(refused),
         }));
-        let outlet = Outlet::new(name, cx.identity, batching, receiver, logger.encode(Joined));
+        let outlet = Outlet::new(name, cx.identity, batching, receiver, logger.encode(Concatenation));
         Some(ElasticsearchLogger { logger, index, outlet: Arc::new(outlet) })
     }
 }
 
 impl ElasticsearchLogger {
     fn send(&self, response: &Response<'_>) {
-        let write = |told: &Told<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>| {
+        let write = |finished: &FinishedRequest<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>| {
             out.extend_from_slice(b"{\"create\":{\"_index\":");
-            self.write_index(told, scratch, out);
+            self.write_index(finished, scratch, out);
             out.extend_from_slice(b"}}\n");
         };
         self.logger.log(
@@ -156,15 +156,15 @@ impl ElasticsearchLogger {
         );
     }
 
-    fn write_index(&self, told: &Told<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>) {
+    fn write_index(&self, finished: &FinishedRequest<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>) {
         let mut name = Vec::new();
         for part in &self.index {
             match part {
                 IndexPart::Text(template) => {
-                    template.write(told.response, &mut name, &mut scratch.value);
+                    template.write(finished.response, &mut name, &mut scratch.value);
                 }
                 IndexPart::Time(parts) => {
-                    let digits = scratch.stamp.digits(told.record.end_unix_ms);
+                    let digits = scratch.stamp.digits(finished.record.end_unix_ms);
                     for part in parts {
                         match part {
                             TimePart::Text(text) => name.extend_from_slice(text.as_bytes()),

@@ -26,9 +26,9 @@ impl Encode for Lines {
 }
 
 /// The concatenated entries, which have their own ends.
-pub(super) struct Joined;
+pub(super) struct Concatenation;
 
-impl Encode for Joined {
+impl Encode for Concatenation {
     fn encode(&self, entries: &Entries, out: &mut Vec<u8>) {
         join(entries, b"", out);
     }

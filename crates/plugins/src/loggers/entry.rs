@@ -1,6 +1,6 @@
 //! An entry without `log_format`: everything that is known of a request, in APISIX's form.
 
-use super::format::{Format, Told};
+use super::format::{FinishedRequest, Format};
 use super::logger::Bodies;
 use std::io::Write;
 use stillgate_plugin::query::decoded;
@@ -14,7 +14,7 @@ const NAMES_MAX: usize = 100;
 /// Writes an object with everything that is known, and with `extra`, which overrides it. `unmatched`: the route id for
 /// a request that matched no route.
 pub(super) fn write(
-    told: &Told<'_, '_>,
+    finished: &FinishedRequest<'_, '_>,
     bodies: Bodies<'_>,
     extra: Option<&Format>,
     unmatched: Option<&str>,
@@ -26,33 +26,38 @@ pub(super) fn write(
     let mut object = Object { out, is_first: true };
     if !is_extra("request") {
         object.key("request");
-        write_request(told, bodies.request, scratch, object.out);
+        write_request(finished, bodies.request, scratch, object.out);
     }
     if !is_extra("response") {
         object.key("response");
-        write_response(told, bodies.response, object.out);
+        write_response(finished, bodies.response, object.out);
     }
     if !is_extra("server") {
         object.key("server");
         let mut server = Object::begin(object.out);
-        server.text("hostname", told.record.process.hostname.as_bytes());
-        server.text("version", told.record.process.version.as_bytes());
+        server.text("hostname", finished.record.process.hostname.as_bytes());
+        server.text("version", finished.record.process.version.as_bytes());
         server.end();
     }
-    if !told.record.tries.shown().is_empty() && !is_extra("upstream") {
+    if !finished.record.tries.shown().is_empty() && !is_extra("upstream") {
         object.key("upstream");
-        push_value(&AccessValue::UpstreamAddr, &told.record, usize::MAX, scratch, object.out);
+        push_value(&AccessValue::UpstreamAddr, &finished.record, usize::MAX, scratch, object.out);
     }
-    write_rest(told, &is_extra, unmatched, &mut object);
+    write_rest(finished, &is_extra, unmatched, &mut object);
     let is_first = object.is_first;
     if let Some(extra) = extra {
-        extra.write(told, &|_| false, is_first, scratch, out);
+        extra.write(finished, &|_| false, is_first, scratch, out);
     }
     out.push(b'}');
 }
 
-fn write_rest(told: &Told<'_, '_>, is_extra: &dyn Fn(&str) -> bool, unmatched: Option<&str>, object: &mut Object<'_>) {
-    let (record, facts) = (&told.record, &told.response.facts);
+fn write_rest(
+    finished: &FinishedRequest<'_, '_>,
+    is_extra: &dyn Fn(&str) -> bool,
+    unmatched: Option<&str>,
+    object: &mut Object<'_>,
+) {
+    let (record, facts) = (&finished.record, &finished.response.facts);
     let service = match record.route_id {
         Some(_) => record.service_id.unwrap_or_default().as_bytes(),
         None => facts.host,
@@ -63,10 +68,10 @@ fn write_rest(told: &Told<'_, '_>, is_extra: &dyn Fn(&str) -> bool, unmatched: O
     if let Some(route) = record.route_id.or(unmatched).filter(|_| !is_extra("route_id")) {
         object.text("route_id", route.as_bytes());
     }
-    if let Some(consumer) = told.response.consumer.filter(|_| !is_extra("consumer")) {
+    if let Some(consumer) = finished.response.consumer.filter(|_| !is_extra("consumer")) {
         object.key("consumer");
         let mut names = Object::begin(object.out);
-        names.text("username", told.response.consumers.of(consumer).name.as_bytes());
+        names.text("username", finished.response.consumers.of(consumer).name.as_bytes());
         names.end();
     }
     if !is_extra("client_ip") {
@@ -90,8 +95,8 @@ fn write_rest(told: &Told<'_, '_>, is_extra: &dyn Fn(&str) -> bool, unmatched: O
     }
 }
 
-fn write_request(told: &Told<'_, '_>, body: Option<&[u8]>, scratch: &mut Scratch, out: &mut Vec<u8>) {
-    let facts = &told.response.facts;
+fn write_request(finished: &FinishedRequest<'_, '_>, body: Option<&[u8]>, scratch: &mut Scratch, out: &mut Vec<u8>) {
+    let facts = &finished.response.facts;
     let target = facts.path_and_query();
     let mut object = Object::begin(out);
     let url = &mut scratch.value;
@@ -107,7 +112,7 @@ fn write_request(told: &Told<'_, '_>, body: Option<&[u8]>, scratch: &mut Scratch
     object.text("method", facts.method());
     object.key("headers");
     let (fields, head) = (&facts.request.fields, facts.head);
-    let edits = told.response.request_edits;
+    let edits = finished.response.request_edits;
     write_many(object.out, &mut |visit| edits.each(fields, head, &mut |name, value| visit(name, Some(value))), true);
     object.key("querystring");
     let query = facts.query().unwrap_or_default();
@@ -124,17 +129,17 @@ fn write_request(told: &Told<'_, '_>, body: Option<&[u8]>, scratch: &mut Scratch
         },
         false,
     );
-    object.number("size", told.record.bytes_received);
+    object.number("size", finished.record.bytes_received);
     if let Some(body) = body.filter(|body| !body.is_empty()) {
         object.text("body", body);
     }
     object.end();
 }
 
-fn write_response(told: &Told<'_, '_>, body: Option<&[u8]>, out: &mut Vec<u8>) {
-    let response = told.response;
+fn write_response(finished: &FinishedRequest<'_, '_>, body: Option<&[u8]>, out: &mut Vec<u8>) {
+    let response = finished.response;
     let mut object = Object::begin(out);
-    object.number("status", told.record.status);
+    object.number("status", finished.record.status);
     object.key("headers");
     write_many(
         object.out,
@@ -143,10 +148,10 @@ fn write_response(told: &Told<'_, '_>, body: Option<&[u8]>, out: &mut Vec<u8>) {
         },
         true,
     );
-    object.number("size", told.record.bytes_sent);
+    object.number("size", finished.record.bytes_sent);
     if let Some(body) = body.filter(|body| !body.is_empty()) {
         object.key("body");
-        if !told.coded.as_ref().is_some_and(|coded| coded.leave(object.out)) {
+        if !finished.coded.as_ref().is_some_and(|coded| coded.leave(object.out)) {
             push_json_string(body, usize::MAX, object.out);
         }
     }
@@ -251,6 +256,6 @@ impl Object<'_> {
 }
 
 /// The value of `$host`.
-pub(super) fn host<'a>(told: &'a Told<'_, '_>, buffer: &'a mut Vec<u8>) -> &'a [u8] {
-    told.response.facts.value(&Variable::Host, buffer).unwrap_or_default()
+pub(super) fn host<'a>(finished: &'a FinishedRequest<'_, '_>, buffer: &'a mut Vec<u8>) -> &'a [u8] {
+    finished.response.facts.value(&Variable::Host, buffer).unwrap_or_default()
 }

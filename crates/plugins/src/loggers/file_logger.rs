@@ -2,8 +2,8 @@
 //!
 //! Entries are written as soon as they come, by a separate thread. A file that was moved away is created again.
 
-use super::coded::Decoded;
-use super::encoding::Joined;
+use super::coded::BodyDecoding;
+use super::encoding::Concatenation;
 use super::keys::{PENDING_ENTRIES_MAX, logger_keys, logger_metadata};
 use super::logger::{Logger, PHASES, compiled, of_metadata};
 use std::sync::Arc;
@@ -91,7 +91,8 @@ const FILE: Text<LogFile> = text("the path of a file", |text| {
     // All configurations that write to one file share an identity, so that their entries are serialised.
     let identity = Identity::of(&[NAME.as_bytes(), text.as_bytes()]);
     let receiver = Receiver::File(FileReceiver { path: text.to_owned() });
-    let outlet = Outlet::new((NAME, text.to_owned()), identity, batching, receiver, Box::new(Decoded(Joined)));
+    let outlet =
+        Outlet::new((NAME, text.to_owned()), identity, batching, receiver, Box::new(BodyDecoding(Concatenation)));
     Ok(LogFile { path: text.into(), outlet: Arc::new(outlet) })
 });
 

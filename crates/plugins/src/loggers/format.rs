@@ -1,6 +1,6 @@
 //! `log_format`: the compiled content of an entry.
 
-use super::coded::Coded;
+use super::coded::CodedBody;
 use serde_json::json;
 use stillgate_plugin::Response;
 use stillgate_plugin::record::written::push_json_string;
@@ -117,7 +117,7 @@ impl Format {
     /// Values that the request does not have are left out, as in APISIX. Returns whether the next one is the first.
     pub(super) fn write(
         &self,
-        told: &Told<'_, '_>,
+        finished: &FinishedRequest<'_, '_>,
         skips: &dyn Fn(&str) -> bool,
         mut is_first: bool,
         scratch: &mut Scratch,
@@ -134,10 +134,10 @@ impl Format {
                     out.extend_from_slice(json);
                     true
                 }
-                Part::Value(value) => push(value, told, scratch, out),
+                Part::Value(value) => push(value, finished, scratch, out),
                 Part::Object(format) => {
                     out.push(b'{');
-                    format.write(told, &|_| false, true, scratch, out);
+                    format.write(finished, &|_| false, true, scratch, out);
                     out.push(b'}');
                     true
                 }
@@ -152,15 +152,15 @@ impl Format {
 }
 
 /// A finished request.
-pub(super) struct Told<'a, 'r> {
+pub(super) struct FinishedRequest<'a, 'r> {
     pub(super) response: &'a Response<'r>,
     pub(super) record: Record<'a>,
     /// The response's body, if it is decoded later.
-    pub(super) coded: Option<Coded<'a>>,
+    pub(super) coded: Option<CodedBody<'a>>,
 }
 
 /// Writes a value like APISIX: most variables of nginx are texts, even if they look like numbers.
-fn push(value: &AccessValue, told: &Told<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>) -> bool {
+fn push(value: &AccessValue, finished: &FinishedRequest<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>) -> bool {
     let is_text = matches!(
         value,
         AccessValue::BodyBytesSent
@@ -172,7 +172,7 @@ fn push(value: &AccessValue, told: &Told<'_, '_>, scratch: &mut Scratch, out: &m
     match value {
         AccessValue::SentHeader(name) | AccessValue::UpstreamHeader(name) => {
             let Ok(name) = FieldName::sought(name.as_str().as_bytes()) else { return false };
-            let response = told.response;
+            let response = finished.response;
             let text = match value {
                 AccessValue::SentHeader(_) => response.sent_header(name, &mut scratch.value),
                 _ => response.node_header(name, &mut scratch.value),
@@ -182,20 +182,20 @@ fn push(value: &AccessValue, told: &Told<'_, '_>, scratch: &mut Scratch, out: &m
             true
         }
         AccessValue::Variable(Variable::Recorded("resp_body"))
-            if told.coded.as_ref().is_some_and(|coded| coded.leave(out)) =>
+            if finished.coded.as_ref().is_some_and(|coded| coded.leave(out)) =>
         {
             true
         }
         _ if is_text => {
             let start = out.len();
             out.push(b'"');
-            if !push_value(value, &told.record, usize::MAX, scratch, out) {
+            if !push_value(value, &finished.record, usize::MAX, scratch, out) {
                 out.truncate(start);
                 return false;
             }
             out.push(b'"');
             true
         }
-        _ => push_value(value, &told.record, usize::MAX, scratch, out),
+        _ => push_value(value, &finished.record, usize::MAX, scratch, out),
     }
 }

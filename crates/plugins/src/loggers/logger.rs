@@ -1,8 +1,8 @@
 //! Common behaviour of loggers: captures the bodies of a request if configured, and sends an entry.
 
-use super::coded::{Coded, Decoded};
+use super::coded::{BodyDecoding, CodedBody};
 use super::entry;
-use super::format::{Format, Told};
+use super::format::{FinishedRequest, Format};
 use super::keys::{Contents, Shared, SharedKeys};
 use std::sync::Arc;
 use stillgate_plugin::outbox::{Encode, Outlet};
@@ -62,7 +62,7 @@ impl Logger {
     /// Wraps an encoder, to decode bodies if there are coded ones.
     pub(super) fn encode(&self, encode: impl Encode + 'static) -> Box<dyn Encode> {
         match self.response {
-            Some(_) => Box::new(Decoded(encode)),
+            Some(_) => Box::new(BodyDecoding(encode)),
             None => Box::new(encode),
         }
     }
@@ -99,7 +99,7 @@ impl Logger {
         SharedKeys { log_format, extra, pending_entries_max }: SharedKeys<'_>,
         outlet: &Arc<Outlet>,
         response: &Response<'_>,
-        before: impl FnOnce(&Told<'_, '_>, &mut Scratch, &mut Vec<u8>),
+        before: impl FnOnce(&FinishedRequest<'_, '_>, &mut Scratch, &mut Vec<u8>),
         after: &[u8],
     ) {
         let Some(ended) = response.ended else { return };
@@ -111,28 +111,29 @@ impl Logger {
             response: kept(&self.response, ended.response_body, response),
         };
         let coded = self.response.as_ref().zip(bodies.response);
-        let coded = coded.and_then(|(of, bytes)| Coded::of(response, bytes, of.bytes_max));
-        let told = Told { response, record: Record { vars: response, ..ended.record }, coded };
+        let coded = coded.and_then(|(of, bytes)| CodedBody::of(response, bytes, of.bytes_max));
+        let finished = FinishedRequest { response, record: Record { vars: response, ..ended.record }, coded };
         response.worker.send(outlet, |scratch, out| {
             let start = out.len();
-            before(&told, scratch, out);
+            before(&finished, scratch, out);
             match log_format {
-                Some(format) => self.write(&told, format, scratch, out),
-                None => entry::write(&told, bodies, extra, self.unmatched, scratch, out),
+                Some(format) => self.write(&finished, format, scratch, out),
+                None => entry::write(&finished, bodies, extra, self.unmatched, scratch, out),
             }
             out.extend_from_slice(after);
-            if let Some(coded) = &told.coded {
+            if let Some(coded) = &finished.coded {
                 coded.append(start, out);
             }
         });
     }
 
     /// The members of `log_format`, and the ids of route and service.
-    fn write(&self, told: &Told<'_, '_>, custom: &Format, scratch: &mut Scratch, out: &mut Vec<u8>) {
-        let ids = [("service_id", told.record.service_id), ("route_id", told.record.route_id.or(self.unmatched))];
+    fn write(&self, finished: &FinishedRequest<'_, '_>, custom: &Format, scratch: &mut Scratch, out: &mut Vec<u8>) {
+        let ids =
+            [("service_id", finished.record.service_id), ("route_id", finished.record.route_id.or(self.unmatched))];
         let has_id = |name: &str| ids.iter().any(|(id, value)| *id == name && value.is_some());
         out.push(b'{');
-        let mut is_first = custom.write(told, &has_id, true, scratch, out);
+        let mut is_first = custom.write(finished, &has_id, true, scratch, out);
         for (name, value) in ids {
             let Some(value) = value else { continue };
             if !std::mem::take(&mut is_first) {

@@ -162,13 +162,13 @@ impl LokiLogger {
             of_metadata::<LokiLoggerMetadata>(NAME, response),
             &self.outlet,
             response,
-            |told, scratch, out| {
+            |finished, scratch, out| {
                 let at = out.len();
                 out.extend_from_slice(&[0; LENGTH_BYTES]);
                 self.write_labels(response, &mut scratch.value, out);
                 let length = (out.len() - at - LENGTH_BYTES) as u32;
                 out[at..at + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
-                out.extend_from_slice(&(told.record.start_unix_us() * 1000).to_le_bytes());
+                out.extend_from_slice(&(finished.record.start_unix_us() * 1000).to_le_bytes());
             },
             b"",
         );

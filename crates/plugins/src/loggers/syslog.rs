@@ -1,8 +1,8 @@
 //! `syslog`: sends entries as messages of RFC 5424, over TCP or UDP.
 
-use super::encoding::Joined;
+use super::encoding::Concatenation;
 use super::entry::host;
-use super::format::Told;
+use super::format::FinishedRequest;
 use super::keys::{HOST, batching_logger_keys, logger_metadata};
 use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl Define for Syslog {
             SockType::Tcp => Receiver::Tcp(to),
             SockType::Udp => Receiver::Udp(to),
         };
-        let outlet = Outlet::new((NAME, keys.name), cx.identity, batching, receiver, logger.encode(Joined));
+        let outlet = Outlet::new((NAME, keys.name), cx.identity, batching, receiver, logger.encode(Concatenation));
         Some(Syslog { logger, outlet: Arc::new(outlet) })
     }
 }
@@ -87,11 +87,11 @@ impl Syslog {
 }
 
 /// The part before the entry: time, host, application, process, and neither id nor structured data.
-fn write_header(told: &Told<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>) {
+fn write_header(finished: &FinishedRequest<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>) {
     out.extend_from_slice(PRIORITY);
-    scratch.stamp.push_rfc3339(told.record.end_unix_ms, out);
+    scratch.stamp.push_rfc3339(finished.record.end_unix_ms, out);
     out.push(b' ');
-    let host = host(told, &mut scratch.value);
+    let host = host(finished, &mut scratch.value);
     // The requested host may be invalid in a header.
     let is_good = host.iter().all(|byte| (b'!'..=b'~').contains(byte));
     match is_good && !host.is_empty() && host.len() <= HOSTNAME_BYTES_MAX {
@@ -99,7 +99,7 @@ fn write_header(told: &Told<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>) {
         false => out.push(b'-'),
     }
     out.extend_from_slice(b" apisix ");
-    push_number(told.record.process.pid, out);
+    push_number(finished.record.process.pid, out);
     out.extend_from_slice(b" - - ");
 }
 

@@ -14,7 +14,7 @@ use stillgate_plugin::{Identity, Origin, OwnUpstream, Phase, Phases, Plugin, Res
 use stillgate_route::Variable;
 
 /// A plugin with a function before it.
-struct Preceded {
+struct PrecededPlugin {
     functions: Arc<Functions>,
     inner: Arc<dyn Plugin>,
 }
@@ -34,10 +34,10 @@ pub(crate) fn precede(
     let wants_documents = source.contains("matched_route") || inner.wants_documents();
     let (wishes, then) = (Arc::new(Wishes::of(&[])), Some(inner.clone()));
     let functions = Functions { plugin: name, program, wants_documents, has_parts: false, wishes, then };
-    Ok(Box::new(Preceded { functions: Arc::new(functions), inner }))
+    Ok(Box::new(PrecededPlugin { functions: Arc::new(functions), inner }))
 }
 
-impl Plugin for Preceded {
+impl Plugin for PrecededPlugin {
     before_the_node!(self => self.functions);
 
     fn header_filter(&self, response: &mut Response<'_>) {

@@ -5,9 +5,9 @@
 //! A path with values must stay below the text around them: segments that lead elsewhere are refused.
 
 use crate::encoding::{Percent, encode};
+use crate::linear_regex::{LinearRegex, Range};
 use crate::patterns::{Flags, compile};
 use crate::replacement::{Groups, Language, Part, Replacement, group_max, warn_of_group};
-use crate::straight::{Range, Straight};
 use crate::unknown::{Unknown, warn};
 use regex::bytes::{CaptureLocations, Regex};
 use stillgate_plugin::{Compile, Request};
@@ -27,13 +27,13 @@ pub(super) enum Rewriting {
 
 /// A regular expression, with the cheapest engine for it.
 pub(super) enum Pattern {
-    Straight(Straight),
+    LinearRegex(LinearRegex),
     Regex(Regex),
 }
 
 /// A worker's state for a search: the groups, and a copy of the regular expression, since searching takes memory.
 enum Finder {
-    Straight(Box<[Range]>),
+    LinearRegex(Box<[Range]>),
     Regex(Regex, CaptureLocations),
 }
 
@@ -143,19 +143,19 @@ impl Rewriting {
 
 impl Pattern {
     fn new(regex: Regex) -> Pattern {
-        Straight::new(regex.as_str()).map_or(Pattern::Regex(regex), Pattern::Straight)
+        LinearRegex::new(regex.as_str()).map_or(Pattern::Regex(regex), Pattern::LinearRegex)
     }
 
     fn groups(&self) -> usize {
         match self {
-            Pattern::Straight(straight) => straight.groups().len() - 1,
+            Pattern::LinearRegex(linear) => linear.groups().len() - 1,
             Pattern::Regex(regex) => regex.captures_len() - 1,
         }
     }
 
     fn finder(&self) -> Finder {
         match self {
-            Pattern::Straight(straight) => Finder::Straight(straight.groups()),
+            Pattern::LinearRegex(linear) => Finder::LinearRegex(linear.groups()),
             Pattern::Regex(regex) => Finder::Regex(regex.clone(), regex.capture_locations()),
         }
     }
@@ -165,14 +165,14 @@ impl Finder {
     /// The match of a pattern, with its groups.
     fn find<'a>(&'a mut self, pattern: &Pattern, text: &'a [u8]) -> Option<(Range, Groups<'a>)> {
         match (self, pattern) {
-            (Finder::Straight(ranges), Pattern::Straight(straight)) => {
-                straight.find(text, ranges).then(|| (ranges[0], Groups::of_ranges(ranges, text)))
+            (Finder::LinearRegex(ranges), Pattern::LinearRegex(linear)) => {
+                linear.find(text, ranges).then(|| (ranges[0], Groups::of_ranges(ranges, text)))
             }
             (Finder::Regex(regex, locations), _) => {
                 let found = regex.captures_read(locations, text)?;
                 Some(((found.start(), found.end()), Groups::of(locations, text)))
             }
-            (Finder::Straight(_), Pattern::Regex(_)) => None,
+            (Finder::LinearRegex(_), Pattern::Regex(_)) => None,
         }
     }
 }

@@ -9,7 +9,7 @@ use regex_syntax::hir::{Class, Hir, HirKind, Look, Repetition};
 
 /// A compiled regular expression of this form. It is anchored at the beginning of a text.
 #[derive(Debug)]
-pub(crate) struct Straight {
+pub(crate) struct LinearRegex {
     steps: Box<[Step]>,
     /// Number of groups, including group 0, the match.
     groups: usize,
@@ -33,10 +33,10 @@ enum Step {
 /// Start and end of a group.
 pub(crate) type Range = (usize, usize);
 
-impl Straight {
+impl LinearRegex {
     /// Compiles an expression with the meaning of [`super::patterns::compile`] without flags; `None`: it does not have
     /// this form.
-    pub(crate) fn new(pattern: &str) -> Option<Straight> {
+    pub(crate) fn new(pattern: &str) -> Option<LinearRegex> {
         let hir = ParserBuilder::new().utf8(false).unicode(false).build().parse(pattern).ok()?;
         let HirKind::Concat(parts) = hir.kind() else { return None };
         let (first, rest) = parts.split_first()?;
@@ -47,7 +47,7 @@ impl Straight {
         rest.iter().try_for_each(|part| add(part, &mut steps))?;
         let has_no_choice = (0..steps.len()).all(|at| steps[at].ends_before(&steps[at + 1..]));
         let groups = hir.properties().explicit_captures_len() + 1;
-        has_no_choice.then(|| Straight { steps: steps.into(), groups })
+        has_no_choice.then(|| LinearRegex { steps: steps.into(), groups })
     }
 
     /// Memory for its groups.
@@ -156,10 +156,10 @@ mod tests {
 
     /// A general engine must find the same.
     fn check(pattern: &str, text: &[u8]) {
-        let Some(straight) = Straight::new(pattern) else { return };
+        let Some(linear) = LinearRegex::new(pattern) else { return };
         let regex = compile(pattern, Flags::default()).unwrap();
-        let mut groups = straight.groups();
-        let found = straight.find(text, &mut groups).then_some(&*groups);
+        let mut groups = linear.groups();
+        let found = linear.find(text, &mut groups).then_some(&*groups);
         let wanted = regex.captures(text).map(|captures| {
             captures.iter().map(|group| group.map(|group| (group.start(), group.end())).unwrap()).collect::<Vec<_>>()
         });
@@ -178,7 +178,7 @@ mod tests {
             "^()a",
             "^(?i)/a[b]*C",
         ] {
-            assert!(Straight::new(pattern).is_some(), "{pattern}");
+            assert!(LinearRegex::new(pattern).is_some(), "{pattern}");
             for text in
                 ["", "/", "/1/", "/12/a\nb", "/12/a/b?c", "/a/", "/a/b/c", "/a/bbd", "/a/abcde", "/a/abce", "/aBc"]
             {
@@ -190,8 +190,8 @@ mod tests {
         for pattern in
             ["/a", "a^", "^a|b", "^(a|b)c", "^.*/x", "^[a-z]*a", "^a+?b", "^(a)?b", "^a$b.*", r"^a\b", "^a?[b]*a", "("]
         {
-            let straight = Straight::new(pattern);
-            assert!(straight.is_none() || pattern == "^a$b.*", "{pattern}");
+            let linear = LinearRegex::new(pattern);
+            assert!(linear.is_none() || pattern == "^a$b.*", "{pattern}");
         }
     }
 
