@@ -36,5 +36,5 @@ mod ui;
 pub use access::{Access, AdminKey, Caller, Guard, KEY_ARGUMENT, Peer, Role, loopback};
 pub use control::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
 pub use endpoints::Page;
-pub use masks::MASK;
+pub use masks::{MASK, is_masked};
 pub use router::router;

@@ -37,12 +37,44 @@ pub(crate) fn mask(control: &dyn Control, collection: &Collection, value: &mut J
     control.secrets(collection.name, value, &mut |secret| MASK.clone_into(secret));
 }
 
+/// Whether a text is a mask, or an address or an expression with a mask in place of its secret part.
+pub fn is_masked(text: &str) -> bool {
+    let is_partly = |known: &str| text.contains(known);
+    text == MASK
+        || text.contains(MASK) && ["://", "?********", "http.headers.", "http.queries."].into_iter().any(is_partly)
+}
+
 /// Whether a mask is anywhere in a document.
 pub(crate) fn has_mask(value: &Json) -> bool {
     match value {
-        Json::String(text) => text == MASK,
+        Json::String(text) => is_masked(text),
         Json::Array(items) => items.iter().any(has_mask),
-        Json::Object(fields) => fields.values().any(has_mask),
+        Json::Object(fields) => fields.iter().any(|(name, field)| name == MASK || has_mask(field)),
         Json::Null | Json::Bool(_) | Json::Number(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn masks_are_found_in_parts_of_texts() {
+        for value in [
+            json!(MASK),
+            json!({"a": [{"b": MASK}]}),
+            json!({"headers": {MASK: "v"}}),
+            json!({"expression": "http.path == \"/\" && http.headers.x == \"********\""}),
+            json!("any(http.queries.sig) == r#\"********\"#"),
+            json!({"uri": "https://hooks.test/********"}),
+            json!({"uri": "https://********@hooks.test"}),
+            json!({"uri": "/a?********"}),
+        ] {
+            assert!(has_mask(&value), "{value}");
+        }
+        for value in [json!("*******"), json!("{\"card\": \"********\"}"), json!("-- ********"), json!(7)] {
+            assert!(!has_mask(&value), "{value}");
+        }
     }
 }

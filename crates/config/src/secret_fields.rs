@@ -1,10 +1,17 @@
 //! Which parts of a document are secrets, in three circles: what is encrypted where it is kept, what an export masks, and what
-//! may be a secret, which neither viewers nor messages see.
+//! may be a secret, which neither viewers nor messages see: [`each_possible_secret`] is what every page and message goes by.
 //!
 //! The encrypted ones are APISIX's (`encrypt_fields` of its plugins, private keys), so that both read what the other wrote. The
 //! widest circle goes by names: a header of a request, the text of a function or a parameter of an address may hold anything.
 
-use serde_json::Value as Json;
+mod conditions;
+mod hiding;
+
+use conditions::{each_in_condition, each_in_conditions, each_in_expression, is_condition};
+pub use conditions::{is_secret_field, masked_expression};
+pub(crate) use hiding::{hide, hide_in};
+use serde_json::{Map, Value as Json};
+use std::ops::Range;
 use stillgate_schema::partial_json::UNREADABLE;
 
 /// Called with a secret, which it may replace.
@@ -102,8 +109,14 @@ const REQUEST_FIELDS: [&str; 6] =
     ["headers", "extra_headers", "req_headers", "request_headers", "set_headers", "metadata_headers"];
 
 /// Plugins whose fields and bodies clients get.
-const OF_RESPONSES: [&str; 7] =
-    ["response-rewrite", "cors", "echo", "fault-injection", "mocking", "error-page", "api-breaker"];
+const OF_RESPONSES: [&str; 8] =
+    ["response-rewrite", "redirect", "cors", "echo", "fault-injection", "mocking", "error-page", "api-breaker"];
+
+/// Keys of paths that nodes and other servers get, perhaps with a query.
+const PATHS: [&str; 3] = ["uri", "http_path", "path"];
+
+/// Keys of addresses that name a schema and are not called.
+const REFERENCES: [&str; 3] = ["$schema", "$ref", "$id"];
 
 /// Keys with functions in Lua.
 const FUNCTIONS: [&str; 4] = ["functions", "filter_func", "pre_function", "script"];
@@ -117,8 +130,8 @@ fn is_secret_name(name: &str) -> bool {
 /// `is_of_response`: within a plugin that makes responses.
 fn by_names(value: &mut Json, is_of_response: bool, each: Each<'_>) {
     match value {
-        Json::String(text) if is_secret_address(text) => each(text),
-        Json::Array(items) if is_secret_condition(items) => items.iter_mut().skip(2).for_each(|item| texts(item, each)),
+        Json::String(text) => each_in_address("", text, is_of_response, each),
+        Json::Array(items) if is_condition(items) => each_in_condition(items, each),
         Json::Array(items) => items.iter_mut().for_each(|item| by_names(item, is_of_response, each)),
         Json::Object(fields) => {
             for (name, field) in fields {
@@ -131,11 +144,13 @@ fn by_names(value: &mut Json, is_of_response: bool, each: Each<'_>) {
                 if is_secret_name(name) || FUNCTIONS.contains(&name.as_str()) {
                     texts(field, each);
                 } else if let ("expression", Json::String(text)) = (name.as_str(), &mut *field) {
-                    if is_secret_expression(text) {
-                        each(text);
-                    }
+                    each_in_expression(text, each);
+                } else if conditions::KEYS.contains(&name.as_str()) {
+                    each_in_conditions(field, is_of_response, each);
                 } else if !is_of_response && REQUEST_FIELDS.contains(&name.as_str()) {
                     values_of_fields(field, each);
+                } else if let Json::String(text) = &mut *field {
+                    each_in_address(name, text, is_of_response, each);
                 } else {
                     by_names(field, is_of_response || OF_RESPONSES.contains(&name.as_str()), each);
                 }
@@ -152,10 +167,11 @@ fn values_of_fields(fields: &mut Json, each: Each<'_>) {
         Json::Array(items) => {
             items
                 .iter_mut()
-                .filter(|item| item.as_str().is_none_or(|text| text.contains(':')))
+                .filter(|item| item.as_str().is_none_or(|text| !is_field_name(text)))
                 .for_each(|item| texts(item, each));
         }
         Json::Object(fields) => {
+            hide_wrong_names(fields, each);
             for (name, field) in fields {
                 match (name.as_str(), &field) {
                     ("add" | "set", Json::Object(_) | Json::Array(_)) => values_of_fields(field, each),
@@ -168,33 +184,67 @@ fn values_of_fields(fields: &mut Json, each: Each<'_>) {
     }
 }
 
-/// Whether a list compares a field, a cookie or an argument that may be a secret: `["http_x_api_key", "==", "…"]`.
-fn is_secret_condition(items: &[Json]) -> bool {
-    let Some(variable) = items.first().and_then(Json::as_str).filter(|_| items.len() >= 3) else { return false };
-    is_secret_variable(variable)
+/// Visits names that no header field can have: they may be a whole line, or a value.
+fn hide_wrong_names(fields: &mut Map<String, Json>, each: Each<'_>) {
+    let wrong: Vec<String> = fields.keys().filter(|name| !is_field_name(name)).cloned().collect();
+    for name in wrong {
+        let mut shown = name.clone();
+        each(&mut shown);
+        if shown != name
+            && let Some(field) = fields.shift_remove(&name)
+        {
+            fields.insert(shown, field);
+        }
+    }
 }
 
-/// Whether an expression may compare something with a secret.
-fn is_secret_expression(text: &str) -> bool {
-    let text = text.to_ascii_lowercase();
-    text.contains("cookie") || SECRET_WORDS.iter().any(|word| text.contains(word))
+/// Whether a text is a name that a header field can have.
+fn is_field_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c))
 }
 
-/// Whether the value that a condition on a variable or a field of expressions compares with may be a secret.
-pub fn is_secret_variable(name: &str) -> bool {
-    name.starts_with("cookie_") || is_secret_name(name)
+/// Visits what may be a secret in an address: a login, and what is behind the host unless clients get it. Of a path with a query,
+/// the query.
+fn each_in_address(name: &str, text: &mut String, is_of_response: bool, each: Each<'_>) {
+    if text.contains(char::is_whitespace) {
+        return;
+    }
+    let mut secrets: Vec<Range<usize>> = Vec::new();
+    let query = text.find('?').map(|at| at + 1..text.len()).filter(|query| text[query.clone()].contains('='));
+    let is_secret_query = query.as_ref().is_some_and(|query| has_secret_parameter(&text[query.clone()]));
+    match text.split_once("://") {
+        Some((scheme, rest)) if scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c)) => {
+            let begin = text.len() - rest.len();
+            let end = begin + rest.find(['/', '?', '#']).unwrap_or(rest.len());
+            if let Some(login) = text[begin..end].rfind('@') {
+                secrets.push(begin..begin + login);
+            }
+            if is_of_response || REFERENCES.contains(&name) {
+                secrets.extend(query.filter(|_| is_secret_query));
+            } else if end + 1 < text.len() {
+                secrets.push(end + 1..text.len());
+            }
+        }
+        _ if !is_of_response && PATHS.contains(&name) || is_secret_query => secrets.extend(query),
+        _ => {}
+    }
+    // From the end, so that the places before stay where they are.
+    for place in secrets.into_iter().rev() {
+        let mut secret = text[place.clone()].to_owned();
+        each(&mut secret);
+        if text[place.clone()] != secret {
+            text.replace_range(place, &secret);
+        }
+    }
 }
 
-/// Whether a text is an address with a login or with a parameter that may be a secret.
-fn is_secret_address(text: &str) -> bool {
-    let authority = text.split_once("://").and_then(|(_, rest)| rest.split(['/', '?', '#']).next());
-    let has_login = authority.is_some_and(|authority| authority.contains('@'));
-    let parameters = text.split_once('?').into_iter().flat_map(|(_, query)| query.split('&'));
+/// Whether a query has a parameter whose name is that of a secret.
+fn has_secret_parameter(query: &str) -> bool {
     let is_secret = |parameter: &str| {
         let (name, value) = parameter.split_once('=').unwrap_or_default();
         !value.is_empty() && (name == "key" || is_secret_name(name))
     };
-    has_login || parameters.into_iter().any(is_secret)
+    query.split('&').any(is_secret)
 }
 
 fn of_plugins(document: &mut Json, table: &[(&str, &[&[&str]])], each: Each<'_>) {
@@ -298,7 +348,7 @@ mod tests {
         check(plugins(json!({"proxy-rewrite": {"headers": rewrite, "uri": "/no"}})), &["a", "b", "X-C: c", "e"]);
         check(plugins(json!({"proxy-rewrite": {"headers": {"set": {"X-N": 83_749_201}}}})), &["83749201"]);
         check(plugins(json!({"cors": {"_meta": {"pre_function": "f"}}})), &["f"]);
-        check(json!({"expression": "http.headers.x_api_key == \"k\""}), &["http.headers.x_api_key == \"k\""]);
+        check(json!({"expression": "http.headers.x_api_key == \"k\""}), &["k"]);
         check(json!({"expression": "http.path == \"/a\""}), &[]);
         check(
             plugins(json!({"forward-auth": {"extra_headers": {"X": "a"}, "request_headers": ["Authorization"]}})),
@@ -309,16 +359,19 @@ mod tests {
         check(json!({"upstream": {"checks": checks}}), &["Authorization: a"]);
         check(json!({"filter_func": "function() end", "script": "s"}), &["function() end", "s"]);
         check(plugins(json!({"serverless-pre-function": {"phase": "no", "functions": ["f", "g"]}})), &["f", "g"]);
+        check(plugins(json!({"http-logger": {"uri": "http://a:b@host/", "include_req_body": true}})), &["a:b"]);
+        check(plugins(json!({"proxy-rewrite": {"uri": "/a?x=1&api_key=k"}})), &["x=1&api_key=k"]);
         check(
-            plugins(json!({"http-logger": {"uri": "http://a:b@host/", "include_req_body": true}})),
-            &["http://a:b@host/"],
+            plugins(json!({"redirect": {"uri": "https://no/a?b=$arg_c", "to": "https://no/?token=t"}})),
+            &["token=t"],
         );
-        check(plugins(json!({"proxy-rewrite": {"uri": "/a?x=1&api_key=k"}})), &["/a?x=1&api_key=k"]);
         check(
-            json!({"vars": [["http_x_api_key", "==", "k"], ["cookie_id", "!", "in", ["c"]], ["arg_x", "==", "no"]]}),
-            &["k", "in", "c"],
+            json!({"vars": [["http_x_api_key", "==", "k"], ["cookie_id", "!", "in", ["c"]], ["host", "==", "no"]]}),
+            &["k", "c"],
         );
-        check(plugins(json!({"opa": {"host": "http://no/?x=1", "token_endpoint": "http://no"}})), &[]);
+        check(plugins(json!({"opa": {"host": "http://no/?x=1", "token_endpoint": "http://no"}})), &["?x=1"]);
+        check(plugins(json!({"http-logger": {"uri": "https://hooks.test/services/T0/B1"}})), &["services/T0/B1"]);
+        check(plugins(json!({"proxy-rewrite": {"headers": {"set": {"Bearer S3CRET": "v"}}}})), &["Bearer S3CRET", "v"]);
         check(plugins(json!({"response-rewrite": {"headers": {"set": {"X": "no", "Access-Token": "t"}}}})), &["t"]);
         check(plugins(json!({"unknown": [{"deep": {"client-secret": ["s"], "max_tokens": 3}}]})), &["s"]);
     }

@@ -3,6 +3,7 @@
 //! All findings of a file are gathered, sorted by position and bounded in number, so that the same file always gives
 //! the same report. How a report reaches a person (colour, JSON) is the caller's business.
 
+use crate::hidden::Hidden;
 use crate::nearest::nearest;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
@@ -195,8 +196,7 @@ pub struct Sink {
     errors: Bounded,
     warnings: Bounded,
     guesses: usize,
-    /// Texts that no finding may show.
-    hidden: Vec<Box<str>>,
+    hidden: Hidden,
     /// Kinds and ids of references; `None` if they are not collected.
     references: Option<Vec<(&'static str, String)>>,
     is_alone: bool,
@@ -213,9 +213,6 @@ pub struct Sink {
     /// Whether this is within an object for which other programs know more keys.
     is_open: bool,
 }
-
-/// Replaces secret texts in a finding.
-const HIDDEN: &str = "(hidden)";
 
 impl Sink {
     /// A sink for one resource among others; its references are collected.
@@ -306,25 +303,25 @@ impl Sink {
 
     /// No finding from here on shows this text.
     pub fn hide(&mut self, text: &str) {
-        if !text.is_empty() {
-            self.hidden.push(text.into());
-        }
+        self.hidden.add(text);
+    }
+
+    /// No finding at this key, or below it, shows a word of this text, unless `is_shown` holds for the word.
+    pub fn hide_words(&mut self, key: &'static str, text: &str, is_shown: &dyn Fn(&str) -> bool) {
+        self.hidden.add_words(key, text, is_shown);
+    }
+
+    /// A finding of another sink without what this one hides.
+    pub fn cover(&self, found: Diagnostic) -> Diagnostic {
+        self.hidden.cover_diagnostic(found)
     }
 
     /// Calls `then`; texts that it hides are not hidden afterwards.
     pub fn hiding<R>(&mut self, then: impl FnOnce(&mut Sink) -> R) -> R {
-        let before = self.hidden.len();
+        let before = self.hidden.texts();
         let result = then(self);
-        self.hidden.truncate(before);
+        self.hidden.truncate_texts(before);
         result
-    }
-
-    fn without_hidden(&self, fault: Fault) -> Fault {
-        if self.hidden.is_empty() {
-            return fault;
-        }
-        let hide = |text: String| self.hidden.iter().fold(text, |text, hidden| cover(text, hidden));
-        Fault { message: hide(fault.message), hint: fault.hint.map(hide), excerpt: fault.excerpt.map(hide) }
     }
 
     /// Adds a guess at the intended word to the fault, if there is one.
@@ -341,14 +338,20 @@ impl Sink {
 
     /// Reports an error.
     pub fn error(&mut self, at: Position, path: &Path<'_>, fault: impl Into<Fault>) {
-        let fault = self.without_hidden(fault.into());
-        self.errors.push(diagnostic(Severity::Error, at, path, fault));
+        let found = self.without_hidden(Severity::Error, at, path, fault.into());
+        self.errors.push(found);
     }
 
     /// Reports a warning.
     pub fn warning(&mut self, at: Position, path: &Path<'_>, fault: impl Into<Fault>) {
-        let fault = self.without_hidden(fault.into());
-        self.warnings.push(diagnostic(Severity::Warning, at, path, fault));
+        let found = self.without_hidden(Severity::Warning, at, path, fault.into());
+        self.warnings.push(found);
+    }
+
+    fn without_hidden(&self, severity: Severity, at: Position, path: &Path<'_>, fault: Fault) -> Diagnostic {
+        let path = path.to_string();
+        let fault = self.hidden.cover(&path, fault);
+        Diagnostic { path: self.hidden.cover_path(path), ..diagnostic(severity, at, &Path::Root, fault) }
     }
 
     /// Removes the errors found since `errors` was taken, to find them again in another reading of the same text.
@@ -404,36 +407,6 @@ impl Sink {
         diagnostics.sort_by_key(|d| (d.line, d.column));
         Errors { file: None, diagnostics, omitted }
     }
-}
-
-/// Removes a hidden text in every form in which a message may quote it: unchanged, escaped, or shortened.
-fn cover(text: String, hidden: &str) -> String {
-    let escaped = |text: &str| text.escape_debug().to_string();
-    let short = shortened(hidden);
-    let short = short.strip_suffix('…').unwrap_or(&short);
-    let forms = [hidden.to_owned(), escaped(hidden), short.to_owned(), escaped(short)];
-    forms.iter().filter(|form| !form.is_empty()).fold(text, |text, form| without(text, form))
-}
-
-/// Removes a hidden text. A short one is only removed if it is a whole word: within the message's own words it would
-/// hide nothing.
-fn without(text: String, hidden: &str) -> String {
-    const PART_BYTES_MIN: usize = 4;
-    if hidden.len() >= PART_BYTES_MIN {
-        return text.replace(hidden, HIDDEN);
-    }
-    let is_word = |at: usize| {
-        let (before, behind) = (&text[..at], &text[at + hidden.len()..]);
-        !before.ends_with(char::is_alphanumeric) && !behind.starts_with(char::is_alphanumeric)
-    };
-    let (mut out, mut copied) = (String::new(), 0);
-    for (at, _) in text.match_indices(hidden).filter(|(at, _)| is_word(*at)) {
-        out.push_str(&text[copied..at]);
-        out.push_str(HIDDEN);
-        copied = at + hidden.len();
-    }
-    out.push_str(&text[copied..]);
-    out
 }
 
 fn diagnostic(severity: Severity, at: Position, path: &Path<'_>, fault: Fault) -> Diagnostic {

@@ -9,6 +9,7 @@
 pub mod cuts;
 pub mod diagnostic;
 pub mod environment;
+mod hidden;
 pub mod layout;
 pub mod locate;
 mod margin;

@@ -91,6 +91,14 @@ fn of_list(list: &Entry, alone: &Store) -> Vec<FileDocument> {
     found
 }
 
+/// The collection and the document of the resource at a path (`routes[3]`) of a file.
+pub(super) fn document_at(root: &Node, path: &str) -> Option<(&'static str, Json)> {
+    let (list, index) = path.strip_suffix(']')?.split_once('[')?;
+    let entry = entries(root).iter().find(|entry| &*entry.key == list)?;
+    let item = items(&entry.value).get(index.parse::<usize>().ok()?)?;
+    Some((Kind::named(list)?.name(), json(item, false)))
+}
+
 /// A node as a document. What stands for a variable of the environment can be a number or a text: the reading with which the
 /// document is right is taken.
 fn written(kind: Kind, item: &Node, alone: &Store) -> Json {

@@ -9,6 +9,13 @@ use stillgate_schema::text::tree::{Node, Value};
 /// What `stillgate export` and the Admin API show of a secret.
 pub const MASK: &str = "********";
 
+/// Whether a text is a mask, or an address or an expression with a mask in place of its secret part.
+pub fn is_masked(text: &str) -> bool {
+    let is_partly = |known: &str| text.contains(known);
+    text == MASK
+        || text.contains(MASK) && ["://", "?********", "http.headers.", "http.queries."].into_iter().any(is_partly)
+}
+
 /// What a mask in a file means for its reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Masks {
@@ -51,12 +58,18 @@ pub(super) fn has_mask(node: &Node) -> bool {
 /// Calls `found` with the place of each mask, and with the last name that leads to it.
 fn each(node: &Node, path: &Path<'_>, name: &str, found: &mut dyn FnMut(Position, &Path<'_>, &str)) {
     match &node.value {
-        Value::Scalar(scalar) if &*scalar.text == MASK => found(node.at, path, name),
+        Value::Scalar(scalar) if is_masked(&scalar.text) => found(node.at, path, name),
         Value::List(items) => {
             items.iter().enumerate().for_each(|(index, item)| each(item, &path.index(index), name, found));
         }
         Value::Map(entries) => {
-            entries.iter().for_each(|entry| each(&entry.value, &path.key(&entry.key), &entry.key, found));
+            for entry in entries.iter() {
+                let path = path.key(&entry.key);
+                if &*entry.key == MASK {
+                    found(entry.key_at, &path, &entry.key);
+                }
+                each(&entry.value, &path, &entry.key, found);
+            }
         }
         Value::Scalar(_) | Value::Refused => {}
     }

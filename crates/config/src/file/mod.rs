@@ -9,10 +9,11 @@ mod whole;
 use crate::keys::resources::File;
 use crate::model::{Config, Kind, Listener, Loaded};
 use crate::resources::{PluginSet, check_ignored, with_own};
+use crate::secret_fields::hide_in;
 use crate::values::{SourceKind, digest};
 pub use documents::{FileDocument, documents};
 pub use incremental::{Reader, Text};
-pub use masks::MASK;
+pub use masks::{MASK, is_masked};
 use masks::Masks;
 use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
 use stillgate_schema::text::environment::Lookup;
@@ -207,6 +208,15 @@ fn finish(config: Option<Config>, sink: Sink) -> Result<Loaded, Errors> {
         }
         _ => Err(sink.into_errors()),
     }
+}
+
+/// Errors of a text without what may be a secret, for logs and pages; who checks a file sees all of it.
+fn without_secrets(mut errors: Errors, bytes: &[u8], environment: Lookup<'_>) -> Errors {
+    // Errors of a text that is no tree are about its marks.
+    if let Some(tree) = tree_of(bytes, environment, &mut Sink::default()) {
+        hide_in(&mut errors, |path| documents::document_at(&tree.root, path));
+    }
+    errors
 }
 
 /// Where the byte after `before` is.

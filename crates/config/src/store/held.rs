@@ -2,7 +2,7 @@
 
 use crate::model::{Kind, Origin};
 use crate::resources::{Catalog, Claim, Definition, Holder, Named, Written};
-use crate::secret_fields::each_possible_secret;
+use crate::secret_fields::hide;
 use serde_json::{Value as Json, json};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,9 +10,6 @@ use stillgate_schema::json::{DOCUMENT, node};
 use stillgate_schema::partial_json::Document;
 use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Sink};
 use stillgate_schema::text::tree::Node;
-
-/// Bytes of a text that messages do not show. Covering shorter ones would spoil the messages.
-const HIDDEN_BYTES_MIN: usize = 4;
 
 pub(super) type Key = (Kind, Arc<str>);
 
@@ -209,12 +206,7 @@ fn tree(kind: Kind, id: &str, document: &str, sink: &mut Sink) -> Option<Tree> {
         sink.error(DOCUMENT, root, encrypted(with.as_str().unwrap_or_default()));
     }
     // Status, logs and answers repeat what is wrong with a document.
-    each_possible_secret(kind.name(), &mut document, &mut |text| {
-        // A reference or a variable is none.
-        if text.len() >= HIDDEN_BYTES_MIN && !text.starts_with('$') {
-            sink.hide(text);
-        }
-    });
+    hide(kind.name(), &mut document, sink);
     Some(Tree { node: node(&document, root, sink), is_encrypted: with.is_some() })
 }
 

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use stillgate_lua::MEMORY_BYTES_MAX;
 use stillgate_lua::health::{self, Abort, Function, Line, State, Worker};
 
-/// All of it.
-pub(super) fn health() -> Json {
+/// All of it. `shows_texts`: with the texts of functions, which may have secrets in them.
+pub(super) fn health(shows_texts: bool) -> Json {
     let mut workers = health::of_all_threads();
     workers.sort_by(|one, other| one.thread.cmp(&other.thread));
     let names: BTreeSet<&String> = workers.iter().flat_map(|worker| worker.health.sources.keys()).collect();
@@ -17,7 +17,7 @@ pub(super) fn health() -> Json {
         "traces_total": totals.traces,
         "aborts_total": totals.aborts.iter().sum::<u64>(),
         "flushes_total": totals.flushes,
-        "sources": names.into_iter().map(|name| source(name, &workers)).collect::<Vec<_>>(),
+        "sources": names.into_iter().map(|name| source(name, &workers, shows_texts)).collect::<Vec<_>>(),
         "aborts": aborts(&workers),
         "last_profile": lua_profile::last(),
     })
@@ -38,7 +38,7 @@ fn worker(Worker { thread, memory_bytes, generation, is_compiling, health }: &Wo
 }
 
 /// A text with its functions and lines. Workers become warm one by one: what is furthest on one counts.
-fn source(name: &str, workers: &[Worker]) -> Json {
+fn source(name: &str, workers: &[Worker], shows_texts: bool) -> Json {
     let loaded: Vec<&health::Source> = workers.iter().filter_map(|worker| worker.health.sources.get(name)).collect();
     // Those that have loaded the newest text know most of it; during a reload there are others.
     let newest = loaded.iter().max_by_key(|source| source.generation).expect("the name is one of the sources'");
@@ -74,7 +74,7 @@ fn source(name: &str, workers: &[Worker]) -> Json {
     };
     json!({
         "source": name,
-        "text": &*newest.text,
+        "text": if shows_texts { &*newest.text } else { "" },
         "functions": newest.functions.iter().map(function).collect::<Vec<_>>(),
         "lines": marks.into_iter().map(line).collect::<Vec<_>>(),
     })

@@ -31,7 +31,7 @@ use stillgate_measures::metrics::Metering;
 use stillgate_measures::recent_lines::RecentLines;
 use stillgate_proxy::UpstreamOverview;
 use stillgate_replay::explain::chain::consumer;
-use stillgate_replay::explain::explanation::{Answer, hide_conditions};
+use stillgate_replay::explain::explanation::Answer;
 use stillgate_replay::explain::query::ExplainQuery;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
@@ -110,7 +110,7 @@ pub(crate) fn pages(api: &Api) -> Vec<Page> {
             answered(api, cardinality),
         ),
         page("/v1/explain", "Explain which route a request takes, and why", explain_page(api)),
-        page("/v1/routes", "Search the routes that are served (search, page, page_size)", asked(api, search)),
+        page("/v1/routes", "Search the routes that are served (search, page, page_size)", search(api)),
         page("/v1/routes/{id}", "Get a route that is served, with its plugins and where each comes from", route(api)),
         page(
             "/v1/live",
@@ -126,7 +126,7 @@ pub(crate) fn pages(api: &Api) -> Vec<Page> {
     pages.push(page(
         "/v1/lua/jit",
         "Get which functions in Lua LuaJIT has compiled, and why not all",
-        get(async || json(StatusCode::OK, &lua::health())),
+        get(async |Extension(caller): Extension<Caller>| json(StatusCode::OK, &lua::health(caller.sees_secrets()))),
     ));
     pages.extend(profiling::pages(api));
     pages
@@ -151,11 +151,16 @@ where
 
 fn route(api: &Api) -> MethodRouter {
     let api = api.clone();
-    get(move |Path(id): Path<String>| routes::route(api.clone(), id))
+    get(move |Extension(caller): Extension<Caller>, Path(id): Path<String>| {
+        routes::route(api.clone(), id, caller.sees_secrets())
+    })
 }
 
-async fn search(query: String, api: Api) -> Response {
-    routes::search(api, &query).await
+fn search(api: &Api) -> MethodRouter {
+    let api = api.clone();
+    get(async move |Extension(caller): Extension<Caller>, RawQuery(query): RawQuery| {
+        routes::search(api.clone(), &query.unwrap_or_default(), caller.sees_secrets()).await
+    })
 }
 
 async fn live(query: String, api: Api) -> Response {
@@ -215,10 +220,7 @@ async fn explain(query: String, api: Api, caller: Caller) -> Response {
         let answer = match consumer(&loaded.config, asked.consumer.as_deref()) {
             Ok(consumer) => {
                 let answer = Answer::new(&plan, &loaded.config, &asked.head, asked.route.as_deref(), consumer);
-                let mut answer = answer.json();
-                if !caller.sees_secrets() {
-                    hide_conditions(&mut answer);
-                }
+                let mut answer = answer.json(caller.sees_secrets());
                 answer["generation"] = json!(plan.generation);
                 json(StatusCode::OK, &answer)
             }

@@ -9,6 +9,8 @@ use serde_json::{Value as Json, json};
 use std::collections::{HashMap, HashSet};
 use std::fmt::{Display, Write as _};
 use std::sync::Arc;
+use stillgate_admin::MASK;
+use stillgate_config::secret_fields::{each_possible_secret, masked_expression};
 use stillgate_config::{Kind, Loaded, Rejected, Route, Serving, Target};
 use stillgate_datastore::Documents;
 use stillgate_route::RouteMatch;
@@ -107,7 +109,7 @@ impl RouteList {
     }
 
     /// A page, from 1, of the routes that have a text anywhere; and how many have.
-    pub(super) fn page(&self, search: &str, page: usize, page_size: usize) -> Json {
+    pub(super) fn page(&self, search: &str, (page, page_size): (usize, usize), sees_secrets: bool) -> Json {
         let search = search.trim().to_lowercase();
         let found: Vec<&Listed> = match search.is_empty() {
             true => self.routes.iter().collect(),
@@ -117,7 +119,7 @@ impl RouteList {
             }
         };
         let shown = found.iter().skip(page.saturating_sub(1).saturating_mul(page_size)).take(page_size);
-        let list: Vec<Json> = shown.map(|listed| listed.summary()).collect();
+        let list: Vec<Json> = shown.map(|listed| listed.summary(sees_secrets)).collect();
         json!({ "total": found.len(), "list": list })
     }
 
@@ -129,10 +131,10 @@ impl RouteList {
 
 impl Listed {
     /// As a list shows it.
-    pub(super) fn summary(&self) -> Json {
+    pub(super) fn summary(&self, sees_secrets: bool) -> Json {
         let mut summary = match &self.what {
-            What::Served(route, _) => summary_of(route),
-            What::Left(document) => summary_of_document(&self.id, document),
+            What::Served(route, _) => summary_of(route, sees_secrets),
+            What::Left(document) => summary_of_document(&self.id, document, sees_secrets),
         };
         summary["status"] = json!(self.status.name());
         summary
@@ -163,7 +165,7 @@ fn left(documents: &dyn Documents, served: &[Listed], rejected: &HashSet<&str>) 
             // It has been written, and is about to be served.
             false => return None,
         };
-        let text = text_of(&summary_of_document(key.id(), &document.value));
+        let text = text_of(&summary_of_document(key.id(), &document.value, false));
         Some(Listed { id: key.id().into(), what: What::Left(document.value), status, text })
     });
     listed.collect()
@@ -174,7 +176,7 @@ fn is_off(document: &str) -> bool {
     document["status"] == 0
 }
 
-fn summary_of(route: &Route) -> Json {
+fn summary_of(route: &Route, sees_secrets: bool) -> Json {
     let (mut uris, mut hosts, mut methods, mut addresses) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut expression = None;
     match &route.spec.takes {
@@ -185,7 +187,8 @@ fn summary_of(route: &Route) -> Json {
             let named = uri.methods.to_string();
             methods.extend(named.split(", ").filter(|name| !name.is_empty()).map(str::to_owned));
         }
-        RouteMatch::Expression(text) => expression = Some(shortened(text.text())),
+        RouteMatch::Expression(text) if sees_secrets => expression = Some(shortened(text.text())),
+        RouteMatch::Expression(text) => expression = Some(shortened(&masked_expression(text, MASK))),
     }
     let plugins = route.chain.iter().flat_map(|chain| chain.entries()).map(|entry| entry.name);
     json!({
@@ -217,8 +220,11 @@ fn upstream_of(route: &Route) -> Option<&str> {
 }
 
 /// The same of one that is not served. It may be anything.
-fn summary_of_document(id: &str, document: &str) -> Json {
-    let document: Json = serde_json::from_str(document).unwrap_or_default();
+fn summary_of_document(id: &str, document: &str, sees_secrets: bool) -> Json {
+    let mut document: Json = serde_json::from_str(document).unwrap_or_default();
+    if !sees_secrets {
+        each_possible_secret(Kind::Routes.name(), &mut document, &mut |secret| MASK.clone_into(secret));
+    }
     let texts = |one: &str, many: &str| -> Vec<String> {
         let one = document[one].as_str().into_iter();
         let many = document[many].as_array().into_iter().flatten().filter_map(Json::as_str);
@@ -240,7 +246,7 @@ fn summary_of_document(id: &str, document: &str) -> Json {
     })
 }
 
-/// All that is searched of a route, one a line; not by way of its summary, since there may be very many.
+/// All that is searched of a route, one a line, as those see it who see no secrets: what is not shown is not found either; not by way of its summary, since there may be very many.
 fn text_of_route(route: &Route) -> Arc<str> {
     let mut text = String::with_capacity(TEXT_BYTES);
     let mut add = |part: &dyn Display| {
@@ -256,7 +262,7 @@ fn text_of_route(route: &Route) -> Arc<str> {
             add(&uri.methods);
             uri.remote_addrs.iter().for_each(|address| add(address));
         }
-        RouteMatch::Expression(expression) => add(&shortened(expression.text())),
+        RouteMatch::Expression(expression) => add(&shortened(&masked_expression(expression, MASK))),
     }
     route.service_id.iter().for_each(|service| add(service));
     upstream_of(route).iter().for_each(|upstream| add(upstream));
@@ -313,7 +319,8 @@ mod tests {
              - {id: d, uri: /off, status: 0, upstream_id: u}\n",
         );
         let list = RouteList::new(1, &loaded, None, None);
-        let check = |search: &str, expected: &[&str]| assert_eq!(ids(&list.page(search, 1, 50)), expected, "{search}");
+        let check =
+            |search: &str, expected: &[&str]| assert_eq!(ids(&list.page(search, (1, 50), false)), expected, "{search}");
         check("", &["a", "b", "c"]);
         check("ORDERS", &["a"]);
         check("shop.example", &["a"]);
@@ -321,14 +328,14 @@ mod tests {
         check("/kong", &["c"]);
         check("put", &["a"]);
         check("no such thing", &[]);
-        let page = list.page("", 2, 2);
+        let page = list.page("", (2, 2), false);
         assert_eq!((ids(&page), &page["total"]), (vec!["c"], &json!(3)));
-        let a = list.get("a").unwrap().summary();
+        let a = list.get("a").unwrap().summary(false);
         assert_eq!(
             (&a["upstream"], &a["status"], &a["hosts"]),
             (&json!("u"), &json!("served"), &json!(["shop.example.com"]))
         );
-        assert_eq!(list.get("b").unwrap().summary()["upstream"], Json::Null);
+        assert_eq!(list.get("b").unwrap().summary(false)["upstream"], Json::Null);
         assert_eq!(list.get("a").unwrap().served().map(|(_, line)| line), Some(3));
     }
 
@@ -352,7 +359,7 @@ mod tests {
         let list = RouteList::new(1, &loaded, None, None);
         let made = began.elapsed();
         let began = Instant::now();
-        let page = list.page("area-1999", 1, 50);
+        let page = list.page("area-1999", (1, 50), false);
         println!("20,000 routes: listed in {made:?}, searched in {:?}", began.elapsed());
         assert_eq!(page["total"], 11);
     }

@@ -40,8 +40,8 @@ struct Kept {
     is_watched: bool,
 }
 
-/// A page of those that are searched for.
-pub(super) async fn search(api: Api, query: &str) -> Response {
+/// A page of those that are searched for. `sees_secrets`: whether expressions show all that they compare with.
+pub(super) async fn search(api: Api, query: &str, sees_secrets: bool) -> Response {
     let arguments: Vec<(Cow<'_, str>, Cow<'_, str>)> = form_urlencoded::parse(query.as_bytes()).collect();
     let argument = |name: &str| arguments.iter().find(|(of, _)| of == name).map(|(_, value)| &**value);
     let number = |name: &str, default: usize| argument(name).map_or(Some(default), |text| text.parse::<usize>().ok());
@@ -50,14 +50,14 @@ pub(super) async fn search(api: Api, query: &str) -> Response {
         return error(StatusCode::BAD_REQUEST, message.into());
     };
     let search = argument("search").unwrap_or_default().to_owned();
-    answer(api, move |list, _| Some(list.page(&search, page, size))).await
+    answer(api, move |list, _| Some(list.page(&search, (page, size), sees_secrets))).await
 }
 
 /// One of them.
-pub(super) async fn route(api: Api, id: String) -> Response {
+pub(super) async fn route(api: Api, id: String, sees_secrets: bool) -> Response {
     answer(api, move |list, served| {
         let listed = list.get(&id)?;
-        let mut route = listed.summary();
+        let mut route = listed.summary(sees_secrets);
         if let Some((reason, serving)) = refusal(&served.loaded, &id) {
             route["reason"] = json!(reason);
             route["serving"] = json!(serving.to_string());

@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &Explain) -> u8 {
     let answer = Answer::new(&plan, &config, &head, arguments.route.as_deref(), consumer);
     match arguments.format {
         Format::Text => show(answer.text()),
-        Format::Json => show(format_args!("{:#}\n", answer.json())),
+        Format::Json => show(format_args!("{:#}\n", answer.json(true))),
     }
     EXIT_GOOD
 }

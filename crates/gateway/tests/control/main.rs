@@ -16,6 +16,7 @@ mod end_flag;
 mod etcd;
 mod explain;
 mod explain_api;
+mod file_secrets;
 mod lua_check;
 mod replay;
 #[path = "../shared/mod.rs"]

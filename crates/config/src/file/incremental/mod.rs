@@ -26,7 +26,7 @@ mod items;
 mod outline;
 
 use crate::file::whole::CatalogState;
-use crate::file::{finish, read, resolve};
+use crate::file::{finish, read, resolve, without_secrets};
 use crate::model::Loaded;
 use crate::resources::{PluginSet, Remembered, Told};
 use crate::values::{SourceKind, digest};
@@ -191,13 +191,14 @@ impl Reader {
         let environment = |name: &str| recorder.ask(name);
         let mut sink = Sink::default();
         let Some(written) = read(&text.bytes, &environment, &mut sink) else {
-            return Err(sink.into_errors());
+            return Err(without_secrets(sink.into_errors(), &text.bytes, &environment));
         };
         self.own_paths.clone_from(&written.file.gateway.lua.path);
         let outline = outline::Outline::of(&text.bytes, &written);
         let root = &written.tree.root;
         let (config, known) = resolve(written.file, text.digest.clone(), self.plugins.clone(), root, &mut sink);
-        let loaded = Arc::new(finish(Some(config), sink)?);
+        let loaded = finish(Some(config), sink);
+        let loaded = Arc::new(loaded.map_err(|errors| without_secrets(errors, &text.bytes, &environment))?);
         self.tell_secrets_in_use(&loaded);
         let variables = recorder.told.take();
         let outline = outline.filter(|_| variables.len() <= VARIABLES_MAX && !self.secrets.is_full());

@@ -6,7 +6,7 @@
 use super::resources::{Name, hide_secrets};
 use serde_json::{Map, Value as Json};
 use std::sync::LazyLock;
-use stillgate_admin::MASK;
+use stillgate_admin::is_masked;
 use stillgate_config::{Kind, Schemas};
 
 /// Places that a line names; more are counted.
@@ -160,7 +160,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn compare(&mut self, here: &Json, there: &Json, path: &str) {
-        if here == there || there == MASK {
+        if here == there || there.as_str().is_some_and(is_masked) {
             return;
         }
         let (Json::Object(a), Json::Object(b)) = (here, there) else {
@@ -196,6 +196,7 @@ fn shown(value: &Json) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+    use stillgate_admin::MASK;
 
     fn check(kind: Kind, here: Json, there: Json, expected: &[&str]) {
         assert_eq!(differences(&(kind, "1".to_owned()), &here, &there), expected, "{here} {there}");

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
-use stillgate_admin::MASK;
+use stillgate_admin::{MASK, is_masked};
 use stillgate_config::Kind;
 use stillgate_config::secret_fields::each_secret;
 
@@ -78,13 +78,16 @@ pub(super) fn masks(document: &Json) -> Vec<String> {
 
 fn find_masks(value: &Json, path: &str, found: &mut Vec<String>) {
     match value {
-        Json::String(text) if text == MASK => found.push(path.to_owned()),
+        Json::String(text) if is_masked(text) => found.push(path.to_owned()),
         Json::Array(items) => {
             items.iter().enumerate().for_each(|(index, item)| find_masks(item, &format!("{path}[{index}]"), found));
         }
         Json::Object(fields) => {
             let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-            fields.iter().for_each(|(name, field)| find_masks(field, &below(name), found));
+            for (name, field) in fields {
+                found.extend((name == MASK).then(|| below(name)));
+                find_masks(field, &below(name), found);
+            }
         }
         _ => {}
     }
@@ -99,6 +102,16 @@ mod tests {
         assert_eq!(MASK, stillgate_config::MASK, "what an export writes a file is refused for");
         let document = json!({"plugins": {"key-auth": {"key": MASK}}, "keys": ["k", MASK], "key": "x"});
         assert_eq!(masks(&document), ["plugins.key-auth.key", "keys[1]"]);
+        for text in [
+            MASK,
+            "http://a/********",
+            "/a?********",
+            "http.headers.x == \"********\"",
+            "{\"a\": \"********\"}",
+            "*******",
+        ] {
+            assert_eq!(is_masked(text), stillgate_config::is_masked(text), "{text}");
+        }
         let mut certificate = json!({"cert": "c", "certs": ["d", "e"]});
         mark_hidden_key(&mut certificate);
         assert_eq!(masks(&certificate), ["key", "keys[0]", "keys[1]"]);

@@ -170,13 +170,15 @@ fn route_with_secrets() -> serde_json::Value {
     let function = format!("return function(conf, ctx) local key = '{SECRET}' end");
     json!({
         "uri": "/r",
-        "vars": [["http_x_api_key", "==", SECRET]],
+        "vars": [["http_x_api_key", "==", SECRET], ["OR", ["arg_sig", "==", SECRET], ["http_x_any", "in", [SECRET]]]],
         "upstream": upstream,
         "plugins": {
             "proxy-rewrite": { "headers": { "set": { "Authorization": format!("Basic {SECRET}"), "X-Any": SECRET } } },
             "forward-auth": { "uri": "http://127.0.0.1:9/", "extra_headers": { "X-Any": SECRET } },
             "serverless-pre-function": { "phase": "access", "functions": [function] },
-            "http-logger": { "uri": format!("http://127.0.0.1:9/?token={SECRET}") },
+            "http-logger": { "uri": format!("http://127.0.0.1:9/services/{SECRET}") },
+            "loki-logger": { "endpoint_addrs": [format!("http://127.0.0.1:9/{SECRET}")] },
+            "traffic-split": { "rules": [{ "match": [{ "vars": [["cookie_a", "==", SECRET]] }], "weighted_upstreams": [{ "weight": 1 }] }] },
         },
     })
 }
@@ -201,6 +203,15 @@ fn viewers_see_no_secret_that_only_its_place_gives_away() {
     }
     // What is not shown is not found either.
     assert_eq!(viewer.ask("GET", &format!("/apisix/admin/routes?search={SECRET}"), "").json()["total"], 0);
+    // Once it has run, LuaJIT knows it.
+    let function = format!("return function(conf, ctx) ngx.exit(ngx.var.arg_x == '{SECRET}' and 204 or 403) end");
+    let plugins = json!({ "serverless-pre-function": { "phase": "access", "functions": [function] } });
+    stage.admin.put(
+        "routes/lua",
+        &json!({ "uri": "/lua", "upstream": upstream("127.0.0.1:9".parse().expect("an address")), "plugins": plugins }),
+    );
+    assert_eq!(stage.get("/lua"), 403);
+    assert!(stage.admin.ask("GET", "/v1/lua/jit", "").text().contains(SECRET));
     let index = viewer.ask("GET", "/", "").text();
     let paths = index.lines().filter(|line| line.starts_with("GET")).filter_map(|line| line.split_whitespace().nth(1));
     let paths: Vec<&str> = paths.filter(|path| !path.contains('{') && !path.contains("live")).collect();
@@ -212,12 +223,48 @@ fn viewers_see_no_secret_that_only_its_place_gives_away() {
 }
 
 #[test]
+fn viewers_see_what_expressions_read_and_not_what_they_compare_with() {
+    let keys = format!("keys: [{{name: ci, key: {KEY}}}, {{name: eyes, key: {VIEWER}, role: viewer}}]");
+    let stage = Stage::with(&Setup::default().admin(&keys));
+    let viewer = Admin { key: VIEWER.to_owned(), ..stage.admin.clone() };
+    let expression =
+        format!("http.path ^= \"/in/\" && (http.headers.x_any == \"{SECRET}\" || http.queries.sig == r#\"{SECRET}\"#)");
+    let of_expression =
+        json!({ "expression": expression, "upstream": upstream("127.0.0.1:9".parse().expect("an address")) });
+    stage.admin.put("routes/e", &of_expression);
+    stage
+        .admin
+        .put("routes/off", &json!({ "expression": expression, "status": 0, "upstream": of_expression["upstream"] }));
+    for path in
+        ["/apisix/admin/routes/e", "/v1/routes/e", "/v1/routes/off", "/v1/explain?url=/in/x&route=e", "/v1/history/1"]
+    {
+        assert!(stage.admin.ask("GET", path, "").text().contains(SECRET), "{path}: admins see it");
+        let seen = viewer.ask("GET", path, "");
+        assert!(seen.status == 200 && !seen.text().contains(SECRET), "{path}: {seen:?}");
+        assert!(seen.text().contains("http.path ^= ") && seen.text().contains("********"), "{path}: {seen:?}");
+    }
+    for admin in [&viewer, &stage.admin] {
+        assert_eq!(admin.ask("GET", &format!("/v1/routes?search={SECRET}"), "").json()["total"], 0);
+        assert_eq!(admin.ask("GET", "/v1/routes?search=/in/", "").json()["total"], 2);
+    }
+    let masked = viewer.read("routes/e")["value"].to_string();
+    let answer = stage.admin.ask("PUT", "/apisix/admin/routes/e", &masked);
+    assert_eq!((answer.status, answer.error().contains("masked secret")), (400, true), "{answer:?}");
+}
+
+#[test]
 fn no_refusal_shows_a_secret() {
     let keys = format!("keys: [{{name: ci, key: {KEY}}}, {{name: eyes, key: {VIEWER}, role: viewer}}]");
     let stage = Stage::with(&Setup::default().admin(&keys));
     let pem = format!("-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----");
     let route = |plugins: serde_json::Value| json!({ "uri": "/r", "upstream": upstream("127.0.0.1:9".parse().expect("an address")), "plugins": plugins });
     let checks = json!({ "type": "roundrobin", "nodes": {}, "checks": { "active": { "req_headers": SECRET } } });
+    let of_match = |keys: serde_json::Value| {
+        let mut route = route(json!({}));
+        route.as_object_mut().expect("an object").extend(keys.as_object().expect("keys").clone());
+        route
+    };
+    let of_expression = |text: String| json!({ "expression": text, "upstream": route(json!({}))["upstream"] });
     let documents = [
         ("ssls/1", json!({ "snis": ["a"], "cert": "c", "keys": SECRET })),
         ("ssls/1", json!({ "snis": ["a"], "cert": "c", "key": [SECRET] })),
@@ -247,6 +294,24 @@ fn no_refusal_shows_a_secret() {
         ),
         ("routes/1", route(json!({ "http-logger": { "uri": format!("ftp://a:{SECRET}@b/") } }))),
         ("routes/1", route(json!({ "serverless-pre-function": { "functions": SECRET } }))),
+        ("routes/1", route(json!({ "serverless-pre-function": { "functions": [format!("error('{SECRET}')")] } }))),
+        ("routes/1", route(json!({ "serverless-pre-function": { "functions": [format!("return {SECRET} x")] } }))),
+        ("routes/1", route(json!({ "proxy-rewrite": { "headers": { "set": { format!("Bearer {SECRET}"): "v" } } } }))),
+        ("routes/1", route(json!({ "proxy-rewrite": { "headers": { format!("Bearer {SECRET}"): "v" } } }))),
+        ("routes/1", route(json!({ "key-auth": { "_meta": { "filter": [["arg_pin", SECRET]] } } }))),
+        ("routes/1", of_match(json!({ "vars": [["http_authorization", SECRET]] }))),
+        ("routes/1", of_match(json!({ "vars": [["http_authorization", "=", SECRET]] }))),
+        ("routes/1", of_match(json!({ "vars": [[format!("http_authorization == {SECRET}")]] }))),
+        ("routes/1", of_match(json!({ "vars": format!("http_authorization == {SECRET}") }))),
+        ("routes/1", of_match(json!({ "vars": ["http_authorization", "==", SECRET] }))),
+        ("routes/1", of_match(json!({ "vars": [["http_x_key", "~~", format!("({SECRET}")]] }))),
+        ("routes/1", of_match(json!({ "filter_func": format!("function(vars) return vars.x == '{SECRET}' end end") }))),
+        ("routes/1", of_match(json!({ "filter_func": format!("function(vars) return {SECRET} x end") }))),
+        ("routes/1", of_match(json!({ "filter_func": format!("error('{SECRET}')") }))),
+        ("routes/1", of_expression(format!("http.headers.authorization == {SECRET}"))),
+        ("routes/1", of_expression(format!("http.headers.authorization = \"Bearer {SECRET}\""))),
+        ("routes/1", of_expression(format!("http.header.authorization == \"Bearer {SECRET}\" && x"))),
+        ("routes/1", of_expression(format!("http.headers.x ~ \"({SECRET}\""))),
         ("secrets/vault/1", json!({ "uri": format!("http://u:{SECRET}@127.0.0.1:9"), "prefix": "kv", "token": "t" })),
         ("secrets/vault/1", json!({ "uri": "http://127.0.0.1:9", "prefix": "kv", "token": [SECRET] })),
     ];

@@ -1,0 +1,207 @@
+//! Texts that findings do not show: secrets, in every form in which a message may quote them.
+//!
+//! A secret by itself is looked for as a whole. Code and conditions are hidden word by word, because messages about them quote
+//! parts: but only in findings at their own key, since others may use the same words.
+
+use crate::diagnostic::{Diagnostic, Fault, shortened};
+use std::collections::HashSet;
+
+/// Replaces secret texts in a finding.
+const HIDDEN: &str = "(hidden)";
+
+/// Shorter texts are only covered as whole words, and shorter words are not covered.
+const PART_BYTES_MIN: usize = 4;
+
+/// Texts that no finding may show.
+#[derive(Debug, Default)]
+pub(crate) struct Hidden {
+    texts: Vec<Box<str>>,
+    /// With the key that they belong to.
+    words: Vec<(&'static str, HashSet<Box<str>>)>,
+}
+
+impl Hidden {
+    pub(crate) fn add(&mut self, text: &str) {
+        if !text.is_empty() {
+            self.texts.push(text.into());
+        }
+    }
+
+    /// Adds the words of a text, and their parts, unless `is_shown` holds for them: findings at `key`, or below it, may quote a
+    /// part of the text.
+    pub(crate) fn add_words(&mut self, key: &'static str, text: &str, is_shown: &dyn Fn(&str) -> bool) {
+        let is_hidden = |word: &&str| word.len() >= PART_BYTES_MIN && !is_shown(word);
+        let words = words(text).filter(|word| !is_shown(word)).flat_map(|word| parts(word).chain([word]));
+        let words = words.filter(is_hidden).map(Box::from);
+        match self.words.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, known)) => known.extend(words),
+            None => self.words.push((key, words.collect())),
+        }
+    }
+
+    pub(crate) fn texts(&self) -> usize {
+        self.texts.len()
+    }
+
+    pub(crate) fn truncate_texts(&mut self, count: usize) {
+        self.texts.truncate(count);
+    }
+
+    /// A finding without them. `path`: the key that it is about.
+    pub(crate) fn cover(&self, path: &str, fault: Fault) -> Fault {
+        let sets: Vec<&HashSet<Box<str>>> =
+            self.words.iter().filter(|(key, _)| path.contains(key)).map(|(_, words)| words).collect();
+        if self.texts.is_empty() && sets.is_empty() {
+            return fault;
+        }
+        let cover = |text: String| {
+            let text = self.texts.iter().fold(text, |text, hidden| cover(text, hidden));
+            let text = self.texts.iter().fold(text, |text, hidden| cover_cut(text, hidden));
+            sets.iter().fold(text, |text, set| cover_words(&text, set))
+        };
+        // With carets below another place than the one that is meant, a line would mislead.
+        let excerpt = fault.excerpt.filter(|excerpt| cover(excerpt.clone()) == *excerpt);
+        Fault { message: cover(fault.message), hint: fault.hint.map(cover), excerpt }
+    }
+
+    /// A path without them: a value may stand where a key is wanted. Plain keys are shown.
+    pub(crate) fn cover_path(&self, path: String) -> String {
+        let Some(begin) = path.find("[\"") else { return path };
+        let keys = self.texts.iter().fold(path[begin..].to_owned(), |keys, hidden| cover(keys, hidden));
+        path[..begin].to_owned() + &keys
+    }
+
+    /// The same of a finding that has its place.
+    pub(crate) fn cover_diagnostic(&self, found: Diagnostic) -> Diagnostic {
+        let Diagnostic { severity, path, line, column, message, hint, excerpt } = found;
+        let Fault { message, hint, excerpt } = self.cover(&path, Fault { message, hint, excerpt });
+        Diagnostic { severity, path: self.cover_path(path), line, column, message, hint, excerpt }
+    }
+}
+
+/// The words of a text, as blanks, quotes and parentheses separate them.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(is_between_words).filter(|word| !word.is_empty())
+}
+
+/// Their parts: letters and digits.
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphanumeric()).filter(|part| !part.is_empty())
+}
+
+fn is_between_words(c: char) -> bool {
+    c.is_whitespace() || "\"'`()[]{},;=…".contains(c)
+}
+
+/// Covers words of a set, their parts, and such of which a message shows the beginning only.
+fn cover_words(text: &str, set: &HashSet<Box<str>>) -> String {
+    let is_cut = |behind: &str| behind.starts_with('…') || behind.starts_with("...");
+    let is_hidden = |word: &str, behind: &str| {
+        let bare = word.trim_end_matches(['.', ':']);
+        let begins = |known: &str| bare.len() >= PART_BYTES_MIN && known.starts_with(bare);
+        set.contains(word)
+            || set.contains(bare)
+            || (is_cut(behind) || word.ends_with("...")) && set.iter().any(|known| begins(known))
+    };
+    let whole = replaced(text, is_between_words, is_hidden);
+    replaced(&whole, |c| !c.is_alphanumeric(), is_hidden)
+}
+
+/// A text in which the words that `is_hidden` holds for are covered; it is given what follows the word, too.
+fn replaced(text: &str, is_between: impl Fn(char) -> bool, is_hidden: impl Fn(&str, &str) -> bool) -> String {
+    let (mut out, mut rest) = (String::new(), text);
+    while !rest.is_empty() {
+        let end = rest.find(&is_between).unwrap_or(rest.len());
+        let (word, behind) = rest.split_at(end);
+        out.push_str(if !word.is_empty() && is_hidden(word, behind) { HIDDEN } else { word });
+        let next = behind.find(|c| !is_between(c)).unwrap_or(behind.len());
+        out.push_str(&behind[..next]);
+        rest = &behind[next..];
+    }
+    out
+}
+
+/// Covers a hidden text in every form in which a message may quote it: unchanged, escaped, or shortened.
+fn cover(text: String, hidden: &str) -> String {
+    let escaped = |text: &str| text.escape_debug().to_string();
+    let short = shortened(hidden);
+    let short = short.strip_suffix('…').unwrap_or(&short);
+    let forms = [hidden.to_owned(), escaped(hidden), short.to_owned(), escaped(short)];
+    forms.iter().filter(|form| !form.is_empty()).fold(text, |text, form| without(text, form))
+}
+
+/// Covers the beginning of a hidden text where a message cuts off a longer one that has it inside.
+fn cover_cut(text: String, hidden: &str) -> String {
+    let mut text = text;
+    let mut from = text.len();
+    while let Some(cut) = text[..from].rfind('…') {
+        let ends = |end: usize| hidden.is_char_boundary(end) && text[..cut].ends_with(&hidden[..end]);
+        let longest = (PART_BYTES_MIN..hidden.len().min(cut + 1)).rev().find(|end| ends(*end));
+        if let Some(end) = longest {
+            text.replace_range(cut - end..cut, HIDDEN);
+            from = cut - end;
+        } else {
+            from = cut;
+        }
+    }
+    text
+}
+
+/// Covers a hidden text. A short one is only covered if it is a whole word: within the message's own words it would
+/// hide nothing.
+fn without(text: String, hidden: &str) -> String {
+    if hidden.len() >= PART_BYTES_MIN {
+        return text.replace(hidden, HIDDEN);
+    }
+    let is_word = |at: usize| {
+        let (before, behind) = (&text[..at], &text[at + hidden.len()..]);
+        !before.ends_with(char::is_alphanumeric) && !behind.starts_with(char::is_alphanumeric)
+    };
+    let (mut out, mut copied) = (String::new(), 0);
+    for (at, _) in text.match_indices(hidden).filter(|(at, _)| is_word(*at)) {
+        out.push_str(&text[copied..at]);
+        out.push_str(HIDDEN);
+        copied = at + hidden.len();
+    }
+    out.push_str(&text[copied..]);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(hidden: &Hidden, path: &str, message: &str, expected: &str) {
+        assert_eq!(hidden.cover(path, Fault::new(message)).message, expected);
+    }
+
+    #[test]
+    fn words_are_covered_at_their_own_key_only() {
+        let mut hidden = Hidden::default();
+        hidden.add_words("vars", "http_key == S3CRET-1 && 'Bearer ab-cd-ef'", &|word| word == "http_key");
+        check(
+            &hidden,
+            "vars[0]",
+            "no operator; write [\"http_key\", \"==\", \"S3CRET-1\"]",
+            "no operator; write [\"http_key\", \"==\", \"(hidden)\"]",
+        );
+        check(&hidden, "routes[3].vars", "found `S3CRET`: Bearer", "found `(hidden)`: (hidden)");
+        check(&hidden, "vars", "found ab-cd-ef", "found (hidden)");
+        check(&hidden, "vars", "found S3CRE… and S3CR...", "found (hidden)… and (hidden)");
+        check(&hidden, "uri", "S3CRET-1", "S3CRET-1");
+        let line = Fault { excerpt: Some("http_key == S3CRET-1\n   ^".to_owned()), ..Fault::new("wrong") };
+        assert_eq!(hidden.cover("vars", line).excerpt, None);
+    }
+
+    #[test]
+    fn a_part_of_a_text_is_covered_where_a_message_cuts_it_off() {
+        let mut hidden = Hidden::default();
+        hidden.add("user:S3CRET-password");
+        check(&hidden, "uri", "\"http://user:S3CRET-pass…\" is no", "\"http://(hidden)…\" is no");
+        check(&hidden, "uri", "… http://user:S3CRET-password@a …", "… http://(hidden)@a …");
+        check(&hidden, "uri", "use… of é…", "use… of é…");
+        let path = hidden.cover_path("headers[\"user:S3CRET-password\"].x".to_owned());
+        assert_eq!(path, "headers[\"(hidden)\"].x");
+    }
+}
