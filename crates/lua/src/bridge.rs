@@ -119,7 +119,9 @@ impl Bridge {
             None => OperationResult::Nil,
         };
         match given {
-            OperationResult::Text | OperationResult::Error => (reply.at, reply.length) = (buffers.out.as_ptr(), buffers.out.len()),
+            OperationResult::Text | OperationResult::Error => {
+                (reply.at, reply.length) = (buffers.out.as_ptr(), buffers.out.len())
+            }
             OperationResult::Spans => {
                 (reply.at, reply.length) = (buffers.positions.as_ptr().cast(), buffers.positions.len() / 2);
             }

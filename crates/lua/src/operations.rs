@@ -378,7 +378,12 @@ fn find(subject: &[u8], pattern: &[u8], number: f64, buffers: &mut Buffers) -> O
 }
 
 /// `number`: 64 times the start position, plus the options.
-fn regex(subject: &[u8], pattern: &[u8], (number, wanted): (f64, MatchDetail), buffers: &mut Buffers) -> OperationResult {
+fn regex(
+    subject: &[u8],
+    pattern: &[u8],
+    (number, wanted): (f64, MatchDetail),
+    buffers: &mut Buffers,
+) -> OperationResult {
     let packed = number as usize;
     let Buffers { out, positions, groups, regexes, .. } = buffers;
     match regexes.find(subject, pattern, ((packed % 64) as u32, wanted), packed / 64, groups) {

@@ -340,10 +340,7 @@ impl Vm {
             1 => {
                 let status = number.unwrap_or(200.0);
                 if !(200.0..600.0).contains(&status) {
-                    return failed(
-                        FailureKind::Error,
-                        format!("{status} is not a valid status; use 200 to 599"),
-                    );
+                    return failed(FailureKind::Error, format!("{status} is not a valid status; use 200 to 599"));
                 }
                 Outcome::Answer { status: status as u16, body: text.map(|text| text.as_bytes().to_vec()) }
             }

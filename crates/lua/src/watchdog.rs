@@ -95,7 +95,8 @@ impl WatchedVm {
         // SAFETY: it only returns the calling thread's number.
         let thread = unsafe { libc::gettid() };
         let (call, doomed, seen, began_ns) = Default::default();
-        let (limit_ns, state, kept) = (AtomicU64::new(nanos(RUN_TIME_MAX)), AtomicPtr::new(state), SampleBuffer::default());
+        let (limit_ns, state, kept) =
+            (AtomicU64::new(nanos(RUN_TIME_MAX)), AtomicPtr::new(state), SampleBuffer::default());
         let slot = Arc::new(Slot { call, doomed, limit_ns, seen, began_ns, state, thread, kept });
         slots().push(slot.clone());
         Ok(WatchedVm { slot, last: Cell::new(0) })

@@ -38,9 +38,8 @@ impl Kind for LabelsOfHeaders {
                 (Ok(_), _) if entry.key.eq_ignore_ascii_case("host") => {
                     Fault::new("the node's host cannot be a label").hint("use another header field")
                 }
-                (Ok(_), None | Some("")) => {
-                    Fault::new(format!("{label:?} does not name a label")).hint("write a dollar and the name: $department")
-                }
+                (Ok(_), None | Some("")) => Fault::new(format!("{label:?} does not name a label"))
+                    .hint("write a dollar and the name: $department"),
                 (Ok(name), Some(label)) => return Some((name, label.to_owned())),
             };
             sink.error(entry.value.at, &path, fault);

@@ -86,13 +86,16 @@ impl Kind for LabelName {
         }
         let words = || alternatives(self.words.iter().copied());
         if OF_OTHERS.contains(&text) {
-            sink.foreign(node.at, path, Fault::new(format!("the label {text:?} does not exist here")).hint("leave it out"));
+            sink.foreign(
+                node.at,
+                path,
+                Fault::new(format!("the label {text:?} does not exist here")).hint("leave it out"),
+            );
             return None;
         }
         let fault = match text == self.needed {
-            true => {
-                Fault::new(format!("{text:?} separates values that cannot be added up")).hint(format!("write {}", words()))
-            }
+            true => Fault::new(format!("{text:?} separates values that cannot be added up"))
+                .hint(format!("write {}", words())),
             false => {
                 let fault = Fault::new(format!("expected {}, found {}", words(), node.found()));
                 sink.guess(fault, text, self.words.iter().copied())

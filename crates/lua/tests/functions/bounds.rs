@@ -214,7 +214,8 @@ fn what_is_closed_is_closed() {
         assert_eq!(answer(&format!("ngx.print(tostring({name}))")), "200 \"nil\"", "{name}");
     }
     for what in ["collect", "stop", "step", "setpause"] {
-        let expected = format!("error: test:1: collectgarbage({what}) is not available to functions; only \"count\" is");
+        let expected =
+            format!("error: test:1: collectgarbage({what}) is not available to functions; only \"count\" is");
         assert_eq!(answer(&format!("collectgarbage('{what}')")), expected);
     }
     // A metatable of the prelude gives no access to what it protects.

@@ -149,10 +149,9 @@ impl Functions {
         let module = self.program.module().and_then(|module| module.find(&asked.module));
         let work = move || match module {
             Some(module) => module.work(&asked),
-            None => Err(format!(
-                "unknown module {:?}; use the plugin's own file, or one that it requires",
-                asked.module
-            )),
+            None => {
+                Err(format!("unknown module {:?}; use the plugin's own file, or one that it requires", asked.module))
+            }
         };
         Flow::offload(work, move |done, request| match done {
             Ok(reply) => own.answered(phase, paused, reply.map(Answered::Work), request),
