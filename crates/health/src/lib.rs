@@ -9,9 +9,7 @@
 mod judge;
 mod probe;
 
-#[cfg(test)]
-pub use judge::Last;
-pub use judge::{Outcome, Record};
+pub use judge::{Last, Outcome, Record};
 
 use judge::Judge;
 use probe::Probe;
