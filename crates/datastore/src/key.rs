@@ -11,7 +11,8 @@ pub const SEGMENT_BYTES_MAX: usize = 256;
 pub const SEGMENTS_MAX: usize = 4;
 
 /// A path of 2 to [`SEGMENTS_MAX`] segments without a leading slash: `routes/1`, `consumers/jack/credentials/1`,
-/// `secrets/vault/1`. No segment is empty, `.` or `..`, and none has a control character.
+/// `secrets/vault/1`. No segment is empty, `.` or `..`, and none has a control character. Those of [`Key::found`] may be
+/// any other path.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
@@ -39,6 +40,13 @@ impl Key {
             true => Ok(Key(path.into())),
             false => Err(KeyError::Segment),
         }
+    }
+
+    /// The key of a path that was found in etcd, where anybody may have written it: any path below a collection. One that
+    /// [`Key::parse`] refuses has to be known all the same: it may name what keeps clients out.
+    pub fn found(path: &str) -> Option<Key> {
+        let (collection, id) = path.split_once('/')?;
+        (!collection.is_empty() && !id.is_empty()).then(|| Key(path.into()))
     }
 
     /// The whole path.
@@ -92,6 +100,16 @@ impl std::error::Error for KeyError {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_found_below_a_collection_has_a_key() {
+        for path in ["routes/1", "routes/a/b/c/d/e", "routes/..", "routes//", "routes/a\nb", "routes/a/"] {
+            assert_eq!(Key::found(path).unwrap().as_str(), path);
+        }
+        for path in ["routes", "routes/", "/1", ""] {
+            assert_eq!(Key::found(path), None, "{path:?}");
+        }
+    }
 
     #[test]
     fn keys_are_checked() {

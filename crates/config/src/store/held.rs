@@ -1,5 +1,6 @@
 //! A resource as a store holds it: its document, whether that is right by itself, and the last one that was.
 
+use super::served::path_of;
 use crate::model::{Kind, Origin};
 use crate::resources::{Catalog, Claim, Definition, Holder, Named, Written};
 use crate::secret_fields::hide;
@@ -8,8 +9,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use stillgate_schema::json::{DOCUMENT, node};
 use stillgate_schema::partial_json::Document;
-use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Sink};
+use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Sink, shortened};
 use stillgate_schema::text::tree::Node;
+
+/// Bytes of a part of an id. APISIX's ids have up to 64; names of secret managers and plugins fit, too.
+const ID_BYTES_MAX: usize = 256;
 
 pub(super) type Key = (Kind, Arc<str>);
 
@@ -152,13 +156,22 @@ pub(super) fn check(kind: Kind, document: &str, nothing: &Catalog) -> Result<(),
     let json: Option<Json> = serde_json::from_str(document).ok();
     let own = |key: &str| json.as_ref().and_then(|json| json.get(key)).and_then(Json::as_str).map(str::to_owned);
     let id = if kind == Kind::Consumers { own("username") } else { own("id") };
-    let id = id.unwrap_or_else(|| if kind == Kind::Secrets { "vault/1" } else { "1" }.to_owned());
+    let id = id.unwrap_or_else(|| "1".to_owned());
+    // By itself, neither says what it is below.
+    let id = match kind {
+        Kind::Secrets if !id.contains('/') => format!("vault/{id}"),
+        Kind::Credentials if !id.contains('/') => format!("consumer/{id}"),
+        _ => id,
+    };
     alone(kind, &id, document, nothing).refusal.map_or(Ok(()), |reason| Err(reason.to_string()))
 }
 
 /// What a document means among the others; `None`: that cannot be known, which has been reported.
 pub(super) fn define(kind: Kind, id: &str, document: &str, catalog: &Catalog, sink: &mut Sink) -> Option<Definition> {
     let root = &Path::Root;
+    if let Some(fault) = unusable_id(kind, id) {
+        sink.error(DOCUMENT, root, fault);
+    }
     let Tree { node, is_encrypted } = tree(kind, id, document, sink)?;
     if is_encrypted && matches!(kind, Kind::Consumers | Kind::Credentials) {
         // Its ciphertext is nobody's credential.
@@ -227,6 +240,23 @@ fn identified(kind: Kind, id: &str, mut document: Json) -> Json {
     document
 }
 
+/// Why no resource can have an id. In etcd anybody can write any key, and APISIX serves them: such a resource is refused here, but
+/// not overlooked.
+fn unusable_id(kind: Kind, id: &str) -> Option<Fault> {
+    let segments = if matches!(kind, Kind::Credentials | Kind::Secrets) { 2 } else { 1 };
+    let is_good = |segment: &str| {
+        !matches!(segment, "" | "." | "..")
+            && segment.len() <= ID_BYTES_MAX
+            && !segment.contains(|c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER)
+    };
+    if id.split('/').count() == segments && id.split('/').all(is_good) {
+        return None;
+    }
+    let path = path_of(kind, id);
+    let fault = Fault::new(format!("its key {:?} is not the key of a {}", shortened(&path), kind.singular()));
+    Some(fault.hint("write it with an id without slashes and control characters"))
+}
+
 /// Whether `written` is the id of the resource `id`: of credentials and secret managers, the last part of it.
 fn is_id(kind: Kind, id: &str, written: &str) -> bool {
     let is_part = matches!(kind, Kind::Credentials | Kind::Secrets);
@@ -237,4 +267,55 @@ fn is_id(kind: Kind, id: &str, written: &str) -> bool {
 pub(super) fn reason(errors: &[Diagnostic]) -> String {
     let say = |error: &Diagnostic| Diagnostic { line: 0, excerpt: None, ..error.clone() }.to_string();
     errors.iter().map(say).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load;
+    use crate::model::{Serving, Target};
+    use crate::resources::PluginSet;
+    use crate::store::{Change, Store};
+
+    fn put(kind: Kind, id: &str, document: &str) -> Change {
+        Change::Put { kind, id: id.into(), document: document.into(), created: 1, origin: Origin::Revision(1) }
+    }
+
+    /// APISIX serves whatever key somebody writes below a collection, so none may be overlooked.
+    #[test]
+    fn a_key_that_is_no_resources_is_refused_and_guards() {
+        let gateway = load("upstreams: []\n", &|_| None).unwrap().config.gateway;
+        let mut store = Store::new(gateway, PluginSet::default());
+        let nodes = r#""upstream": {"type": "roundrobin", "nodes": {"10.0.0.1:1": 1}}"#;
+        store.apply([put(Kind::Routes, "1", &format!(r#"{{"uri": "/*", {nodes}}}"#))]);
+        let guarded = format!(r#"{{"uri": "/guarded/*", {nodes}}}"#);
+        for id in ["a/b", "a/", "/a", "a/b/c/d/e", "..", "a\nb", "\u{fffd}ff", &"x".repeat(257)] {
+            store.apply([put(Kind::Routes, id, &guarded)]);
+            let rejected: Vec<_> = store.rejected().map(|of| (of.id.clone(), of.serving)).collect();
+            assert_eq!(rejected, [(id.to_owned(), Serving::Unavailable)]);
+            let refused = store.routes.iter().find(|route| route.spec.id == id).expect("it takes its requests");
+            assert!(matches!(refused.target, Target::Unavailable(_)), "{id:?}");
+            store.apply([Change::Delete { kind: Kind::Routes, id: id.to_owned() }]);
+            assert_eq!((store.rejected().count(), store.routes.len()), (0, 1));
+        }
+        // The key of a route's own upstream.
+        store.apply([put(Kind::Upstreams, "routes/1", r#"{"nodes": {"10.0.0.2:1": 1}}"#)]);
+        assert_eq!(store.rejected().count(), 1);
+        assert_eq!(store.upstreams["routes/1"].nodes.len(), 1);
+        store.apply([Change::Delete { kind: Kind::Upstreams, id: "routes/1".to_owned() }]);
+        assert!(store.upstreams.contains_key("routes/1"));
+        for (kind, id) in
+            [(Kind::Consumers, "jack/keys/1"), (Kind::Credentials, "jack/1/2"), (Kind::GlobalRules, "a/b")]
+        {
+            store.apply([put(kind, id, r#"{"username": "jack", "plugins": {}}"#)]);
+            assert_eq!(store.rejected().map(|of| of.id.as_str()).collect::<Vec<_>>(), [id]);
+            store.apply([Change::Delete { kind, id: id.to_owned() }]);
+        }
+        assert_eq!(store.rejected().count(), 0);
+        for kind in Kind::all() {
+            // What is wrong with it is not its id.
+            let refusal = store.check_alone(kind, r#"{"id": "a", "username": "a"}"#).err().unwrap_or_default();
+            assert!(!refusal.contains("is not the key of"), "{refusal}");
+        }
+    }
 }

@@ -62,10 +62,14 @@ impl Store {
 
     /// Those of a resource take the place of those that it had.
     fn place_upstreams(&mut self, kind: Kind, id: &str, upstreams: Vec<Arc<Upstream>>) {
+        if id.contains('/') {
+            // It is refused, so it has none; and `routes/1` as the id of an upstream is the key of a route's own.
+            return;
+        }
         let own = if kind == Kind::Upstreams { id.to_owned() } else { format!("{}/{id}", kind.name()) };
         let mut new: BTreeMap<String, Arc<Upstream>> =
             upstreams.into_iter().map(|upstream| (upstream.key.clone(), upstream)).collect();
-        // Those of its plugins: no id has a slash, and "0" is the character behind it.
+        // Those of its plugins. No id has a slash, and "0" is the character behind it.
         let of_plugins = self.upstreams.range(format!("{own}/")..format!("{own}0")).map(|(key, _)| key.clone());
         for key in [own].into_iter().chain(of_plugins.collect::<Vec<_>>()) {
             let upstream = new.remove(&key);

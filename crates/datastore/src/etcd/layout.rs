@@ -1,16 +1,21 @@
 //! Maps documents to etcd's keys: below a prefix, as APISIX's Admin API writes them.
 //!
-//! Other keys below the prefix are skipped: markers of directories (`/apisix/routes/`, value `init_dir`), and reports
-//! of APISIX's data planes about themselves.
+//! Only markers of directories (`/apisix/routes/`, value `init_dir`), and reports of APISIX's data planes about themselves
+//! are skipped. Any other key is a document's, whatever it looks like: APISIX serves `/apisix/routes/a/b`, too, so it is
+//! for the reader of documents to refuse what it cannot use.
 
 use super::options::OptionsError;
 use crate::key::Key;
+use std::borrow::Cow;
 
 /// Most bytes of a prefix.
 const PREFIX_BYTES_MAX: usize = 1024;
 
 /// Data planes of APISIX write `data_plane/server_info/ID` there: a report, not configuration.
 const REPORTS: &str = "data_plane/";
+
+/// What an id that is no text begins with: the character that stands for bytes which are no text.
+const NO_TEXT: &str = "\u{fffd}";
 
 /// The keys of one prefix.
 #[derive(Debug)]
@@ -57,19 +62,39 @@ impl Layout {
 
     /// The etcd key of a document.
     pub(crate) fn name_of(&self, key: &Key) -> Vec<u8> {
-        [self.folder.as_bytes(), key.as_str().as_bytes()].concat()
+        let bytes = key.id().strip_prefix(NO_TEXT).and_then(bytes_of);
+        match bytes {
+            Some(id) => [self.folder.as_bytes(), key.collection().as_bytes(), b"/", &id].concat(),
+            None => [self.folder.as_bytes(), key.as_str().as_bytes()].concat(),
+        }
     }
 
     /// The document of an etcd key; `None` if it is not a document's.
     pub(crate) fn key_of(&self, name: &[u8]) -> Option<Key> {
-        let path = name.strip_prefix(self.folder.as_bytes())?;
-        let key = std::str::from_utf8(path).ok().filter(|path| !path.starts_with(REPORTS));
-        let key = key.and_then(|path| Key::parse(path).ok());
+        let path = path_of(name.strip_prefix(self.folder.as_bytes())?);
+        let key = path.filter(|path| !path.starts_with(REPORTS)).and_then(|path| Key::found(&path));
         if key.is_none() {
             tracing::debug!(key = %String::from_utf8_lossy(name), "etcd: no resource, skipped");
         }
         key
     }
+}
+
+/// A path below the prefix as text; `None` if not even the collection is text. An id that is no text is written in hexadecimal
+/// digits, so that each has its own.
+fn path_of(path: &[u8]) -> Option<Cow<'_, str>> {
+    if let Ok(path) = std::str::from_utf8(path) {
+        return Some(Cow::Borrowed(path));
+    }
+    let slash = path.iter().position(|byte| *byte == b'/')?;
+    let collection = std::str::from_utf8(&path[..slash]).ok()?;
+    let digits: String = path[slash + 1..].iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(Cow::Owned(format!("{collection}/{NO_TEXT}{digits}")))
+}
+
+fn bytes_of(digits: &str) -> Option<Vec<u8>> {
+    let pairs = digits.as_bytes().chunks(2);
+    pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
 #[cfg(test)]
@@ -91,7 +116,13 @@ mod tests {
         check(b"/apisix/routes/", None);
         check(b"/apisix/routes", None);
         check(b"/apisix/data_plane/server_info/0a", None);
-        check(b"/apisix/routes/\xff", None);
+        check(b"/apisix/routes/a/b/c/d/e", Some("routes/a/b/c/d/e"));
+        check(b"/apisix/routes/a/", Some("routes/a/"));
+        check(b"/apisix/routes//a", Some("routes//a"));
+        check(b"/apisix/routes/..", Some("routes/.."));
+        check(b"/apisix/routes/\xff", Some("routes/\u{fffd}ff"));
+        check(b"/apisix/routes/a/\xfe", Some("routes/\u{fffd}612ffe"));
+        check(b"/apisix/\xff/a", None);
         check(b"/other/routes/1", None);
         assert_eq!(layout.range(), (b"/apisix/".to_vec(), b"/apisix0".to_vec()));
         assert_eq!(layout.range_below("routes/"), (b"/apisix/routes/".to_vec(), b"/apisix/routes0".to_vec()));

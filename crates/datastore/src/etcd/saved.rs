@@ -227,7 +227,7 @@ impl Lines<'_> {
     }
 
     fn entry(&self, entry: Entry) -> Result<(Key, Document), SavedError> {
-        let key = Key::parse(&entry.key).map_err(|_| self.damaged("not the key of a resource"))?;
+        let key = Key::found(&entry.key).ok_or_else(|| self.damaged("not the key of a resource"))?;
         Ok((key, Document { value: entry.value.into(), created: entry.created, modified: entry.modified }))
     }
 

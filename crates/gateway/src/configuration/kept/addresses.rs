@@ -10,22 +10,25 @@ pub(crate) fn resource_of(key: &Key) -> Option<(Kind, String)> {
     let id = key.id();
     let kind = Kind::named(key.collection())?;
     match (kind, id.split('/').count()) {
-        (Kind::Consumers, 3) => {
-            let (name, credential) = id.split_once(CREDENTIALS)?;
-            Some((Kind::Credentials, format!("{name}/{credential}")))
-        }
+        (Kind::Consumers, 2..) => Some(match id.split_once(CREDENTIALS) {
+            Some((name, credential)) if !name.is_empty() && !name.contains('/') && !credential.is_empty() => {
+                (Kind::Credentials, format!("{name}/{credential}"))
+            }
+            _ => (kind, id.to_owned()),
+        }),
         // They have no collection of their own.
         (Kind::Credentials, _) => None,
         (Kind::Secrets, 2) => Some((kind, id.to_owned())),
+        // No reference can name another.
         (Kind::Secrets, _) => None,
-        (_, 1) => Some((kind, id.to_owned())),
-        _ => None,
+        // With a slash, APISIX serves it; here it is a resource that is refused.
+        _ => Some((kind, id.to_owned())),
     }
 }
 
 /// The key of a resource.
 pub(super) fn key_of(kind: Kind, id: &str) -> Option<Key> {
-    Key::parse(&path_of(kind, id)).ok()
+    Key::found(&path_of(kind, id))
 }
 
 #[cfg(test)]
@@ -35,7 +38,7 @@ mod tests {
     #[test]
     fn keys_name_resources() {
         let check = |key: &str, expected: Option<(Kind, &str)>| {
-            let key = Key::parse(key).unwrap();
+            let key = Key::found(key).unwrap();
             let found = resource_of(&key);
             assert_eq!(found, expected.map(|(kind, id)| (kind, id.to_owned())), "{key}");
             if let Some((kind, id)) = found {
@@ -45,12 +48,19 @@ mod tests {
         check("routes/1", Some((Kind::Routes, "1")));
         check("consumers/jack", Some((Kind::Consumers, "jack")));
         check("consumers/jack/credentials/1", Some((Kind::Credentials, "jack/1")));
-        check("consumers/jack/keys/1", None);
+        check("consumers/jack/keys/1", Some((Kind::Consumers, "jack/keys/1")));
+        check("consumers/jack/credentials/", Some((Kind::Consumers, "jack/credentials/")));
+        check("consumers/jack/credentials/1/2", Some((Kind::Credentials, "jack/1/2")));
+        check("consumers/a/b/credentials/1", Some((Kind::Consumers, "a/b/credentials/1")));
+        check("consumers//credentials/1", Some((Kind::Consumers, "/credentials/1")));
+        check("secrets/vault/1/2", None);
         check("credentials/1", None);
         check("secrets/vault/1", Some((Kind::Secrets, "vault/1")));
         check("secrets/1", None);
         check("plugin_metadata/cors", Some((Kind::PluginMetadata, "cors")));
-        check("routes/1/2", None);
+        check("routes/1/2", Some((Kind::Routes, "1/2")));
+        check("routes/..", Some((Kind::Routes, "..")));
+        check("nothing/1/2", None);
         check("data_plane/server_info/x", None);
     }
 }

@@ -3,6 +3,8 @@
 use super::gateways::{ask, await_status, endpoints, put, rejected, route, setup, start, status};
 use super::write;
 use crate::shared::STILLGATE;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -68,13 +70,24 @@ fn what_cannot_be_read_in_part_does_not_leave_its_requests_to_an_open_route() {
         etcd.put(0, &format!("/apisix/routes/{id}"), text);
     }
     etcd.put(0, "/apisix/routes/q", r#"{"uri":"/q/*","plugins":{"key-auth":{}},"upstream":{"nodes":{"#);
+    // Keys that no Admin API writes. APISIX serves them.
+    write(&etcd, "routes/r/s", &guarded("/r/*".into(), json!({})));
+    write(&etcd, "routes/a/b/c/d/e", &guarded("/s/*".into(), json!({})));
+    etcd.call(
+        0,
+        "/v3/kv/put",
+        &json!({
+            "key": STANDARD.encode(b"/apisix/routes/\xff"),
+            "value": STANDARD.encode(guarded("/t/*".into(), json!({})).to_string()),
+        }),
+    );
     let gateway = start(&etcd, 1);
     let status = |host: &str, path: &str| {
         let mut connection = Connection::new(TcpStream::connect(gateway.addr()).expect("connect"));
         connection.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         connection.expect_response("GET").head.status()
     };
-    for name in "adefghjklmnopq".chars() {
+    for name in "adefghjklmnopqrst".chars() {
         assert_eq!(status("other.test", &format!("/{name}/1")), 503, "{name}");
     }
     // The host could have been that of the open route.
@@ -84,6 +97,8 @@ fn what_cannot_be_read_in_part_does_not_leave_its_requests_to_an_open_route() {
     let of_a = gateway.status()["rejected"].as_array().expect("a list").iter().find(|of| of["id"] == "a").cloned();
     let reason = of_a.expect("it is rejected")["reason"].to_string();
     assert!(reason.contains("so that no other answers in its place, it refuses any host"), "{reason}");
+    etcd.delete(0, "/apisix/routes/a/b/c/d/e");
+    eventually("the route that is gone", || status("other.test", "/s/1") == 200);
     // Mended, it asks for its key.
     write(&etcd, "routes/a", &guarded("/a/*".into(), json!({})));
     eventually("the mended route", || status("other.test", "/a/1") == 401);

@@ -104,6 +104,45 @@ fn what_depends_on_something_that_went_is_rejected_until_it_is_back() {
     assert_eq!((stage.get("/a/b"), &stage.gateway.status()["rejected"]), (200, &json!([])));
 }
 
+/// A consumer that a plugin names, and a secret manager: each goes only by force, whichever way the deletion comes.
+#[test]
+fn what_plugins_name_is_not_deleted() {
+    let node = Upstream::echo();
+    let stage = Stage::start();
+    let route = json!({
+        "id": "1",
+        "uri": "/a",
+        "plugins": { "key-auth": { "anonymous_consumer": "guest" } },
+        "upstream": upstream(node.addr()),
+    });
+    let refused = stage.admin.ask("PUT", "/apisix/admin/routes/1", &route.to_string());
+    assert_eq!(refused.status, 400, "{refused:?}");
+    stage.admin.put("consumers", &json!({ "username": "guest" }));
+    stage.admin.put("routes/1", &route);
+    assert_eq!(stage.get("/a"), 200);
+    let whole = json!({ "routes": [route] });
+    for (method, path, body) in [
+        ("DELETE", "/apisix/admin/consumers/guest", String::new()),
+        ("POST", "/v1/batch", json!([{ "method": "DELETE", "path": "/apisix/admin/consumers/guest" }]).to_string()),
+        ("PUT", "/apisix/admin/configs", whole.to_string()),
+        ("POST", "/apisix/admin/configs/validate", whole.to_string()),
+    ] {
+        let lines = format!("X-API-KEY: {}\r\nX-Digest: 1\r\n", stage.admin.key);
+        let refused = stage.admin.ask_with(method, path, &lines, body.as_bytes());
+        assert!(refused.status == 400 && refused.text().contains("still using it"), "{method} {path}: {refused:?}");
+    }
+    // A validation finds what only the whole shows, as the write would.
+    let whole =
+        json!({ "routes": [{ "id": "1", "uri": "/a", "plugins": { "csrf": { "key": "$secret://vault/1/a/b" } } }] });
+    for (method, path) in [("PUT", "configs"), ("POST", "configs/validate")] {
+        let lines = format!("X-API-KEY: {}\r\nX-Digest: 1\r\n", stage.admin.key);
+        let path = format!("/apisix/admin/{path}");
+        let refused = stage.admin.ask_with(method, &path, &lines, whole.to_string().as_bytes());
+        assert_eq!((refused.status, refused.text().contains("vault/1")), (400, true), "{path}: {refused:?}");
+    }
+    assert_eq!(stage.get("/a"), 200);
+}
+
 #[test]
 fn a_restart_serves_the_same() {
     let node = Upstream::echo();
