@@ -34,6 +34,9 @@ async fn follow_on(etcd: &Etcd, sender: &Sender<Followed>) {
             Err(Ended::Failed(error)) => error,
             Err(Ended::Unheard) => return,
         };
+        if let EtcdError::Replaced { why } = &error {
+            tracing::warn!(why, "etcd: its history is not the one that was followed; reading everything again");
+        }
         tracing::debug!(%error, "etcd: following is interrupted");
         let (told, pause) = follower.failed(&error, rand::random());
         if tell(sender, told).await.is_err() {
@@ -44,8 +47,11 @@ async fn follow_on(etcd: &Etcd, sender: &Sender<Followed>) {
 }
 
 async fn run(etcd: &Etcd, follower: &mut Follower, sender: &Sender<Followed>) -> Result<Infallible, Ended> {
-    let (at, cluster) = match follower.at() {
-        Some(at) => at,
+    let (at, cluster) = match follower.position() {
+        Some(position) => {
+            etcd.must_have(&position).await?;
+            (position.revision, position.cluster)
+        }
         None => {
             let listed = etcd.list().await?;
             let at = (listed.snapshot.revision, listed.cluster);

@@ -7,11 +7,16 @@
 //!     └─── needs a list ──┘   any other failure: watch again from At
 //! ```
 //!
+//! After a failure, a document that was written last shows whether etcd still has the history that was followed: a cluster
+//! that is made again with the same members, from nothing or from a backup, has the same identity, and may be at a later
+//! revision.
+//!
 //! A watch begins at the revision that is known already and not at the next one, so this revision comes again, and is
 //! dropped here. See [`super::Etcd::watch`] for the reason.
 
 use super::error::EtcdError;
-use crate::document::{Batch, Snapshot};
+use crate::document::{Batch, Document, Snapshot};
+use crate::key::Key;
 use std::time::Duration;
 
 /// The first pause after a failure; it doubles until [`PAUSE_MAX`].
@@ -39,11 +44,31 @@ pub enum Followed {
     },
 }
 
+/// A position in the history of a cluster, and what shows that it is the same history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub(crate) revision: u64,
+    pub(crate) cluster: u64,
+    pub(crate) witness: Witness,
+}
+
+/// The document that was written last, up to a position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Witness {
+    pub(crate) key: Key,
+    pub(crate) created: u64,
+    pub(crate) modified: u64,
+    /// The last revision that had it, if it has been deleted.
+    pub(crate) until: Option<u64>,
+}
+
 /// The state of a follower.
 #[derive(Debug, Default)]
 pub(crate) struct Follower {
     /// The revision up to which all events were sent, and its cluster. `None` if a list is needed.
     at: Option<(u64, u64)>,
+    /// `None` if there never was a document.
+    witness: Option<Witness>,
     /// Failures since the last good connection.
     failures: u32,
     /// The last reason sent.
@@ -51,14 +76,17 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// The revision and cluster to watch from. `None` to list.
-    pub(crate) fn at(&self) -> Option<(u64, u64)> {
-        self.at
+    /// Where to go on after a failure. `None` to list.
+    pub(crate) fn position(&self) -> Option<Position> {
+        let (revision, cluster) = self.at?;
+        Some(Position { revision, cluster, witness: self.witness.clone()? })
     }
 
     /// Handles a complete list.
     pub(crate) fn listed(&mut self, snapshot: Snapshot, cluster: u64) -> Followed {
         self.at = Some((snapshot.revision, cluster));
+        let newest = snapshot.documents.iter().max_by_key(|(_, document)| document.modified);
+        self.witness = newest.map(|(key, document)| Witness::new(key, document));
         Followed::Snapshot(snapshot)
     }
 
@@ -70,7 +98,21 @@ impl Follower {
 
     /// Handles a batch of a watch; `None` if it is known.
     pub(crate) fn batch(&mut self, batch: Batch) -> Option<Followed> {
-        self.advance(batch.revision).then_some(Followed::Batch(batch))
+        if !self.advance(batch.revision) {
+            return None;
+        }
+        for event in &batch.events {
+            match &event.document {
+                Some(document) => self.witness = Some(Witness::new(&event.key, document)),
+                None => {
+                    let witness = self.witness.as_mut().filter(|witness| witness.key == event.key);
+                    if let Some(witness) = witness {
+                        witness.until.get_or_insert(batch.revision - 1);
+                    }
+                }
+            }
+        }
+        Some(Followed::Batch(batch))
     }
 
     /// Handles that a watch has delivered everything up to this revision.
@@ -107,12 +149,17 @@ impl Follower {
     }
 }
 
+impl Witness {
+    fn new(key: &Key, document: &Document) -> Witness {
+        Witness { key: key.clone(), created: document.created, modified: document.modified, until: None }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{Document, Event};
+    use crate::document::Event;
     use crate::documents::{DocumentTable, Documents as _};
-    use crate::key::Key;
     use proptest::prelude::*;
 
     /// etcd from a follower's point of view: a history, and the oldest revision of it that is kept.
@@ -140,6 +187,8 @@ mod tests {
         Break,
         /// Replaces etcd by another, empty one.
         Replace,
+        /// Replaces etcd by another one with the same identity, which is at a later revision.
+        MakeAgain,
     }
 
     impl Model {
@@ -173,12 +222,24 @@ mod tests {
         }
 
         /// Like etcd before 3.4.36: deletions in the oldest revision that it keeps are lost.
-        fn after(&self, start: u64, cluster: u64) -> Result<Vec<Batch>, EtcdError> {
+        fn after(&self, start: u64, cluster: u64, witness: Option<&Witness>) -> Result<Vec<Batch>, EtcdError> {
             if cluster != self.cluster || start > self.revision() {
                 return Err(EtcdError::Replaced { why: String::new() });
             }
             if start < self.compacted {
                 return Err(EtcdError::Compacted { oldest: Some(self.compacted) });
+            }
+            if let Some(witness) = witness {
+                let at = witness.until.unwrap_or(start);
+                if at < self.compacted {
+                    return Err(EtcdError::Compacted { oldest: Some(self.compacted) });
+                }
+                let then = DocumentTable::default();
+                self.history.iter().filter(|batch| batch.revision <= at).for_each(|batch| then.apply(batch));
+                let then = then.get(&witness.key).map(|then| (then.created, then.modified));
+                if then != Some((witness.created, witness.modified)) {
+                    return Err(EtcdError::Replaced { why: String::new() });
+                }
             }
             let mut batches: Vec<Batch> =
                 self.history.iter().filter(|batch| batch.revision >= start).cloned().collect();
@@ -196,6 +257,8 @@ mod tests {
         documents: DocumentTable,
         /// The watch's position in the history, if there is a watch.
         watch: Option<usize>,
+        /// The list and the watch after it are one step to etcd.
+        has_just_listed: bool,
         batches: Vec<u64>,
     }
 
@@ -217,21 +280,32 @@ mod tests {
 
         fn fail(&mut self, error: &EtcdError) {
             self.watch = None;
+            self.has_just_listed = false;
             let (told, _) = self.follower.failed(error, 0.5);
             self.take(told);
         }
 
         /// Returns whether there was anything to do.
         fn step(&mut self, model: &Model) -> bool {
-            let Some((at, cluster)) = self.follower.at() else {
-                let told = self.follower.listed(model.list(), model.cluster);
-                self.take(Some(told));
-                return true;
-            };
             let Some(position) = self.watch else {
-                match model.after(at, cluster) {
+                let known = match self.follower.position() {
+                    Some(Position { revision, cluster, witness }) => Some((revision, cluster, Some(witness))),
+                    None => None,
+                };
+                let known = match self.has_just_listed {
+                    true => self.follower.at.map(|(revision, cluster)| (revision, cluster, None)),
+                    false => known,
+                };
+                let Some((at, cluster, witness)) = known else {
+                    let told = self.follower.listed(model.list(), model.cluster);
+                    self.take(Some(told));
+                    self.has_just_listed = true;
+                    return true;
+                };
+                match model.after(at, cluster, witness.as_ref()) {
                     Err(error) => self.fail(&error),
                     Ok(batches) => {
+                        self.has_just_listed = false;
                         self.watch = Some(model.history.len() - batches.len());
                         let told = self.follower.watching();
                         self.take(told);
@@ -281,6 +355,12 @@ mod tests {
                     *model = Model { cluster: model.cluster + 1, ..Model::default() };
                     self.fail(&broken());
                 }
+                Action::MakeAgain => {
+                    let (cluster, revision) = (model.cluster, model.revision());
+                    *model = Model { cluster, ..Model::default() };
+                    (0..revision).for_each(|_| model.write(&[(7, true)]));
+                    self.fail(&broken());
+                }
             }
         }
     }
@@ -294,6 +374,7 @@ mod tests {
             1 => Just(Action::Progress),
             3 => Just(Action::Break),
             1 => Just(Action::Replace),
+            1 => Just(Action::MakeAgain),
         ];
         prop::collection::vec(action, 0..60)
     }
@@ -336,6 +417,6 @@ mod tests {
         follower.listed(Snapshot { revision: 5, documents: Vec::new() }, 1);
         assert_eq!((follower.watching(), follower.watching()), (Some(Followed::Back), None));
         assert_eq!(follower.failed(&EtcdError::Compacted { oldest: None }, 1.0), (None, PAUSE_MIN));
-        assert_eq!(follower.at(), None);
+        assert_eq!(follower.position(), None);
     }
 }

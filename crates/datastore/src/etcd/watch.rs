@@ -8,12 +8,13 @@
 //! notifications every ten minutes.
 
 use super::Etcd;
-use super::call::{RESPONSE_BYTES_MAX, misunderstood};
+use super::call::{RESPONSE_BYTES_MAX, Repeat, misunderstood};
 use super::connection::Connection;
 use super::error::EtcdError;
+use super::follower::Position;
 use super::list::{RANGE, document};
 use super::message::{
-    Header, Number, RangeRequest, RangeResponse, Refusal, WatchCreate, WatchEvent, WatchLine, WatchRequest,
+    Header, KeyValue, Number, RangeRequest, RangeResponse, Refusal, WatchCreate, WatchEvent, WatchLine, WatchRequest,
     WatchResponse,
 };
 use crate::document::{Batch, Event};
@@ -82,6 +83,28 @@ impl Etcd {
                 opened => return opened,
             }
         }
+    }
+
+    /// Makes sure that etcd has the history up to a position, as far as the document that was written last shows it.
+    ///
+    /// # Errors
+    /// If no endpoint answers, etcd refuses, or the document is not there any more or is another one.
+    pub(crate) async fn must_have(&self, position: &Position) -> Result<(), EtcdError> {
+        let Position { revision: revision_seen, cluster, witness } = position;
+        let read = async |revision| {
+            let key = self.layout.name_of(&witness.key).into();
+            let request = RangeRequest { key, revision, keys_only: true, ..RangeRequest::default() };
+            let answer: RangeResponse = self.caller.call(RANGE, &request, Repeat::Always).await?;
+            same_history(&answer.header, (*revision_seen, *cluster))?;
+            let is_it =
+                |pair: &KeyValue| (pair.create_revision.0, pair.mod_revision.0) == (witness.created, witness.modified);
+            Ok::<bool, EtcdError>(answer.kvs.first().is_some_and(is_it))
+        };
+        // It may have been written or deleted since; a revision that is not there yet cannot be read.
+        if read(None).await? || read(Some(Number(witness.until.unwrap_or(*revision_seen)))).await? {
+            return Ok(());
+        }
+        Err(EtcdError::Replaced { why: format!("{} was another document", witness.key) })
     }
 
     async fn watch_at(&self, endpoint: usize, after: u64, cluster: u64) -> Result<Watch<'_>, EtcdError> {

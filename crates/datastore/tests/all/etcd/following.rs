@@ -158,6 +158,34 @@ fn an_etcd_that_was_emptied_is_listed_anew() {
     following.await_equal(server.endpoint(0));
 }
 
+/// The same members with the same token are the same cluster by its identity, and its revision says nothing either.
+#[test]
+fn an_etcd_that_was_made_again_is_noticed_at_a_later_revision() {
+    let mut server = Server::start();
+    for number in 0..5 {
+        server.put(0, &format!("/apisix/routes/{number}"), "a");
+    }
+    let relay = Cutter::to(server.addr(0));
+    let following = Following::start(options(vec![format!("http://{}", relay.addr())]));
+    following.await_value("routes/4", Some("a"));
+    let losses = following.losses();
+    relay.arm(Some(CUT));
+    relay.end_with(End::Fin);
+    eventually("the loss to be told", || following.losses() > losses);
+    let before = server.revision(0);
+    server.kill(0);
+    server.wipe(0);
+    server.start_again(0);
+    server.put(0, "/apisix/global_rules/1", "first");
+    while server.revision(0) <= before + 5 {
+        server.put(0, "/apisix/routes/9", "b");
+    }
+    relay.arm(None);
+    following.await_value("global_rules/1", Some("first"));
+    assert_eq!(following.value("routes/4"), None);
+    following.await_equal(server.endpoint(0));
+}
+
 #[test]
 fn of_three_members_one_may_be_lost() {
     let mut server = Server::start_with(&EtcdSetup { members: 3, ..EtcdSetup::default() });
