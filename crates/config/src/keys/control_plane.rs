@@ -14,8 +14,8 @@ use stillgate_schema::object::map;
 use stillgate_schema::quantity::{Span, span};
 use stillgate_schema::text::diagnostic::{Fault, shortened};
 
-/// Bytes of a key of AES-128, which APISIX's `keyring` has.
-pub const KEYRING_KEY_BYTES: usize = 16;
+/// Bytes of the keys of AES-128 and AES-256, which APISIX's `keyring` takes.
+pub const KEYRING_KEY_BYTES: [usize; 2] = [16, 32];
 
 const HISTORY_CHANGES_MAX: i64 = 1_000_000;
 const HISTORY_AGE: Span = span(Duration::from_secs(60), Duration::from_secs(10 * 365 * 24 * 3600));
@@ -78,7 +78,7 @@ object! {
 object! {
     /// Encryption of credentials and private keys in a store or in etcd, as APISIX has it.
     pub struct DataEncryption {
-        /// Keys of 16 bytes. The first one encrypts, all of them decrypt. Without a key, nothing is encrypted. (APISIX's default keys are public.)
+        /// Keys of 16 bytes (AES-128) or 32 bytes (AES-256). The first one encrypts, all of them decrypt. Without a key, nothing is encrypted. (APISIX's default keys are public.)
         keyring: Vec<Secret> = list(KEYRING_KEY) => default(Vec::new());
     }
 }
@@ -91,9 +91,9 @@ const SOURCE: Choice<SourceKind> = Choice {
 const REJECTED_GLOBAL_RULE: Choice<RejectedGlobalRule> =
     Choice { words: &[("deny", RejectedGlobalRule::Deny), ("ignore", RejectedGlobalRule::Ignore)], unbuilt: &[] };
 
-const KEYRING_KEY: Text<Secret> = text("a key of 16 bytes", |text| match text.len() {
-    KEYRING_KEY_BYTES => Ok(Secret::new(text)),
-    bytes => Err(Fault::new(format!("a key has {KEYRING_KEY_BYTES} bytes, and this one {bytes}"))),
+const KEYRING_KEY: Text<Secret> = text("a key of 16 or 32 bytes", |text| match text.len() {
+    bytes if KEYRING_KEY_BYTES.contains(&bytes) => Ok(Secret::new(text)),
+    bytes => Err(Fault::new(format!("a key has 16 or 32 bytes, and this one {bytes}"))),
 });
 
 const ENDPOINT: Text<String> = text("a URL", |text| {
