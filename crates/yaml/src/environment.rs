@@ -1,6 +1,9 @@
 //! Substitutes environment variables in scalar values: `${NAME}` and `${NAME:-default}`, and APISIX's `${{NAME}}` and
 //! `${{NAME:=default}}`, which are also allowed in keys of maps.
 //!
+//! `${http_x}` and `${http_x ?? default}` are variables of a request, which plugins resolve in APISIX, and stay unchanged:
+//! an environment that happens to have `http_proxy` or `host` must not take their place.
+//!
 //! This happens after the YAML is parsed, so a value can never add keys or lists. As in a shell, the default of
 //! `${…:-…}` is used if the variable is unset or empty, that of `${{…:=…}}` only if it is unset. `$${` means a literal
 //! `${`; `${1}` is a group of a regular expression and stays unchanged, and so does any other `$`.
@@ -13,7 +16,10 @@ pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Substitutes the variables of a text; `None` if it has none and stays unchanged.
 pub fn expand(text: &str, environment: Lookup<'_>) -> Result<Option<String>, Fault> {
-    expand_each(text, |reference| value(reference, environment).map(Some))
+    expand_each(text, |reference| match is_of_request(reference) {
+        true => Ok(None),
+        false => value(reference, environment).map(Some),
+    })
 }
 
 /// Substitutes the variables of a map's key, where only `${{NAME}}` is a variable.
@@ -25,6 +31,87 @@ pub fn expand_key(text: &str, environment: Lookup<'_>) -> Result<Option<String>,
         Some(reference) => double(reference, environment).map(Some),
         None => Ok(None),
     })
+}
+
+/// What names of a request's variables begin with that have a free part. A test of the crate that reads them compares both.
+const REQUEST_PREFIXES: &[&str] = &[
+    "arg_",
+    "cookie_",
+    "graphql_",
+    "http_",
+    "post_arg_",
+    "post_arg.",
+    "sent_http_",
+    "ssl_",
+    "upstream_",
+    "uri_param_",
+];
+
+/// The other names of a request's variables.
+const REQUEST_NAMES: &[&str] = &[
+    "apisix_request_id",
+    "args",
+    "balancer_ip",
+    "balancer_port",
+    "body_bytes_sent",
+    "bytes_received",
+    "bytes_sent",
+    "consumer_group_id",
+    "consumer_name",
+    "content_length",
+    "content_type",
+    "document_uri",
+    "host",
+    "hostname",
+    "is_args",
+    "method",
+    "msec",
+    "opentelemetry_context_traceparent",
+    "opentelemetry_span_id",
+    "opentelemetry_trace_id",
+    "pid",
+    "protocol",
+    "query_string",
+    "realip_remote_addr",
+    "remote_addr",
+    "remote_port",
+    "remote_user",
+    "request",
+    "request_body",
+    "request_id",
+    "request_length",
+    "request_method",
+    "request_time",
+    "request_uri",
+    "resp_body",
+    "route_id",
+    "route_name",
+    "scheme",
+    "server_addr",
+    "server_port",
+    "server_protocol",
+    "service_id",
+    "service_name",
+    "status",
+    "time",
+    "time_iso8601",
+    "time_local",
+    "trace_id",
+    "uri",
+    "zipkin_context_traceparent",
+    "zipkin_span_id",
+    "zipkin_trace_id",
+];
+
+/// Whether a reference is to a variable of a request, with or without a default.
+fn is_of_request(reference: &str) -> bool {
+    let name = match reference.split_once("??") {
+        Some((name, _)) => name.trim(),
+        None => reference.trim(),
+    };
+    let has_prefix = || REQUEST_PREFIXES.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix));
+    // `:-` is the default of an environment variable, and in no name.
+    !name.contains(":-") && (REQUEST_NAMES.contains(&name) || has_prefix())
 }
 
 /// Replaces each reference by the result of `value`, which gets it without `${` and its end; `None` leaves it
@@ -177,6 +264,29 @@ mod tests {
     fn groups_of_regular_expressions_stay() {
         check("/b/${1}x", Ok(None));
         check("/${1}/${A}/${20}", Ok(Some("/${1}/1/${20}")));
+    }
+
+    #[test]
+    fn variables_of_requests_stay() {
+        let environment = |name: &str| Some(format!("environment's {name}"));
+        let stays = |text: &str| assert_eq!(expand(text, &environment), Ok(None), "{text}");
+        stays("${http_x}");
+        stays("${http_proxy}");
+        stays("${ host }:${arg_a}${cookie_b}");
+        stays("${http_x ?? 50}");
+        stays("${post_arg.user.roles[0] ?? a}");
+        stays("${remote_addr??unknown}");
+        let expands = |text: &str, want: &str| {
+            assert_eq!(expand(text, &environment).unwrap().as_deref(), Some(want), "{text}");
+        };
+        expands("${HOST}", "environment's HOST");
+        expands("${http_}", "environment's http_");
+        expands("${http_proxy:-none}", "environment's http_proxy");
+        expands("${{http_proxy}}", "environment's http_proxy");
+        expands("${uri}${A}", "${uri}environment's A");
+        expands("$${uri}", "${uri}");
+        // What is neither is not passed on.
+        assert!(expand("${HOST ?? a}", &environment).is_err());
     }
 
     #[test]

@@ -50,7 +50,8 @@ pub(crate) const UNIX_TIME: stillgate_schema::kind::Int<i64> = int(0, 10_000_000
 
 object! {
     /// One configuration file: the process under `gateway`, and the resources by APISIX's names and meaning. A scalar
-    /// may hold `${NAME}` or `${NAME:-default}`, which stand for an environment variable; `$${` stands for `${`. As in APISIX,
+    /// may hold `${NAME}` or `${NAME:-default}`, which stand for an environment variable; `$${` stands for `${`, and
+    /// `${uri}` and other variables of a request are left to plugins. As in APISIX,
     /// scalars and keys may hold `${{NAME}}` or `${{NAME:=default}}`, and a resource without an `id` has its position in its
     /// list, from 1.
     /// A duration without a unit is in seconds.

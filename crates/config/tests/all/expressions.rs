@@ -6,6 +6,8 @@ use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 use stillgate_config::{Errors, load};
 use stillgate_route::expression::ERRORS_MAX;
+use stillgate_route::{RECORDED, Variable};
+use stillgate_schema::text::environment::expand;
 
 /// What no expression has; errors point at it.
 const MARK: &str = "@here";
@@ -182,5 +184,16 @@ proptest! {
             let marked: String = shown.chars().skip(carets.find('^').unwrap()).take(carets.matches('^').count()).collect();
             prop_assert!(rest.starts_with(marked.trim_end()), "{block}\n{rest:?} is not {marked:?}");
         }
+    }
+}
+
+/// A file's `${uri}` is the request's, not the environment's, for every variable that plugins read.
+#[test]
+fn no_variable_of_a_request_is_read_from_the_environment() {
+    let environment = |_: &str| Some("environment".to_owned());
+    let prefixes = ["sent_http_x", "upstream_http_x", "post_arg_a", "post_arg.a[0]"];
+    for name in Variable::names().chain(RECORDED).chain(prefixes) {
+        assert_eq!(expand(&format!("${{{name}}}"), &environment), Ok(None), "{name}");
+        assert_eq!(expand(&format!("a ${{{name} ?? b}}"), &environment), Ok(None), "{name}");
     }
 }
