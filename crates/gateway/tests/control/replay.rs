@@ -502,3 +502,16 @@ fn what_a_gateway_logs_can_be_replayed() {
         "#]],
     );
 }
+
+/// What goes on without an end, and is no log.
+#[test]
+fn a_file_without_an_end_is_no_log() {
+    let folder = folder("");
+    for (file, words) in [("/dev/zero", "line 1 has no end within 64 MiB"), ("/dev/null", "it is empty")] {
+        let mut arguments = ARGUMENTS;
+        arguments[5] = file;
+        let output = folder.run(&arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && errors.contains(words), "{file}: {output:?}");
+    }
+}
