@@ -359,9 +359,6 @@ return {
     });
     assert!(others > 2, "{others}");
     let told = text(&get(&gateway, "/heavy?module=own"));
-    assert_eq!(
-        told,
-        "there is no module \"own\": only the plugin's own file and those that it requires can be named\n"
-    );
+    assert_eq!(told, "unknown module \"own\"; use the plugin's own file, or one that it requires\n");
     gateway.assert_healthy();
 }
