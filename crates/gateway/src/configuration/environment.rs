@@ -5,13 +5,13 @@
 
 use super::kept;
 use crate::upgrade::PidFile;
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, access, statfs};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use stillgate_config::{Config, LogDestination, Severity, SourceKind, Transport, listener_paths};
 use stillgate_measures::metrics;
@@ -19,6 +19,9 @@ use stillgate_tls::Problem;
 
 /// Ports below this are the system's, unless `net.ipv4.ip_unprivileged_port_start` says otherwise.
 const PRIVILEGED_PORTS: u16 = 1024;
+
+/// File systems of the kernel's own, in which nothing can be made, whatever their permissions say: proc and sysfs.
+const KERNELS_OWN: [i64; 2] = [0x9fa0, 0x6265_6572];
 
 /// All that is in the way, by the keys that are concerned.
 pub(crate) fn look_at(config: &Config) -> Vec<(Problem, Severity)> {
@@ -61,14 +64,17 @@ fn file_problem(
         Ok(metadata) if metadata.is_dir() => {
             Some((problem(format!("{shown} is a folder"), "name a file in it".to_owned()), severity))
         }
-        // Whether somebody reads it is seen when it is opened.
-        Ok(metadata) if metadata.file_type().is_fifo() => None,
+        Ok(metadata) if metadata.file_type().is_fifo() => (!has_reader(&metadata)).then(|| {
+            let message =
+                format!("no running program reads the pipe {shown}; without a reader the gateway does not start");
+            (problem(message, "start its reader first".to_owned()), Severity::Warning)
+        }),
         Ok(_) => not_permitted(key, file, Access::WRITE_OK),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             // Of a bare name the folder is the current one.
             let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
             match fs::metadata(folder) {
-                Ok(metadata) if metadata.is_dir() => not_permitted(key, folder, Access::WRITE_OK | Access::EXEC_OK),
+                Ok(metadata) if metadata.is_dir() => not_possible(key, folder),
                 Ok(_) => {
                     let message = format!("{} is not a folder", folder.display());
                     Some((problem(message, "name a file in a folder".to_owned()), severity))
@@ -88,7 +94,14 @@ fn folder_problem(key: &str, folder: &Path) -> Option<(Problem, Severity)> {
     let is_there = |folder: &&Path| !matches!(fs::metadata(folder), Err(error) if error.kind() == ErrorKind::NotFound);
     let nearest = folder.ancestors().find(is_there)?;
     match fs::metadata(nearest) {
-        Ok(metadata) if metadata.is_dir() => not_permitted(key, nearest, Access::WRITE_OK | Access::EXEC_OK),
+        Ok(metadata) if metadata.is_dir() => match fs::symlink_metadata(folder) {
+            Ok(_) if nearest != folder => {
+                let message = format!("{} is a link that leads nowhere", folder.display());
+                let hint = Some("name a folder, or remove the link".to_owned());
+                Some((Problem { path: key.to_owned(), message, hint }, Severity::Error))
+            }
+            _ => not_possible(key, nearest),
+        },
         Ok(_) => {
             let message = format!("{} is not a folder", nearest.display());
             let hint = Some("name one, as in \"/dev/shm/stillgate\"".to_owned());
@@ -106,6 +119,38 @@ fn pid_file_problem(file: &Path) -> Option<(Problem, Severity)> {
         return Some((Problem { path: KEY.to_owned(), message, hint: None }, Severity::Warning));
     }
     file_problem(KEY, file, Severity::Warning, |folder| format!("create it (`mkdir -p {}`)", folder.display()))
+}
+
+/// Whether a program has a pipe open to read it. Opening it would tell, too, but its reader would see the end then.
+fn has_reader(pipe: &fs::Metadata) -> bool {
+    const ACCESS_MODE: u32 = 0o3;
+    const WRITE_ONLY: u32 = 0o1;
+    let is_pipe = |of: &fs::Metadata| (of.dev(), of.ino()) == (pipe.dev(), pipe.ino());
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
+    let reads = |process: &Path, descriptor: &Path| {
+        let number = descriptor.file_name().unwrap_or_default();
+        let info = fs::read_to_string(process.join("fdinfo").join(number)).unwrap_or_default();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+        flags.is_some_and(|flags| flags & ACCESS_MODE != WRITE_ONLY)
+    };
+    entries(Path::new("/proc")).any(|process| {
+        let process = process.path();
+        entries(&process.join("fd")).any(|descriptor| {
+            let descriptor = descriptor.path();
+            fs::metadata(&descriptor).is_ok_and(|of| is_pipe(&of)) && reads(&process, &descriptor)
+        })
+    })
+}
+
+/// Why nothing can be made in a folder.
+fn not_possible(key: &str, folder: &Path) -> Option<(Problem, Severity)> {
+    if statfs(folder).is_ok_and(|of| KERNELS_OWN.contains(&(of.f_type as i64))) {
+        let message = format!("nothing can be made in {}, which is the kernel's", folder.display());
+        let hint = Some("name a folder on a disk or in memory, such as /dev/shm".to_owned());
+        return Some((Problem { path: key.to_owned(), message, hint }, Severity::Error));
+    }
+    not_permitted(key, folder, Access::WRITE_OK | Access::EXEC_OK)
 }
 
 fn not_permitted(key: &str, path: &Path, wanted: Access) -> Option<(Problem, Severity)> {
@@ -204,6 +249,24 @@ mod tests {
         assert_eq!(message(folder_problem("k", &at("a/b/c"))), None);
         assert_eq!(message(folder_problem("k", &at("file"))).unwrap().1, Severity::Error);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is made");
+        assert_eq!(message(file(PathBuf::from("/proc/x"))).unwrap().1, Severity::Error);
+        assert_eq!(message(folder_problem("k", Path::new("/proc/x/y"))).unwrap().1, Severity::Error);
+        std::os::unix::fs::symlink(at("nowhere"), at("link")).unwrap();
+        assert!(message(folder_problem("k", &at("link"))).unwrap().0.contains("leads nowhere"));
+    }
+
+    #[test]
+    fn a_pipe_needs_a_reader() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let found = || file_problem("k", &pipe, Severity::Error, |_| String::new()).map(|(problem, _)| problem.message);
+        assert!(found().unwrap().contains("no running program reads the pipe"));
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
+        let reader = rustix::fs::open(&pipe, flags, rustix::fs::Mode::empty()).unwrap();
+        assert_eq!(found(), None);
+        drop(reader);
+        assert!(found().is_some());
     }
 
     #[test]
