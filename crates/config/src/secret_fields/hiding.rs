@@ -20,8 +20,8 @@ const LUA_WORDS: [&str; 22] = [
 pub(crate) fn hide(collection: &str, document: &mut Json, sink: &mut Sink) {
     hide_parts(document, sink);
     each_possible_secret(collection, document, &mut |text| {
-        // A reference or a variable is none.
-        if text.len() >= HIDDEN_BYTES_MIN && !text.starts_with('$') {
+        // A reference, a variable or a mask is none.
+        if text.len() >= HIDDEN_BYTES_MIN && !text.starts_with('$') && text.contains(|c| c != '*') {
             sink.hide(text);
         }
     });
