@@ -27,9 +27,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A run that leaves more than this in use is followed by a garbage collection. If the run ran out of memory, and still
-/// more than this is in use then, the VM is replaced.
+/// If a run has run out of memory, and more than this is in use after a garbage collection, the VM is replaced.
 const SPENT_BYTES: usize = MEMORY_BYTES_MAX / 4 * 3;
+/// Garbage that a run may leave to the next one, where few objects are alive.
+const GARBAGE_BYTES_MAX: usize = MEMORY_BYTES_MAX / 16;
 
 /// Data that functions keep for one request between its phases: `ctx` and `ngx.ctx`. Empty until a function sets
 /// something.
@@ -230,7 +231,7 @@ impl Vm {
             gone: program::gone(),
             generation,
             is_spent: false,
-            collects_above: SPENT_BYTES,
+            collects_above: GARBAGE_BYTES_MAX,
             array_mt,
             bridge,
             lua,
@@ -423,9 +424,9 @@ impl Vm {
         });
     }
 
-    /// Frees memory for the next run: LuaJIT does not collect garbage before it refuses an allocation. The next
-    /// collection is due when three quarters of the memory that is free then have been used, so live objects are not
-    /// traversed too often.
+    /// Frees memory for the next run: LuaJIT does not collect garbage before it refuses an allocation. The next collection is due
+    /// after half as much garbage as there are live objects, so that these are not traversed too often, and at the latest when three
+    /// quarters of the free memory are used.
     #[inline]
     fn make_room(&mut self) {
         if self.lua.used_memory() > self.collects_above && !self.is_spent {
@@ -437,7 +438,8 @@ impl Vm {
     fn collect(&mut self) {
         self.is_spent = self.lua.gc_collect().is_err();
         let used = self.lua.used_memory();
-        self.collects_above = used + MEMORY_BYTES_MAX.saturating_sub(used) / 4 * 3;
+        let free = MEMORY_BYTES_MAX.saturating_sub(used);
+        self.collects_above = used + (used / 2).max(GARBAGE_BYTES_MAX).min(free / 4 * 3);
     }
 
     /// Converts an error to a failure; if memory has run out, makes room.

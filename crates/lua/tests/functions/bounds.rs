@@ -49,7 +49,10 @@ fn what_a_run_leaves_is_not_missing_in_the_next_one() {
     // LuaJIT alone would collect later, and refuse the second one its memory.
     let fills = "local t = {} for at = 1, 6 do t[at] = ('x'):rep(8e6 + at) end";
     let needs_much = "local a, b = ('y'):rep(8e6), ('z'):rep(8e6) ngx.say(#a + #b)";
-    for _ in 0..3 {
+    for left in [1, 2, 3, 4, 5, 6] {
+        let leaves = fills.replace("6 do", &format!("{left} do"));
+        assert_eq!(outcome_of_much(&format!("{leaves} ngx.say(#t)")), format!("200 \"{left}\\n\""));
+        assert_eq!(outcome_of_much(&format!("{fills} ngx.say(#t)")), "200 \"6\\n\"", "after {left}");
         is_stopped(&format!("{fills} while true do end"));
         assert_eq!(outcome_of_much(needs_much), "200 \"16000000\\n\"");
         assert_eq!(outcome_of_much(&format!("{fills} ngx.say(#t)")), "200 \"6\\n\"");
