@@ -1,6 +1,6 @@
 //! A head written with edits is the old lines less the removed plus the added ones, in HTTP/1.1.
 //!
-//! The oracle knows the lines a message was made of; it never uses the parser's results.
+//! The oracle knows the lines that a message was made of; it never uses the parser's results.
 
 use crate::properties::generate::{lines, request, response};
 use proptest::collection::vec;
