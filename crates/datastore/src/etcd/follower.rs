@@ -288,13 +288,11 @@ mod tests {
         /// Returns whether there was anything to do.
         fn step(&mut self, model: &Model) -> bool {
             let Some(position) = self.watch else {
-                let known = match self.follower.position() {
-                    Some(Position { revision, cluster, witness }) => Some((revision, cluster, Some(witness))),
-                    None => None,
-                };
-                let known = match self.has_just_listed {
-                    true => self.follower.at.map(|(revision, cluster)| (revision, cluster, None)),
-                    false => known,
+                let known = if self.has_just_listed {
+                    self.follower.at.map(|(revision, cluster)| (revision, cluster, None))
+                } else {
+                    let position = self.follower.position();
+                    position.map(|Position { revision, cluster, witness }| (revision, cluster, Some(witness)))
                 };
                 let Some((at, cluster, witness)) = known else {
                     let told = self.follower.listed(model.list(), model.cluster);

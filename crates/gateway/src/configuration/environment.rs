@@ -21,7 +21,7 @@ use stillgate_tls::Problem;
 const PRIVILEGED_PORTS: u16 = 1024;
 
 /// File systems of the kernel's own, in which nothing can be made, whatever their permissions say: proc and sysfs.
-const KERNELS_OWN: [i64; 2] = [0x9fa0, 0x6265_6572];
+const KERNELS_OWN: [rustix::fs::FsWord; 2] = [0x9fa0, 0x6265_6572];
 
 /// All that is in the way, by the keys that are concerned.
 pub(crate) fn look_at(config: &Config) -> Vec<(Problem, Severity)> {
@@ -145,7 +145,7 @@ fn has_reader(pipe: &fs::Metadata) -> bool {
 
 /// Why nothing can be made in a folder.
 fn not_possible(key: &str, folder: &Path) -> Option<(Problem, Severity)> {
-    if statfs(folder).is_ok_and(|of| KERNELS_OWN.contains(&(of.f_type as i64))) {
+    if statfs(folder).is_ok_and(|of| KERNELS_OWN.contains(&of.f_type)) {
         let message = format!("nothing can be made in {}, which is the kernel's", folder.display());
         let hint = Some("name a folder on a disk or in memory, such as /dev/shm".to_owned());
         return Some((Problem { path: key.to_owned(), message, hint }, Severity::Error));

@@ -554,7 +554,10 @@ fn wrong_receivers_are_refused_by_name() {
     for (plugin, expected) in [
         ("http-logger: {uri: \"ftp://a\"}", "write http://HOST:PORT/PATH"),
         ("http-logger: {uri: \"http://u:planted@a\"}", "use the keys for that"),
-        ("http-logger: {uri: \"http://a\", auth_header: \"planted\\r\\nX: y\"}", "this is not a valid value of a header field"),
+        (
+            "http-logger: {uri: \"http://a\", auth_header: \"planted\\r\\nX: y\"}",
+            "this is not a valid value of a header field",
+        ),
         ("zipkin: {endpoint: \"http://a\", sample_ratio: 0}", "from 0.00001 to 1"),
         ("elasticsearch-logger: {field: {index: i}}", "endpoint_addrs"),
         ("file-logger: {}", "property \"path\" is not set in either the plugin conf or the metadata"),

@@ -252,10 +252,8 @@ fn viewers_see_what_expressions_read_and_not_what_they_compare_with() {
     assert_eq!((answer.status, answer.error().contains("masked secret")), (400, true), "{answer:?}");
 }
 
-#[test]
-fn no_refusal_shows_a_secret() {
-    let keys = format!("keys: [{{name: ci, key: {KEY}}}, {{name: eyes, key: {VIEWER}, role: viewer}}]");
-    let stage = Stage::with(&Setup::default().admin(&keys));
+/// Documents that are wrong in the place of a secret, or beside one.
+fn refused_documents() -> Vec<(&'static str, serde_json::Value)> {
     let pem = format!("-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----");
     let route = |plugins: serde_json::Value| json!({ "uri": "/r", "upstream": upstream("127.0.0.1:9".parse().expect("an address")), "plugins": plugins });
     let checks = json!({ "type": "roundrobin", "nodes": {}, "checks": { "active": { "req_headers": SECRET } } });
@@ -265,7 +263,7 @@ fn no_refusal_shows_a_secret() {
         route
     };
     let of_expression = |text: String| json!({ "expression": text, "upstream": route(json!({}))["upstream"] });
-    let documents = [
+    vec![
         ("ssls/1", json!({ "snis": ["a"], "cert": "c", "keys": SECRET })),
         ("ssls/1", json!({ "snis": ["a"], "cert": "c", "key": [SECRET] })),
         ("ssls/1", json!({ "snis": ["a"], "cert": "c", "key": SECRET })),
@@ -314,8 +312,14 @@ fn no_refusal_shows_a_secret() {
         ("routes/1", of_expression(format!("http.headers.x ~ \"({SECRET}\""))),
         ("secrets/vault/1", json!({ "uri": format!("http://u:{SECRET}@127.0.0.1:9"), "prefix": "kv", "token": "t" })),
         ("secrets/vault/1", json!({ "uri": "http://127.0.0.1:9", "prefix": "kv", "token": [SECRET] })),
-    ];
-    for (path, document) in &documents {
+    ]
+}
+
+#[test]
+fn no_refusal_shows_a_secret() {
+    let keys = format!("keys: [{{name: ci, key: {KEY}}}, {{name: eyes, key: {VIEWER}, role: viewer}}]");
+    let stage = Stage::with(&Setup::default().admin(&keys));
+    for (path, document) in &refused_documents() {
         let body = document.to_string();
         let answer = stage.admin.ask("PUT", &format!("/apisix/admin/{path}"), &body);
         assert_eq!(answer.status, 400, "{document}: {answer:?}");
