@@ -18,4 +18,5 @@ pub(crate) mod sources;
 pub(crate) mod status;
 pub(crate) mod tls_material;
 mod vault;
+pub(crate) mod warnings;
 pub(crate) mod watch;

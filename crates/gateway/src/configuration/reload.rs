@@ -24,11 +24,12 @@ use super::source::ConfigSource;
 use super::sources::millis;
 use super::status::{ConfigStatus, LastError, RejectedStatus, now_rfc3339};
 use super::tls_material;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use super::warnings::{tell_rejected, tell_warnings};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{Config, Diagnostic, Gateway, Kind, Loaded, Rejected, SourceKind};
+use stillgate_config::{Config, Gateway, Kind, Loaded, SourceKind};
 use stillgate_measures::logging::Logging;
 use stillgate_measures::metrics::{Metering, Next};
 use stillgate_measures::own_metrics::ReloadTimes;
@@ -573,28 +574,6 @@ pub(crate) fn provide_limits(plans: &PlanCell, plan: &Plan, gateway: &Gateway) {
     let bytes_max = gateway.limits.counters_bytes;
     if let Err(error) = plans.provide_limits(plan, bytes_max) {
         error!(%error, bytes_max, "no memory for the counters of limits (gateway.limits.counters_bytes): limits cannot count");
-    }
-}
-
-/// Tells what the authors of a configuration should know, but for what they were told of the one that is served. What is in a
-/// datastore is not in the file.
-pub(crate) fn tell_warnings(loaded: &Loaded, served: Option<&Loaded>, file: Option<&str>) {
-    let key = |warning: &'_ Diagnostic| (warning.path.clone(), warning.message.clone());
-    let all = |loaded: &'_ Loaded| loaded.warnings.iter().chain(&loaded.warnings_beside).map(key).collect();
-    let told: HashSet<(String, String)> = served.map(all).unwrap_or_default();
-    let of_resources = file.filter(|_| loaded.config.gateway.config.source == SourceKind::File);
-    for (warnings, file) in [(&loaded.warnings, of_resources), (&loaded.warnings_beside, file)] {
-        for warning in warnings.iter().filter(|warning| !told.contains(&key(warning))) {
-            warn!("{}", warning.in_file(file).trim_start_matches("warning: "));
-        }
-    }
-}
-
-/// Tells of rejected resources, but for those that were told before.
-pub(crate) fn tell_rejected(rejected: &[Rejected], told: &[Rejected]) {
-    for of in rejected.iter().filter(|of| !told.contains(of)) {
-        let Rejected { kind, id, reason, origin, serving } = of;
-        error!(kind = kind.name(), id, %origin, %serving, "resource rejected: {reason}");
     }
 }
 

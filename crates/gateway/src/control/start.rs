@@ -16,12 +16,11 @@ use crate::configuration::ignored::{self, Ignored};
 use crate::configuration::kept::{Opened, Served, revision_of};
 use crate::configuration::names;
 use crate::configuration::reading::{Candidate, Reading};
-use crate::configuration::reload::{
-    NAMES_TIMEOUT, Published, Reloadable, Reloader, provide_limits, tell_rejected, tell_route_cache, tell_warnings,
-};
+use crate::configuration::reload::{NAMES_TIMEOUT, Published, Reloadable, Reloader, provide_limits, tell_route_cache};
 use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::sources::{Given, Refused, Source};
 use crate::configuration::tls_material;
+use crate::configuration::warnings::{tell_rejected, tell_warnings};
 use crate::configuration::watch::{FileWatch, Stamp};
 use crate::devices::{self, DeviceThread, Starting};
 use crate::upgrade::{

@@ -1,0 +1,27 @@
+//! Logs what the authors of a configuration should know: warnings, and resources that are not served as they were put.
+
+use std::collections::HashSet;
+use stillgate_config::{Diagnostic, Loaded, Rejected, SourceKind};
+use tracing::{error, warn};
+
+/// Tells what the authors of a configuration should know, but for what they were told of the one that is served. What is in a
+/// datastore is not in the file.
+pub(crate) fn tell_warnings(loaded: &Loaded, served: Option<&Loaded>, file: Option<&str>) {
+    let key = |warning: &'_ Diagnostic| (warning.path.clone(), warning.message.clone());
+    let all = |loaded: &'_ Loaded| loaded.warnings.iter().chain(&loaded.warnings_beside).map(key).collect();
+    let told: HashSet<(String, String)> = served.map(all).unwrap_or_default();
+    let of_resources = file.filter(|_| loaded.config.gateway.config.source == SourceKind::File);
+    for (warnings, file) in [(&loaded.warnings, of_resources), (&loaded.warnings_beside, file)] {
+        for warning in warnings.iter().filter(|warning| !told.contains(&key(warning))) {
+            warn!("{}", warning.in_file(file).trim_start_matches("warning: "));
+        }
+    }
+}
+
+/// Tells of rejected resources, but for those that were told before.
+pub(crate) fn tell_rejected(rejected: &[Rejected], told: &[Rejected]) {
+    for of in rejected.iter().filter(|of| !told.contains(of)) {
+        let Rejected { kind, id, reason, origin, serving } = of;
+        error!(kind = kind.name(), id, %origin, %serving, "resource rejected: {reason}");
+    }
+}
