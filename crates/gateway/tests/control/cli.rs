@@ -347,7 +347,7 @@ fn check_looks_at_what_run_needs_of_this_machine() {
 /// Who may not write there may check it for the service's user.
 #[test]
 fn what_only_this_user_may_not_do_is_a_warning() {
-    let folder = Folder::with(&[("log.yaml", "gateway: {access_log: {path: /proc/access.log}}\nroutes: []\n")]);
+    let folder = Folder::with(&[("log.yaml", "gateway: {access_log: {path: /usr/access.log}}\nroutes: []\n")]);
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("open the folder");
     let mut command = folder.command(&["check", "log.yaml"]);
     if rustix::process::getuid().is_root() {
@@ -357,7 +357,7 @@ fn what_only_this_user_may_not_do_is_a_warning() {
     let told = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{told}");
     assert!(
-        told.contains("log.yaml:1:30: warning: gateway.access_log.path: the current user cannot write to /proc; "),
+        told.contains("log.yaml:1:30: warning: gateway.access_log.path: the current user cannot write to /usr; "),
         "{told}"
     );
 }
