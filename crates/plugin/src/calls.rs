@@ -266,6 +266,22 @@ pub enum CallError {
     Busy,
 }
 
+impl CallError {
+    /// Whether the server could not be asked, for reasons that the content of a request seldom has: its reply was not merely larger
+    /// than allowed or invalid, and there was room for the call. A client can cause the latter, so they open no guard.
+    pub fn is_outage(self) -> bool {
+        match self {
+            CallError::Resolve
+            | CallError::Connect
+            | CallError::Tls
+            | CallError::Timeout
+            | CallError::Closed
+            | CallError::Resting => true,
+            CallError::BadReply | CallError::TooLarge | CallError::Busy => false,
+        }
+    }
+}
+
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

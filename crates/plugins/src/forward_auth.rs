@@ -177,7 +177,7 @@ impl Inner {
 
     fn decide(&self, reply: Result<Reply, CallError>, request: &mut Request<'_>) -> Flow {
         match reply {
-            Err(_) if self.degrades => {
+            Err(error) if self.degrades && error.is_outage() => {
                 // What the server would have said must not be the client's word.
                 self.upstream_headers.iter().for_each(|name| request.remove_header(name.name()));
                 Flow::Continue

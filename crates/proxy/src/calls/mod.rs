@@ -1,12 +1,12 @@
-//! HTTP calls to servers that are no nodes, on the worker's event loop: for plugins that ask others. A call is written in HTTP/1.1;
-//! a server of gRPC gets it as a stream of HTTP/2. Plugins with a protocol of their own get a connection (`link.rs`).
+//! HTTP calls to servers that are not nodes, on the worker's event loop: for plugins that call external services. A call is written
+//! in HTTP/1.1; a gRPC server gets it as an HTTP/2 stream. Plugins with a protocol of their own get a connection (`link.rs`).
 //!
 //! ```text
 //!   Call ──▶ pool of its server ──▶ breaker ──▶ a kept connection, or: name ▶ connect ▶ TLS ──▶ message ──▶ Reply
 //! ```
 //!
-//! Nothing here is shared with other workers but what TLS is made with. Each step has a time, the number of calls under way and
-//! of kept connections a bound, and a server that fails is left alone for a while.
+//! Only TLS configurations are shared with other workers. Each step has a time limit, the number of calls under way and of kept
+//! connections has a bound, and a server that fails is left alone for a while.
 
 mod breaker;
 mod connect;
@@ -33,17 +33,15 @@ use tokio::time::{Instant, timeout};
 const ORIGINS_MAX: usize = 256;
 /// Calls of a worker under way to one server.
 const CALLS_MAX: usize = 1024;
-/// A call that its server ends without a reply after this share of its time has held the request up, and counts as failed.
-const SLOW_SHARE: u32 = 4;
-/// Calls of a worker that nobody waits for.
+/// Fire-and-forget calls of a worker that may be under way.
 const SENT_MAX: usize = 256;
-/// Their bytes.
+/// Bytes of such calls.
 const SENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Begins HTTP/2 on a connection just made, which somebody drives from then on.
+/// Begins HTTP/2 on a new connection, which a task drives from then on.
 pub(crate) type BeginHttp2 = Box<dyn Fn(Stream, SocketAddr) -> LocalFuture<io::Result<NodeConnection>>>;
 
-/// The servers that a worker's plugins ask.
+/// The servers that a worker's plugins call.
 pub(crate) struct Calls {
     begin_http2: BeginHttp2,
     pools: RefCell<HashMap<Arc<CallOrigin>, Rc<Pool>>>,
@@ -60,21 +58,20 @@ impl Calls {
     pub(crate) async fn call(self: Rc<Self>, mut call: Call) -> Result<Reply, CallError> {
         let pool = self.pool(&call.origin);
         let _under_way = UnderWay::begin(&pool.under_way)?;
-        let began = Instant::now();
-        let trial = Trial::begin(&pool.breaker, began)?;
-        let result = self.exchange(&pool, &mut call).await;
+        let trial = Trial::begin(&pool.breaker, Instant::now())?;
+        let mut is_connected = false;
+        let result = self.exchange(&pool, &mut call, &mut is_connected).await;
         match result {
-            // Too large a reply is a reply.
-            Ok(_) | Err(CallError::TooLarge) => trial.end(true, Instant::now()),
-            // A client's request, which such a call may carry, can be what the server closes the connection on. Where that takes no
-            // time, there is nothing to spare.
-            Err(CallError::Closed) if began.elapsed() < call.timeout / SLOW_SHARE => drop(trial),
+            Ok(_) => trial.end(true, Instant::now()),
+            // The content of one client's request, which such a call may carry, can be the reason for a late or invalid reply, or
+            // for none: it must not take the server away from the others.
+            Err(_) if is_connected => drop(trial),
             Err(_) => trial.end(false, Instant::now()),
         }
         result
     }
 
-    /// Makes a call that nobody waits for; false: too many are under way. One that fails later is told to `lost`.
+    /// Makes a fire-and-forget call; false: too many are under way. A call that fails later is reported to `lost`.
     pub(crate) fn send(self: &Rc<Self>, call: Call, lost: impl FnOnce() + 'static) -> bool {
         let (count, bytes) = self.sent.get();
         let after = (count + 1, bytes + call.bytes());
@@ -85,7 +82,7 @@ impl Calls {
             tokio::task::spawn_local(async move {
                 let origin = call.origin.clone();
                 match sent.calls.clone().call(call).await {
-                    // Too large a reply is a reply, and nobody reads it.
+                    // A reply that is too large is still a reply, and it is not read.
                     Ok(_) | Err(CallError::TooLarge) => {}
                     Err(error) => {
                         tracing::debug!(host = &*origin.host, port = origin.port, "a call failed: {error}");
@@ -112,24 +109,28 @@ impl Calls {
         pool
     }
 
-    /// One call, on a kept connection first: where that has ended meanwhile, on a new one.
-    async fn exchange(&self, pool: &Pool, call: &mut Call) -> Result<Reply, CallError> {
+    /// Makes one call, on a kept connection first: if that has been closed meanwhile, on a new one. `is_connected` becomes whether
+    /// the last of them was made.
+    async fn exchange(&self, pool: &Pool, call: &mut Call, is_connected: &mut bool) -> Result<Reply, CallError> {
         let message = call.take_message();
         if let Some(kept) = pool.take(Instant::now()) {
+            *is_connected = true;
             let mut kept = share(pool, call, kept);
             match message::exchange(&mut kept, call, &message).await {
                 Err((CallError::Closed, false)) => {}
                 result => return keep(pool, call, kept, result),
             }
         }
+        *is_connected = false;
         let fresh = timeout(call.timeout, connect::connect(pool, &self.begin_http2)).await;
         let mut fresh = share(pool, call, fresh.map_err(|_| CallError::Timeout)??);
+        *is_connected = true;
         let result = message::exchange(&mut fresh, call, &message).await;
         keep(pool, call, fresh, result)
     }
 }
 
-/// Counts a call that nobody waits for, whatever becomes of its task.
+/// Counts a fire-and-forget call, whatever becomes of its task.
 struct Sent {
     calls: Rc<Calls>,
     bytes: usize,
@@ -161,7 +162,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// Of a connection that carries many calls at once this one gets a stream; the connection is kept for others.
+/// If the connection carries many calls at once, this call gets one stream of it, and the connection is kept for others.
 fn share(pool: &Pool, call: &Call, stream: Stream) -> Stream {
     let Some(one) = stream.share() else { return stream };
     if let Some(keep) = call.keep {
