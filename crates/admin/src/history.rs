@@ -1,4 +1,4 @@
-//! `GET /v1/history`, `GET /v1/history/{revision}`, `POST /v1/rollback`: what was changed, and the way back.
+//! `GET /v1/history`, `GET /v1/history/{revision}`, `POST /v1/rollback`: past changes, and rollbacks.
 
 use crate::access::Role;
 use crate::answer::Answer;
@@ -14,7 +14,7 @@ use axum::http::StatusCode;
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
 
-/// Changes in one answer.
+/// The most changes in one answer.
 const COUNT_MAX: usize = 500;
 const COUNT_DEFAULT: usize = 50;
 
@@ -48,10 +48,14 @@ pub(crate) async fn change(api: &Api, asked: &Asked) -> Answer {
     }
 }
 
-/// Goes back to a revision.
+/// Rolls back to a revision.
 pub(crate) async fn roll_back(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
     let body = asked.json()?.unwrap_or_default();
     let to = body["to"].as_u64().ok_or_else(|| Answer::bad("send {\"to\": REVISION}, with a number"))?;
+    // A dry run that is asked for in the wrong place must not become a real one.
+    if let Some(other) = body.as_object().and_then(|keys| keys.keys().find(|key| *key != "to")) {
+        return Err(Answer::bad(format!("{other:?} is not a key of a rollback; a dry run is ?dry_run=true")));
+    }
     may_write(api)?;
     if asked.query.dry_run()? {
         let writes = api.control.writes_back_to(to).await.map_err(|error| refused(&error))?;
@@ -70,7 +74,7 @@ pub(crate) async fn roll_back(api: &Api, asked: &Asked) -> Result<Answer, Answer
 fn refused(error: &WriteError) -> Answer {
     match error {
         WriteError::Conflict { key, modified } => precondition_failed(key, *modified),
-        // No document is wrong here, but the revision.
+        // The revision is wrong here, not a document.
         WriteError::Invalid(message) => Answer::bad(message),
         error => Answer::refused(error),
     }
@@ -100,7 +104,7 @@ fn shown_edit(api: &Api, role: Role, edit: &Edit) -> Json {
     let collection = Collection::of_key(edit.key.as_str());
     let value = |text: &Option<Arc<str>>| {
         let mut value = parsed(text.as_ref()?);
-        // A key of no known collection could have anything in it.
+        // A key of an unknown collection could contain anything.
         let collection = collection?;
         hide_private_keys(collection, &mut value);
         if role == Role::Viewer {

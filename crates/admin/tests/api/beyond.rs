@@ -1,4 +1,4 @@
-//! What goes beyond APISIX: conditions, dry runs, history, batches, masks.
+//! Extensions of APISIX: conditions, dry runs, history, batches, masks.
 
 use crate::client::Client;
 use crate::control::Memory;
@@ -58,7 +58,7 @@ async fn conditions() {
     .await;
 }
 
-/// Where a condition would have no revision to compare with, it is refused: ignored, it would let a stale write through.
+/// A condition without a revision to compare with is refused: if it were ignored, a stale write would succeed.
 #[tokio::test]
 async fn conditions_of_several_resources_are_refused() {
     let client = Client::admin();
@@ -88,7 +88,7 @@ async fn conditions_of_several_resources_are_refused() {
         }
     }
     assert_eq!(client.ask("GET /apisix/admin/routes/1").await, (status, answer), "nothing was written");
-    // Of one resource, several lines are one list, and what is not understood is refused, too.
+    // For one resource, several lines form one list, and a condition that cannot be parsed is refused, too.
     let put = |lines: &str| format!(r#"PUT /apisix/admin/routes/1 | {lines} {{"uri": "/2"}}"#);
     assert_eq!(client.ask(&put(r#"If-Match: "1" | If-Match: "2""#)).await.0, 412);
     assert_eq!(client.ask(&put("If-Unmodified-Since: Sat, 29 Oct 1994 19:43:31 GMT")).await.0, 400);
@@ -98,6 +98,10 @@ async fn conditions_of_several_resources_are_refused() {
 #[tokio::test]
 async fn a_dry_run_changes_nothing() {
     let client = Client::admin();
+    for body in [r#"{"to": 10, "dry_run": true}"#, r#"{"to": 10, "bogus": 1}"#] {
+        let (status, answer) = client.ask(&format!("POST /v1/rollback {body}")).await;
+        assert!(status == 400 && answer.contains("?dry_run=true"), "{status} {answer}");
+    }
     check(
         &client,
         &[
@@ -442,7 +446,7 @@ async fn what_comes_to_refer_to_a_document_keeps_it() {
             }
         }
     }
-    // A write beside it that refers to nothing is no reason.
+    // A concurrent write without a reference is not a conflict.
     let client = Client::admin();
     setup.iter().for_each(|(key, document)| client.memory.put(key, document));
     *client.memory.overtaking.lock().unwrap() = Some(("routes/1", json!({ "uri": "/x" })));
@@ -451,7 +455,7 @@ async fn what_comes_to_refer_to_a_document_keeps_it() {
     *client.memory.overtaking.lock().unwrap() = Some(("consumers/jack/credentials/c", json!({ "plugins": {} })));
     assert_eq!(client.ask("DELETE /apisix/admin/consumers/jack").await.0, 200);
     assert!(client.memory.get("consumers/jack/credentials/c").is_none());
-    // A replacement of everything takes what came meanwhile into account.
+    // A replacement of everything considers concurrent writes.
     *client.memory.overtaking.lock().unwrap() = Some(("routes/2", json!({ "uri": "/x", "upstream_id": "u" })));
     let put = r#"PUT /apisix/admin/configs | X-Digest: 1 {"routes": []}"#;
     assert_eq!(client.ask(put).await.0, 202);
@@ -489,7 +493,7 @@ async fn one_of_two_consumers_gets_a_key() {
         *client.memory.overtaking.lock().unwrap() = Some(("consumers/rose", with("k")));
         let (status, answer) = client.ask(&line).await;
         assert!(status == 400 && answer.contains("duplicate key found with consumer: rose"), "{line}: {answer}");
-        // Another key is no reason.
+        // Another key is not a conflict.
         let client = Client::admin();
         client.memory.put("consumers/jill", &json!({ "username": "jill" }));
         *client.memory.overtaking.lock().unwrap() = Some(("consumers/rose", with("other")));
@@ -503,14 +507,14 @@ async fn a_replacement_of_everything_sees_what_changes_meanwhile() {
     let stored: serde_json::Value = serde_json::from_str(upstream).unwrap();
     let client = Client::admin();
     client.memory.put("upstreams/u", &stored);
-    // It writes the route only; what that refers to goes, and is put again.
+    // It writes the route only; the upstream that it refers to is deleted and put again.
     let put = format!(
         r#"PUT /apisix/admin/configs | X-Digest: 1 {{"upstreams": [{upstream}], "routes": [{{"id": "1", "uri": "/", "upstream_id": "u"}}]}}"#
     );
     *client.memory.overtaking.lock().unwrap() = Some(("upstreams/u", json!(null)));
     assert_eq!(client.ask(&put).await.0, 202);
     assert_eq!((client.memory.get("upstreams/u"), client.memory.get("routes/1").is_some()), (Some(stored), true));
-    // What only one may have, and another has got, is not left to two.
+    // A unique thing that another resource has taken meanwhile does not end up with two.
     let with_key = json!({ "username": "rose", "plugins": { "key-auth": { "key": "k" } } });
     for (overtaking, document, own) in [
         (
