@@ -1,12 +1,12 @@
-//! What the workers and the thread of devices say to each other.
+//! Messages between the workers and the thread of devices.
 //!
 //! ```text
 //!   worker ── Report ──▶ one bounded queue ──▶ thread of devices ── Command ──▶ a bounded queue for each worker
 //! ```
 //!
-//! A device's connection belongs to one worker; who it is, and what back-ends wait for, is known to the thread of devices. Neither
-//! waits for the other: a command that finds no room is refused, and reports wait in their worker until there is room. Both sides take
-//! all that has come at once.
+//! A device's connection belongs to one worker; the thread of devices knows the device's identity and the back-ends that wait for
+//! it. Neither waits for the other: a command that finds no room is refused, and reports wait in their worker until there is room.
+//! Both sides take everything that has arrived at once.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock, Weak};
@@ -21,12 +21,12 @@ use tokio::sync::{mpsc, oneshot};
 pub const COMMANDS_MAX: usize = 8 * 1024;
 /// Reports that may wait for the thread of devices, of all workers.
 pub const REPORTS_MAX: usize = 8 * 1024;
-/// What the clock of sessions shows at first: what came from another process has begun before that.
+/// What the session clock shows at first: anything from another process began before that.
 const BEGIN_MS: u64 = 1 << 40;
-/// Above this are the bits of a connection's number that are its worker's.
+/// The bits of a connection's number above this identify its worker.
 const WORKER_SHIFT: u32 = 44;
 
-/// Milliseconds of the clock that sessions are timed by, which all threads of the process share.
+/// Milliseconds of the session clock, which all threads of the process share.
 pub fn process_ms() -> u64 {
     static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
     BEGIN_MS + BEGAN.elapsed().as_millis() as u64
@@ -37,23 +37,23 @@ pub fn worker_of(connection: u64) -> usize {
     (connection >> WORKER_SHIFT) as usize
 }
 
-/// The number of a worker's connection, of which it has had `count` before.
+/// The number of a worker's connection that is preceded by `count` others.
 pub(crate) fn connection_number(worker: usize, count: u64) -> u64 {
     (worker as u64) << WORKER_SHIFT | (count & ((1 << WORKER_SHIFT) - 1))
 }
 
-/// The ends of the queues that are the thread's of devices.
+/// The queue ends that belong to the thread of devices.
 #[derive(Debug)]
 pub struct DeviceQueues {
     /// One for each worker.
     pub commands: Vec<mpsc::Sender<Command>>,
     /// From all of them.
     pub reports: mpsc::Receiver<Report>,
-    /// Dropped with all its copies, connections may go to another process.
+    /// Connections may go to another process once this and all its copies were dropped.
     pub hold: Hold,
 }
 
-/// While there is one, no connection goes to another process: a broadcast that runs here has not come to all of them.
+/// While one exists, no connection goes to another process: a broadcast that runs here has not reached all of them.
 #[derive(Debug, Clone, Default)]
 pub struct Hold(Arc<()>);
 
@@ -68,113 +68,113 @@ impl Hold {
 }
 
 impl Held {
-    /// Once this is false it stays so: a copy is made of another. What a worker has been sent holds until it has done it, so
-    /// that it never sees this too early.
+    /// Once this is false it stays false: a copy is made of another. A worker's commands hold it until they are done, so the worker
+    /// never sees this too early.
     pub(crate) fn is_held(&self) -> bool {
         self.0.strong_count() > 0
     }
 }
 
-/// What a connection is, for those who ask.
+/// What a connection is, for callers that inspect it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceFacts {
-    /// Who it is.
+    /// The device.
     pub device: Arc<str>,
-    /// Names and texts of the connection.
+    /// Names and texts of the labels of the connection.
     pub labels: Box<[(Box<str>, Box<str>)]>,
-    /// How it speaks.
+    /// The protocol that it speaks.
     pub protocol: Protocol,
     /// Its address.
     pub peer: SocketAddr,
     /// The id of its route.
     pub route: Arc<str>,
-    /// Those of its route.
+    /// Settings of its route.
     pub settings: Arc<DeviceSettings>,
 }
 
-/// A connection that another process has had, and what it was there.
+/// A connection that another process had, and its state there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Former {
-    /// Of the connection.
+    /// Generation of the connection.
     pub generation: Generation,
     /// When it began, in milliseconds since 1970.
     pub since_ms: u64,
 }
 
-/// What a worker tells.
+/// What a worker reports.
 #[derive(Debug)]
 pub enum Report {
-    /// A device wants to come in. It waits for the answer; one that gets none is refused.
+    /// A device requests admission. It waits for the answer; without one it is refused.
     Arrived {
-        /// Of the connection.
+        /// Id of the connection.
         connection: u64,
-        /// What it is.
+        /// Facts of the device.
         facts: Box<DeviceFacts>,
         /// Whether it comes from another process, and is connected already.
         former: Option<Former>,
-        /// Where it waits.
+        /// Where the connection waits for the answer.
         answer: oneshot::Sender<Admission>,
     },
-    /// A connection has ended, or was not begun.
+    /// A connection has ended, or did not begin.
     Left {
-        /// Of the connection.
+        /// Id of the connection.
         connection: u64,
-        /// What the device may come back to; `None`: nothing.
+        /// The session that the device may resume; `None`: there is none.
         session: Option<Box<Session>>,
-        /// Why, as metrics have it.
+        /// Why, as a label of metrics.
         reason: &'static str,
-        /// Whether another process goes on with it.
+        /// Whether another process continues it.
         is_given: bool,
     },
     /// Messages whose senders can be answered.
     Notices(Vec<Notice>),
-    /// A message that was not taken.
+    /// A message that was not accepted.
     Refused {
-        /// The message's.
+        /// The id of the message.
         id: MessageId,
         /// Why.
         why: Refused,
     },
-    /// The device wants to go on with a session of before.
+    /// The device wants to resume an earlier session.
     Resume {
-        /// Of the connection.
+        /// Id of the connection.
         connection: u64,
-        /// Which one.
+        /// Token of the session.
         token: ResumeToken,
     },
-    /// The device is gone again before it could go on with its session.
+    /// The device left before it could resume its session.
     Returned(Box<Before>),
-    /// The device does not go on with a session of before.
+    /// The device does not resume an earlier session.
     Fresh {
-        /// Of the connection.
+        /// Id of the connection.
         connection: u64,
     },
 }
 
-/// A session that a device comes back to.
+/// A session that a device resumes.
 #[derive(Debug)]
 pub struct Before {
-    /// Whose it is.
+    /// The device that owns it.
     pub device: Arc<str>,
     /// The session.
     pub session: Session,
-    /// How it is kept while its device is away.
+    /// Limits for the session while its device is away.
     pub limits: SessionLimits,
 }
 
-/// Whether a device may come in.
+/// Whether a device is admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// It is connected from now on.
+    /// The device is connected from now on.
     Admitted {
-        /// Of the connection.
+        /// Generation of the connection.
         generation: Generation,
-        /// Of the session that it begins.
+        /// The session that the connection begins.
         session: SessionId,
     },
-    /// It is connected already, and its route says `duplicate: refuse`.
+    /// The device is already connected, and its route says `duplicate: refuse`.
     Occupied,
-    /// As many devices are connected as may be.
+    /// The maximum number of devices is connected.
     Full,
 }
 
@@ -183,76 +183,76 @@ pub enum Admission {
 pub enum CloseWhy {
     /// Another connection has taken its place.
     Replaced,
-    /// A back-end wants it.
+    /// A back-end has requested it.
     Asked,
 }
 
-/// What a worker is told.
+/// What a worker is instructed to do.
 #[derive(Debug)]
 pub enum Command {
-    /// Send this message. Its deadline is the time from now.
+    /// Send this message. Its deadline counts from now.
     Deliver {
-        /// Of the connection.
+        /// Id of the connection.
         connection: u64,
         /// What to send.
         message: Box<Message>,
     },
     /// Send this to several devices, without waiting for acknowledgements.
     Broadcast {
-        /// Of the connections, all of one protocol.
+        /// Ids of the connections, all of one protocol.
         connections: Arc<[u64]>,
-        /// The same for all.
+        /// Id of the message, the same for all.
         id: MessageId,
         /// What to send.
         encoded: Encoded,
         /// How long it may wait for a device, in milliseconds.
         timeout_ms: u64,
-        /// Until all have it.
+        /// Held until all devices have it.
         hold: Hold,
     },
     /// Close a connection.
     Close {
-        /// Of the connection.
+        /// Id of the connection.
         connection: u64,
         /// Why.
         why: CloseWhy,
     },
     /// The answer to [`Report::Resume`].
     Resume {
-        /// Of the connection.
+        /// Id of the connection.
         connection: u64,
-        /// The session to go on with; `None`: it is not there.
+        /// The session to resume; `None`: it does not exist.
         session: Option<Box<Before>>,
     },
-    /// Tell how a connection is.
+    /// Report the state of a connection.
     Inspect {
-        /// Of the connection.
+        /// Id of the connection.
         connection: u64,
         /// Where the answer goes; none: the connection has ended.
         answer: oneshot::Sender<DeviceState>,
     },
-    /// Tell which devices of the worker have moved most bytes.
+    /// Report which devices of the worker have moved most bytes.
     Top {
         /// Where the answer goes: ids and bytes, the most first.
         answer: oneshot::Sender<Vec<(Arc<str>, u64)>>,
     },
 }
 
-/// How a connection is.
+/// State of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceState {
-    /// Milliseconds since something was heard.
+    /// Milliseconds since anything was received.
     pub quiet_ms: u64,
     /// Bytes of messages that are not done.
     pub queued_bytes: usize,
     /// Bytes from the device.
     pub bytes_received: u64,
-    /// Bytes to it.
+    /// Bytes to the device.
     pub bytes_sent: u64,
 }
 
 impl Command {
-    /// The connection that it is for; `None`: it is for several.
+    /// The connection that the command is for; `None`: it is for several.
     pub(crate) fn connection(&self) -> Option<u64> {
         match self {
             Command::Deliver { connection, .. }

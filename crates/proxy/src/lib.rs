@@ -1,24 +1,24 @@
 //! Workers: listeners, connections, exchanges.
 //!
 //! [`Fleet::start`] runs one worker per core; each serves from the [`Plan`] that the control thread last published to the
-//! [`PlanCell`]. The crate is divided into rooms, whose `mod.rs` says what each is for. A room knows those below it and none
-//! above it:
+//! [`PlanCell`]. The crate is divided into modules, called rooms, whose `mod.rs` describes their purpose. A room knows those below
+//! it and none above it:
 //!
 //! ```text
 //!   fleet          threads, their turns, how connections come to them, how they end
 //!   client         a client's connection, of either version of HTTP
 //!   stream_proxy   connections and datagrams that carry no HTTP
-//!   devices        connections of devices, which end here
+//!   devices        connections of devices, which are terminated here
 //!   tunnel         bytes both ways: what follows a 101, and all of a TCP session
 //!   listen         what comes before a first request: the PROXY protocol's header, the TLS handshake
 //!   exchange       a request: its tries at nodes, its bytes, our own answers
-//!   node           connections to nodes, and what is known of their health
-//!   worker         what one worker has, and lends to those it serves
-//!   calls          HTTP to servers that are no nodes, for plugins
-//!   device_link    what workers and the thread of devices say to each other
+//!   node           connections to nodes, and their known health
+//!   worker         what one worker has, and lends to its connections
+//!   calls          HTTP to servers other than nodes, for plugins
+//!   device_link    messages between workers and the thread of devices
 //!   handover       live connections that go to another process, as they are written and sent
 //!   telemetry      metrics, access log, overview
-//!   plan           what is served from: routes, upstreams, a worker's view of them
+//!   plan           the configuration being served: routes, upstreams, a worker's view of them
 //!   connection     what bytes go through: the socket, TLS, a stream of HTTP/2
 //!   sockets        what is listened on, bound or inherited
 //!   basics         clock, memory, counts

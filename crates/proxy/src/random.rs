@@ -1,6 +1,6 @@
-//! Random numbers from the system, for beginnings that must differ: by way of the seeds that std draws for hash maps.
+//! Random numbers from the system, for initial values that must differ: from the seeds that std draws for hash maps.
 //!
-//! Clients cannot guess them, which is what hash tables need; keys and tokens need more.
+//! Clients cannot guess them, which is sufficient for hash tables; keys and tokens need more.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -9,9 +9,9 @@ pub fn number() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// From 0 to 1, without 1.
+/// A number from 0 to 1, excluding 1.
 pub fn share() -> f64 {
-    // As many bits as the fraction of an `f64` has.
+    // The fraction of an `f64` has this many bits.
     (number() >> 11) as f64 / (1u64 << 53) as f64
 }
 

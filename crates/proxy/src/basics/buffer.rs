@@ -1,12 +1,12 @@
-//! The worker's pools of memory for connections that have something to say.
+//! The worker's pools of memory for active connections.
 //!
-//! An idle connection owns no buffer; it takes one when bytes arrive and gives it back when they are gone. Last in,
-//! first out, so that the one in use is the one in the cache.
+//! An idle connection owns no buffer; it takes one when bytes arrive and returns it when they have been processed. The pool is last
+//! in, first out, so that the buffer in use is the one in the cache.
 
 use std::cell::RefCell;
 
-/// Bytes of one buffer, the bound on what is held of one direction of an exchange. A little under 64 KiB: were it a
-/// power of two, the beginnings of all buffers would compete for the same few cache sets.
+/// Size of a buffer, which bounds what is held for one direction of an exchange. A little under 64 KiB: were it a power of two, the
+/// beginnings of all buffers would compete for the same few cache sets.
 pub(crate) const BUFFER_BYTES: usize = 64 * 1024 - 704;
 /// Free buffers kept by a worker; beyond that they go back to the allocator.
 const BUFFERS_FREE_MAX: usize = 256;
@@ -30,7 +30,7 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// A buffer of [`BUFFER_BYTES`], its content whatever was there.
+    /// Takes a buffer of [`BUFFER_BYTES`] with arbitrary content.
     pub(crate) fn take(&self) -> Buffer {
         self.buffers.borrow_mut().pop().unwrap_or_else(|| vec![0; BUFFER_BYTES].into_boxed_slice())
     }
@@ -57,7 +57,7 @@ impl Buffers {
         }
     }
 
-    /// Lets go of memory that a burst left behind; called where the worker has nothing to do.
+    /// Frees memory that a burst left behind; called when the worker has nothing to do.
     pub(crate) fn shrink(&self, keep: usize) {
         self.buffers.borrow_mut().truncate(keep);
         self.outputs.borrow_mut().truncate(keep);

@@ -1,10 +1,10 @@
 //! A worker's coarse clock and its timers.
 //!
-//! Time is taken once a turn of the event loop; reading it is a load. Timers and all that is done now and then move in ticks of
-//! [`TICK_MS`], which take place only where something comes of them (see `fleet::turns`). A connection has one timer for its
-//! whole life, and setting its deadline is a store: the timing wheel holds it where an *earlier* deadline once was, and when that place comes
-//! round the timer moves on to where its deadline is now. So a busy connection touches the wheel about once a timeout,
-//! not twice a request, and an idle one not at all.
+//! Time is read once per turn of the event loop; reading it from the clock is a load. Timers and periodic work move in ticks of
+//! [`TICK_MS`], which take place only if they have an effect (see `fleet::turns`). A connection has one timer for its whole life,
+//! and setting its deadline is a store: the timing wheel holds it where an *earlier* deadline once was, and when that place comes
+//! round the timer moves on to its current deadline. So a busy connection touches the wheel about once per timeout, not twice per
+//! request, and an idle one not at all.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::{Cell, RefCell};
@@ -20,7 +20,7 @@ pub(crate) const TICK_MS: u64 = 50;
 const WHEEL_SLOTS: usize = 1024;
 /// Words of a map of the places.
 const MAP_WORDS: usize = WHEEL_SLOTS / 64;
-/// What the clock shows when it starts: what came from another process has begun before that.
+/// What the clock shows when it starts: anything from another process began before that.
 const START_MS: u64 = 2 * 366 * 24 * 3600 * 1000;
 /// No deadline.
 const NEVER: u64 = u64::MAX;
@@ -36,13 +36,13 @@ pub(crate) struct Clock {
     start: Instant,
     /// Milliseconds since `start`, and [`START_MS`].
     now_ms: Cell<u64>,
-    /// How long after `start` the present turn began.
+    /// How long after `start` the current turn began.
     turn: Cell<Duration>,
     /// The last tick whose slot was emptied.
     tick: Cell<u64>,
-    /// The next one whose slot has something in it; `u64::MAX`: there is none.
+    /// The next tick whose slot contains something; `u64::MAX`: there is none.
     next: Cell<u64>,
-    /// A bit for each slot: whether there may be something in it.
+    /// A bit for each slot: whether it may contain something.
     filled: [Cell<u64>; MAP_WORDS],
     wheel: RefCell<Vec<Vec<Rc<TimerCell>>>>,
     /// Timers in the wheel, dropped ones included.
@@ -51,7 +51,7 @@ pub(crate) struct Clock {
     spare: RefCell<Vec<Rc<TimerCell>>>,
     /// Milliseconds since 1970, as of the last tick.
     now_unix_ms: Cell<u64>,
-    /// `Date: …` with its CRLF, of this second.
+    /// `Date: …` with its CRLF, for the current second.
     date_line: RefCell<String>,
     date_second: Cell<u64>,
 }
@@ -101,13 +101,13 @@ impl Clock {
         self.tick.get() * TICK_MS
     }
 
-    /// When the next tick is due that a timer needs; `u64::MAX`: none does.
+    /// When the next tick that a timer needs is due; `u64::MAX`: no timer needs one.
     #[inline]
     pub(crate) fn next_ms(&self) -> u64 {
         self.next.get().saturating_mul(TICK_MS)
     }
 
-    /// How long the present turn has taken by now, to the nanosecond.
+    /// How long the current turn has taken so far, to the nanosecond.
     #[inline]
     pub(crate) fn turn(&self) -> Duration {
         self.start.elapsed().saturating_sub(self.turn.get())
@@ -123,8 +123,7 @@ impl Clock {
         out.extend_from_slice(self.date_line.borrow().as_bytes());
     }
 
-    /// Takes on the present time; where that is in another tick than before, wakes the tasks whose deadline has passed, and
-    /// returns true.
+    /// Updates the time; if it has moved to another tick, wakes the tasks whose deadline has passed, and returns true.
     #[inline]
     pub(crate) fn advance(&self) -> bool {
         let elapsed = self.start.elapsed();
@@ -166,7 +165,7 @@ impl Clock {
         self.next.set(self.next_filled());
     }
 
-    /// The first tick after the present one whose slot may have something in it.
+    /// The first tick after the current one whose slot may contain something.
     fn next_filled(&self) -> u64 {
         let first = (self.tick.get() + 1) as usize % WHEEL_SLOTS;
         // The word of the first slot once more at the end, for what is before it.
@@ -184,7 +183,7 @@ impl Clock {
         u64::MAX
     }
 
-    /// Notes whether there may be something in a slot.
+    /// Records whether a slot may contain something.
     #[inline]
     fn mark(&self, slot: usize, is_filled: bool) {
         let (word, bit) = (&self.filled[slot / 64], 1 << (slot % 64));
@@ -236,7 +235,7 @@ impl Clock {
         self.entries.get()
     }
 
-    /// What comes of `future`, if it comes before the deadline.
+    /// Output of `future`, if it completes before the deadline.
     pub(crate) async fn within<F: Future + Unpin>(
         &self,
         timer: &Timer,
@@ -256,7 +255,7 @@ impl Clock {
         .await
     }
 
-    /// Lets go of what dropped timers still take, without waiting for their slots to come round.
+    /// Frees what dropped timers still occupy, without waiting for their slots to come round.
     pub(crate) fn sweep(&self) {
         let mut left = 0;
         for slot in self.wheel.borrow_mut().iter_mut() {
@@ -268,8 +267,8 @@ impl Clock {
         self.spare.take();
     }
 
-    /// Wakes the next few tasks that have a deadline, and tells where to go on; `None`: there are no more. Between two calls
-    /// timers may move, so that one pass need not meet all of them.
+    /// Wakes the next few tasks that have a deadline, and returns where to continue; `None`: there are no more. Timers may move
+    /// between two calls, so that one pass need not visit all of them.
     pub(crate) fn wake_some(&self, from: Cursor, count: usize) -> Option<Cursor> {
         let wheel = self.wheel.borrow();
         let Cursor { mut slot, mut entry } = from;
@@ -296,7 +295,7 @@ impl Clock {
 }
 
 impl TimerCell {
-    /// Whether there is somebody to wake.
+    /// Wakes the task; returns whether there was one.
     fn wake(&self) -> bool {
         let waker = self.waker.borrow();
         waker.iter().for_each(Waker::wake_by_ref);
@@ -312,7 +311,7 @@ impl Timer {
         Timer(Rc::new(TimerCell { deadline_ms: Cell::new(NEVER), scheduled: Cell::new(0), waker: RefCell::new(None) }))
     }
 
-    /// Sets the deadline and who is woken then.
+    /// Sets the deadline and the task to wake.
     #[inline]
     pub(crate) fn set(&self, clock: &Clock, deadline_ms: u64, cx: &Context<'_>) {
         self.0.deadline_ms.set(deadline_ms);

@@ -38,42 +38,42 @@ counters! {
     connections_open,
     /// Client connections accepted so far.
     connections_total,
-    /// Connections refused because the worker had its share.
+    /// Connections refused because the worker had reached its limit.
     connections_refused,
-    /// Streams of HTTP/2 refused because of that.
+    /// HTTP/2 streams refused for the same reason.
     streams_refused,
-    /// Requests of HTTP/2 refused before they were such to us: malformed, with too large fields, or more at once than a connection
-    /// may have.
+    /// HTTP/2 requests refused before they were handled as requests: malformed, with fields that are too large, or more at once
+    /// than a connection may have.
     http2_requests_refused,
-    /// Times `accept` failed, for want of file descriptors above all.
+    /// Times `accept` failed, mostly for lack of file descriptors.
     accept_errors,
-    /// Connections closed because their PROXY protocol header was malformed or did not come.
+    /// Connections closed because their PROXY protocol header was malformed or missing.
     proxy_protocol_errors,
     /// Tunnels open now: connections whose client and node speak another protocol.
     tunnels_open,
     /// Tunnels opened so far.
     tunnels_total,
-    /// Connections of devices open now, which end in the gateway.
+    /// Device connections open now, which are terminated by the gateway.
     devices_open,
-    /// Connections of devices begun so far.
+    /// Device connections begun so far.
     devices_total,
-    /// Sessions of `stream_proxy` open now, of TCP and UDP.
+    /// `stream_proxy` sessions open now, TCP and UDP.
     stream_sessions_open,
-    /// Sessions that have ended, those that were not served included.
+    /// Sessions that have ended, including those that were not served.
     stream_sessions_total,
-    /// Those of UDP that are open now.
+    /// UDP sessions that are open now.
     udp_sessions_open,
     /// Datagrams that could not be passed on, either way.
     udp_datagrams_dropped,
     /// Requests whose head has been received and whose response is not out.
     requests_in_flight,
-    /// Requests cut off at the worker's end, because they did not end in time.
+    /// Requests cut off at the end of the worker because they did not finish in time.
     cut_requests,
-    /// And tunnels.
+    /// Tunnels cut off likewise.
     cut_tunnels,
-    /// And sessions of `stream_proxy`.
+    /// Sessions of `stream_proxy` cut off likewise.
     cut_streams,
-    /// Slow requests that were not told of, as too many were on their way.
+    /// Slow requests that were not reported because too many reports were pending.
     slow_requests_lost,
     /// Requests answered so far, by an upstream or by the gateway itself.
     requests_total,
@@ -83,23 +83,23 @@ counters! {
     upstream_retries,
     /// Retries that were not made because of `retry_budget`.
     retries_over_budget,
-    /// Requests answered 503 because of `limits.requests` of their upstream, at once or after they had waited.
+    /// Requests answered 503 because of `limits.requests` of their upstream, at once or after waiting.
     requests_shed,
-    /// Requests that had to wait because of it.
+    /// Requests that had to wait because of that limit.
     requests_queued,
-    /// Of them, those that wait now.
+    /// Requests that are waiting now.
     requests_waiting,
     /// Connections made to nodes.
     upstream_connects,
-    /// Connections lost to a bug in the gateway.
+    /// Connections lost because of a bug in the gateway.
     panics,
     /// TLS handshakes done with clients.
     tls_handshakes,
-    /// Requests whose route the route cache knew.
+    /// Requests whose route was in the route cache.
     route_cache_hits,
-    /// Requests whose route it was asked for and did not know.
+    /// Requests whose route the cache was looked up for and did not contain.
     route_cache_misses,
-    /// Requests the route cache knows the route of, now.
+    /// Requests in the route cache now.
     route_cache_entries,
     /// Bytes the route cache takes now.
     route_cache_bytes,
@@ -118,7 +118,7 @@ impl Tally {
     }
 }
 
-/// A count with one writer: a plain store is enough, no locked instruction.
+/// A count with one writer: a plain store is enough, without a locked instruction.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 

@@ -1,4 +1,5 @@
-//! What everything else stands on: a worker's clock and its memory, its counts, the least rate of whoever takes bytes.
+//! What everything else builds on: a worker's clock and memory, its counters, and the minimum rate at which a receiver must take
+//! bytes.
 
 pub(crate) mod buffer;
 pub(crate) mod clock;

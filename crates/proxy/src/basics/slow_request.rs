@@ -1,12 +1,12 @@
-//! A slow request, and where its time went: what a worker tells to whoever keeps the slowest.
+//! A slow request, and where its time went: what a worker reports to the collector of the slowest requests.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Bytes of a path that are told.
+/// Most bytes of a path that are reported.
 pub(crate) const PATH_BYTES_MAX: usize = 256;
 
-/// Requests on their way to who keeps them.
+/// Slow requests that may wait for the collector.
 pub const SLOW_QUEUE_MAX: usize = 256;
 
 /// Where the time of a request went.
@@ -17,23 +17,24 @@ pub const SLOW_QUEUE_MAX: usize = 256;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Times {
-    /// All of it.
+    /// The whole time.
     pub took: Duration,
-    /// Until a node was chosen: its head, routing, plugins, and waiting for a place at the upstream. All of it where no node was asked.
+    /// Time until a node was chosen: reading the head, routing, plugins, and waiting for a place at the upstream. The whole time if
+    /// no node was tried.
     pub before: Duration,
-    /// Of that, waiting for a place at the upstream.
+    /// The part of `before` spent waiting for a place at the upstream.
     pub queued: Duration,
     /// From the first try's choice of a node to the last try's end.
     pub node: Duration,
-    /// From then until the client had all.
+    /// From then until the client had the whole response.
     pub after: Duration,
-    /// Of the worker, in the same time: its longest turn of the event loop.
+    /// Longest turn of the worker's event loop in the same time.
     pub longest_turn: Duration,
-    /// Of the worker, in the same time and up to a second before: how long it waited for a CPU.
+    /// How long the worker waited for a CPU in the same time and up to a second before.
     pub cpu_wait: Duration,
 }
 
-/// What took at least half of the time.
+/// The part that took at least half of the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// The worker waited for a CPU: the machine had too few.
@@ -48,7 +49,7 @@ pub enum Cause {
     Client,
     /// Plugins, or a client whose body had to be read first.
     Before,
-    /// Nothing alone.
+    /// No single part.
     Several,
 }
 
@@ -57,7 +58,7 @@ impl Times {
     pub fn cause(&self) -> Cause {
         let is_most = |part: Duration| part * 2 >= self.took;
         if is_most(self.longest_turn) {
-            // A turn is also long because its thread had no CPU.
+            // A turn is also long if its thread had no CPU.
             let had_none = self.cpu_wait * 2 >= self.longest_turn;
             return if had_none { Cause::Cpu } else { Cause::Turn };
         }
@@ -81,15 +82,15 @@ pub struct SlowRequest {
     pub ended_unix_ms: u64,
     /// Where its time went.
     pub times: Times,
-    /// As the client got it.
+    /// Status that the client got.
     pub status: u16,
     /// The route's id; `None`: there was none.
     pub route: Option<String>,
     /// Its method.
     pub method: String,
-    /// Its path without the query, the beginning of it if it is long.
+    /// Path without the query, truncated if it is long.
     pub path: String,
-    /// Asked last.
+    /// The node that was tried last.
     pub node: Option<SocketAddr>,
 }
 

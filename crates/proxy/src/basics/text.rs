@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-/// A value that does not stand anywhere.
+/// Writes a value whose text is not stored anywhere.
 pub(crate) fn written(buffer: &mut Vec<u8>, value: impl std::fmt::Display) -> &[u8] {
     buffer.clear();
     write!(buffer, "{value}").expect("writing to a vector does not fail");

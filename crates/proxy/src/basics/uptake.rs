@@ -1,9 +1,10 @@
-//! Enforces a minimum rate at which a peer reads. A peer that takes a byte now and then would hold memory, and a connection to a
-//! node, for as long as it likes.
+//! Enforces a minimum rate at which a peer reads. Otherwise a peer that takes a byte now and then would hold memory, and a
+//! connection to a node, for as long as it likes.
 
-/// What a client must take a second, on average over the time for sending, while more waits for it. Slower than any network.
+/// Bytes that a client must take per second, on average over the time for sending, while more waits for it. This is slower than any
+/// network.
 const CLIENT_BYTES_PER_SECOND_MIN: u64 = 240;
-/// What anybody must take within the time for sending, however short that is.
+/// Bytes that any peer must take within the time for sending, however short that is.
 pub(crate) const BYTES_MIN: u64 = 1_024;
 
 /// Bytes that a client must take within its time for sending.
@@ -11,21 +12,22 @@ pub(crate) fn client_bytes_min(send_ms: u64) -> u64 {
     (send_ms.saturating_mul(CLIENT_BYTES_PER_SECOND_MIN) / 1_000).max(BYTES_MIN)
 }
 
-/// Since when too little was taken.
+/// When the current measurement began.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Uptake {
     since_ms: u64,
-    /// Bytes taken by then.
+    /// Bytes taken up to then.
     taken: u64,
 }
 
 impl Uptake {
-    /// Something begins to wait after so many bytes.
+    /// Begins to measure, after so many bytes.
     pub(crate) fn begin(now_ms: u64, taken: u64) -> Uptake {
         Uptake { since_ms: now_ms, taken }
     }
 
-    /// Bytes taken by now, of a count that only grows. It begins anew with each `bytes_min`.
+    /// `taken` is the number of bytes taken so far, which only grows. Measuring restarts whenever another `bytes_min` have been
+    /// taken.
     pub(crate) fn update(&mut self, now_ms: u64, taken: u64, bytes_min: u64) {
         if taken >= self.taken + bytes_min {
             *self = Uptake::begin(now_ms, taken);

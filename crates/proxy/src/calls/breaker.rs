@@ -1,11 +1,11 @@
-//! A server that fails again and again is left alone for a while; then one call finds out whether it works again.
+//! A server that fails repeatedly is left alone for a while; then one call probes whether it works again.
 
 use std::cell::Cell;
 use std::time::Duration;
 use stillgate_plugin::CallError;
 use tokio::time::Instant;
 
-/// So many failures in a row.
+/// Consecutive failures after which a server is left alone.
 const FAILURES_MAX: u32 = 5;
 /// How long it is left alone.
 const REST: Duration = Duration::from_secs(5);
@@ -16,19 +16,19 @@ pub(super) struct Breaker {
     failures: Cell<u32>,
     /// It rests until then.
     until: Cell<Option<Instant>>,
-    /// A call finds out.
+    /// A call is probing.
     is_tried: Cell<bool>,
 }
 
 /// A call that may be made.
 pub(super) struct Trial<'a> {
     breaker: &'a Breaker,
-    /// It finds out whether the server works again.
+    /// The call probes whether the server works again.
     is_probe: bool,
 }
 
 impl<'a> Trial<'a> {
-    /// Whether the server may be asked now.
+    /// Whether the server may be called now.
     pub(super) fn begin(breaker: &'a Breaker, now: Instant) -> Result<Trial<'a>, CallError> {
         let rests = breaker.until.get();
         if rests.is_some_and(|until| now < until || breaker.is_tried.get()) {
@@ -39,7 +39,7 @@ impl<'a> Trial<'a> {
         Ok(Trial { breaker, is_probe })
     }
 
-    /// What the call has shown.
+    /// Records the result of the call.
     pub(super) fn end(self, is_good: bool, now: Instant) {
         let Breaker { failures, until, .. } = self.breaker;
         if is_good {
@@ -54,7 +54,7 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// Also of a call that nobody waited for to its end, which has shown nothing.
+/// Also runs for a call that was abandoned before its end, which has shown nothing.
 impl Drop for Trial<'_> {
     fn drop(&mut self) {
         if self.is_probe {
@@ -77,7 +77,7 @@ mod tests {
         }
         assert!((0..FAILURES_MAX).all(|_| call(start, false)));
         assert!(!call(start, true) && !call(start + REST / 2, true));
-        // One call finds out, others are refused meanwhile, and one that is given up shows nothing.
+        // One call probes, others are refused meanwhile, and a call that is abandoned shows nothing.
         let after = start + REST;
         let probe = Trial::begin(&breaker, after).ok().unwrap();
         assert!(!call(after, true));

@@ -1,4 +1,4 @@
-//! A new connection to a server: its name's addresses one after the other, TLS, and HTTP/2 where it speaks that.
+//! A new connection to a server: its name's addresses one after the other, TLS, and HTTP/2 if the server speaks that.
 
 use super::BeginHttp2;
 use super::pool::Pool;
@@ -11,10 +11,10 @@ use stillgate_tls::{ServiceRoots, towards_service};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// What TLS is made with, for servers whose certificate is verified and for the others; `None`: it cannot be made.
+/// TLS configurations for servers whose certificate is verified and for the others; `None`: it cannot be made.
 type Configs = [Option<Arc<ClientConfig>>; 2];
 
-/// Connects; the caller has a time for it.
+/// Connects; the caller limits the time.
 pub(super) async fn connect(pool: &Pool, begin_http2: &BeginHttp2) -> Result<Stream, CallError> {
     let mut stream = Err(CallError::Connect);
     for address in pool.addresses().await? {
@@ -55,7 +55,7 @@ async fn tls(origin: &CallOrigin, stream: TcpStream) -> Result<Stream, CallError
     Ok(Stream::Tls(Box::new(Tls { stream: stream.into(), server_name: Some(name) })))
 }
 
-/// Made once for the process, off the worker: the system's certificates are in files.
+/// Built once per process, off the worker: the system's certificates are in files.
 async fn config(verifies: bool) -> Option<Arc<ClientConfig>> {
     static CONFIGS: OnceLock<Configs> = OnceLock::new();
     let configs = match CONFIGS.get() {

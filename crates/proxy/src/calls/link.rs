@@ -11,7 +11,7 @@ use std::sync::Arc;
 use stillgate_plugin::{CallError, CallOrigin, Exchange, Exchanged, Keep, Link, LinkTo, LocalFuture};
 use tokio::time::{Instant, timeout};
 
-/// Idle connections of one pool, whatever a function says.
+/// Idle connections of one pool, whatever a plugin configures.
 const IDLE_MAX: usize = 256;
 
 /// Idle connections by server and pool, the last one used last.
@@ -90,7 +90,7 @@ impl Drop for Open {
 }
 
 impl Calls {
-    /// Connects, or gives a connection that was kept.
+    /// Connects, or returns a connection that was kept.
     pub(crate) async fn link(self: Rc<Self>, to: LinkTo) -> Result<Box<dyn Link>, CallError> {
         let pool = self.pool(&to.origin);
         let key = (to.origin, to.pool);
@@ -122,7 +122,7 @@ impl Link for Connected {
                 let mut received = Vec::new();
                 loop {
                     if let Some(length) = whole(&received)? {
-                        // What comes unasked is nobody's reply.
+                        // Unsolicited bytes belong to no reply.
                         return if length == received.len() { Ok(received) } else { Err(CallError::BadReply) };
                     }
                     if received.len() > reply_bytes_max {

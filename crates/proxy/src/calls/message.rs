@@ -16,14 +16,14 @@ const READ_BYTES: usize = 16 * 1024;
 /// Interim responses before the final one.
 const INTERIMS_MAX: usize = 10;
 
-/// The reply, and whether the connection can be used again; or why there is none, and whether some of it had come.
+/// Returns the reply, and whether the connection can be used again; or why the call failed, and whether part of it had arrived.
 pub(crate) async fn exchange(
     stream: &mut Stream,
     call: &Call,
     message: &[u8],
 ) -> Result<(Reply, bool), (CallError, bool)> {
     let sent = timeout(call.timeout, send(stream, message)).await.map_err(|_| (CallError::Timeout, false))?;
-    // A server may answer before it has read all, and close: what it says is read all the same.
+    // A server may answer and close before it has read everything: its response is still read.
     let mut received = Vec::new();
     let replied = timeout(call.timeout, receive(stream, call, &mut received)).await;
     let has_begun = !received.is_empty();
@@ -47,10 +47,10 @@ pub(super) async fn send(stream: &mut Stream, mut message: &[u8]) -> io::Result<
     .await
 }
 
-/// Appends what comes next; false at the end of the connection.
+/// Appends the next bytes; false at the end of the connection.
 pub(super) async fn read(stream: &mut Stream, received: &mut Vec<u8>) -> Result<bool, CallError> {
     poll_fn(|cx| {
-        // Not in `received`, where it would be cleared for each of the short replies that there are.
+        // This is not in `received`, where it would be cleared for each of the short replies.
         let mut space = [MaybeUninit::uninit(); READ_BYTES];
         let mut space = ReadBuf::uninit(&mut space);
         ready!(stream.poll_read(cx, &mut space)).map_err(|_| CallError::Closed)?;
@@ -86,7 +86,7 @@ async fn receive(stream: &mut Stream, call: &Call, received: &mut Vec<u8>) -> Re
     Err(CallError::BadReply)
 }
 
-/// Reads the body behind the head; whether the connection can be used again.
+/// Reads the body after the head; returns whether the connection can be used again.
 async fn body(
     stream: &mut Stream,
     call: &Call,

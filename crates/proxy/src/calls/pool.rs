@@ -11,7 +11,7 @@ use stillgate_plugin::{CallError, CallOrigin, Keep};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// How long the addresses of a name are used before the system is asked again.
+/// How long the addresses of a name are used before it is resolved again.
 const ADDRESSES: Duration = Duration::from_secs(10);
 /// Idle connections to one server, whatever a configuration says.
 const IDLE_MAX: usize = 256;
@@ -20,11 +20,11 @@ const IDLE_MAX: usize = 256;
 pub(super) struct Pool {
     pub(super) origin: Arc<CallOrigin>,
     pub(super) breaker: Breaker,
-    /// Calls.
+    /// Calls under way.
     pub(super) under_way: Cell<usize>,
     idle: RefCell<Vec<Idle>>,
     addresses: RefCell<Option<(Vec<SocketAddr>, Instant)>>,
-    /// One call asks the system for the name; the others wait for what it finds.
+    /// One call resolves the name; the others wait for its result.
     asking: Semaphore,
 }
 
@@ -59,7 +59,7 @@ impl Pool {
         None
     }
 
-    /// Keeps a connection, in the place of the oldest where there are enough.
+    /// Keeps a connection, in place of the oldest if there are enough.
     pub(super) fn give(&self, stream: Stream, keep: Keep, now: Instant) {
         let mut idle = self.idle.borrow_mut();
         idle.retain(|kept| kept.until > now);
@@ -69,7 +69,7 @@ impl Pool {
         idle.push(Idle { stream, until: now + keep.idle });
     }
 
-    /// The server's addresses; those of a name from the system, asked off the worker.
+    /// The server's addresses; a name is resolved by the system, off the worker.
     pub(super) async fn addresses(&self) -> Result<Vec<SocketAddr>, CallError> {
         let (host, port) = (&*self.origin.host, self.origin.port);
         if let Ok(ip) = host.parse::<IpAddr>() {
@@ -86,7 +86,7 @@ impl Pool {
                 self.addresses.replace(Some((found.clone(), Instant::now() + ADDRESSES)));
                 Ok(found)
             }
-            // What was right is better than nothing.
+            // Old addresses are better than none.
             (_, Some((stale, _))) => Ok(stale),
             (_, None) => Err(CallError::Resolve),
         }

@@ -1,4 +1,4 @@
-//! A client's connection, from accept to close: waiting, reading heads, running exchanges, closing politely.
+//! A client's connection, from accept to close: waiting, reading heads, running exchanges, closing gracefully.
 
 use super::http2;
 use crate::connection::client::Client;
@@ -15,17 +15,17 @@ use std::task::{Context, Poll};
 use stillgate_wire::{Progress, RequestError, leading_empty_lines};
 use tokio::io::ReadBuf;
 
-/// How long a connection that we closed, or a stream of HTTP/2 that we have answered, is read and discarded from, so that the
-/// client gets our last response and not a reset (RFC 9112 section 9.6; curl 7.88 fails where a stream that it still sends
-/// to is reset, although RFC 9113 section 8.1 allows that).
+/// How long a connection that we closed, or an HTTP/2 stream that we have answered, is read and discarded, so that the client gets
+/// our last response and not a reset (RFC 9112 section 9.6; curl 7.88 fails if a stream that it still sends to is reset, although
+/// RFC 9113 section 8.1 allows that).
 const LINGER_MS: u64 = 2_000;
-/// HTTP/2 through TLS, as a handshake names it.
+/// HTTP/2 over TLS, by its ALPN name.
 const ALPN_HTTP2: &[u8] = b"h2";
-/// How much is discarded.
+/// How many bytes are discarded.
 const LINGER_BYTES_MAX: usize = 1024 * 1024;
 
-/// Serves one connection to its end, or until it is to be a tunnel. The client is used where it was passed in: a copy of it would make every idle
-/// connection that much larger.
+/// Serves one connection to its end, or until it becomes a tunnel. The client is used where it was passed in: a copy of it would
+/// make every idle connection larger by its size.
 pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) -> Option<Switch> {
     while idle(worker, client).await {
         let _busy = Busy::new(&client.listener);
@@ -44,7 +44,7 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) -> Option<Sw
             }
             After::Http2 => {
                 drop(_busy);
-                // On the heap, as most connections have no use for it.
+                // On the heap, as most connections do not need it.
                 if Box::pin(http2::serve(worker, client, &early)).await == After::Linger {
                     linger(worker, client).await;
                 }
@@ -55,7 +55,7 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) -> Option<Sw
     None
 }
 
-/// Serves the one request of a stream of HTTP/2, or until it is to be a tunnel.
+/// Serves the one request of an HTTP/2 stream to its end, or until it becomes a tunnel.
 pub(crate) async fn serve_stream(worker: &Rc<Worker>, client: &mut Client) -> Option<Switch> {
     let mut exchange = Exchange::take();
     busy(worker, client, &mut exchange).await;
@@ -67,11 +67,11 @@ pub(crate) async fn serve_stream(worker: &Rc<Worker>, client: &mut Client) -> Op
     upgraded
 }
 
-/// Waits for bytes, owning no buffer; false where the connection is to be closed instead, or has been given away.
+/// Waits for bytes, owning no buffer; false if the connection is to be closed instead, or has been given away.
 async fn idle(worker: &Worker, client: &mut Client) -> bool {
     let keepalive_ms = worker.snapshot().plan.settings.keepalive_ms;
     poll_fn(|cx| {
-        // What has come and was not read goes along.
+        // Bytes that have arrived and were not read go along.
         if worker.give_idle(client) {
             return Poll::Ready(false);
         }
@@ -115,7 +115,8 @@ async fn busy(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange)
             Arrived::Refused(error) => return exchange::refuse(worker, client, exchange, error.into()).await,
         }
         let after = exchange::run(worker, client, exchange).await;
-        // What follows the request of a stream of HTTP/2 is no other: of an extended CONNECT it is whatever the tunnel would carry.
+        // What follows the request on an HTTP/2 stream is not another request: for an extended CONNECT it is whatever the tunnel
+        // would carry.
         let after = if client.stream.is_http2() { after.max(After::Close) } else { after };
         client.is_new = false;
         client.quiet_since_ms = worker.clock.now_ms();
@@ -129,7 +130,7 @@ enum Arrived {
     Head,
     Nothing,
     Closed,
-    /// The connection begins as one of HTTP/2 does, or has to.
+    /// The connection begins as HTTP/2 does, or has to.
     Http2,
     Timeout,
     Refused(RequestError),
@@ -141,7 +142,8 @@ async fn read_head(worker: &Worker, client: &mut Client, exchange: &mut Exchange
     let settings = &snapshot.plan.settings;
     let deadline_ms = worker.clock.now_ms() + settings.head_ms;
     let agreed = client.stream.agreed();
-    // What is agreed on is what is spoken (RFC 9113 section 3.3): its own preface judges the bytes, and no parser of HTTP/1.1.
+    // The protocol agreed on is the one spoken (RFC 9113 section 3.3): its own preface validates the bytes, not the HTTP/1.1
+    // parser.
     if agreed == Some(ALPN_HTTP2) && client.is_new {
         return Arrived::Http2;
     }
@@ -203,7 +205,7 @@ async fn linger(worker: &Worker, client: &mut Client) {
     let mut shut = false;
     poll_fn(|cx| {
         if !shut {
-            // Never pending for a TCP socket; an error means that the connection is gone, which reading shows too.
+            // Never pending for a TCP socket; an error means that the connection is gone, which reading shows, too.
             shut = client.stream.poll_shutdown(cx).is_ready();
         }
         let mut buffer = worker.buffers.take();

@@ -1,4 +1,4 @@
-//! A client's connection of HTTP/2: takes its requests and serves each in a task of its own, until it ends.
+//! A client's HTTP/2 connection: accepts its requests and serves each in a task of its own, until the connection ends.
 
 use super::serve_stream;
 use crate::basics::clock::Timer;
@@ -26,7 +26,7 @@ use std::task::{Context, Poll};
 use tokio::io::AsyncWrite;
 use tokio::task::spawn_local;
 
-/// What every request of a connection is told of it.
+/// What every request of a connection learns about the connection.
 struct Origin {
     peer: SocketAddr,
     local: SocketAddr,
@@ -39,8 +39,8 @@ struct Origin {
 /// GOAWAY for a client that has opened no stream: PROTOCOL_ERROR (RFC 9113 section 6.8).
 const NO_HTTP2: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
-/// Serves a connection that speaks HTTP/2, from the client's preface on; `early` is what was read of it already. To
-/// linger is left to the caller.
+/// Serves a connection that speaks HTTP/2, from the client's preface on; `early` is what was already read of it. Lingering is left
+/// to the caller.
 pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]) -> After {
     let Client { stream, timer, peer, local, listener, forwarded, tls, is_https, .. } = client;
     let (forwarded, tls) = (forwarded.clone(), tls.clone());
@@ -78,9 +78,9 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]
 /// How a connection begins.
 enum Shaken<T> {
     Hands(T),
-    /// With something else than the preface, which the client was told.
+    /// The client began with something other than the preface, and was informed of that.
     NoPreface,
-    /// Not, or not in time.
+    /// It did not begin, or not in time.
     Gone,
 }
 
@@ -95,7 +95,7 @@ async fn shake_hands<'t, 'a>(
         match Pin::new(&mut handshake).poll(cx) {
             Poll::Ready(Ok(connection)) => return Poll::Ready(Shaken::Hands(connection)),
             Poll::Ready(Err(error)) if error.reason() == Some(Reason::PROTOCOL_ERROR) => {
-                // Told once, behind our SETTINGS; whoever does not take a few bytes is not told.
+                // Sent once, after our SETTINGS; a client that does not take a few bytes does not get it.
                 let _ = Pin::new(&mut transport.io()).poll_write(cx, &NO_HTTP2);
                 let _ = transport.poll_flush(cx);
                 return Poll::Ready(Shaken::NoPreface);
@@ -125,7 +125,7 @@ fn builder(settings: &Settings) -> Builder {
         .data_frame_budget(SMALL_FRAMES_BUDGET)
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
         .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
-        // It would count them over the life of the connection; we do by the second.
+        // `h2` would count them over the life of the connection; we count per second.
         .max_local_error_reset_streams(None);
     builder
 }
@@ -141,10 +141,10 @@ struct Driver<'w, 't, 'a> {
     busy: Option<(Busy, Active)>,
     quiet_since_ms: u64,
     stuck: Uptake,
-    /// When the client was told that the connection ends; what is in flight is served to its end.
+    /// When the client was notified that the connection ends; requests in flight are served to their end.
     parting_since_ms: Option<u64>,
     resets: Rate,
-    /// Streams that are requests, and those that `h2` has refused to make such.
+    /// Streams accepted as requests, and those that `h2` has refused as such.
     accepted: u64,
     refused: u64,
 }
@@ -162,7 +162,8 @@ impl Driver<'_, '_, '_> {
                 match self.connection.poll_accept(cx) {
                     Poll::Ready(Some(Ok((request, respond)))) => self.begin(request, respond),
                     Poll::Ready(last) => {
-                        // A fault that ends the connection is one request's. Of others that came with its end nobody knows.
+                        // A fault that ends the connection is attributed to one request. Nothing is known of others that arrived
+                        // with its end.
                         let is_fault = matches!(&last, Some(Err(error)) if error.is_library());
                         self.count_refused(u64::from(is_fault));
                         return Poll::Ready(());
@@ -180,7 +181,7 @@ impl Driver<'_, '_, '_> {
                 return Poll::Ready(());
             }
             if self.is_abused() {
-                // Told once; polled again, the connection says so and ends.
+                // Reported once; when polled again, the connection returns it and ends.
                 self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
                 let _ = self.connection.poll_closed(cx);
                 let _ = self.transport.poll_flush(cx);
@@ -200,10 +201,10 @@ impl Driver<'_, '_, '_> {
         }
     }
 
-    /// Counts requests that `h2` has refused by itself: it tells neither which nor why. They are in no access log, as nothing
-    /// is known of them.
+    /// Counts requests that `h2` has refused by itself: it reports neither which nor why. They do not appear in the access log, as
+    /// nothing is known about them.
     fn count_refused(&mut self, most: u64) {
-        // What comes while we part is not looked at, and no fault.
+        // What arrives after the connection began to end is not looked at, and is not a fault.
         let opened = self.transport.opened().filter(|_| self.parting_since_ms.is_none()).unwrap_or(0);
         let by_h2 = opened.saturating_sub(self.accepted + self.refused).min(most);
         self.refused += by_h2;
@@ -237,7 +238,7 @@ impl Driver<'_, '_, '_> {
         spawn_local(async move {
             let upgraded = serve_stream(&worker, &mut client).await;
             drop(counted);
-            // From here on a connection of its own, as far as counts go: it has the room that the stream had.
+            // From here on it counts as a connection of its own: it has the room that the stream had.
             if let Some(upgraded) = upgraded {
                 devices::go_on(Open::new(&worker, &listener), client, upgraded);
             }
@@ -249,7 +250,7 @@ impl Driver<'_, '_, '_> {
         self.transport.is_flooded() || self.resets.exceeds(resets, RESETS_PER_SECOND_MAX, self.worker.clock.now_ms())
     }
 
-    /// What the connection waits for where there is nothing to do.
+    /// What the connection waits for when there is nothing to do.
     fn wait(&mut self, cx: &mut Context<'_>, is_full: bool) -> Wait {
         let now_ms = self.worker.clock.now_ms();
         let snapshot = self.worker.snapshot();
@@ -260,7 +261,8 @@ impl Driver<'_, '_, '_> {
         } else {
             self.busy = None;
         }
-        // Of responses that are out of our hands, only what the client takes of the connection tells that it reads them.
+        // For responses that we have already handed over, only the bytes that the client takes from the connection show that it is
+        // reading them.
         let must_move = is_full || (!is_serving && self.connection.has_streams());
         let written = self.transport.written();
         match must_move {
@@ -283,7 +285,7 @@ impl Driver<'_, '_, '_> {
         }
         match self.parting_since_ms {
             Some(since_ms) => {
-                // Counted from when nothing is in flight any more.
+                // Counted from the moment when nothing is in flight any more.
                 let end_ms = since_ms.max(self.quiet_since_ms) + GOODBYE_MS;
                 if now_ms < end_ms {
                     return Wait::For(end_ms);
@@ -300,7 +302,7 @@ impl Driver<'_, '_, '_> {
     }
 }
 
-/// Counts a stream while its request is served, whatever becomes of its task.
+/// Counts a stream while its request is served, even if its task is dropped.
 struct Counted(Rc<Worker>);
 
 impl Counted {
@@ -317,10 +319,10 @@ impl Drop for Counted {
 }
 
 enum Wait {
-    /// Until then, at the latest.
+    /// Waits until that time at the latest.
     For(u64),
-    /// Nothing: it is time to tell the client that the connection ends.
+    /// Nothing has arrived: it is time to notify the client that the connection ends.
     Part,
-    /// Nothing: it is over.
+    /// Nothing: the connection has ended.
     Over,
 }

@@ -1,6 +1,6 @@
-//! A client's connection: what it says is read, and each request of it given to `exchange`.
+//! A client's connection: reads what it sends, and passes each request to `exchange`.
 //!
-//! A stream of HTTP/2 is a connection of HTTP/1.1 to `connection`; that it is one of many is the business of `http2`.
+//! To `connection`, an HTTP/2 stream is an HTTP/1.1 connection; `http2` handles the fact that it is one of many.
 
 mod connection;
 mod http2;

@@ -1,4 +1,4 @@
-//! What is known of a client's connection, besides what it is being served.
+//! What is known of a client's connection, apart from the request being served.
 
 use super::stream::Stream;
 use super::tls_facts::TlsFacts;
@@ -13,23 +13,24 @@ pub(crate) struct Client {
     pub(crate) stream: Stream,
     pub(crate) timer: Timer,
     pub(crate) peer: SocketAddr,
-    /// Who asks: the peer, or whom a trusted one names in the present request.
+    /// Address of the client: the peer, or the address that a trusted peer names in the current request.
     pub(crate) address: IpAddr,
-    /// The port of that, and whether a plugin says who asks.
+    /// Port of the client, and whether a plugin has set its address.
     pub(crate) port: u16,
     pub(crate) is_named: bool,
     pub(crate) local: SocketAddr,
-    /// What its TLS has agreed on; `None`: it has none with us.
+    /// What TLS has agreed on; `None`: we do not terminate TLS for it.
     pub(crate) tls: Option<Rc<TlsFacts>>,
     /// The client came over TLS, to us or to a balancer that says so.
     pub(crate) is_https: bool,
-    /// Which accepted it.
+    /// The listener that accepted it.
     pub(crate) listener: Rc<Listener>,
-    /// The header lines that tell a node of this client; the same for every request of an untrusted one.
+    /// The header lines that describe this client to a node; the same for every request of an untrusted client.
     pub(crate) forwarded: Rc<[u8]>,
     /// The client has closed its sending side.
     pub(crate) eof: bool,
-    /// A response is being sent whose end only the end of the connection tells: should it break off, a reset must.
+    /// A response is being sent whose end is marked only by the end of the connection: if it breaks off, the connection must be
+    /// reset.
     pub(crate) ends_with_connection: bool,
     /// When the last request ended, or the connection began.
     pub(crate) quiet_since_ms: u64,
@@ -38,7 +39,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// With what is known of the connection already.
+    /// Makes a client whose connection facts are already known.
     pub(crate) fn with_facts(
         stream: Stream,
         peer: SocketAddr,
@@ -67,25 +68,26 @@ impl Client {
         }
     }
 
-    /// The version that the client speaks, of which `request` is what our engine got.
+    /// The protocol version that the client speaks; `request` is what our engine got.
     pub(crate) fn protocol(&self, request: &RequestHead) -> &'static str {
         if self.stream.is_http2() { "HTTP/2.0" } else { request.version.as_str() }
     }
 
-    /// `http` or `https`
+    /// `http` or `https`.
     pub(crate) fn scheme(&self) -> &'static str {
         scheme(self.is_https)
     }
 }
 
-/// `http` or `https`
+/// `http` or `https`.
 pub(crate) fn scheme(is_https: bool) -> &'static str {
     if is_https { "https" } else { "http" }
 }
 
 impl Drop for Client {
-    /// Whatever ended the connection, a timeout, the worker's end or a bug: what is cut must not look complete. A response
-    /// that ends with its connection is reset; of any other its framing tells, and so the end may be an orderly one.
+    /// Whatever ended the connection, a timeout, the worker's end or a bug: a truncated response must not look complete. A response
+    /// that ends with its connection is reset; for any other the framing shows it, so the connection may be closed in an orderly
+    /// way.
     fn drop(&mut self) {
         if self.ends_with_connection {
             self.stream.reset_when_closed();

@@ -1,17 +1,17 @@
-//! gRPC as far as a gateway has to know it: what is a call, its deadline, and how it is told that there is no answer from a node.
+//! gRPC as far as a gateway has to know it: what a call is, its deadline, and how a client learns that no node has answered.
 //!
-//! Everything else of it is HTTP/2 with trailers; what gRPC-Web makes of these is in `http2`.
+//! The rest of gRPC is HTTP/2 with trailers; how gRPC-Web maps these is in `http2`.
 
 use std::io::Write;
 use stillgate_wire::RequestHead;
 
-/// More digits than these `grpc-timeout` does not have.
+/// `grpc-timeout` has at most this many digits.
 const TIMEOUT_DIGITS_MAX: usize = 8;
 
 /// DEADLINE_EXCEEDED
 const DEADLINE_EXCEEDED: u8 = 4;
 
-/// A call, by how its messages are written.
+/// A call, by how its messages are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     /// gRPC itself.
@@ -19,16 +19,16 @@ pub(crate) enum Call {
     Web(Web),
 }
 
-/// A call of gRPC-Web (gRPC's `PROTOCOL-WEB.md`), which needs no trailers of HTTP.
+/// A gRPC-Web call (gRPC's `PROTOCOL-WEB.md`), which needs no HTTP trailers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Web {
     /// The request's body is base64.
     pub(crate) is_text: bool,
-    /// The response's is to be.
+    /// The response's body is to be base64.
     pub(crate) wants_text: bool,
 }
 
-/// The media types of gRPC, without what may follow each of them.
+/// The media types of gRPC, without the suffix that may follow.
 const NATIVE: &[u8] = b"application/grpc";
 const WEB: &[u8] = b"application/grpc-web";
 const WEB_TEXT: &[u8] = b"application/grpc-web-text";
@@ -40,7 +40,7 @@ impl Web {
     }
 }
 
-/// What kind of call a request is, by the type of its content; `None`: it is none.
+/// What kind of call a request is, by its content type; `None`: it is not a call.
 pub(crate) fn call(request: &RequestHead, head: &[u8]) -> Option<Call> {
     let content_type = value_of(request, head, b"content-type")?;
     if native_suffix(content_type).is_some() {
@@ -51,12 +51,12 @@ pub(crate) fn call(request: &RequestHead, head: &[u8]) -> Option<Call> {
     Some(Call::Web(Web { is_text, wants_text: accepted.unwrap_or(is_text) }))
 }
 
-/// What follows `application/grpc` in a content type; `None`: it is another one.
+/// What follows `application/grpc` in a content type; `None`: it is another type.
 pub(crate) fn native_suffix(content_type: &[u8]) -> Option<&[u8]> {
     suffix(content_type, NATIVE)
 }
 
-/// Whether a content type is that of gRPC-Web as text, and what follows it; `None`: it is another one.
+/// Whether a content type is gRPC-Web text, and what follows it; `None`: it is another type.
 pub(crate) fn web_suffix(content_type: &[u8]) -> Option<(bool, &[u8])> {
     let text = suffix(content_type, WEB_TEXT).map(|suffix| (true, suffix));
     text.or_else(|| suffix(content_type, WEB).map(|suffix| (false, suffix)))
@@ -67,13 +67,13 @@ fn suffix<'v>(value: &'v [u8], name: &[u8]) -> Option<&'v [u8]> {
     (start.eq_ignore_ascii_case(name) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))).then_some(rest)
 }
 
-/// Which of both forms `Accept` asks for; `None`: it names neither.
+/// Which of the two forms `Accept` requests; `None`: it names neither.
 fn accepts_text(accept: &[u8]) -> Option<bool> {
     let mut forms = accept.split(|byte| *byte == b',').filter_map(|one| Some(web_suffix(one.trim_ascii())?.0));
     forms.next().map(|first| first || forms.any(|is_text| is_text))
 }
 
-/// How long the client waits for the call's end, in milliseconds, rounded up; `None` where it does not say so.
+/// How long the client waits for the end of the call, in milliseconds, rounded up; `None` if it does not say so.
 pub(crate) fn timeout_ms(request: &RequestHead, head: &[u8]) -> Option<u64> {
     parse_timeout(value_of(request, head, b"grpc-timeout")?)
 }
@@ -100,7 +100,7 @@ fn parse_timeout(value: &[u8]) -> Option<u64> {
     })
 }
 
-/// Appends the head of an answer that is nothing but its end ("Trailers-Only"), up to the common lines.
+/// Appends the head of an answer that consists only of its end ("Trailers-Only"), up to the common lines.
 pub(crate) fn write_answer(out: &mut Vec<u8>, call: Call, status: u16, is_deadline: bool, message: &str) {
     let code = if is_deadline { DEADLINE_EXCEEDED } else { code(status) };
     out.extend_from_slice(b"HTTP/1.1 200 OK\r\nContent-Type: ");
@@ -122,7 +122,7 @@ pub(crate) fn write_answer(out: &mut Vec<u8>, call: Call, status: u16, is_deadli
     out.extend_from_slice(b"\r\n");
 }
 
-/// What a status of HTTP means (gRPC's `http-grpc-status-mapping.md`).
+/// Maps an HTTP status to a gRPC code (gRPC's `http-grpc-status-mapping.md`).
 fn code(status: u16) -> u8 {
     match status {
         400 => 13,

@@ -1,8 +1,8 @@
-//! What a node seems to speak that does not answer in the protocol it was asked in, and which key to change; no IO.
+//! What a node seems to speak if it does not answer in the expected protocol, and which key to change; no IO.
 //!
 //! It is a guess for the log, made when the request has failed anyway.
 
-/// Another protocol than the one that the upstream is configured for.
+/// A protocol other than the one configured for the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mistaken {
     Tls,
@@ -11,14 +11,14 @@ pub(crate) enum Mistaken {
 }
 
 impl Mistaken {
-    /// By the first bytes that came from a node that was spoken to in HTTP/2 or HTTP/1.1.
+    /// Guesses by the first bytes from a node that was contacted in HTTP/2 or HTTP/1.1.
     pub(crate) fn of(first: &[u8], is_http2: bool) -> Option<Mistaken> {
         /// A TLS record (RFC 8446 section 5.1) with an alert, of any version since SSL 3.
         const TLS_ALERT: &[u8] = &[21, 3];
         match first {
             _ if first.starts_with(TLS_ALERT) => Some(Mistaken::Tls),
             _ if is_http2 => first.starts_with(b"HTTP/1.").then_some(Mistaken::Http1),
-            // SETTINGS, with which each side begins (RFC 9113 section 3.4): of less than 64 KiB, no ACK, for the connection.
+            // SETTINGS, with which each side begins (RFC 9113 section 3.4): less than 64 KiB long, not an ACK, for the connection.
             [0, _, _, 4, 0, 0, 0, 0, 0, ..] => Some(Mistaken::Http2),
             _ => None,
         }

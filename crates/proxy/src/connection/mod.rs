@@ -1,7 +1,7 @@
-//! What the bytes of a connection go through, a client's or a node's: the socket alone, TLS, a stream of HTTP/2.
+//! What the bytes of a connection pass through, a client's or a node's: only the socket, TLS, or an HTTP/2 stream.
 //!
-//! Nothing here knows what is asked over it. Here `client` is what is known of a client's connection; who serves it is in the
-//! room of that name, how one comes to a node in `node`.
+//! Nothing here knows what is requested over it. Here `client` holds what is known of a client's connection; serving it is the
+//! module `client`, and `node` is how a connection to a node is obtained.
 
 pub(crate) mod client;
 pub(crate) mod grpc;

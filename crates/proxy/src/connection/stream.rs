@@ -1,7 +1,7 @@
-//! A connection's bytes: plain, through TLS, one stream of a connection of HTTP/2, or to another thread of this process.
+//! A connection's bytes: plain, through TLS, one stream of an HTTP/2 connection, or to another thread of this process.
 //!
-//! What of a plain connection is a call of the kernel is one here too: the match is all it costs. What is written to TLS may
-//! be held back by it where the socket is full, so only [`Stream::poll_flush`] says that it is out.
+//! A system call on a plain connection is one system call here, too: the match is the only cost. TLS may hold back written bytes if
+//! the socket is full, so only [`Stream::poll_flush`] confirms that they were sent.
 
 use super::http2::{ClientStream, NodeConnection, NodeStream};
 use super::mistaken::Mistaken;
@@ -19,13 +19,13 @@ use tokio_rustls::TlsStream;
 /// One connection, to a client or to a node.
 pub(crate) enum Stream {
     Plain(TcpStream),
-    /// On the heap, as the plain one is what most connections are.
+    /// On the heap, as most connections are plain.
     Tls(Box<Tls>),
     /// A client's request over HTTP/2, spoken as HTTP/1.1.
     Http2(Box<ClientStream>),
-    /// The same to a node.
+    /// An HTTP/2 stream to a node.
     Http2Node(Box<NodeStream>),
-    /// A connection of HTTP/2 to a node, as the pool keeps it: what is read and written is a stream of it.
+    /// An HTTP/2 connection to a node, as the pool keeps it: reading and writing use a stream of it.
     Http2Pooled(Box<NodeConnection>),
     /// To another thread of this process, for one request.
     Local(UnixStream),
@@ -34,7 +34,7 @@ pub(crate) enum Stream {
 /// A connection through TLS.
 pub(crate) struct Tls {
     pub(crate) stream: TlsStream<TcpStream>,
-    /// Of a node: the name it has shown a certificate of. What is meant for another name must not go over it.
+    /// For a node: the name that its certificate was verified for. Requests for another name must not use the connection.
     pub(crate) server_name: Option<ServerName<'static>>,
 }
 
@@ -42,9 +42,9 @@ impl Tls {
     #[inline]
     fn poll_read(&mut self, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.stream).poll_read(cx, space);
-        // What TLS itself answers, as to a peer that wants to renegotiate, waits for us to write, and we may have nothing to.
+        // TLS's own answers, such as to a peer that wants to renegotiate, wait for us to write, and we may have nothing to write.
         if read.is_pending() && self.stream.get_ref().1.wants_write() {
-            // That the socket has failed is seen by whoever uses it next.
+            // The next user of the socket sees that it has failed.
             let _ = Pin::new(&mut self.stream).poll_flush(cx);
         }
         read
@@ -52,7 +52,7 @@ impl Tls {
 }
 
 impl Stream {
-    /// The socket below. A stream of HTTP/2 has none of its own.
+    /// The socket below. An HTTP/2 stream does not have one of its own.
     #[inline]
     pub(crate) fn socket(&self) -> Option<&TcpStream> {
         match self {
@@ -62,24 +62,24 @@ impl Stream {
         }
     }
 
-    /// Makes its end a reset, so that what is cut does not look complete. A stream of HTTP/2 that is dropped before its end
+    /// Makes its end a reset, so that a truncated message does not look complete. An HTTP/2 stream that is dropped before its end
     /// is reset in any case.
     pub(crate) fn reset_when_closed(&self) {
         if let Some(socket) = self.socket() {
-            // One that is gone already needs no reset.
+            // A connection that is already gone needs no reset.
             let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
         }
     }
 
-    /// Whether bytes wait in the socket that the event loop has not told of: after a pause of the process the clock is
-    /// looked at before the sockets, and closing on top of a request would reset it.
+    /// Whether bytes wait in the socket that the event loop has not reported yet: after a pause of the process the clock is looked
+    /// at before the sockets, and closing on top of a request would reset it.
     pub(crate) fn has_arrived(&self) -> bool {
         let mut byte = [MaybeUninit::uninit()];
         let peeked = self.socket().map(|socket| SockRef::from(socket).peek(&mut byte));
         matches!(peeked, Some(Ok(n)) if n > 0)
     }
 
-    /// Whether the socket has failed since it was last asked.
+    /// Whether the socket has failed since the last check.
     pub(crate) fn has_failed(&self) -> bool {
         self.socket().is_some_and(|socket| matches!(socket.take_error(), Ok(Some(_)) | Err(_)))
     }
@@ -88,12 +88,12 @@ impl Stream {
         matches!(self, Stream::Http2(_))
     }
 
-    /// Of a stream of HTTP/2: the response is whole, and the client may still send of its request.
+    /// For an HTTP/2 stream: the response is complete, and the client may still send parts of its request.
     pub(crate) fn is_answered_early(&self) -> bool {
         matches!(self, Stream::Http2(stream) if stream.is_answered_early())
     }
 
-    /// Of a connection that carries many requests at once: one more of them.
+    /// For a connection that carries many requests at once: one more stream.
     pub(crate) fn share(&self) -> Option<Stream> {
         match self {
             Stream::Http2Pooled(connection) => Some(Stream::Http2Node(Box::new(connection.open()))),
@@ -101,7 +101,7 @@ impl Stream {
         }
     }
 
-    /// Whether it carries as many requests as it may.
+    /// Whether it carries its maximum of requests.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self, Stream::Http2Pooled(connection) if connection.is_full())
     }
@@ -111,17 +111,17 @@ impl Stream {
         matches!(self, Stream::Http2(_) | Stream::Http2Node(_) | Stream::Local(_))
     }
 
-    /// Whether the node, having failed, has not looked at the request.
+    /// Whether the node has failed without having processed the request.
     pub(crate) fn is_unseen(&self) -> bool {
         matches!(self, Stream::Http2Node(stream) if stream.is_unseen())
     }
 
-    /// Whether the node has said that the request, or its connection for it, breaks its protocol or its bounds.
+    /// Whether the node has reported that the request, or its connection because of it, violates its protocol or its limits.
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self, Stream::Http2Node(stream) if stream.is_refused())
     }
 
-    /// What a node seems to speak instead of what it was asked in, by the first bytes `received` of its response.
+    /// What a node seems to speak instead of the expected protocol, judging by the first bytes `received` of its response.
     pub(crate) fn mistaken(&self, received: &[u8]) -> Option<Mistaken> {
         match self {
             Stream::Http2Node(stream) => stream.mistaken(),
@@ -133,7 +133,7 @@ impl Stream {
         matches!(self, Stream::Tls(_))
     }
 
-    /// What the handshake of TLS has agreed to speak (ALPN).
+    /// The protocol that the TLS handshake has agreed on (ALPN).
     pub(crate) fn agreed(&self) -> Option<&[u8]> {
         match self {
             Stream::Tls(tls) => tls.stream.get_ref().1.alpn_protocol(),
@@ -141,7 +141,7 @@ impl Stream {
         }
     }
 
-    /// Of a node through TLS, the name it has shown a certificate of.
+    /// For a node through TLS, the name that its certificate was verified for.
     #[inline]
     pub(crate) fn server_name(&self) -> Option<&ServerName<'static>> {
         match self {
@@ -151,15 +151,15 @@ impl Stream {
         }
     }
 
-    /// The node was silent for too long: a connection that requests share is to take no more of them.
+    /// The node was silent for too long: a connection shared by requests must not take more of them.
     pub(crate) fn retire(&self) {
         if let Stream::Http2Node(stream) = self {
             stream.retire();
         }
     }
 
-    /// Ready where reading may give something. Of TLS that may be nothing for us, and the read is pending then; and what it
-    /// holds decrypted already, as of a request that came right behind the handshake, no socket tells of.
+    /// Ready where reading may return something. With TLS that may be nothing for us, and the read is then pending; and the socket
+    /// does not report what TLS already holds decrypted, such as a request that came right after the handshake.
     #[inline]
     pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Stream::Tls(tls) = self
@@ -210,7 +210,7 @@ impl Stream {
         }
     }
 
-    /// Ready when all that was written is with the kernel.
+    /// Ready when the kernel has all written bytes.
     #[inline]
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
@@ -219,28 +219,28 @@ impl Stream {
         }
     }
 
-    /// Closes our side: for TLS with its own word for that, so that the peer can tell an end from a cut.
+    /// Closes our side: for TLS with a close_notify, so that the peer can distinguish an end from a truncation.
     pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Tls(tls) => Pin::new(&mut tls.stream).poll_shutdown(cx),
             Stream::Http2(stream) => stream.poll_shutdown(),
-            // Its last frame has said it.
+            // Its last frame has announced the end.
             Stream::Http2Node(_) | Stream::Http2Pooled(_) => Poll::Ready(Ok(())),
             Stream::Local(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 
-    /// Tells the peer of TLS that what it got is all, as far as that can be written at once. Closing says it of a plain one.
+    /// Sends close_notify to a TLS peer, as far as that can be written at once. On a plain connection closing says the same.
     pub(crate) fn say_end(&mut self) {
         if self.is_tls() {
-            // A peer that does not read any more has no use for it.
+            // A peer that has stopped reading does not need it.
             let _ = self.poll_shutdown(&mut Context::from_waker(Waker::noop()));
         }
     }
 
-    /// Whether an idle connection was closed, or sent something nobody asked for. Costs no system call while nothing
-    /// happened: the event loop's readiness says so. What TLS tells of itself (a session ticket) is taken, and no end.
+    /// Whether an idle connection was closed, or has sent something unsolicited. Costs no system call while nothing happened: the
+    /// event loop's readiness says so. TLS messages such as a session ticket are consumed, and do not count as an end.
     pub(crate) fn is_dead(&mut self) -> bool {
         match self {
             Stream::Plain(stream) => {

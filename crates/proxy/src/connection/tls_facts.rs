@@ -1,4 +1,4 @@
-//! What a handshake of TLS with a client has agreed on, and what requests may ask about it.
+//! What a TLS handshake with a client has agreed on, and which hosts the client may request.
 
 use std::sync::Arc;
 use stillgate_route::SslVariable;
@@ -8,17 +8,17 @@ use stillgate_tls::{ClientCa, ClientCertificate, ServerTls, client_certificate};
 /// What TLS has agreed on, for variables.
 #[derive(Debug)]
 pub(crate) struct TlsFacts {
-    /// In lower case, without a dot at its end.
+    /// In lower case, without a trailing dot.
     pub(crate) server_name: Option<Box<str>>,
     protocol: &'static str,
     cipher: &'static str,
-    /// What the certificate that it has shown was verified against; `None`: it has shown none.
+    /// The CA that the client's certificate was verified against; `None`: the client has shown none.
     verified_by: Option<Arc<ClientCa>>,
     client: Option<ClientCertificate>,
 }
 
 impl TlsFacts {
-    /// Of a handshake that is done; `client_ca`: what a certificate of the client was verified against.
+    /// Facts of a completed handshake; `client_ca`: what a certificate of the client was verified against.
     pub(crate) fn of(session: &ServerConnection, client_ca: Option<Arc<ClientCa>>) -> TlsFacts {
         TlsFacts {
             server_name: session.server_name().map(lower_name),
@@ -28,13 +28,13 @@ impl TlsFacts {
             },
             cipher: session.negotiated_cipher_suite().map_or("", |suite| openssl_name(suite.suite())),
             verified_by: client_ca.filter(|_| session.peer_certificates().is_some()),
-            // One that cannot be described was verified all the same.
+            // A certificate that cannot be described was verified nevertheless.
             client: session.peer_certificates().and_then(client_certificate),
         }
     }
 
-    /// Whether the client may ask for `host` (as [`canonical_host`](stillgate_route::canonical_host) has it): its own entry, and that
-    /// of the name it came by, take the certificate that it has shown, or want none.
+    /// Whether the client may request `host` (as [`canonical_host`](stillgate_route::canonical_host) has it): its own entry, and
+    /// that of the name it connected with, accept the certificate that it has shown, or require none.
     #[inline]
     pub(crate) fn may_ask_for(&self, tls: &ServerTls, host: &[u8]) -> bool {
         let allows = |name: &[u8]| tls.allows(name, self.verified_by.as_deref());
@@ -42,7 +42,7 @@ impl TlsFacts {
         allows(host) && came.is_none_or(allows)
     }
 
-    /// The value of a variable, where there is one.
+    /// The value of a variable, if there is one.
     pub(crate) fn value(&self, variable: SslVariable) -> Option<&str> {
         let client = self.client.as_ref();
         match variable {
@@ -56,12 +56,12 @@ impl TlsFacts {
     }
 }
 
-/// A server name as it is compared.
+/// Normalizes a server name for comparison.
 pub(crate) fn lower_name(name: &str) -> Box<str> {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase().into()
 }
 
-/// A cipher suite as OpenSSL calls it, and so do nginx's logs.
+/// The OpenSSL name of a cipher suite, which nginx's logs use as well.
 fn openssl_name(suite: CipherSuite) -> &'static str {
     match suite {
         CipherSuite::TLS13_AES_256_GCM_SHA384 => "TLS_AES_256_GCM_SHA384",

@@ -1,4 +1,4 @@
-//! Why a connection of a device ends, and what its device is told.
+//! Why a connection of a device ends, and the close frame that its device gets.
 
 use stillgate_devices::frame::CloseCode;
 
@@ -7,23 +7,23 @@ use stillgate_devices::frame::CloseCode;
 pub(super) enum Reason {
     /// The device has closed it, with a close frame.
     Closed,
-    /// The device has gone without one: an end or a reset of its connection.
+    /// The device has gone without a close frame: its connection ended or was reset.
     Gone,
     /// Nothing came within `ping_interval` and `ping_timeout`.
     Silent,
-    /// It did not take what it was sent.
+    /// It did not read what it was sent.
     Slow,
-    /// It sent what are no frames.
+    /// It sent something that is not a frame.
     Frames,
-    /// It sent what is no message, or none that is taken.
+    /// It sent something that is not a message, or a message that is not accepted.
     Messages,
-    /// It sent too long a message.
+    /// It sent a message that is too long.
     TooBig,
     /// Another connection of the device has taken its place.
     Replaced,
     /// A back-end has closed it.
     Asked,
-    /// What it was let in by is gone, or its time is over.
+    /// The credential that it was admitted with is gone, or its time is over.
     Revoked,
     /// Its route or listener was changed or removed.
     Route,
@@ -34,7 +34,7 @@ pub(super) enum Reason {
 }
 
 impl Reason {
-    /// As the label says it.
+    /// Name of the reason as a label.
     pub(super) fn name(self) -> &'static str {
         match self {
             Reason::Closed => "closed",
@@ -58,7 +58,7 @@ impl Reason {
         matches!(self, Reason::Silent | Reason::Slow | Reason::Failed)
     }
 
-    /// What the device is told; `None`: nothing, or it is not there.
+    /// The close code and reason sent to the device; `None`: nothing is sent, or it is gone.
     pub(super) fn close(self) -> Option<(CloseCode, &'static str)> {
         match self {
             Reason::Replaced => Some((CloseCode::POLICY, "replaced by another connection of this device")),

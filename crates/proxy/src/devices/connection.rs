@@ -24,7 +24,7 @@ use stillgate_plugin::DeviceSettings;
 
 /// How long a device has to answer a close frame, or to take one.
 const CLOSING_MS: u64 = 2_000;
-/// A time that does not come.
+/// A time that never comes.
 const FAR_MS: u64 = u64::MAX / 4;
 
 /// One device's connection.
@@ -32,14 +32,14 @@ pub(super) struct Connection {
     pub(super) client: Client,
     pub(super) place: Place,
     pub(super) protocol: Protocol,
-    /// `None`: the connection ends, and what it was sent waits for the device elsewhere.
+    /// `None`: the connection ends, and messages for the device wait elsewhere.
     pub(super) session: Option<Session>,
     pub(super) reader: Reader,
     pub(super) pulse: Pulse,
     pub(super) output: Output,
-    /// Since the first frame it is known whether the device goes on with a session of before.
+    /// Set once the first frame has shown whether the device resumes an earlier session.
     pub(super) is_settled: bool,
-    /// It has asked for its session of before, which is on its way.
+    /// It has requested its previous session, which is on its way.
     pub(super) awaits_session: bool,
     stage: Stage,
     /// Nothing more is written.
@@ -52,7 +52,7 @@ pub(super) struct Connection {
     pub(super) open: Open,
 }
 
-/// What is seldom needed.
+/// State that is seldom needed.
 pub(super) struct More {
     pub(super) device: Arc<str>,
     pub(super) labels: Box<[(Box<str>, Box<str>)]>,
@@ -60,36 +60,36 @@ pub(super) struct More {
     pub(super) generation: Generation,
     pub(super) request: Box<UpgradedRequest>,
     pub(super) credential: Option<Authenticated>,
-    /// `None`: nobody wants them.
+    /// `None`: events are not wanted.
     pub(super) events: Option<Events>,
     pub(super) received: u64,
     pub(super) sent_before: u64,
     /// Milliseconds since 1970.
     pub(super) since_ms: u64,
-    /// Bytes that wait until the upstream has what came before them.
+    /// Bytes that wait until the upstream has accepted what came before them.
     pub(super) held: Vec<u8>,
     reason: Reason,
-    /// It goes on in another process, where it will be recorded.
+    /// It continues in another process, where it will be recorded.
     is_given: bool,
-    /// How many lists of consumers there had been when the credential was last looked for.
+    /// The version of the list of consumers in which the credential was last looked up.
     consumers_seen: u64,
-    /// Messages both ways that the metrics do not know of yet.
+    /// Messages both ways that have not been added to the metrics yet.
     pub(super) untold: u64,
     pub(super) told_ms: u64,
 }
 
-/// How far a connection is.
+/// Stage of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Open,
-    /// The device was told, or has said it; its side is waited for until then.
+    /// The device was notified, or has closed by itself; its side is awaited until the given time.
     Closing {
         until_ms: u64,
     },
     Over,
 }
 
-/// What a connection goes on with, as its request or another process has left it.
+/// State with which a connection continues, from its request or another process.
 pub(super) struct Resumed {
     pub(super) place: Place,
     pub(super) device: Arc<str>,
@@ -111,7 +111,7 @@ pub(super) struct Resumed {
 }
 
 impl Connection {
-    /// Begins where a 101 is out.
+    /// Begins after a 101 has been sent.
     pub(super) fn new(open: Open, client: Client, begun: BegunDevice) -> Connection {
         let BegunDevice { place, device, labels, protocol, settings, generation, session, request, credential, .. } =
             begun;
@@ -149,7 +149,7 @@ impl Connection {
         connection
     }
 
-    /// Goes on where another process has left it.
+    /// Continues where another process has left it.
     pub(super) fn resume(open: Open, mut client: Client, resumed: Resumed) -> Connection {
         let Resumed { place, device, labels, protocol, settings, generation, session, request, credential, .. } =
             resumed;
@@ -201,7 +201,7 @@ impl Connection {
         }
     }
 
-    /// Another process has it.
+    /// Another process has taken it over.
     pub(super) fn gone(&mut self) {
         self.more.is_given = true;
         self.stage = Stage::Over;
@@ -226,12 +226,12 @@ impl Connection {
         }
     }
 
-    /// Whether it goes on as before.
+    /// Whether it is still open.
     pub(super) fn is_open(&self) -> bool {
         self.stage == Stage::Open
     }
 
-    /// Ends it: the device is told, where it can be, and has a moment to answer.
+    /// Ends it: the device is notified where possible, and has a moment to answer.
     pub(super) fn close(&mut self, reason: Reason) {
         match reason.close() {
             Some((code, why)) => self.close_with(reason, code, why),
@@ -239,7 +239,7 @@ impl Connection {
         }
     }
 
-    /// The same with a code of one's own.
+    /// Like `close`, with a given code.
     pub(super) fn close_with(&mut self, reason: Reason, code: CloseCode, why: &str) {
         if !self.is_open() {
             return;
@@ -250,7 +250,7 @@ impl Connection {
         self.stage = Stage::Closing { until_ms: self.worker().clock.now_ms() + CLOSING_MS };
     }
 
-    /// The device has said that it ends: it is answered, and nothing more is read.
+    /// The device has sent a close frame: it is answered, and nothing more is read.
     pub(super) fn answer_close(&mut self, code: CloseCode) {
         if self.is_open() {
             self.close_with(Reason::Closed, code, "");
@@ -260,7 +260,7 @@ impl Connection {
         self.client.eof = true;
     }
 
-    /// Ends it without a word.
+    /// Ends it without a close frame.
     pub(super) fn end(&mut self, reason: Reason) {
         if self.is_open() {
             self.leave(reason);
@@ -268,7 +268,7 @@ impl Connection {
         self.stage = Stage::Over;
     }
 
-    /// The device is offline from here on; what it was sent is kept where it may come back to it.
+    /// The device is offline from here on; its messages are kept if it may resume the session.
     fn leave(&mut self, reason: Reason) {
         self.more.reason = reason;
         let worker = self.open.worker.clone();
@@ -287,7 +287,7 @@ impl Connection {
         }
     }
 
-    /// What the worker counts of bytes that wait follows what waits.
+    /// Updates the worker's count of waiting bytes.
     pub(super) fn count_bytes(&mut self, devices: &Devices) {
         let now = self.session.as_ref().map_or(0, Session::queued_bytes);
         devices.queued_bytes.set((devices.queued_bytes.get() + now).saturating_sub(self.counted_bytes));
@@ -295,7 +295,7 @@ impl Connection {
         self.place.mailbox.moved_bytes.set(self.more.received + self.output.total);
     }
 
-    /// Does what it was told.
+    /// Executes the commands that have arrived.
     fn take_commands(&mut self, cx: &Context<'_>, devices: &Devices) {
         for command in self.place.mailbox.take(cx) {
             match command {
@@ -308,7 +308,7 @@ impl Connection {
                 Command::Close { why: CloseWhy::Asked, .. } => self.close(Reason::Asked),
                 Command::Resume { session, .. } => self.go_on_with(session, devices),
                 Command::Inspect { answer, .. } => {
-                    // Who asks may be gone.
+                    // The caller may be gone.
                     let _ = answer.send(self.state());
                 }
                 Command::Top { .. } => {}
@@ -342,7 +342,7 @@ impl Connection {
         self.count_bytes(devices);
     }
 
-    /// Goes on with a session of before, where it is there and the device may.
+    /// Resumes an earlier session, if it exists and the device may.
     fn go_on_with(&mut self, before: Option<Box<Before>>, devices: &Devices) {
         self.awaits_session = false;
         let limits = self.limits(devices);
@@ -362,12 +362,12 @@ impl Connection {
         self.count_bytes(devices);
     }
 
-    /// What follows from the time; sets the timer.
+    /// Handles what is due; sets the timer.
     fn poll_time(&mut self, cx: &mut Context<'_>, devices: &Devices) {
         if self.is_open() {
             self.poll_due(cx, devices);
         }
-        // Also where it has just begun to close.
+        // Also if it has just begun to close.
         if let Stage::Closing { until_ms } = self.stage {
             let clock = &self.open.worker.clock;
             match clock.now_ms() >= until_ms {
@@ -377,7 +377,7 @@ impl Connection {
         }
     }
 
-    /// The same while it is open.
+    /// Like `poll_time`, for a connection that is open.
     fn poll_due(&mut self, cx: &mut Context<'_>, devices: &Devices) {
         let worker = self.open.worker.clone();
         let now_ms = worker.clock.now_ms();
@@ -428,7 +428,7 @@ impl Connection {
     fn poll_leaving(&mut self, cx: &mut Context<'_>, devices: &Devices, now_ms: u64) -> Option<Reason> {
         if let Some(leaving) = &mut self.leaving {
             leaving.look(cx, now_ms);
-            // A device that is drained is told at once: it comes back by itself, and nothing is cut.
+            // A device that is drained is notified at once: it reconnects by itself, and nothing is cut.
             if leaving.since_ms.is_some() && leaving.lease.policy != OnChange::Keep {
                 return Some(Reason::Route);
             }
@@ -449,7 +449,7 @@ impl Connection {
         None
     }
 
-    /// Writes what there is.
+    /// Writes pending output.
     fn poll_output(&mut self, cx: &mut Context<'_>, devices: &Devices) {
         let worker = self.open.worker.clone();
         let limits = self.limits(devices);
@@ -477,7 +477,7 @@ impl Connection {
         if self.stage == Stage::Open {
             return;
         }
-        // The device sees our end at once, and what it still sends is read, so that no reset overtakes what it is told.
+        // The device sees our end at once, and what it still sends is read, so that no reset overtakes our last bytes.
         if !self.is_shut {
             self.is_shut = self.client.stream.poll_shutdown(cx).is_ready();
         }
@@ -486,7 +486,7 @@ impl Connection {
         }
     }
 
-    /// The id of a session of before that the device names, where it is another one.
+    /// Whether the device names an earlier session that is another one.
     pub(super) fn is_other_session(&self, session: SessionId) -> bool {
         self.session.as_ref().is_some_and(|own| own.token().session != session)
     }
@@ -506,7 +506,7 @@ impl Future for Connection {
         match connection.poll_input(cx, devices) {
             Arrived::Nothing => {}
             Arrived::End if connection.is_open() => connection.end(Reason::Gone),
-            // What it is told may reach it still.
+            // Our last bytes may still reach it.
             Arrived::End => connection.client.eof = true,
         }
         if connection.stage != Stage::Over {
@@ -515,7 +515,7 @@ impl Future for Connection {
         if connection.stage != Stage::Over {
             connection.poll_output(cx, devices);
         }
-        // What it waited for may have come, and nothing else may wake it for long.
+        // What it waited for may have arrived, and nothing else may wake it for long.
         if worker.draining.get() && connection.give() {
             return Poll::Ready(());
         }
@@ -527,7 +527,7 @@ impl Future for Connection {
 }
 
 impl Drop for Connection {
-    /// Whatever ended it: the device, time, the worker's end or a bug.
+    /// Runs whatever ended it: the device, time, the worker's end or a bug.
     fn drop(&mut self) {
         if self.is_open() {
             // The event loop ends, and sends nothing more.
@@ -544,14 +544,14 @@ impl Drop for Connection {
         if let Some(leaving) = &self.leaving {
             leaving.end(&worker.watches);
         }
-        // After a bug nobody knows what there would be to tell.
+        // After a panic the state is unknown, so nothing is reported.
         if !self.more.is_given && !std::thread::panicking() {
             self.record();
         }
     }
 }
 
-/// What a frame may hold: a message with the words around it, as text in base64.
+/// Maximum size of a frame: a message with its envelope, as text in base64.
 fn frame_bytes_max(message_bytes_max: usize) -> usize {
     message_bytes_max.saturating_mul(4).div_ceil(3) + FRAME_WORDS_BYTES_MAX
 }

@@ -1,10 +1,10 @@
-//! Whether what a device was let in by still holds.
+//! Whether the credential that a device was admitted with is still valid.
 
 use crate::exchange::Authenticated;
 use stillgate_plugin::{Attached, Consumers};
 
 impl Authenticated {
-    /// Whether its consumer is there with the same credential.
+    /// Whether its consumer still exists with the same credential.
     pub(super) fn holds(&self, consumers: &Consumers) -> bool {
         let Some(named) = consumers.named(&self.name) else { return false };
         let credential = match &self.credential {

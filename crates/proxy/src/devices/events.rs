@@ -1,8 +1,8 @@
 //! Events of a device on their way to the upstream: one request each, in the order in which they happened.
 //!
-//! Each connection has a queue, bounded in bytes, and one task while there is something in it. What the upstream does not take is
-//! tried again with growing pauses, for as long as the route says; then it is dropped and counted, as is what finds no room. The
-//! queue outlives its connection, whose end is its last event.
+//! Each connection has a queue, bounded in bytes, and one task while it is not empty. Events that the upstream does not accept are
+//! retried with growing pauses, for as long as the route says; then they are dropped and counted, as are events without room in the
+//! queue. The queue outlives its connection, whose end is its last event.
 
 use super::posting::{Post, Posted, post};
 use crate::worker::Worker;
@@ -18,9 +18,9 @@ use stillgate_plugin::DeviceSettings;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
-/// What an event counts beside its bytes.
+/// What an event counts in addition to its bytes.
 const EVENT_OVERHEAD_BYTES: usize = 64;
-/// Pauses between tries: the first, and the longest.
+/// Pauses between retries: the first, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
@@ -31,14 +31,14 @@ struct Queue {
     device: Arc<str>,
     generation: Generation,
     settings: Arc<DeviceSettings>,
-    /// The id of its route, for what is counted.
+    /// The id of its route, for counters.
     route: Arc<str>,
     waiting: RefCell<VecDeque<Event>>,
     bytes: Cell<usize>,
-    /// The number of the last one.
+    /// The number of the last event.
     seq: Cell<u64>,
     is_sending: Cell<bool>,
-    /// The connection's task, where it waits for the upstream.
+    /// The connection's task, if it waits for the upstream.
     waker: RefCell<Option<Waker>>,
 }
 
@@ -75,7 +75,7 @@ impl Events {
         }))
     }
 
-    /// Whether the upstream has all that there was.
+    /// Whether the upstream has received all events.
     pub(super) fn is_idle(&self) -> bool {
         self.0.waiting.borrow().is_empty()
     }
@@ -85,7 +85,7 @@ impl Events {
         self.0.seq.get()
     }
 
-    /// The device is there.
+    /// The device has connected.
     pub(super) fn connected(&self, worker: &Rc<Worker>) {
         self.add(worker, "connect", Body::Json("{}".into()), true);
     }
@@ -95,7 +95,7 @@ impl Events {
         self.add(worker, "disconnect", Body::Json(format!("{{\"reason\":\"{reason}\"}}").into()), true);
     }
 
-    /// The device has said something. True: what it says next waits for the upstream.
+    /// The device has sent an event. True: its next messages wait for the upstream.
     pub(super) fn said(&self, worker: &Rc<Worker>, body: Body<'static>) -> bool {
         self.add(worker, "message", body, false);
         self.waits()
@@ -106,7 +106,7 @@ impl Events {
         is_acknowledged && !self.0.waiting.borrow().is_empty()
     }
 
-    /// Whether what the device says next may be looked at; its task is woken when it may.
+    /// Whether the next messages of the device may be processed; its task is woken when they may.
     pub(super) fn is_ready(&self, cx: &Context<'_>) -> bool {
         if !self.waits() {
             return true;
@@ -115,7 +115,7 @@ impl Events {
         false
     }
 
-    /// `fits`: it is small, and there are two of a connection.
+    /// `fits`: the event is small, and a connection has only two of them.
     fn add(&self, worker: &Rc<Worker>, kind: &'static str, body: Body<'static>, fits: bool) {
         let queue = &self.0;
         let Some(settings) = &queue.settings.events else { return };
@@ -134,7 +134,7 @@ impl Events {
     }
 }
 
-/// Sends what is in a queue until it is empty.
+/// Sends the events of a queue until it is empty.
 async fn send(worker: Rc<Worker>, queue: Rc<Queue>) {
     while let Some(request) = queue.next() {
         if !deliver(&worker, &queue, &request).await {
@@ -145,7 +145,7 @@ async fn send(worker: Rc<Worker>, queue: Rc<Queue>) {
     queue.is_sending.set(false);
 }
 
-/// Whether the upstream has taken the event.
+/// Sends an event; returns whether the upstream has accepted it.
 async fn deliver(worker: &Rc<Worker>, queue: &Queue, request: &Post) -> bool {
     let Some(settings) = &queue.settings.events else { return false };
     let until_ms = worker.clock.now_ms() + settings.retry.as_millis() as u64;
@@ -156,7 +156,7 @@ async fn deliver(worker: &Rc<Worker>, queue: &Queue, request: &Post) -> bool {
             Posted::Refused => return false,
             Posted::Failed => {}
         }
-        // Who comes back at the same time must not ask at the same time.
+        // Devices that reconnect at the same time must not retry at the same time.
         let pause_ms = pause.as_millis() as u64;
         let jittered_ms = pause_ms / 2 + worker.random() % pause_ms.max(1);
         if worker.clock.now_ms() + jittered_ms >= until_ms {
@@ -168,7 +168,7 @@ async fn deliver(worker: &Rc<Worker>, queue: &Queue, request: &Post) -> bool {
 }
 
 impl Queue {
-    /// What is sent next; it stays where it is until it is done.
+    /// The next event to send; it stays in the queue until it is done.
     fn next(&self) -> Option<Post> {
         let waiting = self.waiting.borrow();
         let event = waiting.front()?;

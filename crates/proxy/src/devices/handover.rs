@@ -1,8 +1,8 @@
-//! The connection of a device goes to another process, and goes on there as if nothing had happened.
+//! A device's connection moves to another process, and continues there as if nothing had happened.
 //!
-//! It goes while nothing is on its way: no frame is half read or half written, no event waits for the upstream, and no sender
-//! waits for word of a message, which could not be told to it from there. A device that is never quiet is told to come back.
-//! None goes while a broadcast runs: it would miss those that have gone before their turn.
+//! A connection is handed over while nothing is on its way: no frame is half read or half written, no event waits for the upstream,
+//! and no sender waits for the outcome of a message, which could not be reported from the other process. A device that is never
+//! quiet is requested to reconnect. None goes while a broadcast runs: it would miss those that went before its turn.
 
 use super::connection::{Connection, Resumed};
 use super::events::Events;
@@ -31,7 +31,7 @@ use stillgate_route::Match;
 use tokio::task::spawn_local;
 
 impl Connection {
-    /// Gives it away where it can be. True: it is the other process's, and ours is to be dropped.
+    /// Gives it away if possible. True: it belongs to the other process, and ours is to be dropped.
     pub(super) fn give(&mut self) -> bool {
         let worker = self.worker().clone();
         let Some(giving) = worker.giving() else { return false };
@@ -53,7 +53,7 @@ impl Connection {
         self.is_open() && worker.gives(&self.client) && route.is_some_and(|key| giving.takes_route(&key))
     }
 
-    /// Whether it stays for now, to be asked again.
+    /// Whether it stays for now, to be tried again later.
     pub(super) fn is_held(&self) -> bool {
         let worker = self.worker();
         let is_held = worker.devices.as_ref().is_some_and(|devices| devices.held.is_held());
@@ -149,14 +149,14 @@ impl Connection {
     }
 }
 
-/// A session on the connection that it has had.
+/// Builds a session on its previous connection.
 fn continued(carried: SessionTransfer, generation: Generation) -> Session {
     let mut session = Session::from_carried(carried, generation, crate::device_link::process_ms());
     session.keep_handed_out();
     session
 }
 
-/// Goes on with what another process has given.
+/// Continues a connection that another process has given.
 pub(crate) fn take(
     open: Open,
     mut client: Client,
@@ -205,7 +205,7 @@ pub(crate) fn take(
         until_ms: credential.until_ms,
     });
     let mut own = Place::new(&worker, devices);
-    // That it is let in is certain; who has a newer connection closes this one.
+    // Its admission is certain; a device with a newer connection closes this one.
     drop(own.ask(facts, Some(Former { generation, since_ms: state.since_ms })));
     let resumed = Resumed {
         place: own,
@@ -229,7 +229,7 @@ pub(crate) fn take(
     Ok(())
 }
 
-/// Those that the device has not acknowledged; `None`: one has no id.
+/// Messages that the device has not acknowledged; `None`: one has no id.
 fn messages(state: &DeviceState, mut bytes: &[u8]) -> Option<Vec<OutgoingMessage>> {
     let mut messages = Vec::with_capacity(state.messages.len());
     for message in &state.messages {
@@ -241,7 +241,7 @@ fn messages(state: &DeviceState, mut bytes: &[u8]) -> Option<Vec<OutgoingMessage
     Some(messages)
 }
 
-/// What the access log and the metrics will tell.
+/// What the access log and the metrics will report.
 fn request(
     state: &DeviceState,
     worker: &Worker,
@@ -265,7 +265,7 @@ fn request(
     UpgradedRequest { head: head.into(), outcome, tries, fields, chains: None }
 }
 
-/// What it holds of its route: of one that is not what it was, something that was revoked already.
+/// The lease that it holds: if its route has changed, one that was already revoked.
 fn lease(present: Option<&Arc<Lease>>, is_changed: bool) -> Option<Arc<Lease>> {
     let present = present?;
     if !is_changed || present.policy == OnChange::Keep {

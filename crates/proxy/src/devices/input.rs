@@ -1,4 +1,4 @@
-//! What comes from a device: bytes become frames, frames become what it says, and that is done.
+//! Input from a device: bytes become frames, frames become messages, and messages are processed.
 
 use super::closing::Reason;
 use super::connection::Connection;
@@ -10,10 +10,10 @@ use stillgate_devices::protocol::FromDevice;
 use stillgate_devices::session::ResumeToken;
 use tokio::io::ReadBuf;
 
-/// Buffers read, or written, at once; then it is the turn of other tasks.
+/// Buffers read, or written, before other tasks have their turn.
 pub(super) const ROUNDS_MAX: u32 = 16;
 
-/// What reading came to.
+/// Result of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrived {
     /// Nothing that ends the connection.
@@ -22,16 +22,16 @@ pub(super) enum Arrived {
     End,
 }
 
-/// Whether what follows is looked at now.
+/// Whether the next message is processed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     Goes,
-    /// When the upstream has what came before.
+    /// It waits until the upstream has what came before.
     Waits,
 }
 
 impl Connection {
-    /// Reads and does all that there is, a few buffers at a time.
+    /// Reads and processes all there is, a few buffers at a time.
     pub(super) fn poll_input(&mut self, cx: &mut Context<'_>, devices: &Devices) -> Arrived {
         if !self.may_read(cx) {
             return Arrived::Nothing;
@@ -40,7 +40,7 @@ impl Connection {
             let mut held = std::mem::take(&mut self.more.held);
             self.take_bytes(&mut held, devices);
             if !self.more.held.is_empty() {
-                // Its task is woken when it may go on.
+                // Its task is woken when it may continue.
                 return if self.may_read(cx) { self.again(cx) } else { Arrived::Nothing };
             }
         }
@@ -75,8 +75,8 @@ impl Connection {
         Arrived::Nothing
     }
 
-    /// Whether what comes is to be looked at: nothing is once the device has said its end, and where the upstream is waited for
-    /// the kernel holds the device back.
+    /// Whether input is to be processed: none is after the device has sent its close frame, and while we wait for the upstream the
+    /// kernel holds the device back.
     fn may_read(&self, cx: &Context<'_>) -> bool {
         !self.client.eof && self.more.events.as_ref().is_none_or(|events| events.is_ready(cx))
     }
@@ -148,7 +148,7 @@ impl Connection {
             (FromDevice::Ack { seq }, _) => self.acknowledge(seq, devices),
             (FromDevice::Reply { id, body }, _) => {
                 if let Some(session) = &mut self.session {
-                    // A second answer to a message that came twice has nobody to go to.
+                    // A second answer to a message that came twice has no recipient.
                     let _ = devices.with_notices(|notices| session.reply(id, body, notices));
                 }
                 self.count_bytes(devices);

@@ -1,4 +1,4 @@
-//! Connections of devices that end here: frames of WebSocket, messages and their acknowledgements, pings, events.
+//! Connections of devices that are terminated here: WebSocket frames, messages and their acknowledgements, pings, events.
 //!
 //! ```text
 //!   exchange ── 101 is out ──▶ BegunDevice ──▶ Connection ── close, silence, a newer connection, the worker's end ──▶ one record
@@ -6,9 +6,9 @@
 //!                              mailbox: Command ┘      └▶ Report, events to the upstream
 //! ```
 //!
-//! A connection is a task of its own, and small: while nothing moves it has no buffer, and its timer is its worker's wheel. What it
-//! says and understands is the crate `devices`'; here are the socket, the clock and who is told. Who the device is among others,
-//! and who waits for it, is known to the thread of devices ([`crate::device_link`]).
+//! A connection is a task of its own, and small: while nothing moves it has no buffer, and its timer is in its worker's wheel. The
+//! protocol is in the crate `devices`; here are the socket, the clock and the notifications. The thread of devices knows how the
+//! device relates to others, and who waits for it ([`crate::device_link`]).
 
 mod closing;
 mod connection;
@@ -29,7 +29,7 @@ use crate::worker::Open;
 use connection::Connection;
 use tokio::task::spawn_local;
 
-/// Goes on with a connection that a request has made something else, as a task of its own.
+/// Continues a connection that a request has turned into something else, as a task of its own.
 pub(crate) fn go_on(open: Open, client: Client, switch: Switch) {
     match switch {
         Switch::Tunnel(upgraded) => drop(spawn_local(Tunnel::new(open, client, (*upgraded).into()))),

@@ -1,7 +1,7 @@
-//! What goes to a device: frames that are owed, then messages, in as few system calls as possible.
+//! Output to a device: pending control frames, then messages, in as few system calls as possible.
 //!
-//! The buffer is taken when there is something to write and given back when the kernel has it. Of pings that were not answered yet
-//! only the last one is (RFC 6455 section 5.5.3), so a device that never reads makes nothing grow.
+//! The buffer is taken when there is something to write and given back when the kernel has it. If several pings are unanswered,
+//! only the last one is answered (RFC 6455 section 5.5.3), so a device that never reads makes nothing grow.
 
 use crate::basics::buffer::Buffers;
 use crate::connection::stream::Stream;
@@ -11,13 +11,13 @@ use stillgate_devices::frame::{CloseCode, FRAME_HEAD_BYTES_MAX, FrameHead, Opcod
 use stillgate_devices::protocol::Protocol;
 use stillgate_devices::session::{OutgoingMessage, Session};
 
-/// Messages are put together up to this many bytes.
+/// Messages are collected up to this many bytes.
 const FILL_BYTES: usize = 32 * 1024;
 
-/// What is on its way to a device.
+/// Output on its way to a device.
 #[derive(Default)]
 pub(super) struct Output {
-    /// `bytes[written..]` is not with the kernel; without capacity while there is nothing.
+    /// The kernel does not have `bytes[written..]`; without capacity while there is nothing.
     bytes: Vec<u8>,
     written: usize,
     /// Messages are among the bytes.
@@ -26,16 +26,16 @@ pub(super) struct Output {
     pub(super) owes_hello: bool,
     pub(super) owes_ping: bool,
     close: Option<Box<(CloseCode, String)>>,
-    /// The close frame is among what was written, and nothing follows it.
+    /// The close frame has been written, and nothing follows it.
     is_closed: bool,
-    /// Since when nothing could be written; 0: there is nothing.
+    /// Since when nothing could be written; 0: nothing waits.
     pub(super) stuck_since_ms: u64,
     pub(super) total: u64,
-    /// Messages that were put together since this was last taken.
+    /// Messages that were collected since this was last read.
     pub(super) messages: u64,
 }
 
-/// Whether messages went out.
+/// Whether messages were sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wrote {
     Messages,
@@ -48,19 +48,19 @@ impl Output {
         self.pong = Some(payload.into());
     }
 
-    /// Says that the connection ends. Nothing follows.
+    /// Sends a close frame. Nothing follows.
     pub(super) fn close(&mut self, code: CloseCode, reason: &str) {
         if self.close.is_none() && !self.is_closed {
             self.close = Some(Box::new((code, reason.to_owned())));
         }
     }
 
-    /// Whether everything is with the kernel.
+    /// Whether the kernel has everything.
     pub(super) fn is_idle(&self) -> bool {
         self.bytes.is_empty() && self.pong.is_none() && self.close.is_none() && !self.owes_hello && !self.owes_ping
     }
 
-    /// Puts the next frames together. Messages only where there is a session.
+    /// Collects the next frames. Messages only if there is a session.
     fn fill(&mut self, protocol: Protocol, session: Option<&mut Session>, now_ms: u64, buffers: &Buffers) {
         let has_session = session.is_some();
         if self.is_closed || !(has_session || self.pong.is_some() || self.close.is_some()) {
@@ -97,7 +97,7 @@ impl Output {
         }
     }
 
-    /// Writes until nothing is left, or the kernel takes no more. Ready with what went out; called again for more.
+    /// Writes until nothing is left, or the kernel takes no more. Ready with what was sent; called again for more.
     pub(super) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -153,7 +153,7 @@ impl Output {
     }
 }
 
-/// Appends a frame whose payload is written by `write`; none where it writes nothing of a protocol that is not raw.
+/// Appends a frame whose payload is written by `write`; no frame if it writes nothing and the protocol is not raw.
 fn framed(protocol: Protocol, is_text: bool, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.resize(start + FRAME_HEAD_BYTES_MAX, 0);

@@ -1,4 +1,5 @@
-//! One request that tells the upstream of a device's event: a node is chosen as for any request, its connections are the pool's.
+//! One request that delivers a device's event to the upstream: a node is chosen as for any request, and its connections come from
+//! the pool.
 
 use crate::basics::clock::Timer;
 use crate::calls;
@@ -19,7 +20,7 @@ const DEVICE_ID: FieldName<'static> = FieldName::constant("X-Device-Id");
 const DEVICE_EVENT: FieldName<'static> = FieldName::constant("X-Device-Event");
 const DEVICE_SEQ: FieldName<'static> = FieldName::constant("X-Device-Seq");
 const DEVICE_CONNECTION: FieldName<'static> = FieldName::constant("X-Device-Connection");
-/// Of the upstream's answer, which nobody reads.
+/// Bound of the upstream's response, which is discarded.
 const REPLY_BYTES_MAX: usize = 64 * 1024;
 
 /// One event.
@@ -32,7 +33,7 @@ pub(super) struct Post {
     pub(super) body: Vec<u8>,
 }
 
-/// What became of it.
+/// Result of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Posted {
     /// 2xx.
@@ -43,12 +44,12 @@ pub(super) enum Posted {
     Failed,
 }
 
-/// Asks one node.
+/// Sends the event to one node.
 pub(super) async fn post(worker: &Rc<Worker>, settings: &EventSettings, event: &Post) -> Posted {
     let snapshot = worker.snapshot();
     let slot = snapshot.plan.upstreams.slot(&settings.upstream);
     let Some(upstream) = slot.and_then(|slot| snapshot.upstreams.get(slot)).cloned() else { return Posted::Failed };
-    // A request does not hold on to its Plan while it waits.
+    // A request does not hold its Plan while it waits.
     drop(snapshot);
     let now_ms = worker.clock.now_ms();
     let picked = upstream.state.borrow_mut().pick(None, now_ms, worker.random(), &Tried::new());
@@ -73,7 +74,7 @@ pub(super) async fn post(worker: &Rc<Worker>, settings: &EventSettings, event: &
     }
 }
 
-/// A try under way; its end is counted whatever becomes of it.
+/// A try under way; its end is counted even if its task is dropped.
 struct Trying<'a> {
     worker: &'a Rc<Worker>,
     upstream: &'a Rc<WorkerUpstream>,
@@ -86,12 +87,12 @@ impl<'a> Trying<'a> {
         Trying { worker, upstream, index }
     }
 
-    /// The status of the answer, or what the node has failed of; `None`: of nothing that is its fault.
+    /// The status of the response, or how the node has failed; `None`: the node is not at fault.
     async fn exchange(&self, mut call: Call) -> Result<u16, Option<Failure>> {
         let message = call.take_message();
         if let Some((mut stream, meta)) = self.pooled() {
             match calls::exchange(&mut stream, &call, &message).await {
-                // It was closed meanwhile: the node has not looked at it.
+                // It was closed meanwhile: the node has not processed the request.
                 Err((CallError::Closed, false)) => {}
                 result => return self.finish(stream, meta, result),
             }
@@ -120,7 +121,7 @@ impl<'a> Trying<'a> {
         node::take_live(&mut state, self.index, is_name, self.worker.clock.now_ms())
     }
 
-    /// The name that the node must show a certificate of, where its upstream speaks TLS.
+    /// The name that the node's certificate must be valid for, if its upstream uses TLS.
     fn server_name(&self) -> Option<ServerName<'static>> {
         let tls = self.upstream.planned.tls()?;
         let state = self.upstream.state.borrow();
@@ -143,7 +144,7 @@ impl<'a> Trying<'a> {
                 }
                 Ok(reply.status())
             }
-            // Too large an answer is one, and nobody reads it.
+            // A response that is too large is still a response, and is discarded.
             Err((CallError::TooLarge, _)) => Ok(200),
             Err((CallError::Timeout, _)) => {
                 stream.retire();
@@ -161,7 +162,7 @@ impl Drop for Trying<'_> {
     }
 }
 
-/// The request; `None`: what it must say cannot be said in a header.
+/// Builds the request; `None`: its content cannot be expressed in a header.
 fn call(settings: &EventSettings, event: &Post, upstream: &WorkerUpstream, index: usize) -> Option<Call> {
     let state = upstream.state.borrow();
     let endpoint = state.endpoint(index);

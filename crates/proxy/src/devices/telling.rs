@@ -1,4 +1,4 @@
-//! What the metrics and the access log are told of a device's connection.
+//! What the metrics and the access log get about a device's connection.
 
 use super::connection::Connection;
 use crate::exchange::{self, Exchange, UpgradedRequest};
@@ -6,9 +6,9 @@ use crate::telemetry::metrics::DeviceLabels;
 use stillgate_config::Measure;
 use stillgate_wire::{HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits, Progress};
 
-/// Between two tellings of the messages of a device that goes on speaking.
+/// Minimum time between two reports of a device's messages.
 const TELL_EVERY_MS: u64 = 1_000;
-/// A head was within the limits when it came.
+/// The head was within the limits when it arrived.
 const HEAD_LIMITS: HeadLimits =
     HeadLimits { head_bytes_max: HEAD_BYTES_MAX, target_bytes_max: HEAD_BYTES_MAX, headers_max: HEADERS_MAX };
 
@@ -18,7 +18,7 @@ impl Connection {
         DeviceLabels { route, protocol: self.protocol, reason, direction }
     }
 
-    /// Tells the metrics of messages, not too often.
+    /// Reports messages to the metrics, not too often.
     pub(super) fn tell_messages(&mut self, now_ms: u64, is_last: bool) {
         if !is_last && now_ms < self.more.told_ms + TELL_EVERY_MS {
             return;
@@ -30,7 +30,7 @@ impl Connection {
         worker.tell_devices(Measure::DeviceMessages, self.labels("", "egress"), sent);
     }
 
-    /// The one line of the access log and the one observation of the metrics.
+    /// Writes the line in the access log and the observation in the metrics.
     pub(super) fn record(&mut self) {
         let worker = self.open.worker.clone();
         let UpgradedRequest { head, outcome, tries, fields, chains } = &mut *self.more.request;
@@ -44,7 +44,7 @@ impl Connection {
         exchange.from_client.recall(head, self.more.received, &worker.buffers);
         exchange.to_client.total = self.more.sent_before + self.output.total;
         if let Ok(Progress::Complete(_)) = exchange.request.advance(head, &HEAD_LIMITS) {
-            // It was routed by its path.
+            // The request was routed by its path.
             let _ = exchange.known.make(&exchange.request, head);
             exchange::end_upgraded(&worker, &mut self.client, &mut exchange, &snapshot, chains.take());
         } else {

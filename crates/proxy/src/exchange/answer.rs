@@ -1,7 +1,7 @@
-//! Answers that the gateway gives itself, whatever their reason: a plugin's, those of an ACME challenge, and errors in APISIX's
-//! form, a JSON object with `error_msg`. All go this one way, with the plugins that see responses.
+//! Local answers of the gateway, whatever their reason: a plugin's, those of an ACME challenge, and errors in APISIX's form, a JSON
+//! object with `error_msg`. All take the same path, through the plugins that see responses.
 //!
-//! A gRPC call gets its own form; the log and the metrics tell of it the status that any other request would have got.
+//! A gRPC call gets its own form; the log and the metrics report the status that any other request would have got.
 
 use super::body_pipe::{BrokenBody, filter_all};
 use super::chain::{self, Answered};
@@ -19,14 +19,14 @@ use stillgate_wire::{ChunkError, Fault, FieldName, FieldValue, Method, RequestEr
 
 const CONTENT_TYPE: FieldName<'_> = FieldName::constant("Content-Type");
 
-/// An answer of our own, and what it means beyond its bytes. It is on the heap, as what every phase returns has room for it.
+/// A local answer, and what it means beyond its bytes. It is on the heap, as the result of every phase has room for it.
 #[derive(Debug)]
 pub(crate) struct OwnAnswer(Box<Given>);
 
 #[derive(Debug)]
 struct Given {
     answer: Answer,
-    /// For logs, and for calls of gRPC, whose answers have no body.
+    /// For logs, and for gRPC calls, whose answers have no body.
     message: Cow<'static, str>,
     kind: Kind,
 }
@@ -34,21 +34,21 @@ struct Given {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Plain,
-    /// What follows on the connection may be no request.
+    /// What follows on the connection may not be a request.
     Closing,
     /// The client's own deadline has passed.
     Deadline,
-    /// It may be tried again soon.
+    /// The client may retry soon.
     Overload,
-    /// It may be tried again after so many seconds.
+    /// The client may retry after so many seconds.
     Later(u64),
 }
 
-/// Where an answer comes from that a plugin has named.
+/// Where an answer that a plugin has named comes from.
 pub(super) enum Elsewhere {
-    /// Who exposes the metrics.
+    /// The thread that exposes the metrics.
     Metrics,
-    /// There is none: the request becomes the connection of this device.
+    /// Instead of an answer, the request becomes the connection of this device.
     Device(Arc<Device>),
 }
 
@@ -61,7 +61,7 @@ impl OwnAnswer {
         OwnAnswer(Box::new(Given { answer, message, kind: Kind::Plain }))
     }
 
-    /// No route takes the request. APISIX says it in JSON as well, and calls it text.
+    /// No route takes the request. APISIX sends JSON as well, with the content type text.
     pub(crate) fn no_route() -> OwnAnswer {
         let mut answer = OwnAnswer::error(404, "Route Not Found");
         answer.0.answer.content_type = Some(Cow::Borrowed("text/plain; charset=utf-8"));
@@ -73,45 +73,45 @@ impl OwnAnswer {
         self
     }
 
-    /// An error after which the connection cannot go on.
+    /// An error after which the connection is closed.
     pub(crate) fn closing(status: u16, message: impl Into<Cow<'static, str>>) -> OwnAnswer {
         OwnAnswer::error(status, message).of_kind(Kind::Closing)
     }
 
-    /// What an ACME server has asked for.
+    /// Response to the request of an ACME server.
     pub(crate) fn challenge(key_authorization: String) -> OwnAnswer {
         let body = Body::Owned(key_authorization.into_bytes());
         let answer = Answer { status: 200, content_type: Some(Cow::Borrowed("application/octet-stream")), body };
         OwnAnswer::of_plugin(answer)
     }
 
-    /// There is too much to do.
+    /// The gateway is overloaded.
     pub(crate) fn overload(message: &'static str) -> OwnAnswer {
         OwnAnswer::error(503, message).of_kind(Kind::Overload)
     }
 
-    /// The same, after so many seconds.
+    /// Like `overload`, with the seconds after which the client may retry.
     pub(crate) fn later(message: &'static str, after_s: u64) -> OwnAnswer {
         OwnAnswer::error(503, message).of_kind(Kind::Later(after_s))
     }
 
-    /// The time that the client gave its call has passed.
+    /// The client's deadline for its call has passed.
     pub(crate) fn deadline() -> OwnAnswer {
         OwnAnswer::error(504, "the time that the client gave the call has passed").of_kind(Kind::Deadline)
     }
 
-    /// What a plugin answers with.
+    /// The answer of a plugin.
     pub(crate) fn of_plugin(answer: Answer) -> OwnAnswer {
         let message = Cow::Borrowed(reason(answer.status));
         OwnAnswer(Box::new(Given { answer, message, kind: Kind::Plain }))
     }
 
-    /// The same, where what follows on the connection may be no request.
+    /// Like `of_plugin`, where what follows on the connection may not be a request.
     pub(crate) fn of_plugin_closing(answer: Answer) -> OwnAnswer {
         OwnAnswer::of_plugin(answer).of_kind(Kind::Closing)
     }
 
-    /// Where the answer is to be had; `None`: here.
+    /// Where the answer comes from; `None`: from here.
     pub(super) fn elsewhere(&self) -> Option<Elsewhere> {
         match &self.0.answer.body {
             Body::Metrics => Some(Elsewhere::Metrics),
@@ -143,14 +143,14 @@ impl From<ChunkError> for OwnAnswer {
     }
 }
 
-/// Stages an answer to the request; the connection goes on where the request's body is here and the answer does not forbid
-/// it. `None`: nothing can be answered any more.
+/// Stages an answer to the request; the connection is kept if the request's body has arrived and the answer does not forbid it.
+/// `None`: it is too late for an answer.
 pub(crate) async fn stage(serving: &mut Serving<'_>, own: OwnAnswer) -> Option<KeepAlive> {
     let OwnAnswer(own) = own;
     tracing::debug!(status = own.answer.status, message = %own.message, "answered by the gateway");
     let Serving { worker, client, exchange, .. } = serving;
     exchange.outcome.status = own.answer.status;
-    // Part of an interim head is out and its rest may never follow: neither may an answer.
+    // Part of an interim head has been sent and its rest may never follow: so an answer cannot follow either.
     if !exchange.to_client.is_idle() {
         return None;
     }
@@ -168,10 +168,11 @@ pub(crate) async fn stage(serving: &mut Serving<'_>, own: OwnAnswer) -> Option<K
     Some(KeepAlive(keep_alive))
 }
 
-/// Whether the client's connection goes on after an answer.
+/// Whether the client's connection is kept after an answer.
 pub(crate) struct KeepAlive(bool);
 
-/// Lets the plugins see the answer, and change it. One that they cannot be given as they want it is an error in our own form.
+/// Lets the plugins see the answer, and change it. If it cannot be given to them in the form they need, an error in our own form
+/// takes its place.
 async fn filter(serving: &mut Serving<'_>, own: Given) -> Given {
     let (kind, came_with) = (own.kind, own.answer.status);
     let filtered = run_filters(serving, own).await;
@@ -190,7 +191,7 @@ async fn filter(serving: &mut Serving<'_>, own: Given) -> Given {
     own
 }
 
-/// Plugins could not do what they do to an answer.
+/// Plugins failed while processing an answer.
 enum Failed {
     /// At the head.
     Panicked,
@@ -222,7 +223,7 @@ fn write(serving: &mut Serving<'_>, own: &Given, keep_alive: bool) {
     let out = exchange.to_client.head(&worker.buffers);
     let Given { answer, message, kind } = own;
     let mut body = answer.body.bytes();
-    // What is no error, such as a redirect or the answer to a preflight, has content of its own.
+    // An answer that is not an error, such as a redirect or a response to a preflight, has content of its own.
     let call = || grpc::call(&exchange.request, exchange.from_client.head());
     if answer.status >= 400
         && let Some(call) = call()
@@ -255,7 +256,7 @@ fn write(serving: &mut Serving<'_>, own: &Given, keep_alive: bool) {
     exchange.to_client.stage(&[], None, &worker.buffers);
 }
 
-/// The messages are ours and need no escaping.
+/// The messages are our own and need no escaping.
 pub(super) fn error_body(status: u16, message: &str) -> String {
     match (status, message) {
         (404, message) => format!("{{\"error_msg\":\"404 {message}\"}}\n"),

@@ -1,6 +1,6 @@
 //! One try of a request at one node: a connection, the request written, the response passed on.
 //!
-//! The relay moves the bytes; what its events mean is decided here. Whether there is another try is not.
+//! The relay moves the bytes; what its events mean is decided here. Whether to retry is decided elsewhere.
 
 use super::answer::OwnAnswer;
 use super::connecting::{Connection, connect, judge_refusal, pooled};
@@ -16,33 +16,33 @@ use std::time::Instant;
 use stillgate_upstream::{Failure, Report};
 use stillgate_wire::ResponseError;
 
-/// nginx's code for a request whose client did not wait for the answer; only the access log sees it.
+/// nginx's status for a request whose client did not wait for the response; only the access log shows it.
 pub(crate) const STATUS_CLIENT_GONE: u16 = 499;
 
 /// How one try ended.
 pub(super) enum Ended {
-    /// The client has its response, or does not need one any more.
+    /// The client has its response, or does not need it any more.
     Done(After),
-    /// The client has its 101, and what follows is another protocol.
+    /// The client has its 101, and another protocol follows.
     Switched(Stream),
-    /// The gateway has to answer for itself.
+    /// The gateway answers itself.
     Refused(OwnAnswer),
     /// Nothing has reached the client.
     Failed(Failed),
 }
 
-/// A try that failed, as the retry rules want to know it.
+/// A try that failed, as input for the retry rules.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) failure: Failure,
     pub(super) reused: bool,
     pub(super) request_sent: bool,
     pub(super) response_started: bool,
-    /// The node failed while the rest of the request had yet to come from its client.
+    /// The node failed while the rest of the request had not yet arrived from the client.
     pub(super) awaited_client: bool,
-    /// The node has ended request after request without an answer: it is at fault, whatever this request is.
+    /// The node has ended request after request without an answer: it is at fault, whatever this request contains.
     pub(super) is_of_node: bool,
-    /// What TLS failed of, where the log does not tell it of the node.
+    /// Why TLS failed, where the log does not report it with the node.
     pub(super) reason: Option<String>,
 }
 
@@ -55,7 +55,7 @@ impl Failed {
     }
 }
 
-/// A try that is under way at an endpoint; its end is counted whatever becomes of the task.
+/// A try that is under way at an endpoint; its end is counted even if its task is dropped.
 struct Trying<'a> {
     upstream: &'a WorkerUpstream,
     worker: &'a Worker,
@@ -63,9 +63,9 @@ struct Trying<'a> {
     latency_us: Option<u32>,
     is_retry: bool,
     began_ms: u64,
-    /// `None`: nobody wants to know how long it takes.
+    /// `None`: the time is not needed.
     began: Option<Instant>,
-    /// The node that closed its connection on the same request before.
+    /// The node that closed its connection on the same request earlier.
     closed: Option<usize>,
 }
 
@@ -99,7 +99,7 @@ impl<'a> Trying<'a> {
         Trying { upstream, worker, index, latency_us: None, is_retry, began_ms, began, closed }
     }
 
-    /// The final response's head is here.
+    /// The final response's head has arrived.
     fn answered(&mut self, exchange: &mut Exchange) {
         let status = exchange.response.status;
         health::report(self.worker, self.upstream, self.index, Report::Status(status), || format!("status {status}"));
@@ -113,11 +113,11 @@ impl<'a> Trying<'a> {
             self.latency_us = elapsed_us.map(|us| u32::try_from(us).unwrap_or(u32::MAX));
             exchange.outcome.upstream_us = elapsed_us;
         }
-        // Right where the whole response has come with its head; the end of any other is told where that comes.
+        // Right if the whole response has come with its head; for any other, the time is set where its end is read.
         exchange.outcome.node_until = now;
     }
 
-    /// There is no connection.
+    /// Handles a try that got no connection.
     #[cold]
     fn not_connected(&self, exchange: &mut Exchange, error: &ConnectError) -> Ended {
         exchange.outcome.node_ended();
@@ -134,7 +134,7 @@ impl<'a> Trying<'a> {
         })
     }
 
-    /// It ended before the response did.
+    /// The try ended before the response did.
     #[cold]
     fn broke(
         &self,
@@ -145,15 +145,15 @@ impl<'a> Trying<'a> {
         (begun, awaited_client): (bool, bool),
     ) -> Ended {
         let stream = &connection.stream;
-        // A node that has not looked at the request is not to blame (RFC 9113 section 8.7): as if nothing had been sent.
+        // A node that has not processed the request is not to blame (RFC 9113 section 8.7): treat it as if nothing had been sent.
         let is_unseen = stream.is_unseen();
-        // Once: a node that looks at none, on a new connection either, is one that fails.
+        // Once: a node that does so on a new connection as well has failed.
         let reused = connection.meta.is_reused() || (is_unseen && !tries.is_fresh);
         if matches!(event, Event::NodeFailed(Failure::SendTimeout | Failure::ReadTimeout | Failure::TryTimeout)) {
             stream.retire();
         }
         exchange.mistaken = stream.mistaken(exchange.from_node.unparsed());
-        // A connection that ends for it may have ended for another request on it; a new one shows which.
+        // A connection that ends because of it may have ended because of another request on it; a new one shows which.
         let is_refused = stream.is_refused() && (!is_unseen || tries.is_fresh);
         let event = match event {
             Event::NodeFailed(Failure::Reset) if is_refused => Event::NodeFailed(Failure::Refused),
@@ -183,13 +183,13 @@ impl<'a> Trying<'a> {
     fn note_unanswered(&self, failed: &mut Failed) {
         failed.is_of_node = self.upstream.state.borrow_mut().note_unanswered(self.index, self.worker.clock.now_ms());
         if failed.is_of_node && failed.failure == Failure::Refused {
-            // A stream that is reset is no sign of a connection that was idle for too long.
+            // The reset of a stream does not show that a connection was idle for too long.
             (failed.failure, failed.reused) = (Failure::Reset, false);
         }
     }
 }
 
-/// Whether what the client sends, or asks for, may have made the try fail.
+/// Whether what the client sends or requests may have made the try fail.
 fn is_of_client(exchange: &Exchange, failed: &Failed) -> bool {
     let is_large = matches!(exchange.bad_response, Some(ResponseError::HeadTooLarge | ResponseError::TooManyHeaders));
     match failed.failure {
@@ -205,7 +205,7 @@ pub(super) async fn run(serving: &mut Serving<'_>, tries: &Tries<'_>, index: usi
     let mut trying = Trying::new(serving.worker, serving.exchange, tries, index);
     let mut connection = match pooled(serving.worker, serving.exchange, tries, index) {
         Some(pooled) => pooled,
-        // On the heap, as it is rare and large: every idle connection's task has room for whatever is in here.
+        // On the heap, as it is rare and large: otherwise every idle connection's task would have room for it.
         None => match Box::pin(connect(serving, tries, index)).await {
             Ok(fresh) => fresh,
             Err(error) => return trying.not_connected(serving.exchange, &error),
@@ -232,7 +232,7 @@ pub(super) async fn run(serving: &mut Serving<'_>, tries: &Tries<'_>, index: usi
     Ended::Done(finish(serving, tries, connection, sent, keep_alive))
 }
 
-/// Moves the bytes of a try to its end.
+/// Moves the bytes of a try until it ends.
 async fn drive(relay: &mut Relay<'_>, trying: &mut Trying<'_>) -> Event {
     loop {
         let passed = match poll_fn(|cx| relay.poll(cx)).await {
@@ -253,7 +253,7 @@ async fn drive(relay: &mut Relay<'_>, trying: &mut Trying<'_>) -> Event {
     }
 }
 
-/// The response is out: keeps or closes the node's connection, and says what becomes of the client's.
+/// The response has been sent: keeps or closes the node's connection, and returns what becomes of the client's.
 fn finish(
     serving: &mut Serving<'_>,
     tries: &Tries<'_>,
@@ -263,7 +263,7 @@ fn finish(
 ) -> After {
     let Serving { worker, client, exchange, .. } = serving;
     client.ends_with_connection = false;
-    // Bytes beyond the response's end belong to no request: the next one on that connection would get them.
+    // Bytes beyond the end of the response belong to no request: the next one on that connection would get them.
     let reusable = request_sent
         && exchange.response.keep_alive
         && exchange.from_node.is_done()
@@ -279,7 +279,7 @@ fn finish(
     after(exchange, keep_alive)
 }
 
-/// What becomes of the client's connection, behind a response that is out.
+/// What becomes of the client's connection after a response that has been sent.
 pub(super) fn after(exchange: &Exchange, keep_alive: bool) -> After {
     let clean = exchange.from_client.is_done() && !exchange.from_client.has_leftover();
     match (keep_alive, clean) {
@@ -289,8 +289,8 @@ pub(super) fn after(exchange: &Exchange, keep_alive: bool) -> After {
     }
 }
 
-/// What an event that ended a try means for the request. A response that has begun can only be cut; the client sees
-/// that by its length, its chunks, or the reset that [`crate::connection::client::Client`] ends with.
+/// What an event that ended a try means for the request. A response that has begun can only be truncated; the client sees that by
+/// its length, its chunks, or the reset that [`crate::connection::client::Client`] ends with.
 pub(super) fn interrupted(exchange: &mut Exchange, event: Event, reused: bool, begun: bool) -> Ended {
     match event {
         Event::NodeFailed(failure) => Ended::Failed(Failed {
@@ -313,7 +313,7 @@ pub(super) fn interrupted(exchange: &mut Exchange, event: Event, reused: bool, b
     }
 }
 
-/// What is answered where nothing of a response is out.
+/// The answer if no part of a response has been sent.
 fn answer_to(event: Event) -> OwnAnswer {
     match event {
         Event::BodyTimeout => OwnAnswer::closing(408, "the request body did not come in time"),

@@ -1,4 +1,4 @@
-//! The way of one body: from where it is received, through what changes it, to where it is sent.
+//! The path of one body: from where it is received, through what changes it, to where it is sent.
 //!
 //! ```text
 //!   Receiver.content ───────────────────────────────▶ Sender      a body that nothing changes
@@ -6,14 +6,13 @@
 //!                                    Replace ──▶ out ──▶ Sender      what is received is dropped
 //! ```
 //!
-//! Where the node has nothing more for now, filters give what they hold back without need. A filter that takes long says how
-//! much it takes at once, and the worker serves others in between; one that takes too long for that has its work done on
-//! another thread, and nothing is read meanwhile. Where those threads have too much to do, the body waits for its turn, up to a
-//! bound.
+//! When the node has nothing more for now, filters release what they hold back without need. A slow filter limits how much it takes
+//! at once, and the worker serves others in between; a filter that is too slow for that has its work done on another thread, and
+//! nothing is read meanwhile. If those threads are too busy, the body waits for its turn, up to a bound.
 //!
-//! Nothing is read, and no filter is given a piece, before what the last one came to is written: that is the backpressure, and
-//! what bounds the memory where a small piece becomes a large one. A request can be sent again as long as all that its filters
-//! have given is still in `out`: filters run once, however many nodes are asked.
+//! Nothing is read, and no filter is given a piece, before the output for the last piece is written: that is the backpressure, and
+//! what bounds the memory where a small piece becomes a large one. A request can be sent again as long as all output of its filters
+//! is still in `out`: filters run once, however many nodes are tried.
 
 mod capture;
 mod offloaded;
@@ -42,60 +41,60 @@ use stillgate_plugin::flow::Output;
 use stillgate_wire::Edits;
 use tokio::time::Sleep;
 
-/// What a filter is given at once.
+/// Bytes that a filter gets at once.
 pub(super) const PIECE_BYTES_MAX: usize = 16 * 1024;
-/// CPU time that filters may take for a body, and what each byte that they get or give adds to it: a long body may take long, one
-/// that costs more than other bodies of its length may not.
+/// CPU time that filters may take for a body, and what each byte of their input or output adds to it: a long body may take long,
+/// but a body may not cost more than others of its length.
 const CPU_MAX: Duration = Duration::from_millis(200);
 const CPU_NANOS_PER_BYTE: u64 = 50;
-/// Of a changed request, what is kept so that another node can be asked.
+/// How much of a changed request is kept so that it can be sent to another node.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
-/// What is read and dropped behind a response that was replaced, so that its connection can be used again.
+/// Bytes that are read and dropped after a response that was replaced, so that its connection can be reused.
 const DROPPED_BYTES_MAX: u64 = 256 * 1024;
 
-/// The changes of one body, and what has come of them that is not written yet.
+/// The changes of one body, and their output that has not been written yet.
 #[derive(Default)]
 pub(crate) struct Filtered {
     pub(crate) changes: BodyChanges,
-    /// What the filters gave.
+    /// Output of the filters.
     out: Vec<u8>,
     /// How much of it has been written.
     written: usize,
-    /// What goes from filter to filter.
+    /// Data between filters.
     between: [Vec<u8>; 2],
-    /// Of a body that takes the place of another: how much of it the filters have seen.
+    /// For a body that replaces another: how much of the original the filters have seen.
     taken: usize,
     /// Whether `out` is kept from its beginning on.
     keeps: bool,
-    /// Most that the filters are given at once.
+    /// Most bytes that the filters get at once.
     piece_bytes: usize,
-    /// They were given that much: others are served before they are given more.
+    /// They got that much: others are served before they get more.
     is_tired: bool,
-    /// Since the last piece the filters have been asked for what they hold back without need.
+    /// Since the last piece the filters have been requested to release what they hold back without need.
     is_paused: bool,
-    /// Work of a filter that is done elsewhere.
+    /// Work of a filter that is done on another thread.
     waiting: Option<Waiting>,
-    /// The filters have been told of the end.
+    /// The filters have been notified of the end.
     is_ended: bool,
-    /// The sender has been told of the end.
+    /// The sender has been notified of the end.
     is_end_staged: bool,
     /// There was something to send.
     has_begun: bool,
     dropped: u64,
     held: Option<Held>,
-    /// The same of a body that was waited for as a whole.
+    /// Memory held for a body that was awaited as a whole.
     kept: Option<Held>,
-    /// The same of what is kept for the log.
+    /// Memory held for the part kept for the log.
     captured: Option<Held>,
-    /// What the filters have got and given, and how long they took for it.
+    /// Input and output of the filters in bytes, and the time that they took.
     seen_bytes: u64,
     cpu: Duration,
-    /// What they have taken elsewhere.
+    /// CPU time that they have taken on other threads.
     offloaded_cpu: Duration,
 }
 
-/// Filters that go on when the work of one of them is done. What that filter has given is kept in [`Filtered::between`], or is
-/// in [`Filtered::out`] if it is the last.
+/// Filters that continue when the work of one of them is done. The output of that filter is kept in [`Filtered::between`], or is in
+/// [`Filtered::out`] if it is the last.
 struct Waiting {
     /// Its place among the filters.
     at: usize,
@@ -106,10 +105,10 @@ struct Waiting {
     limit: Option<Pin<Box<Sleep>>>,
 }
 
-/// Why a body goes no further.
+/// Why a body cannot be passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BrokenBody {
-    /// The plugin whose filter it came to.
+    /// The plugin whose filter was running.
     plugin: &'static str,
     why: Why,
 }
@@ -122,7 +121,7 @@ enum Why {
 }
 
 impl BrokenBody {
-    /// What a request is answered with whose body it is.
+    /// Status if the request's body is refused.
     pub(crate) fn status(self) -> u16 {
         match self.why {
             Why::Refused(Refusal::Malformed) => 400,
@@ -132,7 +131,7 @@ impl BrokenBody {
         }
     }
 
-    /// The same where it is the response's.
+    /// Status if the response's body is refused.
     pub(crate) fn status_of_response(self) -> u16 {
         match self.why {
             Why::Refused(Refusal::Busy) => 503,
@@ -153,7 +152,7 @@ impl BrokenBody {
         }
     }
 
-    /// It is larger than this plugin takes.
+    /// The body is larger than this plugin accepts.
     pub(crate) fn too_large(plugin: &'static str) -> BrokenBody {
         BrokenBody { plugin, why: Why::Refused(Refusal::TooLarge) }
     }
@@ -166,7 +165,7 @@ impl BrokenBody {
         self.why == Why::Refused(Refusal::Busy)
     }
 
-    /// Counts it, and tells the log.
+    /// Counts and logs it.
     pub(crate) fn tell(self, worker: &Worker) {
         match self.why {
             Why::Refused(refusal) => worker.note_refusal(self.plugin, refusal),
@@ -176,27 +175,27 @@ impl BrokenBody {
 }
 
 impl Filtered {
-    /// Whether the body goes on as it is.
+    /// Whether the body is passed on unchanged.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// The body is about to go on its way. `keeps`: it may have to be sent again.
+    /// The body is about to be sent. `keeps`: it may have to be sent again.
     pub(crate) fn start(&mut self, keeps: bool, held: Held) {
         self.keeps = keeps;
         self.piece_bytes = self.changes.piece_bytes_max().clamp(1, PIECE_BYTES_MAX);
         self.held = Some(held);
     }
 
-    /// Counts a body that takes the place of what came.
+    /// Accounts for a body that replaces the one received.
     pub(crate) fn hold(&mut self, bytes: usize, begin: impl FnOnce() -> Held) -> Result<(), BrokenBody> {
         let kept = self.kept.get_or_insert_with(begin);
         let plugin = self.changes.plugin;
         kept.set(bytes).map_err(|full| BrokenBody { plugin, why: Why::Refused(full.into()) })
     }
 
-    /// The same of what plugins have put in place of the body, if anything.
+    /// Like `hold`, for what plugins have put in place of the body, if anything.
     #[inline]
     pub(crate) fn hold_replaced(&mut self, begin: impl FnOnce() -> Held) -> Result<(), BrokenBody> {
         match self.changes.replaced_bytes() {
@@ -256,7 +255,7 @@ impl Filtered {
         &self.out[self.written..]
     }
 
-    /// The message has been sent to its end, and what comes is dropped.
+    /// The message has been sent to its end, and further input is dropped.
     pub(crate) fn is_end_staged(&self) -> bool {
         !self.is_empty() && self.is_end_staged
     }
@@ -265,7 +264,7 @@ impl Filtered {
         self.is_end_staged() && self.dropped > DROPPED_BYTES_MAX
     }
 
-    /// Gives the filters what is here, until there is something to send.
+    /// Feeds the filters with what has arrived, until there is something to send.
     fn advance(&mut self, receiver: &mut Receiver) -> Result<(), BrokenBody> {
         if !self.unwritten().is_empty() || self.is_ended {
             return Ok(());
@@ -274,7 +273,7 @@ impl Filtered {
         while !self.is_ended && self.waiting.is_none() && !self.is_tired {
             let is_replaced = self.changes.drops_what_comes();
             let is_last = !is_replaced && receiver.content().is_empty() && receiver.is_done();
-            // The end goes with the last piece: one write less.
+            // The end goes with the last piece, which saves a write.
             if !self.unwritten().is_empty() && !is_last {
                 break;
             }
@@ -285,7 +284,7 @@ impl Filtered {
                 let piece = &receiver.content()[..receiver.content().len().min(self.piece_bytes)];
                 let (bytes, left) = (piece.len(), receiver.content().len() - piece.len());
                 assert!(bytes > 0);
-                // The end is told with the last piece: what filters do is counted once, and is one write.
+                // The end comes with the last piece: what filters do is counted once, and is one write.
                 let step = if left == 0 && receiver.is_done() { Step::End } else { Step::Piece };
                 self.run(piece, step)?;
                 receiver.written_but(left);
@@ -299,7 +298,7 @@ impl Filtered {
         Ok(())
     }
 
-    /// What was written is kept only where it may have to be written again.
+    /// What was written is kept only if it may have to be written again.
     fn make_room(&mut self) {
         self.keeps &= self.out.len() <= KEPT_BYTES_MAX;
         if !self.keeps {
@@ -307,7 +306,7 @@ impl Filtered {
         }
     }
 
-    /// There is nothing more of the body for now: whether filters have something all the same.
+    /// Nothing more of the body has arrived for now; returns whether filters still have output.
     fn pause(&mut self) -> Result<bool, BrokenBody> {
         let is_under_way = self.held.is_some() && !self.is_ended && !self.changes.drops_what_comes();
         if !is_under_way || self.is_paused || self.waiting.is_some() || !self.unwritten().is_empty() {
@@ -324,9 +323,9 @@ impl Filtered {
         receiver.written_but(0);
     }
 
-    /// Takes the next piece of what takes the place of the body.
+    /// Takes the next piece of the replacement body.
     fn take_replacement(&mut self) -> Result<(), BrokenBody> {
-        // Taken out while the filters behind it run.
+        // Taken out while the filters after it run.
         let body = std::mem::take(replacement(&mut self.changes));
         let rest = &body[self.taken..];
         let piece = &rest[..rest.len().min(self.piece_bytes)];
@@ -337,7 +336,7 @@ impl Filtered {
         ran
     }
 
-    /// Runs a body that is here as a whole.
+    /// Runs a body that has arrived completely.
     async fn run_all(&mut self, body: &[u8], threads: &Offloading) -> Result<(), BrokenBody> {
         if !self.changes.drops_what_comes() {
             for piece in body.chunks(PIECE_BYTES_MAX) {
@@ -370,7 +369,7 @@ impl Filtered {
         self.run_from(0, None, (piece, step))
     }
 
-    /// Runs a piece through the filters from one on; with a result, its work is done.
+    /// Runs a piece through the filters from one on; with a result, the work of that filter is done.
     fn run_from(&mut self, at: usize, result: Option<Output>, (piece, step): (&[u8], Step)) -> Result<(), BrokenBody> {
         let cpu_max = CPU_MAX + Duration::from_nanos(self.seen_bytes.saturating_mul(CPU_NANOS_PER_BYTE));
         let stopwatch = Stopwatch::start();
@@ -404,7 +403,7 @@ impl Filtered {
     }
 }
 
-/// The body that takes the place of what comes.
+/// The body that replaces the one received.
 fn replacement(changes: &mut BodyChanges) -> &mut Vec<u8> {
     match changes.iter_mut().next() {
         Some(Change::Replace(body)) => body,
@@ -421,7 +420,7 @@ impl From<Full> for Refusal {
     }
 }
 
-/// All that comes of a body that is here as a whole.
+/// All output for a body that has arrived completely.
 ///
 /// `None`: nothing changes it.
 pub(crate) async fn filter_all(
@@ -450,19 +449,19 @@ pub(crate) struct BodyPipe<'a> {
     pub(crate) trailers: Trailers<'a>,
 }
 
-/// What becomes of the trailer lines of a body that nothing changes.
+/// What becomes of the trailer lines of an unchanged body.
 #[derive(Clone, Copy)]
 pub(crate) enum Trailers<'a> {
     Pass,
-    /// What plugins checked, set or removed in a request's head must not come behind its body again: some servers read
-    /// trailers as if they had been in the head.
+    /// Fields that plugins checked, set or removed in a request's head must not return after its body: some servers read trailers
+    /// as if they had been in the head.
     Drop,
-    /// Those under names that were edited in the head are left out.
+    /// Fields with names that were edited in the head are left out.
     Filter(&'a Edits),
 }
 
 impl BodyPipe<'_> {
-    /// Stages what is here of the body, and its end where that is here as well.
+    /// Stages what has arrived of the body, and its end if that has arrived as well.
     #[inline]
     pub(crate) fn stage(&mut self, worker: &Worker) -> Result<(), BrokenBody> {
         if !self.filtered.is_empty() {
@@ -480,7 +479,7 @@ impl BodyPipe<'_> {
         Ok(())
     }
 
-    /// All but the last `left` bytes of an unchanged body have gone on.
+    /// All but the last `left` bytes of an unchanged body have been passed on.
     #[inline]
     fn pass_on(&mut self, left: usize) {
         if self.filtered.changes.captured().is_on() {
@@ -498,7 +497,7 @@ impl BodyPipe<'_> {
             return Ok(());
         }
         filtered.advance(self.receiver)?;
-        // Trailers would speak of a body that is another by now.
+        // Trailers would describe a body that has been replaced.
         let end = filtered.is_ended.then_some(&[][..]);
         self.sender.stage(filtered.unwritten(), end, &worker.buffers);
         filtered.is_end_staged = filtered.is_ended;
@@ -506,7 +505,7 @@ impl BodyPipe<'_> {
         Ok(())
     }
 
-    /// Writes what is staged. Ready when all of it is out.
+    /// Writes what is staged. Ready when all of it has been sent.
     #[inline]
     pub(crate) fn poll_flush(
         &mut self,
@@ -524,8 +523,8 @@ impl BodyPipe<'_> {
         flushed
     }
 
-    /// With nothing left to write: stages what filters hold back without need, as there is nothing more for now. Whether
-    /// something has come of that.
+    /// With nothing left to write: stages what filters hold back without need, as there is no more input for now. Returns whether
+    /// there is something to write.
     #[cold]
     pub(crate) fn pause(&mut self, worker: &Worker) -> Result<bool, BrokenBody> {
         let comes = self.filtered.pause().inspect_err(|broken| broken.tell(worker))?;
@@ -535,8 +534,8 @@ impl BodyPipe<'_> {
         Ok(comes)
     }
 
-    /// Waits for filters that work elsewhere, or that have been given as much as they take at once. Ready when something can
-    /// be staged, or more be read.
+    /// Waits for filters that work on other threads, or that got as much as they take at once. Ready when something can be staged,
+    /// or more be read.
     pub(crate) fn wait_for_filters(&mut self, cx: &mut Context<'_>, worker: &Worker) -> Poll<Result<(), BrokenBody>> {
         if std::mem::take(&mut self.filtered.is_tired) {
             cx.waker().wake_by_ref();
@@ -563,14 +562,13 @@ impl BodyPipe<'_> {
         !filtered.is_end_staged && (is_here || has_given || filtered.changes.drops_what_comes())
     }
 
-    /// With nothing left to write: whether the message has been sent to its end, and of what it took the place of enough was
-    /// read.
+    /// With nothing left to write: whether the message has been sent to its end, and enough was read of the one that it replaced.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.receiver.is_done() || self.filtered.is_dropped_enough()
     }
 
-    /// Goes back to the body's beginning, to send it again where that is possible.
+    /// Returns to the beginning of the body, to send it again if that is possible.
     pub(crate) fn rewind(&mut self) {
         if self.filtered.is_empty() {
             if self.receiver.replayable {

@@ -1,13 +1,12 @@
-//! Runs the plugins of a request: those of the global rules, and those of its route, which its consumer's join.
+//! Runs the plugins of a request: those of the global rules, and those of its route, joined by those of its consumer.
 //!
 //! ```text
 //!   global: rewrite, access ─▶ route: rewrite ─▶ consumer: rewrite of what it adds ─▶ access ─▶ before_proxy ─▶ node
 //!   header_filter, coding of content, log: global, then route
 //! ```
 //!
-//! A request without plugins pays one branch a phase. A plugin that panics costs its request an answer of 500, and nothing
-//! else. What a plugin waits for in `rewrite` and `access` is the business of `waiting`: the phases stop where it is, and go on
-//! behind it.
+//! A request without plugins pays one branch per phase. A plugin that panics makes its request fail with 500, and does nothing
+//! else. What a plugin waits for in `rewrite` and `access` is handled by `waiting`: the phases stop there, and continue afterwards.
 
 mod calls;
 mod chosen;
@@ -36,38 +35,38 @@ use stillgate_plugin::{Attached, Chain, Consumers, Ended, Entry, Facts, Phase, P
 use stillgate_route::Lookup;
 use stillgate_wire::{Edits, Fields, Framing};
 
-/// Where the chains of one request stand.
+/// Position of one request in its chains.
 #[derive(Default)]
 pub(crate) struct Chains {
     is_on: bool,
     is_timed: bool,
-    /// Those in which a plugin of either chain is called.
+    /// Phases in which a plugin of either chain is called.
     phases: Phases,
     global: Judged,
     route: Judged,
-    /// In place of the route's, since a consumer has plugins.
+    /// Replaces the route's chain if a consumer has plugins.
     merged: Option<Rc<Chain>>,
-    /// Who asks, as a plugin has found out.
+    /// The consumer, as a plugin has identified it.
     pub(crate) consumer: Option<Attached>,
     pub(super) settled: Settled,
-    /// A plugin has added more to the head of the response than it may, and has been counted: it will do so to the answer that
-    /// says this, too.
+    /// A plugin has added more to the head of the response than it may, and has been counted: it will do the same to the error
+    /// answer.
     is_head_refused: bool,
-    /// Fields that the response will have, from whichever side it comes.
+    /// Fields that the response will have, wherever it comes from.
     preset: Edits,
-    /// The head of the node's response where the phase `log` has plugins: the buffer that it came in is gone by then.
+    /// The head of the node's response if the phase `log` has plugins: its original buffer is gone by then.
     response_head: Vec<u8>,
-    /// A node has answered, and not we.
+    /// The response comes from a node, not from us.
     is_of_node: bool,
-    /// Where plugins see the response: what plugins have changed of the request's header, without what we change behind them.
+    /// If plugins see the response: what plugins have changed in the request's header, without our later changes.
     request_fields: Edits,
     /// Whether they are known.
     has_request_fields: bool,
-    /// The status of the response as it came.
+    /// The original status of the response.
     came_with: u16,
-    /// Of an answer of our own.
+    /// Length of a local answer.
     own_length: Option<u64>,
-    /// Of a tunnel, in place of what its Plan had.
+    /// Set for tunnels: chains kept after their Plan is gone.
     kept: Option<Box<KeptPlugins>>,
 }
 
@@ -79,7 +78,7 @@ struct KeptPlugins {
     metadata: Arc<MetadataTable>,
 }
 
-/// What `_meta.filter` says of the entries of one chain, as bits.
+/// Results of `_meta.filter` for the entries of one chain, as bits.
 #[derive(Debug, Default, Clone, Copy)]
 struct Judged {
     known: u64,
@@ -87,7 +86,7 @@ struct Judged {
 }
 
 impl Judged {
-    /// Whether an entry's filter does not hold; it is asked once.
+    /// Whether an entry's filter does not hold; it is evaluated once.
     fn skips(&mut self, at: usize, entry: &Entry, holds: impl FnOnce() -> bool) -> bool {
         if entry.meta.filter.is_none() {
             return false;
@@ -102,7 +101,7 @@ impl Judged {
 }
 
 impl Chains {
-    /// No plugin is run, keeping some memory. Each part in its place: to move all of it costs more than to forget it.
+    /// Forgets the plugins of a request, keeping some memory. Resets each part in place: moving all of it costs more.
     pub(super) fn forget(&mut self) {
         let Chains {
             is_on,
@@ -134,13 +133,13 @@ impl Chains {
         response_head.clear();
     }
 
-    /// Of a tunnel, in place of what its Plan had: the consumers that its `consumer` is one of.
+    /// For tunnels: the consumers that include `consumer`, kept after their Plan is gone.
     #[inline]
     pub(crate) fn kept_consumers(&self) -> Option<&Arc<Consumers>> {
         self.kept.as_ref().map(|kept| &kept.consumers)
     }
 
-    /// The request is about to be sent: what plugins have changed of its header by now is what they see later.
+    /// The request is about to be sent: later, plugins see what they have changed in its header up to now.
     #[inline]
     pub(super) fn note_request(&mut self, edits: &Edits) {
         if self.phases.and(OF_RESPONSES) != Phases::NONE {
@@ -160,7 +159,7 @@ impl Chains {
         self.settled.trace
     }
 
-    /// Whether nothing of it is of use once the head of the response is out.
+    /// Whether none of it is needed once the head of the response has been sent.
     fn is_done(&self) -> bool {
         !self.phases.contains(Phase::Log) && self.consumer.is_none() && self.settled.is_nothing()
     }
@@ -178,29 +177,29 @@ impl Chains {
     }
 }
 
-/// Who has answered.
+/// Source of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answered {
     /// The node, whose head is in `from_node`.
     Node,
-    /// The same with a 101, behind which there is no body.
+    /// A node answered with a 101, which has no body.
     Switching,
-    /// We, with this status and so many bytes.
+    /// We have answered, with this status and so many bytes.
     Us(u16, usize),
 }
 
-/// A plugin could not do what it does to a response: it panicked, or added more to the head than it may. It has been counted.
+/// A plugin failed while processing a response: it panicked, or added more to the head than it may. It has been counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PluginFailed;
 
-/// Whose chain it is.
+/// The owner of the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Of {
     Global,
     Route,
 }
 
-/// The route is known, or that there is none: whether plugins are run is decided here.
+/// The route is known, or that there is none: this decides whether plugins are run.
 #[inline]
 pub(crate) fn begin(serving: &mut Serving<'_>) {
     if serving.snapshot.plan.global.is_some() || serving.route.is_some_and(|route| route.chain.is_some()) {
@@ -220,7 +219,7 @@ fn start(serving: &mut Serving<'_>) {
     chains.phases = global.into_iter().chain(of_route).fold(Phases::NONE, |all, chain| all.or(chain.phases()));
 }
 
-/// `before_proxy`: the node is about to be asked.
+/// `before_proxy`: the request is about to be sent to the node.
 #[inline]
 pub(crate) fn before_proxy(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
     if !serving.exchange.chains.phases.contains(Phase::BeforeProxy) {
@@ -238,7 +237,7 @@ pub(crate) fn before_proxy(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
     steps::hold_body(serving)
 }
 
-/// A request has become a tunnel: what its plugins will need at its end. Often that is nothing, and tunnels are many.
+/// A request has become a tunnel: keeps what its plugins will need at its end. Often that is nothing, and tunnels are many.
 pub(super) fn keep(serving: &mut Serving<'_>) -> Option<Box<Chains>> {
     let plan = &serving.snapshot.plan;
     let chains = &serving.exchange.chains;
@@ -259,7 +258,7 @@ const BEFORE_NODES: Phases = Phases::of(&[Phase::Rewrite, Phase::Access, Phase::
 /// The phases that look at a response.
 const OF_RESPONSES: Phases = Phases::of(&[Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]);
 
-/// `header_filter`: the head of the response is here, and gets what plugins have set before and set now.
+/// `header_filter`: the head of the response has arrived, and gets what plugins have set before and set now.
 pub(crate) fn header_filter(serving: &mut Serving<'_>, answered: Answered) -> Result<(), PluginFailed> {
     let Exchange { chains, response, from_node, response_edits, .. } = &mut *serving.exchange;
     if chains.phases.and(OF_RESPONSES) == Phases::NONE && !chains.preset.is_changed() {
@@ -286,14 +285,14 @@ pub(crate) fn header_filter(serving: &mut Serving<'_>, answered: Answered) -> Re
     response_phase(serving, Of::Global, Phase::HeaderFilter, Called::At(answered))?;
     response_phase(serving, Of::Route, Phase::HeaderFilter, Called::At(answered))?;
     if has_filters {
-        // Contents are coded behind all filters, wherever the plugin is that does it.
+        // Contents are encoded after all filters, wherever in the chain the encoding plugin is.
         response_phase(serving, Of::Global, Phase::BodyFilter, Called::At(answered))?;
         response_phase(serving, Of::Route, Phase::BodyFilter, Called::At(answered))?;
     }
     Ok(())
 }
 
-/// Where the head of a node's response stands before it is passed on.
+/// Head of a node's response before it is passed on.
 fn head_of(from_node: &Receiver, answered: Answered) -> &[u8] {
     match answered {
         Answered::Node => from_node.head(),
@@ -302,7 +301,7 @@ fn head_of(from_node: &Receiver, answered: Answered) -> &[u8] {
     }
 }
 
-/// What a node has said of its body's length.
+/// Body length that a node has announced.
 fn length_of(framing: Framing) -> Option<u64> {
     match framing {
         Framing::None => Some(0),
@@ -324,14 +323,14 @@ pub(super) fn filters_responses(serving: &mut Serving<'_>) -> bool {
         })
 }
 
-/// `log`: the response is out.
+/// `log`: the response has been sent.
 #[inline]
 pub(crate) fn log(serving: &mut Serving<'_>, ended: Moment) {
     if !serving.exchange.chains.is_on {
         return;
     }
     if serving.exchange.chains.phases.contains(Phase::Log) {
-        // One that panics has been counted; the others are called all the same.
+        // A plugin that panics has been counted; the others are still called.
         let _ = response_phase(serving, Of::Global, Phase::Log, Called::Behind(ended));
         let _ = response_phase(serving, Of::Route, Phase::Log, Called::Behind(ended));
         // In this phase they have no effect.

@@ -1,4 +1,4 @@
-//! The node's connection of one try: one of the pool, or a new one.
+//! The node's connection for one try: from the pool, or a new one.
 
 use super::forwarding::host_for;
 use super::tries::Tries;
@@ -17,11 +17,11 @@ pub(super) struct Connection {
     pub(super) index: usize,
     pub(super) stream: Stream,
     pub(super) meta: ConnMeta,
-    /// How long it took to make; zero where it was there.
+    /// How long it took to make; zero if it existed already.
     pub(super) connect_us: u64,
 }
 
-/// The name that the node must show a certificate of, where its upstream speaks TLS.
+/// The name that the node's certificate must be valid for, if its upstream uses TLS.
 fn server_name(exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<ServerName<'static>> {
     let upstream = tries.target.upstream;
     let tls = upstream.planned.tls()?;
@@ -30,7 +30,7 @@ fn server_name(exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<S
     Some(tls.server_name(host_seen(exchange, tries, node), node))
 }
 
-/// What the node will take for its own name.
+/// The name by which the node sees itself addressed.
 fn host_seen<'a>(exchange: &'a Exchange, tries: &'a Tries<'_>, node: &'a str) -> &'a str {
     let pass_host = &tries.target.upstream.planned.definition.pass_host;
     std::str::from_utf8(host_for(exchange, pass_host, node)).unwrap_or_default()
@@ -43,7 +43,7 @@ fn is_name_of_request(exchange: &Exchange, tries: &Tries<'_>) -> bool {
     is_passed && planned.tls().is_some_and(|tls| !tls.has_own_name())
 }
 
-/// One that is there already.
+/// Takes a connection that already exists.
 pub(super) fn pooled(worker: &Worker, exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<Connection> {
     if tries.is_fresh {
         return None;
@@ -58,7 +58,7 @@ pub(super) fn pooled(worker: &Worker, exchange: &Exchange, tries: &Tries<'_>, in
     Some(Connection { index, stream, meta, connect_us: 0 })
 }
 
-/// A new one; of HTTP/2, one that another request makes meanwhile.
+/// Makes a new connection; with HTTP/2, it may be one that another request makes meanwhile.
 pub(super) async fn connect(
     serving: &Serving<'_>,
     tries: &Tries<'_>,
@@ -73,8 +73,8 @@ pub(super) async fn connect(
     let timeout_ms = bounds.node.connect.min(bounds.node.per_try);
     let ours_ms = worker.clock.now_ms() + timeout_ms;
     let deadline_ms = ours_ms.min(bounds.deadline_ms);
-    // One connection carries many: whoever comes while it is being made waits for it, and for the next where others have filled it.
-    // Should making it fail, each tries for itself.
+    // One connection carries many requests: a request that arrives while a connection is being made waits for it, and for the next
+    // if others have filled it. If making it fails, each request tries for itself.
     let wanted = || Wanted { pool: Rc::as_ptr(state).addr(), address, name: name.clone() };
     let making = loop {
         match http2.then(|| worker.connecting.begin(wanted())).transpose() {
@@ -109,7 +109,7 @@ pub(super) async fn connect(
         Err(mut error) => {
             let fault = given.filter(|_| error.is_handshake && !error.is_local);
             let fault = fault.map(|name| state.borrow_mut().refuse_name(index, &name));
-            // A client that gives a call less time than we give a node shows nothing of the node either.
+            // If a client gives a call less time than we give a node, its timeout proves nothing about the node.
             let is_late = error.failure == Failure::ConnectTimeout && deadline_ms < ours_ms;
             if fault == Some(NameFault::Unproved) {
                 error.failure = Failure::Name;
@@ -122,15 +122,15 @@ pub(super) async fn connect(
     }
 }
 
-/// The node at `index` is connected to under the server name that another one has refused while nothing proved the name:
-/// what that shows of the other.
+/// The node at `index` is connected under the server name that another node has refused while no node is known to accept it: judges
+/// what that shows about the other.
 #[cold]
 pub(super) fn judge_refusal(serving: &Serving<'_>, tries: &Tries<'_>, refused: usize, index: usize) {
     let Some(name) = server_name(serving.exchange, tries, index) else { return };
     let (upstream, name) = (tries.target.upstream, name.to_str());
     let fault = {
         let mut state = upstream.state.borrow_mut();
-        // Also where the connection was there: the name may have been forgotten since it was made.
+        // Also if the connection already existed: the name may have been forgotten since.
         state.accept_name(index, &name);
         state.refuse_name(refused, &name)
     };

@@ -1,4 +1,4 @@
-//! From a request to the connection of a device: whether there is room for it, its 101, and what of the exchange is kept.
+//! From a request to the connection of a device: whether there is room for it, its 101, and which parts of the exchange are kept.
 
 use super::answer::OwnAnswer;
 use super::chain::{self, Answered};
@@ -21,13 +21,13 @@ use stillgate_devices::protocol::Protocol;
 use stillgate_devices::session::SessionId;
 use stillgate_plugin::{Device, DeviceSettings};
 
-/// How long a device waits to be let in.
+/// How long a device waits for admission.
 const ADMISSION_MS: u64 = 5_000;
 /// Seconds after which a device that found no room may try again, and how many more at random.
 const FULL_RETRY_S: u64 = 10;
 const FULL_RETRY_SPREAD_S: u64 = 20;
 
-/// The connection of a device that begins, without the socket.
+/// The beginning of a device's connection, without the socket.
 pub(crate) struct BegunDevice {
     pub(crate) place: Place,
     pub(crate) device: Arc<str>,
@@ -38,28 +38,28 @@ pub(crate) struct BegunDevice {
     pub(crate) session: SessionId,
     pub(crate) request: Box<UpgradedRequest>,
     pub(crate) credential: Option<Authenticated>,
-    /// `None`: the route does not mind what becomes of its devices.
+    /// `None`: the route does not care what becomes of its devices.
     pub(crate) lease: Option<Arc<Lease>>,
-    /// Bytes that came behind the request, and how many came in all.
+    /// Bytes that arrived after the request, and how many arrived in total.
     pub(crate) early: Option<(Buffer, Range<usize>)>,
     pub(crate) received: u64,
     pub(crate) sent: u64,
 }
 
-/// What a device was let in by.
+/// What a device was admitted with.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Authenticated {
-    /// Of the consumer.
+    /// Name of the consumer.
     pub(crate) name: Box<str>,
-    /// Id of its credential; `None`: it stands in the consumer itself.
+    /// Id of its credential; `None`: the credential is part of the consumer itself.
     pub(crate) credential: Option<Box<str>>,
-    /// Of what it was let in by; another key has another.
+    /// Mark of the credential that the device was admitted with; another key has another mark.
     pub(crate) mark: u64,
     /// When it ends, in milliseconds since 1970.
     pub(crate) until_ms: Option<u64>,
 }
 
-/// Makes the request the connection of a device; an error: it is to be answered this.
+/// Turns the request into the connection of a device; an error is the answer to the request.
 pub(super) async fn begin(serving: &mut Serving<'_>, device: &Device) -> Result<After, OwnAnswer> {
     let worker = serving.worker.clone();
     let Some(devices) = &worker.devices else {
@@ -111,7 +111,7 @@ pub(super) async fn begin(serving: &mut Serving<'_>, device: &Device) -> Result<
     Ok(after)
 }
 
-/// Asks whether the device may come in.
+/// Requests admission for the device.
 async fn admitted(
     serving: &Serving<'_>,
     place: &mut Place,
@@ -139,7 +139,7 @@ async fn answer(serving: &mut Serving<'_>, device: &Device) -> Result<(), OwnAns
     exchange.response_edits.clear();
     chain::header_filter(serving, Answered::Us(101, 0)).map_err(|_| OwnAnswer::error(500, "a plugin failed"))?;
     let Serving { worker, client, exchange, snapshot, .. } = serving;
-    // What follows is no body, and no other status says so.
+    // What follows is not a body, and only a 101 says so.
     exchange.response_body.clear();
     let before = exchange.bytes_sent();
     let edits = &exchange.response_edits.fields;
@@ -169,12 +169,12 @@ async fn answer(serving: &mut Serving<'_>, device: &Device) -> Result<(), OwnAns
     });
     match is_out.await {
         true => Ok(()),
-        // It is gone: whatever is answered now is not read.
+        // The client is gone: no answer would be read.
         false => Err(OwnAnswer::closing(400, "the client is gone")),
     }
 }
 
-/// What the device was let in by; `None`: nobody has asked.
+/// What the device was admitted with; `None`: it was not authenticated.
 fn authenticated(serving: &Serving<'_>) -> Option<Authenticated> {
     let chains = &serving.exchange.chains;
     let attached = chains.consumer?;
@@ -189,7 +189,7 @@ fn authenticated(serving: &Serving<'_>) -> Option<Authenticated> {
     })
 }
 
-/// What the access log and the metrics will tell at the end.
+/// What the access log and the metrics will report at the end.
 fn kept(serving: &mut Serving<'_>) -> UpgradedRequest {
     let chains = chain::keep(serving);
     let Serving { exchange, route, .. } = serving;

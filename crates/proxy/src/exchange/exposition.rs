@@ -1,7 +1,8 @@
-//! The metrics as the answer to a request, where a plugin has said so.
+//! The metrics as the answer to a request, if a plugin has decided so.
 //!
-//! Their thread is asked over a pair of sockets, and what it sends goes to the client as a node's response does: piece by piece, as
-//! fast as the client takes it. What is between the two threads is the kernel's, and bounded: neither ever waits for the other.
+//! The request goes to their thread over a pair of sockets, and what it sends goes to the client as a node's response does: piece
+//! by piece, as fast as the client takes it. What is between the two threads is in the kernel's buffers, and bounded: neither ever
+//! waits for the other.
 
 use super::answer::OwnAnswer;
 use super::attempt::{Ended, after, interrupted};
@@ -17,10 +18,10 @@ use stillgate_route::path::target_path;
 use stillgate_upstream::Failure;
 use stillgate_wire::{FieldName, Method};
 
-/// What the exporter chooses the form by.
+/// Fields by which the exporter chooses the format.
 const CHOOSING: [FieldName<'static>; 2] = [FieldName::constant("Accept"), FieldName::constant("Accept-Encoding")];
 
-/// Gives the exposition; an error: nothing has been sent, and this is to be.
+/// Sends the exposition; an error: nothing has been sent yet, and this is the answer.
 pub(super) async fn give(serving: &mut Serving<'_>) -> Result<After, OwnAnswer> {
     let mut exporter = connect(serving)?;
     let Serving { worker, exchange, .. } = serving;
@@ -60,13 +61,13 @@ pub(super) async fn give(serving: &mut Serving<'_>) -> Result<After, OwnAnswer> 
     }
 }
 
-/// A connection on which the exporter has been asked.
+/// Makes a connection on which the exporter has got a request.
 fn connect(serving: &Serving<'_>) -> Result<Stream, OwnAnswer> {
     let expose = serving.worker.expose.as_ref().ok_or_else(|| OwnAnswer::of_plugin(Answer::page(404)))?;
     let connected = || -> io::Result<Stream> {
         let (ours, exporters) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
-        // Its buffer is empty still, so it takes all.
+        // Its buffer is still empty, so it takes everything.
         let question = question(serving);
         let is_asked = (&ours).write(&question)? == question.len();
         if !is_asked || !expose(exporters) {
@@ -80,7 +81,7 @@ fn connect(serving: &Serving<'_>) -> Result<Stream, OwnAnswer> {
     })
 }
 
-/// With the client's query, which may name families, and what it says it can read.
+/// The question contains the client's query, which may name families, and the formats that it accepts.
 fn question(serving: &Serving<'_>) -> Vec<u8> {
     let Serving { client, exchange, snapshot, .. } = serving;
     let facts = exchange.facts(client, &snapshot.plan);

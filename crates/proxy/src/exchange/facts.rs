@@ -1,4 +1,4 @@
-//! Facts of a request that take some work, made once and kept as places in its head.
+//! Facts of a request that take some work, computed once and kept as positions in its head.
 
 use crate::connection::client::Client;
 use crate::connection::tls_facts::TlsFacts;
@@ -19,10 +19,10 @@ pub(crate) struct RequestFacts {
     path_scratch: Vec<u8>,
 }
 
-/// Where a text stands.
+/// Location of a text.
 #[derive(Clone, Copy, Default)]
 enum TextLocation {
-    /// It is empty; of a path, `/`.
+    /// The text is empty, or `/` for a path.
     #[default]
     Default,
     Head(Span),
@@ -30,7 +30,7 @@ enum TextLocation {
 }
 
 impl TextLocation {
-    /// Of a text that stands in the head, or else in the scratch memory.
+    /// Locates a text that is in the head, or else in the scratch memory.
     fn of(text: &[u8], head: &[u8]) -> TextLocation {
         let start = (text.as_ptr() as usize).wrapping_sub(head.as_ptr() as usize);
         match start < head.len() && text.len() <= head.len() - start {
@@ -41,18 +41,18 @@ impl TextLocation {
 }
 
 impl RequestFacts {
-    /// Nothing is known of the next request.
+    /// Forgets the facts, before the next request.
     #[inline]
     pub(crate) fn forget(&mut self) {
         self.host = TextLocation::Default;
         self.path = None;
     }
 
-    /// Makes the facts of a request whose head is here.
+    /// Computes the facts of a request whose head has arrived.
     ///
     /// # Errors
     ///
-    /// If its path has no normal form. All else is known then.
+    /// Fails if its path has no normal form. All else is known then.
     pub(crate) fn make(&mut self, request: &RequestHead, head: &[u8]) -> Result<(), PathError> {
         let host = canonical_host(request.authority.of(head), &mut self.host_scratch);
         self.host = if host.is_empty() { TextLocation::Default } else { TextLocation::of(host, head) };
@@ -74,7 +74,7 @@ impl RequestFacts {
         }
     }
 
-    /// `None`: it has no normal form.
+    /// `None`: the path has no normal form.
     #[inline]
     pub(crate) fn path<'a>(&'a self, head: &'a [u8]) -> Option<NormalPath<'a>> {
         let bytes = match self.path? {
@@ -86,7 +86,7 @@ impl RequestFacts {
     }
 }
 
-/// The facts of a request, put together from where they are kept, and where they are wanted: there are many of them.
+/// The facts of a request, assembled from where they are kept when they are needed, as there are many of them.
 #[inline(always)]
 pub(crate) fn facts_of<'a>(
     known: &'a RequestFacts,

@@ -1,27 +1,27 @@
 //! How long filters of a body take, in CPU time of the thread: others that want its core do not count.
 //!
 //! Reading the CPU clock is a system call of half a microsecond, which is more than most filters take for a piece. The wall clock
-//! is read without one, and never shows less than the CPU clock. So it is what counts, as long as it shows little; where it
-//! shows more, the CPU clock is asked, too, and what it showed up to [`APART_MAX`] before. So a time is never too short, and
-//! too long by less than that.
+//! is read without one, and never shows less than the CPU clock. So the wall clock counts, as long as it shows little; where it
+//! shows more, the CPU clock is read as well, and compared with its value up to [`APART_MAX`] before. So a time is never too short,
+//! and too long by less than that.
 
 use crate::basics::clock::thread_cpu_time;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// The most between a reading of the CPU clock and what is measured from it.
+/// Maximum time between a reading of the CPU clock and what is measured from it.
 const APART_MAX: Duration = Duration::from_millis(1);
 
 thread_local! {
-    /// When the CPU clock was last read, and what it showed.
+    /// When the CPU clock was last read, and its value.
     static READ: Cell<Option<(Instant, Duration)>> = const { Cell::new(None) };
 }
 
-/// Measures from its start on, on the thread that started it.
+/// Measures from its start, on the thread that started it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stopwatch {
     began: Instant,
-    /// Of the CPU clock, no later than that and less than [`APART_MAX`] before.
+    /// Value of the CPU clock, read no later than `began` and less than [`APART_MAX`] before it.
     cpu: Duration,
 }
 
@@ -62,7 +62,7 @@ mod tests {
         work_for(LONG);
         assert!(stopwatch.elapsed() >= LONG);
         let stopwatch = Stopwatch::start();
-        // Another thread's work.
+        // This is another thread's work.
         std::thread::spawn(|| work_for(LONG)).join().unwrap();
         assert!(stopwatch.elapsed() < LONG / 2, "{:?}", stopwatch.elapsed());
     }

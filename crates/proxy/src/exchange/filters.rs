@@ -1,4 +1,4 @@
-//! The filters of one body, called one after the other with what comes of the one before.
+//! The filters of one body, each called with the output of the previous one.
 
 use super::body_pipe::PIECE_BYTES_MAX;
 use crate::worker::plugins::Refusal;
@@ -6,31 +6,31 @@ use std::cell::Cell;
 use stillgate_plugin::flow::{Output, Work};
 use stillgate_plugin::{BodyChanges, BodyError};
 
-/// Of memory between filters, what is kept.
+/// How much memory is kept of what lies between filters.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
 
 /// What a piece is followed by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Perhaps by another.
+    /// Another piece may follow.
     Piece,
-    /// By nothing for now.
+    /// Nothing follows for now.
     Pause,
-    /// By the end.
+    /// The end follows.
     End,
 }
 
-/// The filters of a body, about to be given a piece.
+/// The filters of a body, about to get a piece.
 pub(super) struct Filters<'a> {
     pub(super) changes: &'a mut BodyChanges,
     pub(super) between: &'a mut [Vec<u8>; 2],
-    /// The plugin whose filter is called; after that, the one whose filter holds most.
+    /// The plugin whose filter is running; afterwards, the one whose filter holds most.
     pub(super) running: &'a Cell<&'static str>,
 }
 
 impl Filters<'_> {
-    /// Appends to `out` what they make of a piece, the first of them given; with a result, the work of that one is done. Gives
-    /// work that has to be done before the filter of that place goes on.
+    /// Appends to `out` what the filters make of a piece, starting with the given one; with a result, the work of that filter is
+    /// done. Returns work that has to be done before the filter at that place can continue.
     pub(super) fn run(
         self,
         first: usize,
@@ -44,11 +44,11 @@ impl Filters<'_> {
         let mut piece = Some(piece);
         for (at, (plugin, filter)) in self.changes.filters_mut().enumerate().skip(first) {
             self.running.set(plugin);
-            // The last writes to where all goes: most bodies have one filter, and are not copied.
+            // The last filter writes to the final output: most bodies have one filter, and are not copied.
             let gives = if at == last { &mut *out } else { &mut *next };
             let (before, comes) = (gives.len(), piece.take().unwrap_or(&current[..]));
             match result.take() {
-                // What it gave before its work is there already.
+                // Its output from before its work is already there.
                 Some(result) => filter.worked(result, gives).map_err(refusal)?,
                 None => {
                     for piece in comes.chunks(PIECE_BYTES_MAX) {

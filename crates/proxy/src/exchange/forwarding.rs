@@ -1,4 +1,5 @@
-//! Header fields on their way through: what ends here, what tells the node of the client, what tells the client of us.
+//! Header fields on their way through: which ones end here, which ones describe the client to the node, and which ones describe us
+//! to the client.
 
 use super::body_pipe::BrokenBody;
 use super::chain;
@@ -18,7 +19,7 @@ use stillgate_wire::{
     write_request, write_upgrade_lines,
 };
 
-/// Another protocol is needed (RFC 9110 section 15.5.22).
+/// Another protocol is required (RFC 9110 section 15.5.22).
 const STATUS_UPGRADE_REQUIRED: u16 = 426;
 
 const HOST: FieldName<'_> = FieldName::constant("Host");
@@ -35,13 +36,13 @@ const X_FORWARDED_FOR: FieldName<'_> = FieldName::constant("X-Forwarded-For");
 const X_FORWARDED_HOST: FieldName<'_> = FieldName::constant("X-Forwarded-Host");
 const X_FORWARDED_PORT: FieldName<'_> = FieldName::constant("X-Forwarded-Port");
 const X_FORWARDED_PROTO: FieldName<'_> = FieldName::constant("X-Forwarded-Proto");
-/// What the gateway tells a node of the client, where plugins may do so.
+/// Fields by which the gateway describes the client to a node, where plugins may set them.
 const TOLD_OF_CLIENT: [FieldName<'_>; 5] =
     [X_REAL_IP, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO];
-/// Without a version, which tells an attacker what to try.
+/// Has no version, which would help an attacker to choose an exploit.
 const SERVER_LINE: &str = "Server: stillgate\r\n";
 
-/// The lines added to every request of a client that is no trusted proxy, but for `X-Forwarded-Host`.
+/// The lines added to every request of a client that is not a trusted proxy, except `X-Forwarded-Host`.
 pub(crate) fn untrusted_lines(peer: SocketAddr, local: SocketAddr, proto: &str) -> Box<[u8]> {
     let ip = peer.ip().to_canonical();
     format!(
@@ -52,14 +53,14 @@ pub(crate) fn untrusted_lines(peer: SocketAddr, local: SocketAddr, proto: &str) 
     .into()
 }
 
-/// Whether the connection's peer may speak for others.
+/// Whether the connection's peer may forward for others.
 fn is_trusted(ip: IpAddr, trusted: &[IpNet]) -> bool {
     !trusted.is_empty() && trusted.iter().any(|range| range.contains(&ip))
 }
 
-/// Who asks: the peer, or whom a trusted peer says it asks for. The right-most address of `X-Forwarded-For` that is no
-/// trusted proxy itself counts, as everything left of it may be made up. `X-Real-IP` counts where that field is absent: beside
-/// it, it may be the client's own, passed on by a proxy that only knows the other.
+/// Address of the client: the peer, or the address that a trusted peer forwards for. The right-most address of `X-Forwarded-For`
+/// that is not itself a trusted proxy counts, as everything left of it may be made up. `X-Real-IP` counts where that field is
+/// absent: if both are present, it may be the client's own, passed on by a proxy that only knows the other.
 pub(crate) fn client_address(settings: &Settings, head: &[u8], request: &RequestHead, peer: IpAddr) -> IpAddr {
     let peer = peer.to_canonical();
     if !is_trusted(peer, &settings.trusted_proxies) {
@@ -81,7 +82,7 @@ pub(crate) fn client_address(settings: &Settings, head: &[u8], request: &Request
     client
 }
 
-/// An address as proxies write it: alone, with a port, or an IPv6 one in brackets.
+/// An address as proxies write it: alone, with a port, or IPv6 in brackets.
 fn address_of(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text.trim_ascii()).ok()?;
     let with_port = || text.parse::<SocketAddr>().ok().map(|address| address.ip());
@@ -89,7 +90,7 @@ fn address_of(text: &[u8]) -> Option<IpAddr> {
     text.parse().ok().or_else(with_port).or_else(in_brackets)
 }
 
-/// Makes the edits of a request that hold for every node it may be sent to, behind those of plugins.
+/// Makes the edits of a request that apply to every node it may be sent to, after those of plugins.
 #[inline]
 pub(super) fn edit_request(serving: &mut Serving<'_>, pass_host: &PassHost) {
     let exchange = &mut *serving.exchange;
@@ -133,12 +134,12 @@ fn edit_fields(serving: &mut Serving<'_>, pass_host: &PassHost) {
                 }
             }
             Name::XForwardedFor | Name::Lookalike => edits.removed.insert(index),
-            // Who the client is has been found out, and every node is told the same.
+            // The client's address has been determined, and every node gets the same.
             Name::XRealIp => edits.removed.insert(index),
             Name::XForwardedProto | Name::XForwardedHost | Name::XForwardedPort | Name::Forwarded if !trusted => {
                 edits.removed.insert(index);
             }
-            // RFC 9110 section 10.1.1: from HTTP/1.0 it means nothing, and a request without a body must not have it.
+            // RFC 9110 section 10.1.1: from HTTP/1.0 it has no meaning, and a request without a body must not have it.
             Name::Expect if exchange.request.version == Version::Http10 || !has_body => edits.removed.insert(index),
             Name::Trailer if drops_trailers => edits.removed.insert(index),
             _ => {}
@@ -159,7 +160,7 @@ fn edit_fields(serving: &mut Serving<'_>, pass_host: &PassHost) {
     }
 }
 
-/// Chooses method, framing and `Host` by what plugins have changed.
+/// Chooses method, framing and `Host` according to what plugins have changed.
 fn read_plugin_edits(serving: &mut Serving<'_>) {
     let Exchange { request, request_edits, request_body, method_sent, framing_sent, value, chains, .. } =
         &mut *serving.exchange;
@@ -183,14 +184,15 @@ fn read_plugin_edits(serving: &mut Serving<'_>) {
             }
         }
     }
-    // By name, `Host` is set as by its own function: there is one line. What is no host stays out, and nothing of it is sent.
+    // By name, `Host` is set as by its own function: there is one line. A value that is not a host stays out, and nothing of it is
+    // sent.
     if request_edits.fields.may_have_added(&[HOST]) && take_last(&mut request_edits.fields, HOST, value) {
         let _ = request_edits.set_host(value);
     }
 }
 
-/// A plugin needs the response's body whole, as what it looks for may lie across the borders of a range, and in a coding that
-/// it can undo.
+/// A plugin needs the response's whole body, as what it looks for may cross the boundaries of a range, and in a coding that it can
+/// decode.
 #[cold]
 fn ask_for_whole_body(exchange: &mut Exchange) {
     let Exchange { request, request_edits, from_client, value, .. } = exchange;
@@ -218,7 +220,7 @@ fn ask_for_whole_body(exchange: &mut Exchange) {
     }
 }
 
-/// Takes the lines of a name out of those that plugins have added; the value of the last is left in `value`. `false`: there is
+/// Takes the lines of a name out of those that plugins have added; the value of the last one is left in `value`. `false`: there is
 /// none.
 fn take_last(edits: &mut Edits, name: FieldName<'_>, value: &mut Vec<u8>) -> bool {
     let Some(last) = edits.added(name).last() else { return false };
@@ -228,12 +230,12 @@ fn take_last(edits: &mut Edits, name: FieldName<'_>, value: &mut Vec<u8>) -> boo
     true
 }
 
-/// Brings our lines and those of plugins together. What is told of the client is theirs to set, but for its address: to
-/// `X-Forwarded-For` the peer is appended in any case.
+/// Brings our lines and those of plugins together. Plugins may set what describes the client, except its address: the peer is
+/// appended to `X-Forwarded-For` in any case.
 fn agree_with_plugins(serving: &mut Serving<'_>) {
     let Exchange { request_edits, request_body, framing_sent, sets_host, value, .. } = &mut *serving.exchange;
     if let Some(host) = request_edits.host() {
-        // The same for every node.
+        // The value is the same for every node.
         value.clear();
         value.extend_from_slice(host);
         request_edits.fields.append(HOST, FieldValue::of_head(value));
@@ -242,7 +244,7 @@ fn agree_with_plugins(serving: &mut Serving<'_>) {
     let edits = &mut request_edits.fields;
     if edits.may_have_changed(&TOLD_OF_CLIENT) {
         for name in [X_FORWARDED_PROTO, X_FORWARDED_HOST, X_FORWARDED_PORT] {
-            // A plugin says something else, or wants nothing to be said.
+            // A plugin has set another value, or removed the field.
             if edits.is_withdrawn(name) || edits.added(name).next().is_some() {
                 remove_lines(&mut edits.appended, name);
             }
@@ -264,7 +266,7 @@ fn agree_with_plugins(serving: &mut Serving<'_>) {
     }
 }
 
-/// Serialises the request for this node, with what is here of its body.
+/// Serialises the request for this node, with what has arrived of its body.
 pub(super) fn stage_request(
     serving: &mut Serving<'_>,
     upstream: &WorkerUpstream,
@@ -291,7 +293,7 @@ pub(super) fn stage_request(
         edits.fields.append(HOST, FieldValue::of_head(host));
         exchange.request_edits = edits;
     }
-    // A node of HTTP/2 may be told; one of HTTP/1.1 would need it in `Connection`, too.
+    // A node of HTTP/2 may get it; one of HTTP/1.1 would need it in `Connection`, too.
     let te = exchange.request.fields.get(exchange.from_client.head(), Name::Te);
     if definition.http2 && te.is_some_and(|te| te.eq_ignore_ascii_case(b"trailers")) {
         exchange.request_edits.fields.append(TE, FieldValue::constant("trailers"));
@@ -302,8 +304,8 @@ pub(super) fn stage_request(
     exchange.request_pipe().stage(worker)
 }
 
-/// What a trusted proxy said is kept, its own address appended, and what it left out is filled in; `X-Real-IP` is whom it spoke
-/// for.
+/// What a trusted proxy said is kept, its own address is appended, and what it left out is filled in; `X-Real-IP` is the address
+/// that it forwarded for.
 fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: &Client, client_ip: IpAddr) {
     let missing = |id: Name| request.fields.get(head, id).is_none();
     edits.appended.extend_from_slice(b"X-Forwarded-For: ");
@@ -332,7 +334,7 @@ fn speaker(client: &Client) -> IpAddr {
     if client.is_named { client.address } else { client.peer.ip().to_canonical() }
 }
 
-/// [`untrusted_lines`] of a client that a plugin names.
+/// [`untrusted_lines`] for a client that a plugin names.
 #[cold]
 fn named_lines(edits: &mut Edits, client: &Client) {
     for name in ["X-Real-IP: ", "X-Forwarded-For: "] {
@@ -361,13 +363,13 @@ fn add_forwarded_host(edits: &mut Edits, head: &[u8], request: &RequestHead) {
     }
 }
 
-/// The `Host` a node gets where it is not the client's own line.
+/// The `Host` that a node gets if it is not the client's own line.
 pub(crate) fn host_for<'a>(exchange: &'a Exchange, pass_host: &'a PassHost, node_host: &'a str) -> &'a [u8] {
     let authority = exchange.request.authority.of(exchange.from_client.head());
     host_of(exchange.request_edits.host(), authority, pass_host, node_host)
 }
 
-/// The same of the parts of an exchange: the host that a plugin has set, and the one that was asked for.
+/// Like `host_for`, from the parts of an exchange: the host that a plugin has set, and the one that was requested.
 pub(crate) fn host_of<'a>(
     set: Option<&'a [u8]>,
     authority: &'a [u8],
@@ -380,7 +382,7 @@ pub(crate) fn host_of<'a>(
     match pass_host {
         PassHost::Rewrite(host) => host.as_bytes(),
         PassHost::Pass if !authority.is_empty() => authority,
-        // HTTP/1.0 without Host: the node's own name is the only one there is.
+        // HTTP/1.0 without Host: only the node's own name is available.
         PassHost::Pass | PassHost::Node => node_host.as_bytes(),
     }
 }
@@ -411,7 +413,7 @@ pub(crate) fn edit_response(exchange: &mut Exchange, settings: &Settings) {
     }
 }
 
-/// Ends the edits of a response, behind those of plugins; `keep_alive` and `chunked` are what the client's connection will do.
+/// Completes the edits of a response, after those of plugins; `keep_alive` and `chunked` are what the client's connection will do.
 #[inline]
 pub(super) fn end_response_edits(
     worker: &Worker,
@@ -435,7 +437,7 @@ pub(super) fn end_response_edits(
     lines.push(worker, &mut exchange.response_edits.fields.appended);
 }
 
-/// A 426 says what to speak (RFC 9110 section 15.5.22). A client of HTTP/2 does not get these lines.
+/// A 426 names the protocols to use (RFC 9110 section 15.5.22). A client of HTTP/2 does not get these lines.
 #[cold]
 fn name_protocols(exchange: &mut Exchange) {
     let Exchange { response, response_edits, from_node, .. } = exchange;
@@ -448,7 +450,7 @@ fn name_protocols(exchange: &mut Exchange) {
     }
 }
 
-/// `Server`, `Date` and `Connection` as the situation wants them.
+/// `Server`, `Date` and `Connection` as required.
 pub(super) struct CommonLines {
     server: bool,
     date: bool,
@@ -462,10 +464,10 @@ impl CommonLines {
         CommonLines { server, date, client_version, keep_alive }
     }
 
-    /// Without those that plugins have set, or removed.
+    /// Leaves out those that plugins have set or removed.
     pub(super) fn without(self, edits: &Edits) -> CommonLines {
         let is_set = |name| edits.added(name).next().is_some();
-        // A message needs a date (RFC 9110 section 6.6.1); who has sent it may be left out.
+        // A message needs a date (RFC 9110 section 6.6.1); the server's name may be left out.
         let has_server = is_set(SERVER) || edits.is_withdrawn(SERVER);
         CommonLines { server: self.server && !has_server, date: self.date && !is_set(DATE), ..self }
     }

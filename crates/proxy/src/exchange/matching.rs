@@ -9,11 +9,11 @@ use stillgate_route::path::{normalise, target_path};
 use stillgate_route::{Match, Message, MessageLevel};
 use stillgate_wire::Form;
 
-/// Finds the route. Where there is none, global rules are run before that is answered.
+/// Finds the route. If there is none, global rules run before the answer.
 pub(super) fn select(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
     match serving.exchange.request.form {
         Form::Authority => return Err(OwnAnswer::closing(405, "CONNECT is not served here")),
-        // About the server as a whole (RFC 9110 section 9.3.7): there is no path to route by.
+        // The request is about the server as a whole (RFC 9110 section 9.3.7): it has no path to route by.
         Form::Asterisk => return Err(OwnAnswer::no_route()),
         Form::Origin | Form::Absolute => {}
     }
@@ -24,7 +24,7 @@ pub(super) fn select(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
     Ok(())
 }
 
-/// Asks the matcher, unless the request is answered or refused before it.
+/// Runs the matcher, unless the request is answered or refused before it.
 fn find(serving: &mut Serving<'_>) -> Result<Option<Match>, OwnAnswer> {
     let Serving { worker, client, exchange, snapshot, .. } = serving;
     let Exchange { request, from_client, known, matching, .. } = &mut **exchange;
@@ -47,7 +47,7 @@ fn find(serving: &mut Serving<'_>) -> Result<Option<Match>, OwnAnswer> {
     found.map_err(|error| OwnAnswer::error(400, error.to_string()))
 }
 
-/// Tells the log what functions of routes have said.
+/// Logs the messages of functions of routes.
 #[cold]
 fn tell(messages: Vec<Message>, worker: &Worker) {
     const WHO: &str = "filter_func";
@@ -67,7 +67,7 @@ fn tell(messages: Vec<Message>, worker: &Worker) {
     }
 }
 
-/// The path has no normal form: why is found out once more.
+/// The path has no normal form: determines the reason again.
 #[cold]
 fn no_path(facts: &Facts<'_>) -> OwnAnswer {
     let mut scratch = Vec::new();

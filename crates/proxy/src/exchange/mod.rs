@@ -1,10 +1,10 @@
 //! One request and its response, as a list of phases.
 //!
 //! ```text
-//!  receive      facts made once: host, path, who asks
+//!  receive      facts computed once: host, path, client
 //!  match        the route                                    matching
 //!  rewrite      plugins, first those of global rules         chain
-//!  consumer     who asks brings plugins                       | waiting, whole_body
+//!  consumer     plugins of the consumer                       | waiting, whole_body
 //!  access       whether the request may go on                 | where a plugin waits
 //!  target       upstream, bounds                             target
 //!  admit        a place at the upstream                      queue
@@ -14,8 +14,8 @@
 //!  log          plugins, metrics, access log
 //! ```
 //!
-//! Each phase may end the request with an answer of our own, which all go one way (`answer`). Bytes are moved by `relay` between
-//! the two halves of each connection, `receiver` and `sender`.
+//! Each phase may end the request with a local answer, and all of these take one path (`answer`). Bytes are moved by `relay`
+//! between the two halves of each connection, `receiver` and `sender`.
 
 pub(crate) mod answer;
 mod attempt;

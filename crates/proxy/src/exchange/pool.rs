@@ -8,18 +8,18 @@ use std::cell::RefCell;
 const EXCHANGES_FREE_MAX: usize = 256;
 
 thread_local! {
-    /// Of the worker whose thread this is.
+    /// Free exchanges of the worker that runs on this thread.
     #[expect(clippy::vec_box, reason = "taking and giving back moves a pointer, not a kilobyte")]
     static FREE: RefCell<Vec<Box<Exchange>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Exchange {
-    /// A free one, or a new one.
+    /// Takes a free exchange, or makes a new one.
     pub(crate) fn take() -> Box<Exchange> {
         FREE.with_borrow_mut(Vec::pop).unwrap_or_default()
     }
 
-    /// Lets others have it, and its buffers.
+    /// Returns it to the pool, with its buffers.
     pub(crate) fn give(mut self: Box<Exchange>, worker: &Worker) {
         self.release(worker);
         FREE.with_borrow_mut(|free| {
@@ -29,7 +29,7 @@ impl Exchange {
         });
     }
 
-    /// Lets go of free ones above this many.
+    /// Drops free exchanges above this number.
     pub(crate) fn keep(count: usize) {
         FREE.with_borrow_mut(|free| free.truncate(count));
     }

@@ -1,6 +1,6 @@
-//! What becomes of a request, for plugins that see its response: nodes, times and sizes so far, and what the node got.
+//! The state of a request for plugins that see its response: nodes, times and sizes so far, and what the node got.
 //!
-//! It is worked out only where a plugin asks for one of these variables; until then it is a few references.
+//! It is computed only where a plugin reads one of these variables; until then it is a few references.
 
 use super::forwarding::host_of;
 use super::record::{Moment, Told};
@@ -12,14 +12,14 @@ use stillgate_plugin::record::push_recorded;
 use stillgate_route::{Lookup, Variable};
 use stillgate_wire::RequestEdits;
 
-/// Answers for [`Variable::Recorded`] from the head of the response on.
+/// Provides [`Variable::Recorded`] from the head of the response on.
 pub(super) struct Prospect<'a> {
     pub(super) told: &'a Told<'a>,
     pub(super) facts: &'a Facts<'a>,
     pub(super) edits: &'a RequestEdits,
     pub(super) snapshot: &'a Snapshot,
     pub(super) worker: &'a Worker,
-    /// `None`: the response is not out yet, and times end now.
+    /// `None`: the response has not been sent yet, and times end now.
     pub(super) ended: Option<Moment>,
 }
 
@@ -29,7 +29,7 @@ impl Prospect<'_> {
         upstream(outcome.route, outcome.upstream, outcome.kept.as_deref(), self.snapshot)
     }
 
-    /// Calls `then` with the host of the node that was asked last, as it is configured.
+    /// Calls `then` with the host of the node that was tried last, as it is configured.
     fn with_node<R>(&self, then: impl FnOnce(&str) -> R) -> Option<R> {
         let (slot, address) = self.told.outcome.asked?;
         let state = self.upstream()?.state.borrow();
@@ -84,7 +84,7 @@ impl Lookup for Prospect<'_> {
 /// A host as a `Host` field has it, without the port.
 fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
-        // What follows the last colon of an address of IPv6 is no port.
+        // What follows the last colon of an IPv6 address is not a port.
         Some((name, port)) if !port.ends_with(']') => name,
         _ => host,
     }

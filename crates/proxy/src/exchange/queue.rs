@@ -1,6 +1,6 @@
-//! Admitting a request to its upstream: at once where there is a place, else after those that wait already, or not at all.
+//! Admits a request to its upstream: at once if there is a place, otherwise after those that already wait, or not at all.
 //!
-//! In which order they go is the business of `upstream`; here is what ends the waiting.
+//! The order is determined by `upstream`; this module decides what ends the wait.
 
 use super::answer::OwnAnswer;
 use super::attempt::STATUS_CLIENT_GONE;
@@ -18,18 +18,18 @@ use std::time::Instant;
 use stillgate_upstream::Ticket;
 use stillgate_wire::ChunkError;
 
-/// Why a request does not get to its upstream.
+/// Why a request is not admitted to its upstream.
 enum Denied {
-    /// As many wait as may.
+    /// The maximum number of requests waits.
     Full,
-    /// It has waited as long as it may.
+    /// It has waited for the maximum time.
     TimeUp,
-    /// The time that the client gave the call has passed.
+    /// The client's deadline for the call has passed.
     Deadline,
     Lost(Lost),
 }
 
-/// A request that waits is over, since nothing comes of it any more.
+/// A waiting request has ended, as its result is not needed any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lost {
     /// The client closed or reset its connection.
@@ -39,7 +39,7 @@ pub(super) enum Lost {
 }
 
 impl Lost {
-    /// What is answered, where there is somebody to answer.
+    /// The answer, if there is still a client to answer.
     pub(super) fn end(self, exchange: &mut Exchange) -> Result<Option<After>, OwnAnswer> {
         match self {
             Lost::BadBody(malformed) => Err(malformed.into()),
@@ -51,14 +51,14 @@ impl Lost {
     }
 }
 
-/// Lets the request begin; `Some`: its client is gone. From then on until its try begins nothing may be waited for: the place is
-/// free for others.
+/// Admits the request; `Some`: its client is gone. From then on until its try begins there must be no await: the place is free for
+/// others.
 #[inline]
 pub(super) async fn admit(serving: &mut Serving<'_>, target: &Target<'_>) -> Result<Option<After>, OwnAnswer> {
     if target.upstream.state.borrow().has_place() {
         return Ok(None);
     }
-    // On the heap, as it is rare: every idle connection's task has room for whatever is in here.
+    // On the heap, as it is rare: otherwise every idle connection's task would have room for it.
     Box::pin(wait_or_answer(serving, target)).await
 }
 
@@ -79,7 +79,7 @@ async fn wait_or_answer(serving: &mut Serving<'_>, target: &Target<'_>) -> Resul
     Err(own)
 }
 
-/// A place in the queue, left whatever becomes of the request's task.
+/// A place in the queue, which is given up even if the request's task is dropped.
 struct Waiting<'a> {
     worker: &'a Worker,
     upstream: &'a WorkerUpstream,
@@ -118,7 +118,7 @@ async fn wait(serving: &mut Serving<'_>, target: &Target<'_>) -> Result<(), Deni
                 None => return Poll::Ready(Err(Denied::Full)),
             },
         };
-        // First, so that nobody gets a place who is not there to use it.
+        // This comes first, so that no place goes to a client that is gone.
         watch_client(worker, client, exchange, cx).map_err(Denied::Lost)?;
         if upstream.state.borrow_mut().is_turn(place.ticket, cx.waker()) {
             return Poll::Ready(Ok(()));

@@ -1,13 +1,13 @@
-//! The receiving half of an HTTP/1 connection: one buffer, and what in it belongs to whom.
+//! The receiving half of an HTTP/1 connection: one buffer, and which parts of it are what.
 //!
 //! ```text
 //!   0          base          content.start   content.end      leftover        end of buffer
 //!   | head      | written on   | to be written | gap          | next message  | free |
 //! ```
 //!
-//! The head stays at the front as long as it is needed (a request's until its response is there, so that it can be sent
-//! again). Content is decoded in place; the gap is what its chunk framing took. While the body is not at its end there
-//! is no leftover, and reading goes on at `content.end`.
+//! The head stays at the front as long as it is needed (a request's until its response has begun, so that it can be sent again).
+//! Content is decoded in place; the gap is what its chunk framing took. Until the end of the body nothing is left over, and reading
+//! continues at `content.end`.
 
 use crate::basics::buffer::{Buffer, Buffers};
 use crate::connection::stream::Stream;
@@ -17,25 +17,25 @@ use std::task::{Context, Poll, ready};
 use stillgate_wire::{BodyDecoder, ChunkError};
 use tokio::io::ReadBuf;
 
-/// What has been received on one connection and not been passed on.
+/// Bytes that were received on one connection and not passed on yet.
 #[derive(Debug, Default)]
 pub(crate) struct Receiver {
     buffer: Option<Buffer>,
-    /// Where content may begin: the length of the head that has to be kept.
+    /// Where content may begin: the length of the head that must be kept.
     base: usize,
     /// Decoded content not yet written.
     pub(crate) content: Range<usize>,
-    /// Bytes behind the end of the message; while a head is being read, the head's bytes.
+    /// Bytes after the end of the message; while a head is being read, the head's bytes.
     leftover: Range<usize>,
     decoder: BodyDecoder,
     /// Whether all content so far is still in the buffer from `base` on.
     pub(crate) replayable: bool,
-    /// Bytes received of the present message.
+    /// Bytes received of the current message.
     pub(crate) total: u64,
 }
 
 impl Receiver {
-    /// One that these bytes have come to.
+    /// A receiver that has received these bytes.
     #[cfg(test)]
     pub(super) fn of(bytes: &[u8]) -> Receiver {
         let mut buffer = Buffers::default().take();
@@ -59,7 +59,7 @@ impl Receiver {
         self.total = self.leftover.len() as u64;
     }
 
-    /// The bytes that have arrived of a head, or behind the end of a message.
+    /// The bytes of a head that have arrived, or those after the end of a message.
     #[inline]
     pub(crate) fn unparsed(&self) -> &[u8] {
         self.slice(self.leftover.clone())
@@ -71,13 +71,13 @@ impl Receiver {
         self.begin();
     }
 
-    /// The head's bytes, once [`Receiver::start_body`] was told where they end.
+    /// The head's bytes, once [`Receiver::start_body`] has set where they end.
     #[inline]
     pub(crate) fn head(&self) -> &[u8] {
         self.slice(0..self.base)
     }
 
-    /// Whether bytes of the next message, or beyond the end of the only one, are there.
+    /// Whether bytes of the next message, or beyond the end of the only one, have arrived.
     pub(crate) fn has_leftover(&self) -> bool {
         !self.leftover.is_empty()
     }
@@ -119,7 +119,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Content that is to be written.
+    /// Content that must be written.
     #[inline]
     pub(crate) fn content(&self) -> &[u8] {
         self.slice(self.content.clone())
@@ -131,13 +131,13 @@ impl Receiver {
         self.content.start = self.content.end - left;
     }
 
-    /// The content is kept elsewhere: there is room for more.
+    /// The content was copied elsewhere: there is room for more.
     pub(crate) fn drop_content(&mut self) {
         self.content = self.base..self.base;
         self.replayable = false;
     }
 
-    /// Goes back to the first byte of content, to send it again.
+    /// Returns to the first byte of content, to send it again.
     pub(crate) fn rewind(&mut self) {
         assert!(self.replayable);
         self.content.start = self.base;
@@ -178,7 +178,7 @@ impl Receiver {
         Poll::Ready(Ok(n))
     }
 
-    /// Reads ahead behind the end of a message, to see whether the peer is still there. `None` where there is no room.
+    /// Reads ahead after the end of a message, to see whether the peer is still there. `None` if the buffer is full.
     pub(crate) fn poll_read_ahead(
         &mut self,
         cx: &mut Context<'_>,
@@ -190,8 +190,8 @@ impl Receiver {
         room.then(|| self.poll_read_head(cx, stream, buffers))
     }
 
-    /// Reads more of the body. All content must have been written; `keep` asks for what was received to stay, as long
-    /// as there is room. `Ready(Ok(Ok(0)))` is the end of the connection.
+    /// Reads more of the body. All content must have been written; `keep` requires that what was received stays, as long as there
+    /// is room. `Ready(Ok(Ok(0)))` is the end of the connection.
     pub(crate) fn poll_read_body(
         &mut self,
         keep: bool,
@@ -210,7 +210,7 @@ impl Receiver {
         Poll::Ready(Ok(self.decode(at..at + n).map(|()| n)))
     }
 
-    /// Reads more of the body before what is here of it was written. `None` where there is no room.
+    /// Reads more of the body before the content received so far was written. `None` if the buffer is full.
     pub(crate) fn poll_read_early(
         &mut self,
         cx: &mut Context<'_>,
@@ -244,7 +244,7 @@ impl Receiver {
                 Poll::Ready(Ok(n))
             }
             other => {
-                // Nothing came: a connection that waits owns no buffer.
+                // Nothing has arrived: a waiting connection owns no buffer.
                 if fresh {
                     self.release(buffers);
                 }
@@ -253,13 +253,13 @@ impl Receiver {
         }
     }
 
-    /// The head is not needed any more: content may use all of the buffer.
+    /// The head is no longer needed: content may use the whole buffer.
     pub(crate) fn drop_head(&mut self) {
         self.base = 0;
         self.replayable = false;
     }
 
-    /// Takes out the bytes behind the end of the message, which are no message, with their buffer.
+    /// Takes out the bytes after the end of the message, with their buffer.
     pub(crate) fn take_leftover(&mut self) -> Option<(Buffer, Range<usize>)> {
         if self.leftover.is_empty() {
             return None;
@@ -268,7 +268,7 @@ impl Receiver {
         self.buffer.take().map(|buffer| (buffer, held))
     }
 
-    /// Takes in a head that was kept elsewhere, of a message of which so many bytes were received.
+    /// Restores a head that was kept elsewhere, of a message of which so many bytes were received.
     pub(crate) fn recall(&mut self, head: &[u8], total: u64, buffers: &Buffers) {
         let buffer = self.buffer.get_or_insert_with(|| buffers.take());
         buffer[..head.len()].copy_from_slice(head);
@@ -278,7 +278,7 @@ impl Receiver {
         self.total = total;
     }
 
-    /// Gives the buffer back where nothing in it is needed.
+    /// Returns the buffer if nothing in it is needed.
     pub(crate) fn release(&mut self, buffers: &Buffers) {
         if let Some(buffer) = self.buffer.take() {
             buffers.give(buffer);

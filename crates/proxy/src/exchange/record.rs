@@ -1,4 +1,4 @@
-//! What is told of a request at its end: its line of the access log, and what it adds to the metrics.
+//! What is recorded of a request at its end: its line in the access log, and what it adds to the metrics.
 
 use super::{Exchange, slow};
 use crate::connection::client::Client;
@@ -15,7 +15,7 @@ use stillgate_plugin::{Attached, Consumer, Consumers, Facts};
 use stillgate_route::{Lookup, Variable};
 use stillgate_wire::Method;
 
-/// An exchange that has ended, and whose it was.
+/// An exchange that has ended, and its client.
 struct Ended<'a> {
     client: &'a Client,
     exchange: &'a mut Exchange,
@@ -66,11 +66,11 @@ impl Finished for Ended<'_> {
     }
 }
 
-/// The variables of a request that has ended: what is known of it, and who asked.
+/// The variables of a request that has ended: what is known about it and about its client.
 struct Recorded<'a> {
     facts: Facts<'a>,
     consumer: Option<&'a Consumer>,
-    /// The target that a plugin has set, for those who want `uri` as nginx logs it: as it was rewritten.
+    /// The target that a plugin has set, for `uri` as nginx logs it: after rewriting.
     target: Option<&'a [u8]>,
 }
 
@@ -107,7 +107,7 @@ impl Worker {
         }
     }
 
-    /// Those beside the metrics that want to know.
+    /// Reports to everything but the metrics that wants it.
     fn tell(&self, client: &Client, exchange: &Exchange, snapshot: &Snapshot, ended: Moment) {
         if self.is_logging {
             self.log(client, exchange, snapshot, ended);
@@ -134,7 +134,7 @@ impl Worker {
     }
 }
 
-/// When the response was out; `None`: nothing wants to know how long it took.
+/// When the response was sent; `None`: its duration is not needed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment(Option<Instant>);
 
@@ -146,7 +146,7 @@ impl Moment {
     }
 }
 
-/// How much went both ways.
+/// Bytes in both directions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
     received: u64,
@@ -154,7 +154,7 @@ pub(crate) struct Sizes {
 }
 
 impl Exchange {
-    /// How much went both ways.
+    /// Bytes in both directions.
     pub(crate) fn sizes(&self) -> Sizes {
         Sizes { received: self.bytes_received(), sent: self.bytes_sent() }
     }
@@ -164,7 +164,7 @@ fn micros(until: Instant, since: Instant) -> u64 {
     until.saturating_duration_since(since).as_micros() as u64
 }
 
-/// The parts of an exchange that are told at its end.
+/// The parts of an exchange that are recorded at its end.
 pub(crate) struct Told<'a> {
     pub(crate) outcome: &'a Outcome,
     pub(crate) tries: &'a NodeTries,
@@ -175,7 +175,7 @@ pub(crate) struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    /// All that can be told.
+    /// Everything that can be recorded.
     pub(crate) fn record(&self, ended: Moment, facts: &'a Facts<'a>, plan: &'a Plan, worker: &'a Worker) -> Record<'a> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let outcome = self.outcome;

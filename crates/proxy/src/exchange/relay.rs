@@ -1,8 +1,8 @@
 //! Moves one exchange's bytes: the request from client to node and the response from node to client, both at once.
 //!
-//! One poll function drives both directions, so that a response may begin, and end, while the request is still coming.
-//! Each direction has one buffer; it is read into again only when what was read before is written, and that is the
-//! backpressure. Nothing here decides: whatever needs a decision ends the poll with an [`Event`].
+//! One poll function drives both directions, so that a response may begin, and end, while the request is still arriving. Each
+//! direction has one buffer; it is read into again only when its previous content was written, and that is the backpressure. The
+//! relay makes no decisions: whatever needs one ends the poll with an [`Event`].
 
 use super::body_pipe::BrokenBody;
 use super::target::Bounds;
@@ -16,14 +16,14 @@ use std::task::{Context, Poll};
 use stillgate_upstream::Failure;
 use stillgate_wire::{ChunkError, Progress, Version};
 
-/// How long a client that closed its sending side is taken for merely half-closed before it is asked, and again before
-/// the answer is looked at.
+/// How long a client that closed its sending side is taken to be merely half-closed before it is probed, and again before the
+/// result of the probe is read.
 const HALF_CLOSE_PROBE_MS: u64 = 250;
-/// How long a client waits for the node's permission to send its body before it gets ours: many nodes ignore `Expect`, and
-/// wait for the body. curl waits as long.
+/// How long a client waits for the node's permission to send its body before it gets ours: many nodes ignore `Expect`, and wait for
+/// the body. curl waits for the same time.
 const PERMISSION_WAIT_MS: u64 = 1_000;
-/// The interim response that asks whether the client is there, and permits it to send its body. It does not count as bytes
-/// of the response.
+/// The interim response that probes whether the client is there, and permits it to send its body. It does not count as bytes of the
+/// response.
 pub(crate) const PROBE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// What stopped the bytes.
@@ -37,27 +37,27 @@ pub(crate) enum Event {
     NodeFailed(Failure),
     /// The response broke off after its head had been passed on.
     Cut,
-    /// The client closed or reset its connection, or did not take its response in time.
+    /// The client closed or reset its connection, or did not read its response in time.
     ClientGone,
-    /// The request's body did not come in time.
+    /// The request's body did not arrive in time.
     BodyTimeout,
     /// The request's body is malformed.
     BadBody(ChunkError),
-    /// What of it should be base64 is not.
+    /// A base64 body is not valid base64.
     BadBase64,
-    /// The node speaks HTTP/2, which has no form for the request.
+    /// The node speaks HTTP/2, which cannot express the request.
     Inexpressible,
     /// A filter does not let the request's body go on.
     BrokenRequest(BrokenBody),
-    /// The same of the response's.
+    /// A filter does not let the response's body go on.
     BrokenResponse(BrokenBody),
     /// A plugin panicked at the response's head.
     PluginFailed,
-    /// The time that the client gave the call has passed.
+    /// The client's deadline for the call has passed.
     Deadline,
 }
 
-/// What is being waited for longest.
+/// What has been awaited for longest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
     NodeSend,
@@ -72,7 +72,7 @@ enum Wait {
     Deadline,
 }
 
-/// Where the response is.
+/// State of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Head,
@@ -89,22 +89,22 @@ pub(crate) struct Relay<'a> {
     phase: Phase,
     /// All of the request is written.
     pub(crate) request_sent: bool,
-    /// No more of the request goes to the node: writing failed, or its response has begun and the rest does not come.
-    /// Its response may be on its way all the same: a server that refuses a body answers and closes.
+    /// No more of the request goes to the node: writing failed, or its response has begun and the rest does not come. Its response
+    /// may still be on its way: a server that refuses a body answers and closes.
     pub(crate) node_deaf: bool,
-    /// The client waits for permission to send its body (RFC 9110 section 10.1.1): that neither it nor the node says
-    /// anything is the fault of neither.
+    /// The client waits for permission to send its body (RFC 9110 section 10.1.1): if neither it nor the node sends anything,
+    /// neither is at fault.
     awaits_continue: bool,
-    /// What `timeout.per_try` counts from: the start of the try, or when the client last sent a part of the body.
+    /// Start of `timeout.per_try`: the start of the try, or when the client last sent a part of the body.
     pub(crate) try_began_ms: u64,
     request_moved_ms: u64,
     response_moved_ms: u64,
-    /// How the node takes what of the request waits for it, and the client what of the response does.
+    /// How fast the node takes the waiting part of the request, and the client the waiting part of the response.
     node_takes: Option<Uptake>,
     client_takes: Option<Uptake>,
-    /// When the client's end of sending was seen, or last probed; zero: not yet.
+    /// When the end of the client's sending was seen, or last probed; zero: not yet.
     half_closed_ms: u64,
-    /// Whether the client's connection goes on after the response; known from its head on.
+    /// Whether the client's connection is kept after the response; known from its head on.
     pub(crate) keep_alive: bool,
 }
 
@@ -133,7 +133,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Whether something of the final response may have reached the client.
+    /// Whether part of the final response may have reached the client.
     pub(crate) fn has_begun(&self) -> bool {
         self.phase != Phase::Head && !self.serving.exchange.holds_response()
     }
@@ -154,7 +154,7 @@ impl<'a> Relay<'a> {
         self.phase = Phase::Switch;
     }
 
-    /// Moves what can be moved. Called again after every event that does not end the try.
+    /// Moves what can be moved. To be called again after every event that does not end the try.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
         match self.poll_pumps(cx) {
             Ok(()) => Poll::Pending,
@@ -181,7 +181,7 @@ impl<'a> Relay<'a> {
         self.wait(cx)
     }
 
-    /// Client to node, until one of them has to be waited for.
+    /// Moves bytes from client to node, until it has to wait for one of them.
     fn pump_request(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
         loop {
             if !self.serving.exchange.to_node.is_idle() {
@@ -223,7 +223,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Filters of the request work elsewhere, or have worked for long enough.
+    /// Filters of the request work on other threads, or have worked for long enough.
     #[cold]
     fn wait_for_request_filters(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
         let Serving { worker, exchange, .. } = &mut self.serving;
@@ -275,7 +275,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Reads the response's head. An interim response passed on before must be out first.
+    /// Reads the response's head. An interim response passed on before must have been sent first.
     fn pump_head(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
         if self.flush_to_client(cx)?.is_pending() {
             return Ok(());
@@ -304,7 +304,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Node to client, until one of them has to be waited for.
+    /// Moves bytes from node to client, until it has to wait for one of them.
     fn pump_body(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
         loop {
             if !self.serving.exchange.holds_response() && self.flush_to_client(cx)?.is_pending() {
@@ -328,7 +328,7 @@ impl<'a> Relay<'a> {
                     true => continue,
                     false => return Ok(()),
                 },
-                // The end of a body that ends with the connection; of any other it is a truncation.
+                // The end of a body that ends with the connection; for any other it is a truncation.
                 Poll::Ready(Ok(Ok(0))) if exchange.response.framing == stillgate_wire::Framing::UntilClose => {
                     exchange.from_node.finish()
                 }
@@ -342,7 +342,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Filters of the response work elsewhere, or have worked for long enough.
+    /// Filters of the response work on other threads, or have worked for long enough.
     #[inline]
     fn wait_for_filters(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
         if self.serving.exchange.response_body.is_empty() {
@@ -362,7 +362,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// The node has nothing more for now: whether filters have.
+    /// The node has nothing more for now: returns whether filters have.
     #[cold]
     fn pause_response(&mut self) -> Result<bool, Event> {
         let Serving { worker, exchange, .. } = &mut self.serving;
@@ -375,7 +375,7 @@ impl<'a> Relay<'a> {
         exchange.response_pipe().stage(worker).map_err(|broken| self.stop(Event::BrokenResponse(broken)))
     }
 
-    /// The node has broken its response off; where something else takes its place, that is no loss.
+    /// The node's response broke off; where something else takes its place, nothing is lost.
     #[cold]
     fn cut(&mut self) -> Event {
         match self.serving.exchange.response_body.is_end_staged() {
@@ -384,7 +384,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// The response does not go on. Its head may still wait for its body: then it is as if it had not come.
+    /// The response cannot continue. Its head may still wait for its body: then it is as if it had not arrived.
     #[cold]
     fn stop(&mut self, event: Event) -> Event {
         let Serving { worker, client, exchange, .. } = &mut self.serving;
@@ -416,7 +416,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Reads ahead on the client's connection while its response is awaited: a request in the pipeline, or the end.
+    /// Reads ahead on the client's connection while it waits for its response: a pipelined request, or the end.
     fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
         let Some(read) = self.serving.exchange.from_client.poll_read_ahead(
             cx,
@@ -437,7 +437,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Sets the timer to the nearest deadline, or says what passing it means.
+    /// Sets the timer to the nearest deadline, or handles its expiry.
     fn wait(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
         loop {
             let (deadline_ms, wait) = self.deadline();
@@ -451,7 +451,7 @@ impl<'a> Relay<'a> {
                 Wait::NodeRead if self.phase == Phase::Head => return Err(Event::NodeFailed(Failure::ReadTimeout)),
                 Wait::NodeRead => return Err(self.cut()),
                 Wait::ClientBody if self.phase == Phase::Head => return Err(Event::BodyTimeout),
-                // The response is on its way: who stopped reading or sending the request has no need of its rest.
+                // The response is on its way: a side that stopped reading or sending the request does not need the rest of it.
                 Wait::NodeSend | Wait::ClientBody => self.node_deaf = true,
                 Wait::ClientSend => return Err(Event::ClientGone),
                 Wait::Deadline => return Err(self.stop(Event::Deadline)),
@@ -483,7 +483,7 @@ impl<'a> Relay<'a> {
             let since_ms = self.client_takes.map_or(self.response_moved_ms, |uptake| uptake.since_ms());
             consider(since_ms + self.bounds.client_send_ms, Wait::ClientSend);
         } else if self.serving.exchange.response_body.is_waiting() {
-            // The filters have a bound of their own.
+            // The filters have a limit of their own.
         } else if !sending || self.awaits_continue || self.phase == Phase::Body {
             let moved_ms = self.request_moved_ms.max(self.response_moved_ms);
             consider(moved_ms + self.bounds.node.read, Wait::NodeRead);
@@ -497,15 +497,15 @@ impl<'a> Relay<'a> {
         nearest
     }
 
-    /// Whether the node has all that came of the request, and more is to come: what the node does, or does not, is the
-    /// client's doing. That includes a client that waits for permission to send its body, as it may never send it.
+    /// Whether the node has everything that arrived of the request, and more is to come: the behaviour of the node then depends on
+    /// the client. That includes a client that waits for permission to send its body, as it may never send it.
     pub(crate) fn awaits_client(&self) -> bool {
         let sending = !self.request_sent && !self.node_deaf;
         sending && self.serving.exchange.to_node.is_idle()
     }
 
-    /// The node does not say whether it takes the body: the gateway, which may do so (RFC 9110 section 10.1.1), permits the
-    /// client to send it. Only with the whole request does the node's silence count against it.
+    /// The node does not say whether it accepts the body: the gateway permits the client to send it, as it may (RFC 9110 section
+    /// 10.1.1). The node's silence counts against it only after the whole request.
     #[cold]
     fn permit_body(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
         self.continue_passed();
@@ -533,7 +533,8 @@ impl<'a> Relay<'a> {
     }
 }
 
-/// How what waits is taken after a write that took it from the first count of bytes to the second; as long as some still waits.
+/// Measures how fast waiting bytes are taken, after a write that moved the count from the first to the second value; `None` if
+/// nothing waits any more.
 fn taking(earlier: Option<Uptake>, is_waiting: bool, now_ms: u64, counts: [u64; 2], bytes_min: u64) -> Option<Uptake> {
     is_waiting.then(|| {
         let mut uptake = earlier.unwrap_or_else(|| Uptake::begin(now_ms, counts[0]));
@@ -542,9 +543,9 @@ fn taking(earlier: Option<Uptake>, is_waiting: bool, now_ms: u64, counts: [u64; 
     })
 }
 
-/// Whether a client that closed its sending side waits for its response. Its FIN does not tell it from one that is gone.
-/// Sending something tells: a closed peer answers with a reset, which is seen when this is asked again. An interim response is
-/// what may be sent at any time to a client of HTTP/1.1 (RFC 9110 section 15.2); others are believed to be there.
+/// Whether a client that closed its sending side waits for its response. Its FIN looks the same if it is gone. Sending something
+/// shows the difference: a closed peer answers with a reset, which is seen at the next call. An interim response may be sent at any
+/// time to a client of HTTP/1.1 (RFC 9110 section 15.2); others are assumed to be there.
 pub(crate) fn is_still_there(
     worker: &Worker,
     client: &mut Client,
@@ -557,7 +558,7 @@ pub(crate) fn is_still_there(
     if exchange.probed || exchange.request.version != Version::Http11 {
         return true;
     }
-    // A head that waits for its body has not begun: what asks goes before it.
+    // A head that waits for its body has not begun: the probe goes before it.
     let waiting = exchange.holds_response().then(|| exchange.to_client.set_aside());
     let is_there = !exchange.to_client.is_idle() || probe(worker, client, exchange, cx);
     if let Some(head) = waiting {
@@ -566,7 +567,7 @@ pub(crate) fn is_still_there(
     is_there
 }
 
-/// Whether the client can be sent [`PROBE`].
+/// Whether the client may be sent [`PROBE`].
 fn probe(worker: &Worker, client: &mut Client, exchange: &mut Exchange, cx: &mut Context<'_>) -> bool {
     exchange.probed = true;
     exchange.to_client.head(&worker.buffers).extend_from_slice(PROBE);

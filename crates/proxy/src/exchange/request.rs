@@ -35,10 +35,10 @@ pub(crate) async fn run(worker: &Rc<Worker>, client: &mut Client, exchange: &mut
     after
 }
 
-/// The status of a request without a response that a drain cuts off; only the access log and metrics see it.
+/// The status of a request without a response that a drain cuts off; only the access log and metrics show it.
 const STATUS_CUT_OFF: u16 = 503;
 
-/// A request whose response is not out. One that a drain cuts off is logged and counted like any other.
+/// A request whose response is not out. A request that a drain cuts off is logged and counted like any other.
 struct UnderWay<'a> {
     serving: Serving<'a>,
     is_over: bool,
@@ -47,7 +47,7 @@ struct UnderWay<'a> {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         let worker = self.serving.worker;
-        // After a bug nobody knows what there would be to log.
+        // After a panic the state is unknown, so nothing is logged.
         if self.is_over || !worker.is_cutting.get() || std::thread::panicking() {
             return;
         }
@@ -60,10 +60,10 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// Answers a head that did not come or made no sense, and closes. It is logged and counted like any request.
+/// Answers a head that did not arrive or was malformed, and closes. It is logged and counted like any request.
 pub(crate) async fn refuse(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange, own: OwnAnswer) -> After {
     let snapshot = worker.snapshot();
-    // What the connection's last request said of itself does not hold for this one.
+    // Properties of the connection's last request do not apply to this one.
     exchange.request.clear();
     exchange.request.method = method_of(exchange.from_client.unparsed());
     client.address = client.peer.ip().to_canonical();
@@ -75,12 +75,12 @@ pub(crate) async fn refuse(worker: &Rc<Worker>, client: &mut Client, exchange: &
     after
 }
 
-/// All phases up to the end of the response; each may end the request with an answer of our own.
+/// All phases up to the end of the response; each may end the request with a local answer.
 async fn phases(serving: &mut Serving<'_>) -> Result<After, OwnAnswer> {
     receive(serving)?;
     matching::select(serving)?;
     if let Some(paused) = chain::before_target(serving)? {
-        // On the heap, as it is rare: every idle connection's task has room for whatever is in here.
+        // On the heap, as it is rare: otherwise every idle connection's task would have room for it.
         if let Some(after) = Box::pin(waiting::run(serving, paused)).await? {
             return Ok(after);
         }
@@ -94,7 +94,7 @@ async fn phases(serving: &mut Serving<'_>) -> Result<After, OwnAnswer> {
     tries::run(serving, &target).await
 }
 
-/// Makes the facts of the request, and begins its body.
+/// Computes the facts of the request, and begins its body.
 #[inline]
 fn receive(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
     let settings = serving.settings();
@@ -104,12 +104,12 @@ fn receive(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
     let head = exchange.from_client.head();
     client.address = client_address(settings, head, &exchange.request, client.peer.ip());
     (client.port, client.is_named) = (client.peer.port(), false);
-    // A path without a normal form is refused where it would be routed by.
+    // A path without a normal form is refused when the request is routed by it.
     let _ = exchange.known.make(&exchange.request, head);
     started.map_err(OwnAnswer::from)
 }
 
-/// Gives an answer of our own.
+/// Sends a local answer.
 async fn give(serving: &mut Serving<'_>, own: OwnAnswer) -> After {
     let own = match own.elsewhere() {
         None => own,
@@ -129,7 +129,7 @@ async fn give(serving: &mut Serving<'_>, own: OwnAnswer) -> After {
     }
 }
 
-/// The response is out: plugins, metrics and the access log are told.
+/// The response is out: plugins, metrics and the access log are informed.
 #[inline]
 fn log(serving: &mut Serving<'_>) {
     let dropped = serving.exchange.dropped_trailers();
@@ -141,7 +141,7 @@ fn log(serving: &mut Serving<'_>) {
     serving.worker.record(serving.client, serving.exchange, serving.snapshot, ended);
 }
 
-/// The tunnel that a request has become is over: this is its end.
+/// The tunnel that a request has become has ended.
 pub(crate) fn end_upgraded(
     worker: &Rc<Worker>,
     client: &mut Client,
@@ -153,10 +153,10 @@ pub(crate) fn end_upgraded(
     log(&mut Serving { worker, client, exchange, snapshot, route: None });
 }
 
-/// Counts a request while it lives, whatever becomes of its task.
+/// Counts a request while it is served, even if its task is dropped.
 struct InFlight<'a> {
     worker: &'a Worker,
-    /// Its connection, unless that is shared with other requests and counted where they meet.
+    /// Counts its connection, unless that is shared with other requests and counted elsewhere.
     _active: Option<Active>,
 }
 

@@ -1,5 +1,5 @@
-//! The head of a node's response on its way to the client: interim ones, and the one that counts, with the framing of its body
-//! chosen when all plugins have seen it.
+//! The head of a node's response on its way to the client: interim ones, and the final one, whose framing is chosen after all
+//! plugins have seen it.
 
 use super::chain::{self, Answered};
 use super::forwarding;
@@ -27,7 +27,7 @@ pub(super) fn pass_interim(relay: &mut Relay<'_>) -> Result<(), Event> {
     if exchange.interims > INTERIMS_MAX {
         return Err(Event::NodeFailed(Failure::BadResponse));
     }
-    // A second permission to send the body says nothing new.
+    // A second permission to send the body adds nothing.
     let is_repeated = exchange.response.status == 100 && exchange.probed;
     if exchange.request.version == Version::Http11 && !is_repeated {
         forwarding::edit_interim(exchange, settings);
@@ -45,7 +45,7 @@ pub(super) fn pass_interim(relay: &mut Relay<'_>) -> Result<(), Event> {
     Ok(())
 }
 
-/// Serialises the final head for the client, with what is here of the body.
+/// Serialises the final head for the client, with what has arrived of the body.
 pub(super) fn begin(relay: &mut Relay<'_>) -> Result<(), Event> {
     if relay.serving.exchange.response.status == STATUS_SWITCHING {
         return upgraded::agree(relay);
@@ -64,7 +64,7 @@ pub(super) fn begin(relay: &mut Relay<'_>) -> Result<(), Event> {
     write_head(relay, delimited);
     let Serving { worker, exchange, .. } = &mut relay.serving;
     exchange.response_pipe().stage(worker).map_err(|broken| {
-        // Nothing of it is out.
+        // Nothing of it has been sent.
         exchange.to_client.release(&worker.buffers);
         Event::BrokenResponse(broken)
     })?;
@@ -77,7 +77,7 @@ pub(super) fn begin(relay: &mut Relay<'_>) -> Result<(), Event> {
 /// How the client sees where a response ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Delimited {
-    /// By what its head says.
+    /// By its head.
     Head,
     /// By the chunked coding.
     Chunks,
@@ -91,7 +91,7 @@ impl Delimited {
     }
 }
 
-/// Chooses how the response is delimited, its body as it came or changed.
+/// Chooses how the response is delimited, with its body unchanged or changed.
 #[inline]
 fn delimit(serving: &mut Serving<'_>) -> Delimited {
     if serving.exchange.chains.is_on() && is_body_changed(serving.exchange) {
@@ -104,7 +104,7 @@ fn delimit(serving: &mut Serving<'_>) -> Delimited {
     }
 }
 
-/// Whether the client gets a body at all, in this status of a plugin's or the node's.
+/// Whether the client gets a body at all, with this status of a plugin's or the node's.
 fn may_have_body(exchange: &Exchange) -> bool {
     exchange.request.method != Method::Head && !matches!(status_of(exchange), 204 | 304)
 }
@@ -114,11 +114,11 @@ fn status_of(exchange: &Exchange) -> u16 {
     exchange.response_edits.status().unwrap_or(exchange.response.status)
 }
 
-/// Whether plugins have changed the body, or whether there is one.
+/// Whether plugins have changed the body, including whether there is one.
 #[inline]
 fn is_body_changed(exchange: &Exchange) -> bool {
     let comes = exchange.response.framing != Framing::None;
-    // A node's head may name a length that its status, and not the one of a plugin, goes with (RFC 9110 section 8.6).
+    // A node's head may state a length that is valid with its own status, but not with a plugin's (RFC 9110 section 8.6).
     let length_is_wrong = status_of(exchange) == 204 && exchange.response.status != 204;
     !exchange.response_body.is_empty() || comes != may_have_body(exchange) || length_is_wrong
 }
@@ -143,7 +143,7 @@ fn delimit_changed(serving: &mut Serving<'_>) -> Delimited {
     };
     let mut length = response_body.changes.length_of(came);
     if !may_have_body {
-        // What a GET would have had may be said of a HEAD (RFC 9110 section 8.6).
+        // A HEAD may get the length that a GET would have had (RFC 9110 section 8.6).
         length = length.filter(|_| request.method == Method::Head && status != 204);
         response_body.clear();
         if comes {
@@ -175,7 +175,7 @@ fn write_head(relay: &mut Relay<'_>, delimited: Delimited) {
     let Serving { worker, client, exchange, .. } = &mut relay.serving;
     let is_delimited = delimited != Delimited::Close;
     let is_chunked = delimited == Delimited::Chunks;
-    // A body still on its way may never come: its client waits for our answer first.
+    // A body that is still on its way may never arrive: its client waits for our answer first.
     let keep_alive =
         exchange.request.keep_alive && is_delimited && exchange.from_client.is_done() && !worker.parts_with(client);
     relay.keep_alive = keep_alive;

@@ -1,13 +1,13 @@
 //! The sending half of an HTTP/1 connection: heads and framed content, in as few system calls as possible.
 //!
-//! What goes out next is staged as three parts, the middle one being content that stays where it was received:
+//! The next output is staged as three parts, the middle one being content that stays where it was received:
 //!
 //! ```text
 //!   out[sent..split]            content[..content_left]        out[split..]
 //!   head, chunk size line  →    (in a Receiver's buffer)   →   CRLF, last chunk, trailers
 //! ```
 //!
-//! Small content is copied behind the head, so that the usual message is one contiguous `write`; the rest is a `writev`.
+//! Small content is copied after the head, so that the usual message is one contiguous `write`; the rest is a `writev`.
 
 use crate::basics::buffer::Buffers;
 use crate::connection::stream::Stream;
@@ -18,26 +18,26 @@ use stillgate_wire::{CHUNK_HEAD_BYTES_MAX, chunk_head};
 /// Content up to this size is cheaper to copy than to describe to `writev`.
 const COPY_BYTES_MAX: usize = 4096;
 
-/// How the content of the present message is delimited on the wire.
+/// How the content of the current message is delimited on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Coding {
-    /// As it is: by length, by the end of the connection, or there is none.
+    /// Unframed: delimited by length or by the end of the connection, or absent.
     #[default]
     Raw,
     /// In chunks.
     Chunked,
 }
 
-/// What is on its way out of one connection.
+/// Output of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Sender {
-    /// Staged bytes; without capacity while there are none.
+    /// Staged bytes; it has no capacity while there are none.
     out: Vec<u8>,
     sent: usize,
     split: usize,
     /// Content bytes of the staged frame that are not written yet.
     content_left: usize,
-    /// Something was written of which the stream has not said that it is out.
+    /// Something was written that the stream has not confirmed as sent.
     unflushed: bool,
     /// How content is framed.
     pub(crate) coding: Coding,
@@ -53,7 +53,7 @@ impl Sender {
         self.total = 0;
     }
 
-    /// Whether everything staged is out.
+    /// Whether everything staged has been sent.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         !self.unflushed && self.is_written()
@@ -70,7 +70,7 @@ impl Sender {
         self.content_left
     }
 
-    /// Where to append a head. Nothing else may be pending but heads.
+    /// Buffer to which a head is appended. Nothing but heads may be pending.
     pub(crate) fn head(&mut self, buffers: &Buffers) -> &mut Vec<u8> {
         assert!(self.content_left == 0);
         if self.out.capacity() == 0 {
@@ -79,8 +79,8 @@ impl Sender {
         &mut self.out
     }
 
-    /// Stages content, and the end of the message where `end` gives its trailer lines. `content` is what
-    /// [`Sender::poll_flush`] will be given until it is written.
+    /// Stages content, and the end of the message if `end` contains its trailer lines. `content` must be passed to
+    /// [`Sender::poll_flush`] until it is written.
     pub(crate) fn stage(&mut self, content: &[u8], end: Option<&[u8]>, buffers: &Buffers) {
         assert!(self.content_left == 0);
         let framed = self.coding == Coding::Chunked && (!content.is_empty() || end.is_some());
@@ -117,7 +117,7 @@ impl Sender {
         }
     }
 
-    /// Writes what is staged; `content` are the bytes of the staged frame not yet written. Ready when all is out.
+    /// Writes what is staged; `content` are the bytes of the staged frame not yet written. Ready when all has been sent.
     pub(crate) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
@@ -150,14 +150,15 @@ impl Sender {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes what is staged away, none of it written, so that something can go out before it. [`Sender::resume`] puts it back.
+    /// Takes away what is staged, of which nothing has been written, so that something else can be sent first. [`Sender::resume`]
+    /// puts it back.
     pub(crate) fn set_aside(&mut self) -> Vec<u8> {
         assert!(self.sent == 0 && self.content_left == 0);
         self.split = 0;
         std::mem::take(&mut self.out)
     }
 
-    /// Puts what was set aside behind what is staged now.
+    /// Puts what was set aside after what is staged now.
     pub(crate) fn resume(&mut self, staged: Vec<u8>, buffers: &Buffers) {
         if self.out.capacity() == 0 {
             self.out = staged;
@@ -178,7 +179,7 @@ impl Sender {
         self.sent += wrote - before - content;
     }
 
-    /// Gives the staged bytes' memory back, sent or not.
+    /// Returns the memory of the staged bytes, sent or not.
     pub(crate) fn release(&mut self, buffers: &Buffers) {
         if self.out.capacity() != 0 {
             buffers.give_output(std::mem::take(&mut self.out));

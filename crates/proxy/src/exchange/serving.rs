@@ -1,4 +1,4 @@
-//! What the phases of a request work with.
+//! Context of the phases of a request.
 
 use super::Exchange;
 use crate::connection::client::Client;
@@ -7,19 +7,19 @@ use crate::plan::{PlanRoute, Settings};
 use crate::worker::Worker;
 use std::rc::Rc;
 
-/// One request being served. It is passed down from phase to phase.
+/// A request being served. It is passed from phase to phase.
 pub(crate) struct Serving<'a> {
     pub(crate) worker: &'a Rc<Worker>,
     pub(crate) client: &'a mut Client,
     pub(crate) exchange: &'a mut Exchange,
-    /// What it is served from to its end, whatever is published meanwhile.
+    /// Snapshot from which it is served to its end, whatever is published meanwhile.
     pub(crate) snapshot: &'a Snapshot,
-    /// `None`: none was found yet, or there is none.
+    /// `None`: no route was found yet, or there is none.
     pub(crate) route: Option<&'a PlanRoute>,
 }
 
 impl<'a> Serving<'a> {
-    /// The same, for a part of its time.
+    /// Lends the context for a part of its time.
     #[inline]
     pub(crate) fn lend(&mut self) -> Serving<'_> {
         Serving {

@@ -1,4 +1,4 @@
-//! Tells of a request that was slow, at its end, where its time went.
+//! Reports where the time of a slow request went, at its end.
 
 use super::Exchange;
 use crate::basics::slow_request::{PATH_BYTES_MAX, SlowRequest, Times};
@@ -7,10 +7,10 @@ use crate::telemetry::outcome::Outcome;
 use crate::worker::Worker;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Tells of it, if it is one of the slowest of this minute. A tunnel is none: it lasts as long as its ends want.
+/// Reports the request if it is one of the slowest of this minute. Tunnels do not count: they last as long as their ends want.
 pub(super) fn tell(worker: &Worker, exchange: &Exchange, plan: &Plan, ended: Option<Instant>) {
     let outcome = &exchange.outcome;
-    // One that began before slow requests were told of has no times.
+    // A request that began before slow requests were reported has no times.
     let Some((started, ended)) = outcome.started.zip(ended).filter(|_| outcome.kept.is_none()) else { return };
     let (took, now_unix_ms) = (ended.saturating_duration_since(started), worker.clock.now_unix_ms());
     let Some(keeper) = worker.plans.slow.get().filter(|_| worker.slowest.is_slow(took, now_unix_ms)) else { return };

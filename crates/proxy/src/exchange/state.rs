@@ -39,48 +39,48 @@ pub(crate) struct Exchange {
     pub(crate) response_edits: ResponseEdits,
     /// The method that the node gets.
     pub(crate) method_sent: Method,
-    /// How the node sees where the request's body ends.
+    /// How the node sees the end of the request's body.
     pub(crate) framing_sent: Framing,
     /// Whether the node gets a `Host` line of ours.
     pub(crate) sets_host: bool,
-    /// Whether the node is told that the client asks for another protocol.
+    /// Whether the node is informed that the client requests another protocol.
     pub(crate) passes_upgrade: bool,
     /// Whether there is a value for the consistent hash, and the value.
     pub(crate) has_key: bool,
     pub(crate) key: Vec<u8>,
-    /// Room for the value of a variable that has to be put together.
+    /// Room for the value of a variable that has to be built.
     pub(super) value: Vec<u8>,
     pub(crate) matching: stillgate_route::Scratch,
     pub(crate) tried: Tried,
-    /// What became of each try.
+    /// Result of each try.
     pub(crate) tries: NodeTries,
     /// Header fields of the response that the access log shows.
     pub(crate) fields: ResponseFields,
-    /// An interim response has asked a client that closed its sending side whether it is still there.
+    /// An interim response has probed whether a client that closed its sending side is still there.
     pub(crate) probed: bool,
     /// Interim responses of this request so far.
     pub(crate) interims: u32,
     /// Why the node's response was refused.
     pub(crate) bad_response: Option<ResponseError>,
-    /// What the node seems to speak that was asked last and did not answer.
+    /// What the node that was tried last, and did not answer, seems to speak.
     pub(crate) mistaken: Option<Mistaken>,
     pub(crate) outcome: Outcome,
-    /// How long the request has waited for a place at its upstream; only where the outcome's timing says that it has.
+    /// How long the request has waited for a place at its upstream; set only if the outcome's timing says that it has.
     pub(crate) queued: Duration,
-    /// Its id, once some log tells it.
+    /// Its id, once a log contains it.
     pub(crate) id: RequestId,
-    /// What is left of it where it has made the connection something else.
+    /// The rest of the exchange if it has turned the connection into something else.
     pub(crate) upgraded: Option<Switch>,
 }
 
-/// What becomes of the client's connection; the worse is the greater.
+/// What becomes of the client's connection; a greater value is worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum After {
     KeepAlive,
     Close,
     /// Close, but read and discard for a while first.
     Linger,
-    /// It goes on as one of HTTP/2.
+    /// It continues as an HTTP/2 connection.
     Http2,
     /// Both sides speak another protocol from here on.
     Tunnel,
@@ -109,7 +109,7 @@ impl Exchange {
         }
     }
 
-    /// Nothing is left of what the plugins of the last request have set.
+    /// Forgets everything that the plugins of the last request have set.
     #[cold]
     fn forget_plugins(&mut self) {
         self.chains.forget();
@@ -120,13 +120,13 @@ impl Exchange {
         self.request_edits.clear();
     }
 
-    /// What is known of the request.
+    /// The known facts of the request.
     pub(crate) fn facts<'a>(&'a self, client: &'a Client, plan: &'a Plan) -> Facts<'a> {
         let head = self.from_client.head();
         facts_of(&self.known, &self.request, head, client, plan, self.outcome.route)
     }
 
-    /// The way of the request's body.
+    /// The path of the request's body.
     #[inline]
     pub(crate) fn request_pipe(&mut self) -> BodyPipe<'_> {
         BodyPipe {
@@ -137,7 +137,7 @@ impl Exchange {
         }
     }
 
-    /// Whether the node gets no trailer fields of the client.
+    /// Whether the node gets none of the client's trailer fields.
     pub(super) fn drops_trailers(&self) -> bool {
         self.chains.guards_request() || !self.request_body.is_empty()
     }
@@ -151,7 +151,7 @@ impl Exchange {
         self.from_client.dropped_trailers() + others
     }
 
-    /// The way of the response's body.
+    /// The path of the response's body.
     #[inline]
     pub(crate) fn response_pipe(&mut self) -> BodyPipe<'_> {
         BodyPipe {
@@ -162,30 +162,29 @@ impl Exchange {
         }
     }
 
-    /// Whether the request could be sent once more from its beginning.
+    /// Whether the request could be sent again from its beginning.
     #[inline]
     pub(crate) fn is_replayable(&self) -> bool {
         self.request_body.is_replayable(&self.from_client)
     }
 
-    /// The response's head is staged, and waits for what filters make of its body: the client has seen nothing yet.
+    /// The response's head is staged, and waits for the filters' output for its body: the client has seen nothing yet.
     #[inline]
     pub(crate) fn holds_response(&self) -> bool {
         !self.response_body.is_empty() && !self.response_body.has_begun()
     }
 
-    /// Bytes that came for this request; what is behind the message belongs to the next one.
+    /// Bytes received for this request; those after the message belong to the next one.
     pub(crate) fn bytes_received(&self) -> u64 {
         self.from_client.total.saturating_sub(self.from_client.unparsed().len() as u64)
     }
 
-    /// Bytes of the response that are out, interim ones of the node among them; our own asking whether the client is there is no
-    /// part of it.
+    /// Bytes of the response that are out, including interim ones of the node; our own probe of the client does not count.
     pub(crate) fn bytes_sent(&self) -> u64 {
         self.to_client.total.saturating_sub(if self.probed { PROBE.len() as u64 } else { 0 })
     }
 
-    /// Gives all buffers back.
+    /// Returns all buffers.
     pub(crate) fn release(&mut self, worker: &Worker) {
         self.from_client.release(&worker.buffers);
         self.from_node.release(&worker.buffers);

@@ -1,4 +1,4 @@
-//! The phase `target`: where a request goes, within which bounds, and with which head.
+//! The phase `target`: where a request goes, within which limits, and with which head.
 
 use super::answer::OwnAnswer;
 use super::{Serving, chain, forwarding};
@@ -26,14 +26,14 @@ pub(crate) struct Bounds {
     pub(crate) client_send_ms: u64,
     pub(crate) client_send_bytes_min: u64,
     pub(crate) response_head: HeadLimits,
-    /// When the client wants its whole response at the latest; far away where it does not say so.
+    /// When the client needs its whole response at the latest; in the far future if it does not say so.
     pub(crate) deadline_ms: u64,
 }
 
-/// A time that does not come.
+/// A time that never comes.
 const FAR_MS: u64 = u64::MAX / 2;
 
-/// How long another thread of this process may be silent, which gets what time others leave.
+/// How long another thread of this process, which gets the time that others leave, may be silent.
 const OWN_TIMEOUT_MS: u64 = 60_000;
 
 impl Bounds {
@@ -48,7 +48,7 @@ impl Bounds {
         }
     }
 
-    /// Of a response that another thread of this process makes.
+    /// Bounds for a response that another thread of this process makes.
     pub(super) fn of_own(settings: &Settings) -> Bounds {
         let node = TimeoutsMs { connect: OWN_TIMEOUT_MS, send: OWN_TIMEOUT_MS, read: OWN_TIMEOUT_MS, per_try: FAR_MS };
         Bounds::new(node, settings)
@@ -56,7 +56,8 @@ impl Bounds {
 }
 
 impl<'a> Target<'a> {
-    /// The upstream that a plugin has chosen, or else that of the request's route; the client's own deadline is among the bounds, where it speaks gRPC.
+    /// The upstream that a plugin has chosen, or otherwise that of the request's route; the client's own deadline is among the
+    /// bounds if it uses gRPC.
     #[inline]
     pub(super) fn new(serving: &mut Serving<'a>) -> Result<Target<'a>, OwnAnswer> {
         let snapshot = serving.snapshot;
@@ -70,7 +71,7 @@ impl<'a> Target<'a> {
         let slot = chosen.unwrap_or_else(|| route.upstream());
         let upstream = snapshot.upstreams.get(slot).ok_or_else(unavailable)?;
         let mut bounds = Bounds::new(snapshot.plan.timeouts(route, slot), serving.settings());
-        // Without HTTP/2 there is no gRPC but for gRPC-Web.
+        // Without HTTP/2 there can be no gRPC except gRPC-Web.
         let is_grpc = serving.client.stream.is_http2() || upstream.planned.link.grpc;
         let exchange = &*serving.exchange;
         if is_grpc && let Some(timeout_ms) = grpc::timeout_ms(&exchange.request, exchange.from_client.head()) {
@@ -79,7 +80,7 @@ impl<'a> Target<'a> {
         Ok(Target { upstream, bounds })
     }
 
-    /// Makes the head that every node gets, and what the node is chosen by.
+    /// Makes the head that every node gets, and the key by which the node is chosen.
     #[inline]
     pub(super) fn prepare(&self, serving: &mut Serving<'_>) {
         let definition = &self.upstream.planned.definition;
@@ -91,8 +92,8 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Puts the text that the consistent hash hashes into `exchange.key`, as plugins have left it; the client's address where the
-/// request has none of its variables, as in APISIX. False: nothing is hashed.
+/// Writes the text for the consistent hash into `exchange.key`, as plugins have left it; the client's address if the request has
+/// none of its variables, as in APISIX. False: nothing is hashed.
 fn hash_key(serving: &mut Serving<'_>, balance: &Balance) -> bool {
     let Balance::ConsistentHash(hashed) = balance else { return false };
     // Taken out while the exchange lends its facts.

@@ -1,6 +1,6 @@
-//! The tries of a request: one node after the other, until one answers or the rules say stop.
+//! The tries of a request: one node after the other, until one answers or the rules end it.
 //!
-//! What happens at one node is the business of `attempt`.
+//! `attempt` handles what happens at one node.
 
 use super::answer::OwnAnswer;
 use super::attempt::{self, Ended, Failed};
@@ -14,7 +14,7 @@ use std::cell::Cell;
 use stillgate_upstream::{Attempt, Decision, Failure, Report, decide};
 use stillgate_wire::ResponseError;
 
-/// Where the tries of one request stand.
+/// State of one request's tries.
 pub(super) struct Tries<'a> {
     pub(super) target: &'a Target<'a>,
     began_ms: u64,
@@ -27,11 +27,11 @@ pub(super) struct Tries<'a> {
     /// The node that has refused the request's server name, which no node is known to accept. The next node that is connected
     /// to shows whether the name or the first node is at fault, and takes this out.
     pub(super) refused: Cell<Option<usize>>,
-    /// What is answered where there is no other node.
+    /// Status of the answer if no other node is left.
     status: u16,
 }
 
-/// Tries nodes, and says what becomes of the connection.
+/// Tries nodes, and returns what becomes of the connection.
 pub(super) async fn run(serving: &mut Serving<'_>, target: &Target<'_>) -> Result<After, OwnAnswer> {
     let began_ms = serving.worker.clock.now_ms();
     let mut tries = Tries {
@@ -91,7 +91,7 @@ impl Tries<'_> {
         OwnAnswer::error(self.status, why)
     }
 
-    /// Whether the same node is asked again after a try that failed; otherwise it is the next one.
+    /// Whether to try the same node again after a try that failed; otherwise the next one is tried.
     #[cold]
     fn next(&mut self, serving: &mut Serving<'_>, index: usize, failed: Failed) -> Result<bool, OwnAnswer> {
         let attempt = self.judge(serving, index, &failed);
@@ -137,7 +137,7 @@ impl Tries<'_> {
         }
     }
 
-    /// No other node shows whether the one that closed its connection is to blame: it counts against the node.
+    /// No other node shows whether the one that closed its connection is to blame: it counts against that node.
     #[cold]
     fn blame_closed(&self, serving: &Serving<'_>) {
         if let Some(closed) = self.closed {
@@ -145,9 +145,8 @@ impl Tries<'_> {
         }
     }
 
-    /// The request may be over before another node shows whether the one that closed its connection is at fault. As the client
-    /// may have ended it, that does not count; closing on request after request does. Where the node was blamed, this
-    /// changes nothing.
+    /// The request may end before another node shows whether the one that closed its connection is at fault. As the client may have
+    /// ended it, that does not count; closing on request after request does. If the node was already blamed, this changes nothing.
     #[inline]
     fn spare_closed(&self, serving: &Serving<'_>) {
         if self.closed.is_some() {
@@ -177,7 +176,7 @@ impl Tries<'_> {
             closed_before: self.closed.is_some_and(|closed| closed != index) && failed.is_closed(),
             refused_before: self.refused.get().is_some(),
             response_started: failed.response_started,
-            // Of the request that the node gets, whatever the client's was.
+            // The method of the request that the node gets, whatever the client's was.
             idempotent: serving.exchange.method_sent.is_idempotent(),
             body_replayable: serving.exchange.is_replayable(),
             retries_used: self.retries_used,

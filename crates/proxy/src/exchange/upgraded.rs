@@ -1,4 +1,4 @@
-//! From an exchange to a tunnel: whether a 101 is one that was asked for, and what of the exchange is kept.
+//! From an exchange to a tunnel: whether a 101 was requested, and which parts of the exchange are kept.
 
 use super::chain::{self, Answered, Chains};
 use super::device::BegunDevice;
@@ -17,49 +17,49 @@ use stillgate_plugin::record::NodeTries;
 use stillgate_upstream::Failure;
 use stillgate_wire::{reason, switches_as_asked, upgrade_protocols, write_response, write_upgrade_lines};
 
-/// What a client's connection goes on as.
+/// What a client's connection becomes.
 pub(crate) enum Switch {
-    /// Bytes both ways.
+    /// It carries bytes both ways.
     Tunnel(Box<Upgraded>),
-    /// A device's, which ends here.
+    /// It is a device's, and terminated here.
     Device(Box<BegunDevice>),
 }
 
-/// What an exchange leaves behind when both sides speak another protocol.
+/// What an exchange leaves when both sides speak another protocol.
 pub(crate) struct Upgraded {
     pub(crate) node: Stream,
     pub(crate) request: Box<UpgradedRequest>,
     pub(crate) upstream: Rc<WorkerUpstream>,
-    /// The node's, in the upstream's state.
+    /// The node's slot in the upstream's state.
     pub(crate) slot: usize,
-    /// `None`: the route does not mind what becomes of its tunnels.
+    /// `None`: the route does not care what becomes of its tunnels.
     pub(crate) lease: Option<Arc<Lease>>,
     pub(crate) bounds: TunnelBounds,
     pub(crate) opened_ms: u64,
-    /// Bytes of the client that came behind its request, and how many came in all.
+    /// Bytes of the client that arrived after its request, and how many arrived in total.
     pub(crate) from_client: Option<(Buffer, Range<usize>)>,
     pub(crate) received: u64,
-    /// The client says nothing more.
+    /// The client sends nothing more.
     pub(crate) client_has_ended: bool,
-    /// Bytes of the node that came behind its 101, and how many the client was sent.
+    /// Bytes of the node that arrived after its 101, and how many the client was sent.
     pub(crate) from_node: Option<(Buffer, Range<usize>)>,
     pub(crate) sent: u64,
 }
 
-/// The request that was answered 101, which is what the access log and the metrics tell of at the end.
+/// The request that was answered 101, which the access log and the metrics record at the end.
 pub(crate) struct UpgradedRequest {
-    /// To the byte.
+    /// The head, byte for byte.
     pub(crate) head: Box<[u8]>,
-    /// Its `kept` is there.
+    /// Its `kept` is set.
     pub(crate) outcome: Outcome,
     pub(crate) tries: NodeTries,
-    /// Of the 101; empty where another process has sent it.
+    /// Fields of the 101; empty where another process has sent it.
     pub(crate) fields: ResponseFields,
     /// `None`: it has no plugins, or another process had it.
     pub(crate) chains: Option<Box<Chains>>,
 }
 
-/// Stages the head of a 101 for the client, if the client asked for what it switches to and all of the request is out.
+/// Stages the head of a 101 for the client, if the client requested what it switches to and all of the request is out.
 pub(super) fn agree(relay: &mut Relay<'_>) -> Result<(), Event> {
     let is_sent = relay.request_sent && !relay.node_deaf;
     let settings = relay.serving.settings();
@@ -73,7 +73,7 @@ pub(super) fn agree(relay: &mut Relay<'_>) -> Result<(), Event> {
     forwarding::edit_interim(exchange, settings);
     if exchange.chains.is_on() {
         chain::header_filter(&mut relay.serving, Answered::Switching).map_err(|_| Event::PluginFailed)?;
-        // What follows is no body, and no other status says so.
+        // What follows is not a body, and only a 101 says so.
         relay.serving.exchange.response_body.clear();
         relay.serving.exchange.response_edits.keep_status();
     }
@@ -97,7 +97,7 @@ pub(super) fn agree(relay: &mut Relay<'_>) -> Result<(), Event> {
 }
 
 impl Upgraded {
-    /// Of an exchange whose 101 is out.
+    /// Takes over an exchange whose 101 is out.
     pub(super) fn new(serving: &mut Serving<'_>, slot: usize, node: Stream) -> Upgraded {
         let chains = chain::keep(serving);
         let Serving { worker, client, exchange, snapshot, route } = serving;

@@ -1,7 +1,7 @@
-//! A request that waits for what a plugin wants: IO, work on another thread, the request's body.
+//! A request that waits for what a plugin needs: IO, work on another thread, the request's body.
 //!
-//! Its client is watched meanwhile: if it goes away, what was waited for is dropped and the request ends as one whose client
-//! did not wait. The Plan is the one that the request began with, however often another is published.
+//! Its client is watched meanwhile: if it disconnects, whatever is awaited is dropped and the request ends as one whose client did
+//! not wait. The Plan is the one that the request began with, however often another is published.
 
 use super::answer::OwnAnswer;
 use super::chain::{self, ChainPosition, Paused};
@@ -19,7 +19,7 @@ use stillgate_plugin::{Flow, LocalFuture, QueueFull};
 /// Requests of a worker that may wait for plugins: each keeps its buffers.
 const WAITING_MAX: usize = 8 * 1024;
 
-/// Waits, and goes on with the phases, as often as plugins want it. `Some`: the client is gone.
+/// Waits, and continues with the phases, as often as plugins need it. `Some`: the client is gone.
 pub(super) async fn run(serving: &mut Serving<'_>, mut paused: Paused) -> Result<Option<After>, OwnAnswer> {
     let worker = serving.worker.clone();
     let Some(_place) = Waiting::begin(&worker) else {
@@ -39,7 +39,7 @@ pub(super) async fn run(serving: &mut Serving<'_>, mut paused: Paused) -> Result
     }
 }
 
-/// A place among those that wait, left whatever becomes of the request's task.
+/// A place among the waiting requests, which is given up even if the request's task is dropped.
 struct Waiting<'a>(&'a Worker);
 
 impl<'a> Waiting<'a> {
@@ -84,7 +84,7 @@ async fn until(
     .await
 }
 
-/// Has work done elsewhere, and waits for what comes of it.
+/// Has work done on another thread, and waits for its result.
 async fn offloaded(
     serving: &mut Serving<'_>,
     at: ChainPosition,
@@ -104,7 +104,7 @@ async fn offloaded(
             });
             match done.await {
                 Ok(Ok(Ok(worked))) => Ok(worked.output),
-                // Of the thread that was to do it nothing is left but after a panic.
+                // The thread's end is gone only after a panic.
                 Ok(Ok(Err(Panicked)) | Err(_)) => {
                     chain::with_paused(serving, at, |entry, phase| tell_panic(serving.worker, entry, phase));
                     return Err(OwnAnswer::error(500, "a plugin failed"));
@@ -128,7 +128,7 @@ fn poll_client(serving: &mut Serving<'_>, cx: &mut Context<'_>) -> Poll<Lost> {
     Poll::Pending
 }
 
-/// Calls into the plugin that waits. That it is polled is not timed.
+/// Calls into the waiting plugin. Polling is not timed.
 fn guarded<R>(serving: &Serving<'_>, at: ChainPosition, then: impl FnOnce() -> R) -> Result<R, Panicked> {
     chain::with_paused(serving, at, |entry, phase| call(serving.worker, entry, phase, false, then))
 }

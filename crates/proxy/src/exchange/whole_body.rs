@@ -1,8 +1,8 @@
-//! Waits for the whole body of a request, for a plugin that needs all of it before the node is asked.
+//! Waits for the whole body of a request, for a plugin that needs all of it before a node is tried.
 //!
-//! A small one stays where it was received, and goes on as if nobody had waited. A larger one is kept beside it, within the
-//! plugin's bound and the worker's, and takes its place: then the node gets its length, whatever its framing was, and no
-//! trailers. What a body beyond the plugin's bound is answered with is the plugin's to say.
+//! A small body stays where it was received, and goes on as if there had been no wait. A larger one is kept separately, within the
+//! plugin's bound and the worker's, and takes its place: then the node gets its length, whatever its framing was, and no trailers.
+//! The plugin decides how a body beyond its bound is answered.
 
 use super::answer::OwnAnswer;
 use super::body_pipe::{BrokenBody, filter_all};
@@ -44,7 +44,7 @@ pub(super) async fn receive(
 enum Stopped {
     Lost(Lost),
     Broken(BrokenBody),
-    /// It is beyond the bound of the plugin.
+    /// It exceeds the plugin's limit.
     TooLarge,
     Answered(OwnAnswer),
 }
@@ -59,7 +59,7 @@ fn beyond(serving: &Serving<'_>, too_large: Answer) -> OwnAnswer {
     OwnAnswer::of_plugin_closing(too_large)
 }
 
-/// A client that waits for permission to send its body gets it from us, and the node is not asked for it any more.
+/// A client that waits for permission to send its body gets it from us, and the expectation is not forwarded to the node.
 fn permit(serving: &mut Serving<'_>) {
     let Serving { worker, exchange, .. } = serving;
     if !exchange.request.expects_continue {
@@ -67,7 +67,7 @@ fn permit(serving: &mut Serving<'_>) {
     }
     exchange.request.expects_continue = false;
     exchange.request_edits.fields.remove(&exchange.request.fields, exchange.from_client.head(), EXPECT);
-    // One that has not waited needs none.
+    // A client that has not waited needs no permission.
     let waits = exchange.from_client.content().is_empty() && !exchange.from_client.is_done();
     if waits && !exchange.probed {
         exchange.probed = true;
@@ -126,13 +126,13 @@ fn poll(
     }
 }
 
-/// Makes room for more by keeping what is here elsewhere.
+/// Makes room for more by moving what has arrived elsewhere.
 fn keep(exchange: &mut Exchange, kept: &mut Vec<u8>) {
     kept.extend_from_slice(exchange.from_client.content());
     exchange.from_client.drop_content();
 }
 
-/// The body is here: it takes the place of what came, unless it is there still.
+/// The body has arrived: it replaces the received content, unless that is still in place.
 async fn finish(serving: &mut Serving<'_>, mut kept: Vec<u8>) -> Result<(), BrokenBody> {
     let Serving { worker, client, exchange, .. } = serving;
     let has_changes = !exchange.request_body.is_empty();
@@ -143,7 +143,7 @@ async fn finish(serving: &mut Serving<'_>, mut kept: Vec<u8>) -> Result<(), Brok
     if has_changes {
         let filtered = filter_all(&mut exchange.request_body, &kept, client.address, worker).await?;
         exchange.request_body.clear();
-        // It is not on its way yet.
+        // It has not been sent yet.
         exchange.request_body.changes.captured_mut().rewind();
         kept = filtered.unwrap_or(kept);
     }

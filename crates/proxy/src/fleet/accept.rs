@@ -1,6 +1,6 @@
-//! Taking a worker's connections: from the listener to a task of its own, or to a polite refusal.
+//! Accepts a worker's connections: from the listener to a task of its own, or to a graceful refusal.
 //!
-//! What a connection then says is the business of `client`.
+//! `client` handles what a connection then sends.
 
 use crate::basics::clock::Timer;
 use crate::client;
@@ -26,16 +26,16 @@ use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
-/// How long accepting rests after it failed, so that a lack of descriptors does not become a lack of CPU.
+/// How long accepting pauses after it failed, so that a lack of descriptors does not become a lack of CPU.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
-/// Refused connections that are closed politely at the same time; further ones are just closed.
+/// Refused connections that are closed gracefully at the same time; further ones are just closed.
 const REFUSALS_MAX: usize = 64;
-/// How long a refused client has to say which method it uses: the answer depends on it.
+/// How long a refused client has to send its method, on which the answer depends.
 const METHOD_TIME: Duration = Duration::from_millis(100);
-/// How long a refused client has to read why.
+/// How long a refused client has to read the reason.
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
 
-/// Takes connections from one listener until the task is ended.
+/// Accepts connections from one listener until the task is aborted.
 pub(crate) async fn accept(worker: Rc<Worker>, socket: Rc<TcpListener>, listener: Rc<Listener>) {
     loop {
         match socket.accept().await {
@@ -57,12 +57,12 @@ pub(crate) async fn accept(worker: Rc<Worker>, socket: Rc<TcpListener>, listener
 }
 
 impl Worker {
-    /// Serves a connection just accepted, as its listener is configured now, or refuses it.
+    /// Serves a connection just accepted, as its listener is currently configured, or refuses it.
     pub(crate) fn admit(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, listener: &Rc<Listener>) {
-        // A connection that is gone already shows that when it is read.
+        // Reading shows if a connection is already gone.
         let _ = stream.set_nodelay(true);
         let Ok(local) = stream.local_addr() else {
-            // Lost, which is told with those that could not be accepted at all.
+            // Lost connections are reported together with those that could not be accepted at all.
             self.counters.accept_errors.add(1);
             return;
         };
@@ -96,7 +96,7 @@ impl Worker {
                     let Accepted { stream, listener, .. } = accepted;
                     client_of(Stream::Plain(stream), peer, local, listener, false, worker.clock.now_ms())
                 }
-                // On the heap, as it is over soon, and every idle connection's task has room for whatever is in here.
+                // On the heap, as it ends soon: otherwise every idle connection's task would have room for it.
                 true => match Box::pin(accepted.begin(worker, tls, proxy_protocol, http2)).await {
                     Some(client) => client,
                     None => return,
@@ -110,7 +110,7 @@ impl Worker {
     }
 }
 
-/// A connection of HTTP, by TLS or by the word of a proxy `https`.
+/// The client of an HTTP connection; `https` by TLS or because a proxy says so.
 pub(super) fn client_of(
     stream: Stream,
     peer: SocketAddr,
@@ -126,8 +126,8 @@ pub(super) fn client_of(
 }
 
 impl Accepted {
-    /// What comes before HTTP: the PROXY protocol header, the TLS handshake. `None` where the connection is
-    /// to be closed instead.
+    /// Handles what comes before HTTP: the PROXY protocol header, the TLS handshake. `None` if the connection is to be closed
+    /// instead.
     async fn begin(mut self, worker: &Worker, tls: bool, proxy_protocol: bool, http2: bool) -> Option<Client> {
         let timer = Timer::new();
         let mut is_https = tls;
@@ -151,7 +151,7 @@ impl Accepted {
     }
 }
 
-/// Tells a client that there is no room for it, and gives it the time to read that.
+/// Answers 503 to a client that does not fit, and gives it the time to read that.
 async fn refuse(worker: Rc<Worker>, mut stream: TcpStream) {
     let polite = async {
         let is_head = tokio::time::timeout(METHOD_TIME, reply::asks_for_head(&stream)).await.unwrap_or(false);
@@ -170,7 +170,7 @@ async fn refuse(worker: Rc<Worker>, mut stream: TcpStream) {
         })
         .await
     };
-    // However it ends, the client was told or did not listen.
+    // However it ends, the client got the answer or did not listen.
     let _ = tokio::time::timeout(REFUSAL_TIME, polite).await;
     worker.refusals.set(worker.refusals.get() - 1);
 }

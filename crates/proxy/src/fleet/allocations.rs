@@ -1,7 +1,7 @@
-//! What a request allocates in the steady state, on its whole way through a worker: nothing, with plugins or without.
+//! What a request allocates in the steady state, on its whole path through a worker: nothing, with plugins or without.
 //!
-//! A worker is run twice, from its start to its end, with few requests and with many on one connection: what it allocates must
-//! be the same. What a worker does for itself once a second takes some memory now and then, far less than once in a request.
+//! A worker is run twice, from its start to its end, with few requests and with many on one connection: its allocations must be the
+//! same. What a worker does for itself once per second takes some memory now and then, far less than once per request.
 
 use super::{Fleet, thread};
 use crate::plan::{Plan, PlanCell};
@@ -16,11 +16,11 @@ use stillgate_limits::Limits;
 use stillgate_plugin::NoSecrets;
 use stillgate_testkit::{Client, Upstream};
 
-/// Enough for buffers to have grown to what they need.
+/// Enough requests for buffers to have grown to their final size.
 const FEW: usize = 200;
-/// So many more.
+/// Additional requests.
 const MORE: usize = 1_000;
-/// Allocations that are not the requests' own, of the timers and chores of a slow run.
+/// Allocations not made by requests, but by the timers and chores of a slow run.
 const OTHERS_MAX: u64 = MORE as u64 / 10;
 
 const LIMIT: &str = "limit-count: {count: 1000000, time_window: 3600}";
@@ -42,7 +42,7 @@ fn config(node: &Upstream, route: &str, consumer: &str, extra: &str) -> Config {
     stillgate_config::load_with(text, &|_| None, plugins).unwrap().config
 }
 
-/// What the thread of a worker allocates from its start to its end; in between a client does what it does.
+/// Allocations of a worker's thread from its start to its end, while a client runs in between.
 pub(crate) fn measured(config: &Config, plan: Plan, client: impl FnOnce(SocketAddr)) -> AllocationInfo {
     let plans = Arc::new(PlanCell::new(Arc::new(plan)));
     assert!(plans.limits.set(Arc::new(Limits::create(1 << 16).unwrap())).is_ok());
@@ -60,7 +60,7 @@ pub(crate) fn measured(config: &Config, plan: Plan, client: impl FnOnce(SocketAd
     })
 }
 
-/// How often a worker allocates that serves so many requests.
+/// How often a worker that serves so many requests allocates.
 fn allocations(config: &Config, fields: &str, requests: usize) -> u64 {
     let plan = Plan::build(1, config, &HashMap::new(), None, None, None).unwrap();
     let counted = measured(config, plan, |address| {

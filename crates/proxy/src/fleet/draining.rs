@@ -1,4 +1,4 @@
-//! How a worker stops accepting: what waits in its queues is taken first.
+//! How a worker stops accepting: it first takes the connections waiting in its queues.
 
 use super::serving::Serving;
 use crate::handover::Giving;
@@ -6,13 +6,13 @@ use crate::worker::Worker;
 use std::rc::Rc;
 
 impl Worker {
-    /// Closes the listeners, but for what a successor has as well.
+    /// Closes the listeners, except those that a successor has as well.
     pub(super) fn start_draining(self: &Rc<Self>, serving: &Serving, giving: Option<Rc<Giving>>) {
         serving.end(self, |bound| giving.as_ref().is_some_and(|giving| giving.leaves_listener(bound)));
         self.draining.set(true);
         let gives_nothing = giving.is_none();
         self.giving.replace(giving);
-        // Those who give themselves up are woken a few at a time.
+        // Connections that are handed over are woken a few at a time.
         if gives_nothing {
             self.clock.wake_all();
         }

@@ -1,7 +1,7 @@
-//! All workers of the process: starting and ending their threads. What they listen on is in `sockets`.
+//! All workers of the process: starting and ending their threads. Their listening sockets are in `sockets`.
 //!
-//! `thread` is what runs one of them, `turns` what it does whenever it wakes, `accept` how connections come to it, `taking` how
-//! those of another process do, `draining` how it stops accepting, `serving` how what it listens on changes.
+//! `thread` runs a worker, `turns` is what it does whenever it wakes, `accept` is how it gets connections, `taking` how it gets
+//! those of another process, `draining` how it stops accepting, `serving` how its listeners change.
 
 mod accept;
 #[cfg(test)]
@@ -40,14 +40,14 @@ use tokio::sync::{mpsc, watch};
 /// Changes of listeners that a worker has not looked at yet.
 const UPDATES_MAX: usize = 16;
 
-/// How long a change of listeners waits for workers to apply it, and how often it looks. Busy workers need a turn of theirs.
+/// How long a change of listeners waits for workers to apply it, and how often it checks. Busy workers need to finish a turn.
 const UPDATE_TIME: Duration = Duration::from_millis(500);
 const UPDATE_LOOK: Duration = Duration::from_millis(1);
 
-/// What a worker's thread is called, before its number.
+/// Name of a worker's thread, before its number.
 pub const WORKER_NAME: &str = "worker-";
 
-/// The writers of the metrics, one for each worker or none, and who exposes what they write.
+/// The writers of the metrics, one for each worker or none, and the function that exposes what they write.
 pub type Measuring = (Vec<Writer>, Option<Expose>);
 
 /// The running workers.
@@ -55,15 +55,15 @@ pub struct Fleet {
     threads: Vec<JoinHandle<io::Result<()>>>,
     tally: Tally,
     inquiry: Inquiry,
-    /// Descriptors of what the workers listen on, so that it can be left to another process; `None`: no longer.
+    /// Descriptors of the workers' listening sockets, so that they can be left to another process; `None`: no longer.
     sockets: Option<Sockets>,
     arrivals: Vec<mpsc::Sender<Arrival>>,
-    /// Until they are taken; `None`: `gateway.devices` is not configured.
+    /// Present until they are taken; `None`: `gateway.devices` is not configured.
     devices: Option<DeviceQueues>,
     commander: Commander,
-    /// Where changes of what the workers listen on go.
+    /// Queues for changes of the workers' listeners.
     updates: Vec<mpsc::Sender<ListenerUpdate>>,
-    /// What is not listened on any more, and may have sockets still.
+    /// Places that are no longer listened on, and may still have sockets.
     closing: Vec<(ListenPlace, Weak<()>)>,
 }
 
@@ -75,17 +75,17 @@ pub struct NewListeners {
     dealt: Vec<Vec<WorkerListener>>,
 }
 
-/// Tells the workers what to do, also after the [`Fleet`] has been handed over to be joined.
+/// Sends commands to the workers, also after the [`Fleet`] has been handed over to be joined.
 #[derive(Debug, Clone)]
 pub struct Commander(watch::Sender<Command>);
 
 impl Commander {
-    /// Asks all workers to accept no more, to finish what is in flight within this time, and to end.
+    /// Has all workers stop accepting, finish what is in flight within this time, and end.
     pub fn drain(&self, deadline: Duration) {
         self.0.send_replace(Command::Drain(deadline));
     }
 
-    /// Asks workers that hand over to go on with it, but to finish within this time.
+    /// Has workers that hand over continue, but finish within this time.
     pub fn hurry(&self, deadline: Duration) {
         self.0.send_modify(|command| {
             if let Command::HandOver { within, is_hurried, .. } = command {
@@ -97,7 +97,8 @@ impl Commander {
 
 impl Fleet {
     /// Starts the workers, on sockets that were opened for as many of them. `sinks` has one access log sink per worker or none, and
-    /// so have the writers of the metrics and the outboxes of what plugins send; `give_back` is called by a worker after many of its connections were closed, to return free memory.
+    /// so have the writers of the metrics and the outboxes of what plugins send; `give_back` is called by a worker after many of
+    /// its connections were closed, to return free memory.
     pub fn start(
         gateway: &Gateway,
         sockets: Sockets,
@@ -115,7 +116,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// The same without threads, and what each of them is to run.
+    /// Like `start`, but without threads: returns what each of them is to run.
     fn set_up(
         gateway: &Gateway,
         sockets: Sockets,
@@ -185,7 +186,8 @@ impl Fleet {
         self.sockets.as_ref().map_or_else(Vec::new, Sockets::addresses)
     }
 
-    /// Opens what a configuration listens on besides; nothing of it is served before [`Fleet::listen`]. An error: nothing has changed.
+    /// Opens the additional listeners of a configuration; they are not served before [`Fleet::listen`]. An error: nothing has
+    /// changed.
     pub fn open_listeners(&mut self, listeners: &[Listener]) -> Result<NewListeners, ListenError> {
         self.closing.retain(|(_, held)| held.strong_count() > 0);
         let closing: Vec<ListenPlace> = self.closing.iter().map(|(place, _)| *place).collect();
@@ -200,15 +202,16 @@ impl Fleet {
         Ok(NewListeners { listeners: listeners.to_vec(), added, dealt })
     }
 
-    /// Has the workers listen on what a configuration says, and no more. What comes in by others gets so long to finish. Waits until
-    /// they do, for a moment at most: who has reloaded expects new connections to be served as the new configuration says.
+    /// Makes the workers listen exactly where a configuration says. Connections of other listeners get so long to finish. Waits
+    /// until they do, for a moment at most: after a reload, new connections are expected to be served as the new configuration
+    /// says.
     pub fn listen(&mut self, new: NewListeners, within: Duration) {
         let NewListeners { listeners, added, dealt } = new;
         let Some(sockets) = &mut self.sockets else { return };
         let (changed, removed) = sockets.replace(&listeners, added);
         let places: Vec<ListenPlace> = removed.iter().map(Listening::place).collect();
         self.closing.extend(removed.iter().map(|listening| (listening.bound(), listening.held())));
-        // The workers' descriptors are to be the last: who closes those takes first what waits.
+        // The workers' descriptors must be the last: a worker takes the waiting connections before it closes its own.
         drop(removed);
         let pending = Arc::new(());
         for (updates, added) in self.updates.iter().zip(dealt) {
@@ -217,7 +220,7 @@ impl Fleet {
             }
             let (changed, pending) = (changed.clone(), pending.clone());
             let update = ListenerUpdate { added, changed, removed: places.clone(), within, pending };
-            // There was room, and none but this sends; a worker that has ended listens on nothing.
+            // There was room, and only this sends; a worker that has ended listens on nothing.
             let _ = updates.try_send(update);
         }
         let deadline = Instant::now() + UPDATE_TIME;
@@ -236,53 +239,53 @@ impl Fleet {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Where to read the workers' counts.
+    /// Handle to read the workers' counters.
     pub fn tally(&self) -> Tally {
         self.tally.clone()
     }
 
-    /// Where to ask what the workers know of the nodes.
+    /// Handle to query what the workers know of the nodes.
     pub fn inquiry(&self) -> Inquiry {
         self.inquiry.clone()
     }
 
-    /// Has the workers read datagrams also where the process before has read them until now.
+    /// Makes the workers read datagrams also where the previous process has read them until now.
     pub fn read_all(&self) {
         self.commander.0.send_replace(Command::Serve);
     }
 
-    /// Asks all workers to accept no more, to finish what is in flight within this time, and to end.
+    /// Has all workers stop accepting, finish what is in flight within this time, and end.
     pub fn drain(&mut self, deadline: Duration) {
         self.sockets = None;
         self.commander.drain(deadline);
     }
 
-    /// Asks all workers to accept no more, to give away what they can, to finish the rest within this time, and to end.
+    /// Has all workers stop accepting, give away what they can, finish the rest within this time, and end.
     pub fn hand_over(&mut self, successor: Successor, deadline: Duration) {
         self.sockets = None;
-        // Nobody hands over to this process any more, unless it has begun already.
+        // No process hands over to this one any more, unless it has begun already.
         self.arrivals.clear();
         let command = Command::HandOver { to: Arc::new(successor), within: deadline, is_hurried: false };
         self.commander.0.send_replace(command);
     }
 
-    /// What the workers listen on, to be left to another process; empty once they do not.
+    /// The workers' listening sockets, to be left to another process; empty once they have stopped.
     pub fn listening(&self) -> &[Listening] {
         self.sockets.as_ref().map_or(&[], Sockets::listening)
     }
 
-    /// Where connections of the process before are given to the workers, which do not end while they hand over and it is
-    /// there. There is one. `changed` are the routes that are not what they are there.
+    /// Inbox by which connections of the previous process get to the workers, which do not end while they hand over and it exists.
+    /// There is one. `changed` are the routes that differ from those of the previous process.
     pub fn inbox(&mut self, changed: HashSet<String>) -> Inbox {
         Inbox::new(std::mem::take(&mut self.arrivals), changed)
     }
 
-    /// The other ends of the workers' queues of devices; there is one of each.
+    /// The other ends of the workers' queues of devices; they can be taken once.
     pub fn take_devices(&mut self) -> Option<DeviceQueues> {
         self.devices.take()
     }
 
-    /// Goes on being of use when the fleet waits for its end.
+    /// Handle that remains usable while the fleet waits for its end.
     pub fn commander(&self) -> Commander {
         self.commander.clone()
     }
@@ -301,7 +304,7 @@ impl Fleet {
     }
 }
 
-/// The queues between the workers and the thread of devices, where there is one.
+/// The queues between the workers and the thread of devices, if there is one.
 fn device_queues(gateway: &Gateway, workers: usize) -> (Option<DeviceQueues>, Vec<DeviceLink>) {
     let Some(devices) = &gateway.devices else { return (None, Vec::new()) };
     let (reports, reported) = mpsc::channel(REPORTS_MAX);
@@ -318,7 +321,7 @@ fn device_queues(gateway: &Gateway, workers: usize) -> (Option<DeviceQueues>, Ve
     (Some(DeviceQueues { commands, reports: reported, hold }), links)
 }
 
-/// How many workers a configuration asks for.
+/// How many workers a configuration requires.
 pub fn worker_count(gateway: &Gateway) -> usize {
     match gateway.workers {
         Some(workers) => workers.get(),
@@ -326,7 +329,7 @@ pub fn worker_count(gateway: &Gateway) -> usize {
     }
 }
 
-/// Raises the soft limit of open files to the hard one and returns it; `None` where the system has no limit.
+/// Raises the soft limit of open files to the hard one and returns it; `None` if the system has no limit.
 pub fn raise_fd_limit() -> io::Result<Option<u64>> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

@@ -1,4 +1,4 @@
-//! A worker's answer to who asks what it knows of the nodes.
+//! A worker's answer to a query for what it knows of the nodes.
 
 use crate::telemetry::overview::{Question, UpstreamOverview};
 use crate::worker::Worker;
@@ -6,9 +6,9 @@ use std::rc::Rc;
 use stillgate_upstream::EndpointStatus;
 use tokio::task::yield_now;
 
-/// Upstreams looked at before requests have their turn again.
+/// Upstreams that are visited before requests have their turn again.
 const UPSTREAMS_AT_ONCE: usize = 256;
-/// Answers one question.
+/// Answers one query.
 pub(crate) async fn answer(worker: Rc<Worker>, question: Question) {
     let snapshot = worker.snapshot();
     let mut overview = Vec::new();
@@ -24,6 +24,6 @@ pub(crate) async fn answer(worker: Rc<Worker>, question: Question) {
             overview.push(UpstreamOverview { upstream: upstream.planned.definition.key.clone(), waiting, nodes });
         }
     }
-    // Whoever asked may have given up.
+    // The caller may have given up.
     let _ = question.send(overview);
 }

@@ -1,13 +1,13 @@
-//! A worker's sockets and who reads them: listeners that come, change and go while it serves.
+//! A worker's sockets and their readers: listeners that are added, changed and removed while it serves.
 //!
 //! ```text
 //!  added ──▶ served ──▶ removed: no new connections begin, those that had begun are accepted ──▶ closed
 //!                       (its connections and sessions end meanwhile, each in its own time)
 //! ```
 //!
-//! A listening socket takes with it what waits in its queue, so it is closed once nothing can come into that queue any more: the
-//! kernel drops first what would begin a connection, then everything, and what has come by then is accepted. What is lost is a
-//! connection whose handshake took longer than [`HANDSHAKE_TIME`].
+//! A closed listening socket discards what waits in its queue, so it is closed once nothing can enter that queue any more: the
+//! kernel drops first the packets that begin a connection, then everything, and what has arrived by then is accepted. Only a
+//! connection whose handshake took longer than [`HANDSHAKE_TIME`] is lost.
 
 use super::accept::accept;
 use crate::sockets::listener::Listener;
@@ -26,28 +26,28 @@ use tokio::task::{AbortHandle, spawn_local, yield_now};
 use tokio::time::sleep;
 
 /// How long a removed listener waits for handshakes that had begun. A client whose first packet is dropped sends it again after a
-/// second, and finds out then.
+/// second, and then learns of it.
 const HANDSHAKE_TIME: Duration = Duration::from_millis(500);
-/// How often it is looked whether a removed listener of UDP has sessions still.
+/// How often a removed UDP listener is checked for remaining sessions.
 const SESSIONS_LOOK: Duration = Duration::from_millis(50);
-/// Connections that learn at once that their listener was removed: others are served meanwhile.
+/// Connections that are notified at once of the removal of their listener: others are served in between.
 const WOKEN_AT_ONCE: usize = 64;
 
 /// How what a worker listens on changes.
 #[derive(Debug, Default)]
 pub(crate) struct ListenerUpdate {
-    /// Bound already.
+    /// Listeners that are already bound.
     pub(crate) added: Vec<WorkerListener>,
-    /// They do something else with what comes in.
+    /// Listeners that treat connections differently from now on.
     pub(crate) changed: Vec<Configured>,
     pub(crate) removed: Vec<ListenPlace>,
-    /// What connections of those removed get to finish.
+    /// How long connections of removed listeners have to finish.
     pub(crate) within: Duration,
     /// Dropped once the update is applied, so that its sender can wait for that.
     pub(crate) pending: Arc<()>,
 }
 
-/// What a worker listens on.
+/// The listeners of a worker.
 #[derive(Default)]
 pub(crate) struct Serving(RefCell<Vec<Reader>>);
 
@@ -55,7 +55,7 @@ pub(crate) struct Serving(RefCell<Vec<Reader>>);
 struct Reader {
     listener: Rc<Listener>,
     socket: ReadSocket,
-    /// For those who want to bind the same place to know that this one is there still.
+    /// Shows that the socket still exists to a listener that is to bind the same place.
     _held: Arc<()>,
 }
 
@@ -69,12 +69,12 @@ enum ReadSocket {
         /// Ends its sessions at once.
         is_closed: Rc<Cell<bool>>,
     },
-    /// One that the process before reads until this one serves alone.
+    /// A socket that the previous process reads until this one serves alone.
     LeftUdp(UdpSocket),
 }
 
 impl Serving {
-    /// Applies a change, as far as that goes. An error: the system cannot watch a socket, and so it is closed again.
+    /// Applies a change, as far as possible. An error: the system cannot watch a socket, so it is closed again.
     pub(crate) fn update(self: &Rc<Self>, worker: &Rc<Worker>, update: ListenerUpdate) -> io::Result<()> {
         let mut result = Ok(());
         for WorkerListener { configured, bound, sockets, held } in update.added {
@@ -107,7 +107,7 @@ impl Serving {
         result
     }
 
-    /// Reads also what the process before has read until now.
+    /// Reads also what the previous process has read until now.
     pub(crate) fn read_left(&self, worker: &Rc<Worker>) {
         let readers = std::mem::take(&mut *self.0.borrow_mut());
         let read = |Reader { listener, socket, _held }: Reader| {
@@ -120,8 +120,8 @@ impl Serving {
         *self.0.borrow_mut() = readers.into_iter().map(read).collect();
     }
 
-    /// Ends them all but those that `stays` names, which another process reads on: of them nothing is taken any more. What waits in
-    /// the queues of the others is taken first. Sockets of UDP are read on, for the sessions that there are.
+    /// Ends all listeners except those that `stays` selects, which another process continues to read: nothing more is taken from
+    /// them. What waits in the queues of the others is taken first. UDP sockets are read on, for their existing sessions.
     pub(crate) fn end(&self, worker: &Rc<Worker>, stays: impl Fn(ListenPlace) -> bool) {
         for Reader { listener, socket, .. } in self.0.take() {
             let is_left = stays(listener.bound);
@@ -138,24 +138,24 @@ impl Serving {
         }
     }
 
-    /// A removed listener until its sockets are closed.
+    /// Handles a removed listener until its sockets are closed.
     async fn retire(self: Rc<Self>, worker: Rc<Worker>, listener: Rc<Listener>) {
         match listener.place.transport {
             Transport::Tcp => sleep(HANDSHAKE_TIME).await,
-            // Its sessions have no end that could be waited for but their quiet.
+            // Its sessions have no end to wait for except their silence.
             Transport::Udp => {
                 while listener.open.get() > 0 && worker.clock.now_ms() < listener.end_ms() {
                     sleep(SESSIONS_LOOK).await;
                 }
             }
         }
-        // It may be back, with other sockets.
+        // It may have returned, with other sockets.
         if listener.is_removed() {
             self.close(&worker, listener.place);
         }
     }
 
-    /// Has the kernel drop what would begin another connection. Where it cannot, some may be lost.
+    /// Makes the kernel drop packets that would begin another connection. If it cannot, some connections may be lost.
     fn refuse_new(&self, listener: &Rc<Listener>) {
         for reader in self.0.borrow().iter().filter(|reader| Rc::ptr_eq(&reader.listener, listener)) {
             if let ReadSocket::Tcp { socket, .. } = &reader.socket
@@ -208,7 +208,7 @@ fn receive(worker: &Rc<Worker>, listener: &Rc<Listener>, socket: UdpSocket) -> R
     ReadSocket::Udp { receiving: spawn_local(serving).abort_handle(), is_closed }
 }
 
-/// Takes all connections that wait in the queue of a socket that is to be closed, when no more can come into it.
+/// Takes all connections that wait in the queue of a socket that is about to be closed, when no more can enter it.
 fn take_waiting(worker: &Rc<Worker>, listener: &Rc<Listener>, socket: &TcpListener) {
     let socket = SockRef::from(socket);
     if let Err(error) = socket.attach_filter(&[NOTHING]) {
@@ -232,7 +232,7 @@ fn take_waiting(worker: &Rc<Worker>, listener: &Rc<Listener>, socket: &TcpListen
     }
 }
 
-/// Takes no packet.
+/// Accepts no packet.
 const NOTHING: SockFilter = filter(RETURN, 0, 0, 0);
 const RETURN: u16 = 0x06;
 
@@ -240,7 +240,7 @@ const fn filter(code: u16, jump_if: u8, jump_else: u8, value: u32) -> SockFilter
     SockFilter::new(code, jump_if, jump_else, value)
 }
 
-/// A filter of packets, which begin with the header of TCP: takes all but those that begin a connection.
+/// A packet filter, whose input begins with the TCP header: accepts all packets except those that begin a connection.
 fn without_new() -> [SockFilter; 4] {
     const LOAD_BYTE: u16 = 0x30;
     const JUMP_IF_SET: u16 = 0x45;
@@ -249,7 +249,7 @@ fn without_new() -> [SockFilter; 4] {
     [filter(LOAD_BYTE, 0, 0, FLAGS_AT), filter(JUMP_IF_SET, 1, 0, SYN), filter(RETURN, 0, 0, u32::MAX), NOTHING]
 }
 
-/// Has all connections look whether their listener was removed, a few at a time.
+/// Makes all connections check whether their listener was removed, a few at a time.
 async fn wake_connections(worker: Rc<Worker>) {
     let mut cursor = Some(Default::default());
     while let Some(from) = cursor {

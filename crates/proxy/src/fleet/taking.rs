@@ -1,4 +1,4 @@
-//! Connections that another process hands over go on where they were.
+//! Connections that another process hands over continue where they were.
 
 use super::accept::client_of;
 use crate::client;
@@ -16,7 +16,7 @@ use stillgate_config::ListenPlace;
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
-/// Goes on with a connection.
+/// Continues a connection.
 pub(crate) fn take(worker: &Rc<Worker>, arrival: Arrival) {
     if let Err(error) = try_take(worker, arrival) {
         tracing::warn!(%error, "a connection that the former process handed over is lost");
@@ -51,7 +51,7 @@ fn try_take(worker: &Rc<Worker>, arrival: Arrival) -> Result<(), Damaged> {
     Ok(())
 }
 
-/// The connection as it was. It counts as open here, and was accepted elsewhere.
+/// Restores the connection as it was. It counts as open here, and was accepted elsewhere.
 fn begin(
     state: &ConnectionState,
     worker: &Rc<Worker>,
@@ -67,7 +67,7 @@ fn begin(
     let open = if is_http { Open::new(worker, &listener) } else { Open::of_stream(worker) };
     let mut client = match is_http {
         true => client_of(stream, state.peer, state.local, listener, state.is_https, quiet_since_ms),
-        // Nothing of it is forwarded in lines.
+        // No header lines describe it to a node.
         false => Client::with_facts(stream, state.peer, state.local, listener, [].into(), None, quiet_since_ms),
     };
     client.is_new = state.is_new;

@@ -39,40 +39,40 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
 
-/// A worker that is to end looks this often whether it can.
+/// How often a worker that is to end checks whether it can.
 const END_LOOK: Duration = Duration::from_millis(50);
 
-/// What the control thread asks of the workers.
+/// Commands of the control thread to the workers.
 #[derive(Debug, Clone)]
 pub(crate) enum Command {
-    /// Accept connections, but leave datagrams to the process before, where their sockets are its as well: of one client's each
-    /// process would get some.
+    /// Accept connections, but leave datagrams to the previous process if it has the same sockets: otherwise each process would get
+    /// some of a client's.
     Share,
-    /// Serve all that there is.
+    /// Serve everything.
     Serve,
-    /// Accept no more, give away to another process what can be given, finish the rest within this time, end. `is_hurried`:
-    /// nobody is waited for who is idle. Part of the command, as a worker may see only the last of several.
+    /// Accept no more, give away to another process what can be given, finish the rest within this time, end. `is_hurried`: do not
+    /// wait for idle connections. Part of the command, as a worker may see only the last of several.
     HandOver { to: Arc<Successor>, within: Duration, is_hurried: bool },
     /// Accept no more, finish what is in flight within this time, end.
     Drain(Duration),
 }
 
-/// What a worker is made of; sent to its thread.
+/// Everything that a worker is made of; sent to its thread.
 pub(crate) struct Setup {
     /// Counted from zero.
     pub(crate) number: usize,
-    /// What it listens on from its start, and every change of that.
+    /// Its listeners from the start, and every change of them.
     pub(crate) listeners: ListenerUpdate,
     pub(crate) updates: mpsc::Receiver<ListenerUpdate>,
     pub(crate) plans: Arc<PlanCell>,
     pub(crate) counters: Arc<WorkerCounters>,
-    /// Those of all workers.
+    /// Counters of all workers.
     pub(crate) tally: Tally,
     pub(crate) sink: Option<Sink>,
     pub(crate) writer: Option<Writer>,
-    /// `None`: there are no metrics.
+    /// `None`: metrics are off.
     pub(crate) expose: Option<Expose>,
-    /// The way to the thread that sends for plugins.
+    /// Queue to the thread that sends for plugins.
     pub(crate) outbox: Outbox,
     pub(crate) process: Arc<Process>,
     pub(crate) commands: watch::Receiver<Command>,
@@ -81,10 +81,10 @@ pub(crate) struct Setup {
     pub(crate) arrivals: mpsc::Receiver<Arrival>,
     /// `None`: `gateway.devices` is not configured.
     pub(crate) devices: Option<DeviceLink>,
-    /// Where all workers have long work of plugins done.
+    /// Threads on which all workers have long work of plugins done.
     pub(crate) offloading: Arc<Offloading>,
     pub(crate) seed: u64,
-    /// Which clients cannot guess.
+    /// A number that clients cannot guess.
     pub(crate) secret: u64,
     pub(crate) give_back: fn(),
 }
@@ -152,7 +152,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
     result
 }
 
-/// Connections that are left end here. What devices had to report is not lost.
+/// Ends the remaining connections. What devices had to report is not lost.
 fn end(worker: &Worker, tasks: LocalSet, reports: Option<mpsc::Sender<Report>>) {
     drop(tasks);
     // What was cut off is recorded as it is dropped.
@@ -162,7 +162,7 @@ fn end(worker: &Worker, tasks: LocalSet, reports: Option<mpsc::Sender<Report>>) 
     }
 }
 
-/// Moves what the worker and the thread of devices say to each other. Returns where the worker's reports go.
+/// Moves messages between the worker and the thread of devices. Returns the queue for the worker's reports.
 fn serve_devices(tasks: &LocalSet, worker: &Rc<Worker>, link: DeviceLink) -> mpsc::Sender<Report> {
     let DeviceLink { mut commands, reports, .. } = link;
     let sender = reports.clone();
@@ -191,7 +191,7 @@ fn begin_http2(worker: Weak<Worker>) -> BeginHttp2 {
     })
 }
 
-/// Makes the thread known to profiles, which tell whether its event loop stands still by what tokio counts anyway.
+/// Registers the thread with the profiler, which detects whether its event loop stands still by what tokio counts anyway.
 fn profiled(number: usize, runtime: &Runtime) -> Option<Registration> {
     let metrics = runtime.metrics();
     let turns = Box::new(move || metrics.worker_park_unpark_count(0));
@@ -199,7 +199,7 @@ fn profiled(number: usize, runtime: &Runtime) -> Option<Registration> {
     registered.inspect_err(|error| tracing::warn!(%error, "a worker cannot be profiled")).ok()
 }
 
-/// What the worker is asked, and by whom.
+/// The queues by which others reach the worker.
 struct Asked {
     commands: watch::Receiver<Command>,
     updates: mpsc::Receiver<ListenerUpdate>,
@@ -208,7 +208,7 @@ struct Asked {
 }
 
 impl Worker {
-    /// An error: a socket cannot be read.
+    /// Serves until the worker ends. An error: a socket cannot be read.
     async fn live(self: &Rc<Self>, listeners: ListenerUpdate, asked: &mut Asked) -> io::Result<()> {
         let Asked { commands, updates, questions, arrivals } = asked;
         let serving = Rc::new(Serving::default());
@@ -240,7 +240,7 @@ impl Worker {
                         Command::HandOver { to, within, is_hurried } => (Some((to, is_hurried)), within),
                         Command::Drain(time) => (None, time),
                     };
-                    // What came before is done before: connections may wait in those sockets.
+                    // Earlier updates are applied first: connections may wait in those sockets.
                     while let Ok(update) = updates.try_recv() {
                         self.update_listeners(&serving, update);
                     }
@@ -253,7 +253,7 @@ impl Worker {
                 }
             }
             let open = self.counters.connections_open.get() + self.counters.udp_sessions_open.get();
-            // What the process before still has would have nowhere to go; it is given on.
+            // Connections that the previous process still has would have nowhere to go; they are passed on.
             let awaits = self.giving.borrow().is_some() && !(arrivals.is_closed() && arrivals.is_empty());
             let drained = self.draining.get() && open == 0 && !awaits;
             if drained || (self.clock.now_ms() >= deadline_ms && self.has_given(deadline_ms)) {
@@ -263,14 +263,14 @@ impl Worker {
             }
         }
     }
-    /// The kernel spreads connections over the sockets of others, where one of ours is not to be had.
+    /// Applies an update of listeners. If one of our sockets fails, the kernel spreads its connections over those of others.
     fn update_listeners(self: &Rc<Self>, serving: &Rc<Serving>, update: ListenerUpdate) {
         if let Err(error) = serving.update(self, update) {
             tracing::error!(%error, "a worker cannot serve a listener");
         }
     }
 
-    /// What devices were let in by may be gone.
+    /// Checks whether the credentials of devices still exist.
     fn look_at_devices(&self) {
         if let Some(devices) = &self.devices {
             devices.look_at(&self.snapshot().plan.consumers);

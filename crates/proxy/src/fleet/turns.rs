@@ -1,11 +1,11 @@
-//! A worker's turns: what it does whenever its event loop wakes, and what wakes it where nothing comes.
+//! A worker's turns: what it does whenever its event loop wakes, and what wakes it when nothing arrives.
 //!
 //! ```text
-//!  woken ─▶ time is taken anew ─▶ a tick, where one is due ─▶ tasks ─▶ the alarm is set, where it must ring earlier ─▶ sleep
+//!  woken ─▶ the time is read ─▶ a tick, if one is due ─▶ tasks ─▶ the alarm is set, if it must ring earlier ─▶ sleep
 //! ```
 //!
-//! Ticks ride on turns that something else has brought about. For its own sake a worker wakes for the next timer, a moment after
-//! something was recorded, and once a second: a wake-up costs more than what is done in it.
+//! Ticks take place in turns that have another cause. By itself a worker wakes for the next timer, a moment after something was
+//! recorded, and once per second: a wake-up costs more than what is done in it.
 
 use crate::basics::clock::TICK_MS;
 use crate::connection::stream::Stream;
@@ -23,13 +23,13 @@ use tokio::task::{JoinHandle, LocalSet};
 
 /// How long lines of the access log may wait for others.
 const FLUSH_MS: u64 = 2 * TICK_MS;
-/// Between two looks at the pools and at memory.
+/// Time between two checks of the pools and of memory.
 const CHORES_MS: u64 = 1_000;
-/// Connections that must have been closed for their memory to be given back.
+/// Connections that must have been closed before their memory is returned.
 const GIVE_BACK_CONNECTIONS: u64 = 1000;
 /// Timers of closed connections that may wait for their place in the wheel to come round.
 const TIMERS_SPARE_MAX: u64 = 4096;
-/// Buffers an idle worker keeps.
+/// Buffers that an idle worker keeps.
 const BUFFERS_KEPT_IDLE: usize = 8;
 
 /// Runs the worker's tasks until `life`, one of them, has ended.
@@ -39,24 +39,24 @@ pub(crate) fn run(
     worker: &Rc<Worker>,
     life: JoinHandle<io::Result<()>>,
 ) -> io::Result<()> {
-    // The metrics have their first series before anything has come.
+    // The metrics have their first series before anything arrives.
     worker.tick();
     let listening = worker.clone();
     tasks.spawn_local(async move { listening.turns.listen().await });
-    // In there what a tick wakes is run in the same turn.
+    // Within it, tasks that a tick wakes are run in the same turn.
     let mut turn = pin!(tasks.run_until(poll_fn(|_| {
         worker.begin_turn();
         Poll::<()>::Pending
     })));
     runtime.block_on(poll_fn(|cx| {
-        // It is never done.
+        // It never completes.
         let _ = turn.as_mut().poll(cx);
         worker.end_turn();
         if life.is_finished() { Poll::Ready(()) } else { Poll::Pending }
     }));
     match runtime.block_on(life) {
         Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
-        // Nobody cancels it.
+        // Nothing cancels it.
         Err(_) => Ok(()),
         Ok(result) => result,
     }
@@ -73,7 +73,7 @@ impl Worker {
         }
     }
 
-    /// Sees to it that there is another turn in time.
+    /// Makes sure that there is another turn in time.
     fn end_turn(&self) {
         self.tell_turn();
         let turns = &self.turns;
@@ -84,13 +84,13 @@ impl Worker {
         }
         turns.rings_ms.set(next_ms);
         if let Err(error) = turns.ring_in(next_ms.saturating_sub(self.clock.now_ms())) {
-            // Only a bug makes it refuse: it is there and the time is a time. Whatever comes brings about a turn still.
+            // Only a bug makes it fail: the timer exists and the time is valid. Anything that arrives still causes a turn.
             tracing::error!(%error, "a worker's alarm cannot be set");
         }
     }
 
     fn tick(&self) {
-        // What is due is due at the beginning of a tick, however late it is seen.
+        // Work is due at the beginning of a tick, however late that is noticed.
         let (now_ms, turns) = (self.clock.tick_ms(), &self.turns);
         let is_time_for_chores = now_ms >= turns.chores_ms.get();
         if is_time_for_chores || turns.is_untold.get() {
@@ -122,14 +122,14 @@ impl Worker {
         self.give_memory_back();
     }
 
-    /// After a burst: what idle connections and their requests used is not kept for ever.
+    /// Returns memory after a burst: what idle connections and their requests used is not kept for ever.
     fn give_memory_back(&self) {
         if self.counters.requests_in_flight.get() == 0 {
             Exchange::keep(BUFFERS_KEPT_IDLE);
             self.buffers.shrink(BUFFERS_KEPT_IDLE);
         }
         let open = self.counters.connections_open.get();
-        // Each has a timer, and so have sessions of UDP and requests of HTTP/2.
+        // Each has a timer, and so have UDP sessions and HTTP/2 requests.
         let timers = open + self.counters.udp_sessions_open.get() + self.streams.get();
         if self.clock.entries() as u64 > 2 * timers + TIMERS_SPARE_MAX {
             self.clock.sweep();

@@ -1,9 +1,9 @@
-//! Whether a route is the same in two processes, told by a number.
+//! Digests that show whether a route is the same in two processes.
 //!
-//! What a reload decides by comparing two routes in memory (see `plan::lease`) is decided here by digests. What is digested is JSON
-//! of everything that a thing says, by the names of its fields, so that the order in which a compiler or a later version has them
-//! in memory makes no difference. A version in which routes say more may see one as changed that is not, so who has the very
-//! same file need not ask. Rejected: the text of `Debug`, which leaves out what is not to be printed, and so what a secret is.
+//! What a reload decides by comparing two routes in memory (see `plan::lease`) is decided here by digests. The digest covers JSON
+//! of everything that a route says, by the names of its fields, so that the order in which a compiler or a later version has them
+//! in memory makes no difference. A version in which routes say more may see a route as changed that is not, so a process with the
+//! very same file does not compare. Rejected: the text of `Debug`, which leaves out what must not be printed, such as a secret.
 
 use crate::plan::Plan;
 use serde::{Deserialize, Serialize};
@@ -17,18 +17,18 @@ use stillgate_route::{RouteMatch, RouteSpec, Unread, UriRoute};
 pub struct RouteDigest {
     /// `routes/` or `stream_routes/`, and its id.
     pub key: String,
-    /// What it says.
+    /// Digest of everything that the route says.
     pub digest: u64,
 }
 
-/// What a route of HTTP is called between processes, and one of streams.
+/// Key prefix of HTTP routes between processes, and that of stream routes.
 pub(crate) const ROUTES: &str = "routes/";
 pub(crate) const STREAM_ROUTES: &str = "stream_routes/";
 
-/// Hexadecimal digits of a SHA-256 that make a number.
+/// Hexadecimal digits of a SHA-256 that form the number.
 const DIGITS: usize = 16;
 
-/// The digest of a thing.
+/// The digest of a value.
 pub fn digest(thing: &impl Serialize) -> u64 {
     let mut json = serde_json::to_value(thing).expect("a configuration is text and numbers, whose keys are text");
     json.sort_all_objects();
@@ -44,11 +44,11 @@ impl Plan {
             let Route { spec, target, service_id, timeout, upgrades, on_change, .. } = &*route.route;
             let key = format!("{ROUTES}{}", spec.id);
             let upstream = named(target);
-            // As text: a number of JSON has 64 bits here.
+            // As text: JSON numbers have 64 bits here.
             let identity = |entry: &Entry| format!("{:032x}", entry.identity.0);
             let plugins: Vec<String> = route.route.own_plugins().map(identity).collect();
             let said = (Spec::of(spec), service_id, timeout, upgrades, on_change, upstream);
-            // Of a route without plugins it is what versions before them made of it.
+            // For a route without plugins, the digest is what versions before plugins made of it.
             let digest = if plugins.is_empty() { digest(&said) } else { digest(&(said, plugins)) };
             RouteDigest { key, digest }
         });
@@ -76,7 +76,7 @@ impl Plan {
     }
 }
 
-/// What requests a route takes, as it is written.
+/// Which requests a route takes, as it is serialised.
 #[derive(Serialize)]
 struct Spec<'a> {
     id: &'a str,
@@ -92,7 +92,7 @@ enum Taken {
         methods: String,
         remote_addrs: Vec<String>,
         vars: Vec<String>,
-        /// Left out where there is none, as versions before it did.
+        /// Left out if there is none, as in earlier versions.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         function: Vec<String>,
         /// Likewise.
@@ -121,7 +121,7 @@ impl Spec<'_> {
     }
 }
 
-/// The key of its upstream, which is part of the route where it is written in it.
+/// The key of its upstream, or the upstream itself if it is defined within the route.
 fn named(target: &Target) -> (Option<&str>, Option<&Upstream>) {
     match target {
         Target::Own(upstream) => (target.key(), Some(upstream)),
@@ -161,7 +161,7 @@ mod tests {
             let (cert, key) = (pem("CERTIFICATE", cert), pem("PRIVATE KEY", key));
             format!("scheme: https, tls: {{client_cert: {cert}, client_key: {key}}}")
         };
-        // Of equal length, the same, and of another file.
+        // The client certificates and keys have equal lengths but different contents.
         let routes = [
             ("", ""),
             ("priority: 7,", ""),
@@ -197,8 +197,8 @@ mod tests {
         assert!((1..found.len()).all(|at| !found[..at].contains(&found[at])), "{found:?}");
     }
 
-    /// Another version should see the same: where this fails, tunnels of all routes are taken for those of changed ones at the next
-    /// upgrade.
+    /// Another version should compute the same: if this fails, tunnels of all routes are treated as those of changed ones at the
+    /// next upgrade.
     #[test]
     fn digests_are_the_same_in_every_build() {
         let shared = "upstreams: [{id: u, nodes: {\"a.example:80\": 2}}]\n";

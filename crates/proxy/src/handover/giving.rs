@@ -1,4 +1,4 @@
-//! The old process's side: connections are woken a few at a time, and each gives itself up.
+//! The old process's side: connections are woken a few at a time, and each hands itself over.
 
 use super::state::Parcel;
 use crate::basics::clock::{Clock, Cursor};
@@ -18,44 +18,44 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 /// Connections that may wait for the thread that sends them, of all workers. A tunnel stands still while it waits.
 pub const OUTBOX: usize = 16;
-/// Connections that a worker gives away together, and the time from one such few to the next: giving takes CPU in both processes
-/// which those who are served meanwhile need.
+/// Connections that a worker hands over together, and the pause between two such batches: handing over takes CPU in both processes
+/// which served requests need meanwhile.
 const GIVEN_AT_ONCE: usize = 8;
 const GIVE_EVERY: Duration = Duration::from_millis(1);
-/// A worker that is to end gets this long to give away what it can.
+/// How long a worker that is to end has to hand over what it can.
 pub(crate) const GIVING_MS: u64 = 10_000;
 /// How long a worker waits for room in the outbox, and between two passes over its connections.
 const ROOM_WAIT: Duration = Duration::from_millis(1);
 const PASS_WAIT: Duration = Duration::from_millis(20);
 
-/// Who takes over, and what.
+/// The process that takes over, and what it takes.
 #[derive(Debug)]
 pub struct Successor {
-    /// Where connections and tunnels go.
+    /// Queue for connections and tunnels.
     pub outbox: mpsc::Sender<Parcel>,
-    /// Where it listens, with the very sockets that we do.
+    /// Where it listens, with the same sockets as we do.
     pub listening: HashSet<ListenPlace>,
-    /// Those of them whose connections it serves as we do.
+    /// Places in `listening` whose connections it serves as we do.
     pub alike: HashSet<ListenPlace>,
-    /// Keys of the routes whose tunnels it can go on with.
+    /// Keys of the routes whose tunnels it can continue.
     pub routes: HashSet<String>,
 }
 
-/// A worker that is giving away what it has.
+/// A worker that is handing over its connections.
 pub(crate) struct Giving {
     successor: Arc<Successor>,
-    /// This process is to end soon: who is told something is told that its connection ends.
+    /// This process is to end soon: a client that gets an answer is informed that its connection ends.
     pub(crate) is_hurried: bool,
-    /// When this process may end, whatever it has still.
+    /// When this process may end, whatever it still has.
     deadline_ms: u64,
-    /// Where the present pass over the timers is; `None`: between two.
+    /// Position of the current pass over the timers; `None`: between two passes.
     cursor: Cell<Option<Cursor>>,
-    /// When the next may be given, and how many of those before may be still.
+    /// When the next batch may be given, and how many connections of the previous one may still be given.
     due: Cell<Instant>,
     allowance: Cell<usize>,
     /// Whether another pass may find something: one was given in this pass, or found no room.
     is_worth_a_pass: Cell<bool>,
-    /// The last pass was not worth another, and those whom it has woken have had time to run.
+    /// The last pass was not worth another, and the tasks that it has woken have had time to run.
     is_settled: Cell<bool>,
 }
 
@@ -78,19 +78,19 @@ impl Giving {
         self.successor.listening.contains(&place)
     }
 
-    /// Whether connections like this one, which was accepted there, are given away.
+    /// Whether connections like this one, which was accepted there, are handed over.
     pub(crate) fn takes(&self, stream: &Stream, place: ListenPlace) -> bool {
         matches!(stream, Stream::Plain(_))
             && self.successor.alike.contains(&place)
             && !self.successor.outbox.is_closed()
     }
 
-    /// Whether tunnels of this route are.
+    /// Whether tunnels of this route are handed over.
     pub(crate) fn takes_route(&self, key: &str) -> bool {
         self.successor.routes.contains(key)
     }
 
-    /// Whether everything that can be given has been, as far as we know, or nobody takes it.
+    /// Whether everything that can be given has been, as far as we know, or the other process takes no more.
     pub(crate) fn is_over(&self) -> bool {
         self.is_settled.get() && !self.is_worth_a_pass.get() || self.successor.outbox.is_closed()
     }
@@ -100,7 +100,7 @@ impl Giving {
         self.is_worth_a_pass.set(true);
     }
 
-    /// Whether one more may be given now; else another pass comes back to it.
+    /// Whether one more may be given now; otherwise another pass returns to it.
     fn has_room(&self) -> bool {
         let has_room = self.allowance.get() > 0 && self.successor.outbox.capacity() > 0;
         if !has_room {
@@ -109,7 +109,7 @@ impl Giving {
         has_room
     }
 
-    /// Sends what `pack` makes, if there is room for it.
+    /// Sends the parcel that `pack` makes, if there is room for it.
     pub(crate) fn send(&self, troubles: &Troubles, pack: impl FnOnce() -> io::Result<Parcel>) -> bool {
         if !self.has_room() {
             return false;
@@ -130,7 +130,7 @@ impl Giving {
         }
     }
 
-    /// Wakes the next few, as soon as there is room for them. Can be dropped at any time.
+    /// Wakes the next few, as soon as there is room for them. Cancel-safe.
     pub(crate) async fn turn(&self, clock: &Clock) {
         let Some(from) = self.cursor.get() else {
             if self.is_over() {
@@ -147,7 +147,7 @@ impl Giving {
             return;
         };
         match self.is_hurried || clock.now_ms() >= self.deadline_ms {
-            // Those who were woken before give themselves up now.
+            // Connections that were woken before are handed over now.
             true => yield_now().await,
             false => sleep_until(self.due.get()).await,
         }

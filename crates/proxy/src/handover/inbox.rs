@@ -1,4 +1,4 @@
-//! The new process's side: connections come in from the thread that receives them, and go to a worker each.
+//! The new process's side: connections come in from the thread that receives them, and are distributed to the workers.
 
 use super::state::{Parcel, State};
 use std::cell::Cell;
@@ -8,18 +8,18 @@ use tokio::sync::mpsc;
 /// Connections that may wait for a worker. A tunnel stands still while it waits.
 pub const INBOX: usize = 8;
 
-/// A parcel for a worker, with what the new configuration says of it.
+/// A parcel for a worker, with its state under the new configuration.
 pub(crate) struct Arrival {
     pub(crate) parcel: Parcel,
-    /// Its route is not what it was in the other process.
+    /// Its route differs from that in the other process.
     pub(crate) is_changed: bool,
 }
 
-/// Where connections from another process go, worker by worker.
+/// Distributes connections from another process to the workers, one after the other.
 pub struct Inbox {
     workers: Vec<mpsc::Sender<Arrival>>,
     next: Cell<usize>,
-    /// Keys of routes that are not as they were.
+    /// Keys of routes that have changed.
     changed: HashSet<String>,
 }
 
@@ -28,7 +28,7 @@ impl Inbox {
         Inbox { workers, next: Cell::new(0), changed }
     }
 
-    /// Gives a connection to a worker, and waits where that has many to begin with. False: there are no workers any more.
+    /// Gives a connection to a worker, and waits if that worker has many to begin with. False: the workers have ended.
     pub fn put(&self, parcel: Parcel) -> bool {
         let is_changed = match &parcel.state {
             State::Connection(_) | State::Broadcast { .. } => false,

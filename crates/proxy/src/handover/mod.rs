@@ -1,13 +1,13 @@
-//! Live connections go to another process: what a binary upgrade takes from the old one's workers to the new one's.
+//! Hands live connections to another process: in a binary upgrade, from the old workers to the new ones.
 //!
 //! ```text
 //!  old: task gives itself up ─▶ outbox ─▶ sending thread ══ one datagram a connection ══▶ receiving thread ─▶ inbox ─▶ task :new
 //! ```
 //!
-//! Given are tunnels, connections of devices, and connections that wait for a request, if no side of theirs goes through TLS or HTTP/2, whose state
-//! is in memory that cannot be moved. A connection is whole at every moment: what is in the kernel's buffers goes along with its
-//! descriptor, what was read and not written is part of its `state`. What cannot be given at once is tried again, so nobody
-//! waits for the other process but the thread that sends.
+//! Tunnels, connections of devices, and connections that wait for a request are handed over, unless a side of theirs goes through
+//! TLS or HTTP/2, whose state is in memory that cannot be moved. A connection is whole at every moment: what is in the kernel's
+//! buffers goes along with its descriptor, what was read and not written is part of its `state`. What cannot be handed over at once
+//! is tried again, so only the thread that sends waits for the other process.
 
 mod digests;
 mod giving;

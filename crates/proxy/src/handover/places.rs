@@ -1,4 +1,4 @@
-//! Where routes are in a Plan, asked for by the ids that another process knows them by.
+//! Looks up where routes are in a Plan, by the ids that another process knows them by.
 
 use crate::plan::snapshot::Snapshot;
 use std::cell::RefCell;
@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use stillgate_config::Route;
 
-/// What a worker keeps while connections come in, or go.
+/// Places that a worker caches while connections come in, or go.
 #[derive(Default)]
 pub(crate) struct RoutePlaces {
-    /// Places of the routes of HTTP in the Plan of this version, by their ids.
+    /// Places of the HTTP routes in the Plan of this version, by their ids.
     routes: RefCell<(u64, HashMap<Arc<str>, usize>)>,
 }
 
@@ -26,7 +26,7 @@ impl RoutePlaces {
         places.get(id).copied()
     }
 
-    /// Whether a route is in this Plan as it is.
+    /// Whether a route is in this Plan unchanged.
     pub(crate) fn is_present(&self, snapshot: &Snapshot, route: &Route) -> bool {
         let found = self.route(snapshot, &route.spec.id);
         found.is_some_and(|at| snapshot.plan.routes[at].route.spec == route.spec)

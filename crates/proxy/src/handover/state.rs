@@ -1,8 +1,8 @@
-//! What a connection is besides its sockets, as it is written to another process.
+//! The state of a connection besides its sockets, as it is serialised for another process.
 //!
-//! A parcel is one datagram: a line of JSON, then the bytes that the connection holds, and its descriptors beside it. Bytes
-//! are not part of the JSON, so that a parcel stays below what a datagram may have. Keys that are not known are ignored; those that
-//! are missing, and lengths that do not fit, make a parcel damaged.
+//! A parcel is one datagram: a line of JSON, then the bytes that the connection holds, with its descriptors as ancillary data.
+//! Bytes are not part of the JSON, so that a parcel stays below the maximum size of a datagram. Unknown keys are ignored; missing
+//! keys, and lengths that do not fit, make a parcel damaged.
 
 use crate::basics::buffer::BUFFER_BYTES;
 use crate::plan::TunnelBounds;
@@ -13,34 +13,34 @@ use std::os::fd::OwnedFd;
 use stillgate_plugin::record::NodeTry;
 use stillgate_wire::HEAD_BYTES_MAX;
 
-/// Of a parcel: a head, two full buffers, and what is said of them.
+/// Maximum size of a parcel: a head, two full buffers, and the state that describes them.
 pub const PARCEL_BYTES_MAX: usize = HEAD_BYTES_MAX + 2 * BUFFER_BYTES + STATE_BYTES_MAX;
-/// Of its line of JSON. Where a route's key is longer than fits, its tunnels cannot be handed over.
+/// Maximum size of its line of JSON. If a route's key is longer than fits, its tunnels cannot be handed over.
 const STATE_BYTES_MAX: usize = 32 * 1024;
 
-/// Of the messages that a device has not acknowledged. With more its connection is not handed over.
+/// Maximum size of the messages that a device has not acknowledged. With more its connection is not handed over.
 pub(crate) const DEVICE_MESSAGES_BYTES_MAX: usize = 2 * BUFFER_BYTES;
-/// How many of them there may be, so that their names fit.
+/// Maximum number of these messages, so that their names fit.
 pub(crate) const DEVICE_MESSAGES_MAX: usize = 128;
 
-/// Of what is known of a broadcast.
+/// Maximum size of what is known of a broadcast.
 pub const BROADCAST_BYTES_MAX: usize = 2 * BUFFER_BYTES;
 
-/// Of what is counted, in bytes or units of time, in what another process says: added up it does not overflow.
+/// Maximum of a count, in bytes or units of time, that another process reports: added up it does not overflow.
 pub(crate) const COUNT_MAX: u64 = u64::MAX / 4;
 
 /// A connection on its way to another process.
 #[derive(Debug)]
 pub struct Parcel {
-    /// What it is.
+    /// Its state.
     pub state: State,
-    /// What it holds: of a tunnel the head of its request, then what is on its way to the node and to the client.
+    /// Bytes that it holds: for a tunnel the head of its request, then what is on its way to the node and to the client.
     pub bytes: Vec<u8>,
-    /// The client's socket, and of a tunnel the node's.
+    /// The client's socket, and for a tunnel the node's.
     pub sockets: Vec<OwnedFd>,
 }
 
-/// What a connection is.
+/// State of a connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -48,36 +48,36 @@ pub enum State {
     Connection(ConnectionState),
     /// It is tied to a node's.
     Tunnel(Box<TunnelState>),
-    /// It is a device's.
+    /// It is a device's connection.
     Device(Box<DeviceState>),
-    /// It is none, but what is known of a broadcast to devices, in so many bytes.
+    /// It is not a connection, but the state of a broadcast to devices, in so many bytes.
     Broadcast {
         /// Length of the payload that follows.
         bytes: usize,
     },
 }
 
-/// Of every connection.
+/// State of every connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConnectionState {
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
-    /// Where the listener is that has accepted it.
+    /// Address of the listener that has accepted it.
     pub(crate) listener: SocketAddr,
-    /// A balancer in front of us took the client's TLS.
+    /// A balancer in front of us terminated the client's TLS.
     #[serde(default)]
     pub(crate) is_https: bool,
     /// Nothing has been served on it.
     pub(crate) is_new: bool,
-    /// Since when it waits.
+    /// How long it has been waiting.
     pub(crate) quiet_ms: u64,
 }
 
-/// Of a tunnel.
+/// State of a tunnel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TunnelState {
     pub(crate) connection: ConnectionState,
-    /// Who asks.
+    /// Address of the client.
     pub(crate) address: IpAddr,
     pub(crate) origin: OriginState,
     /// Key of its route, as in a [`super::RouteDigest`].
@@ -88,7 +88,7 @@ pub struct TunnelState {
     pub(crate) node: SocketAddr,
     /// The node as it is configured.
     pub(crate) node_host: String,
-    /// What becomes of it when its route is changed; `None`: it goes on.
+    /// What becomes of it when its route is changed; `None`: it continues.
     pub(crate) policy: Option<PolicyState>,
     /// Milliseconds since the lease was revoked.
     pub(crate) revoked_ms: Option<u64>,
@@ -100,11 +100,11 @@ pub struct TunnelState {
     pub(crate) down: DirectionState,
 }
 
-/// Of a device's.
+/// State of a device's connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceState {
     pub(crate) connection: ConnectionState,
-    /// Who asks.
+    /// Address of the client.
     pub(crate) address: IpAddr,
     pub(crate) request: RequestState,
     /// Key of its route, as in a [`super::RouteDigest`].
@@ -112,16 +112,16 @@ pub struct DeviceState {
     pub(crate) device: String,
     pub(crate) labels: Vec<(String, String)>,
     pub(crate) protocol: ProtocolState,
-    /// Of the connection.
+    /// Generation of the connection.
     pub(crate) generation: u64,
     /// When the connection began, in milliseconds since 1970.
     pub(crate) since_ms: u64,
     /// Its session, in hexadecimal digits, and the number of the last message in it.
     pub(crate) session: String,
     pub(crate) sent: u64,
-    /// Those that the device has not acknowledged; their bytes follow those of the head.
+    /// Messages that the device has not acknowledged; their bytes follow those of the head.
     pub(crate) messages: Vec<MessageState>,
-    /// It is known whether the device goes on with a session of before.
+    /// Whether it is known if the device resumes an earlier session.
     pub(crate) is_settled: bool,
     pub(crate) credential: Option<CredentialState>,
     pub(crate) received: u64,
@@ -130,7 +130,7 @@ pub struct DeviceState {
     pub(crate) events: u64,
 }
 
-/// How a device speaks.
+/// The protocol that a device speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ProtocolState {
@@ -142,14 +142,14 @@ pub(crate) enum ProtocolState {
 /// A message that a device has not acknowledged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MessageState {
-    /// In hexadecimal digits.
+    /// The id in hexadecimal digits.
     pub(crate) id: String,
     pub(crate) seq: u64,
     pub(crate) bytes: usize,
     pub(crate) is_text: bool,
 }
 
-/// What a device was let in by.
+/// What a device was admitted with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CredentialState {
     pub(crate) consumer: String,
@@ -158,7 +158,7 @@ pub(crate) struct CredentialState {
     pub(crate) until_ms: Option<u64>,
 }
 
-/// What the access log and the metrics will tell of it.
+/// What the access log and the metrics will record of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OriginState {
@@ -170,7 +170,7 @@ pub(crate) enum OriginState {
 pub(crate) struct SessionState {
     pub(crate) status: u16,
     pub(crate) server_name: Option<String>,
-    /// The nodes that were asked, as of a request.
+    /// The nodes that were tried, as for a request.
     #[serde(default)]
     pub(crate) tries: Vec<NodeTry>,
     pub(crate) connect_us: Option<u64>,
@@ -181,16 +181,16 @@ pub(crate) struct SessionState {
 pub(crate) struct RequestState {
     /// Bytes of the request's head.
     pub(crate) head: usize,
-    /// Which of the route's paths matched; `None`: it is not the route any more that it was then.
+    /// Which of the route's paths matched; `None`: the route has changed since.
     pub(crate) path: Option<usize>,
     pub(crate) status: u16,
     /// Bytes of the response's head.
     pub(crate) head_bytes: u64,
     pub(crate) upstream_us: Option<u64>,
-    /// The nodes that were asked; of a process that does not tell of them, none.
+    /// The nodes that were tried; empty if the other process does not report them.
     #[serde(default)]
     pub(crate) tries: Vec<NodeTry>,
-    /// When its first bytes came, and when its node was chosen; `None`: nobody wanted to know.
+    /// When its first bytes came, and when its node was chosen; `None`: these times were not needed.
     pub(crate) started_us: Option<u64>,
     pub(crate) node_since_us: Option<u64>,
 }
@@ -205,26 +205,26 @@ pub(crate) enum PolicyState {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct DirectionState {
-    /// Bytes read and not written.
+    /// Bytes read and not yet written.
     pub(crate) held: usize,
     pub(crate) ends: Ends,
     pub(crate) read: u64,
     pub(crate) written: u64,
-    /// Since when nothing has moved.
+    /// How long nothing has moved.
     pub(crate) quiet_ms: u64,
 }
 
-/// How far a direction is.
+/// State of a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Ends {
     Open,
-    /// The sender has ended; the receiver has not been told.
+    /// The sender has ended; the receiver has not been notified.
     Untold,
     Told,
 }
 
-/// Why what came is no parcel.
+/// Why the data received is not a valid parcel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damaged(pub(crate) String);
 
@@ -242,7 +242,7 @@ impl Parcel {
         !matches!(self.state, State::Broadcast { .. })
     }
 
-    /// The datagram; the sockets go beside it.
+    /// The datagram; the sockets are sent along with it.
     pub fn encode(&self) -> Vec<u8> {
         let mut datagram = serde_json::to_vec(&self.state).expect("plain values have a JSON form");
         datagram.push(b'\n');
@@ -250,7 +250,7 @@ impl Parcel {
         datagram
     }
 
-    /// Of a datagram and what came beside it. Numbers beyond [`COUNT_MAX`] are taken for it.
+    /// Decodes a datagram and what came with it. Numbers beyond [`COUNT_MAX`] are taken for it.
     pub fn decode(datagram: &[u8], sockets: Vec<OwnedFd>) -> Result<Parcel, Damaged> {
         let end = datagram.iter().position(|byte| *byte == b'\n').ok_or_else(|| Damaged("it has no end".to_owned()))?;
         let mut state: State = serde_json::from_slice(&datagram[..end]).map_err(|error| Damaged(error.to_string()))?;
@@ -305,7 +305,7 @@ impl State {
         }
     }
 
-    /// How many it must come with; `None`: more than it may.
+    /// How many bytes it must come with; `None`: more than it may.
     fn bytes(&self) -> Option<usize> {
         let tunnel = match self {
             State::Connection(_) => return Some(0),

@@ -1,4 +1,4 @@
-//! Parcels: what goes in comes out, and what is no parcel is refused.
+//! Parcels: what goes in comes out, and invalid parcels are refused.
 
 use super::state::COUNT_MAX;
 use super::*;
@@ -19,7 +19,7 @@ fn address() -> impl Strategy<Value = SocketAddr> {
     (any::<IpAddr>(), any::<u16>()).prop_map(SocketAddr::from)
 }
 
-/// `max`: of what is counted.
+/// `max`: bound of counts.
 fn direction(max: u64) -> impl Strategy<Value = DirectionState> {
     let ends = prop_oneof![Just(Ends::Open), Just(Ends::Untold), Just(Ends::Told)];
     let held = prop_oneof![Just(0), 0..200usize, Just(BUFFER_BYTES)];
@@ -105,7 +105,7 @@ fn state(max: u64) -> impl Strategy<Value = State> {
     ]
 }
 
-/// As many bytes as the state asks for, and sockets.
+/// A parcel with as many bytes and sockets as the state requires.
 fn parcel(state: State) -> Parcel {
     let (bytes, count) = match &state {
         State::Connection(_) => (0, 1),
@@ -121,7 +121,7 @@ fn parcel(state: State) -> Parcel {
         }
         State::Broadcast { bytes } => (*bytes, 0),
     };
-    // Line ends among them.
+    // Line ends are among them.
     let bytes = (0..bytes).map(|at| (at % 251) as u8).collect();
     Parcel { state, bytes, sockets: sockets(count) }
 }
@@ -136,7 +136,7 @@ proptest! {
         prop_assert!(found.bytes == packed.bytes);
     }
 
-    /// What is done with them: bounds are added to the present, counts to each other.
+    /// Checks how they are used: bounds are added to the current time, counts to each other.
     #[test]
     fn counts_can_be_added_up(tunnel in tunnel(u64::MAX)) {
         let packed = parcel(State::Tunnel(Box::new(tunnel)));
@@ -157,7 +157,7 @@ proptest! {
         prop_assert!(took_us.is_none_or(|us| us.checked_add(COUNT_MAX).is_some()));
     }
 
-    /// Whatever a datagram is, it is a parcel or refused.
+    /// Any datagram is either a parcel or refused.
     #[test]
     fn damage_is_refused_or_harmless(state in state(u64::MAX), at: prop::sample::Index, with: u8, cut: prop::sample::Index, count in 0..4usize) {
         let mut datagram = parcel(state).encode();

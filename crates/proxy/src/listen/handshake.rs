@@ -1,6 +1,6 @@
 //! The TLS handshake with a client.
 //!
-//! The hello is read first, as its server name decides which certificate, versions and demands on the client hold.
+//! The ClientHello is read first, as its server name decides which certificate, versions and client requirements apply.
 
 use crate::basics::clock::Timer;
 use crate::connection::stream::{Stream, Tls};
@@ -26,26 +26,26 @@ pub(crate) struct Secured {
     pub(crate) facts: Box<TlsFacts>,
 }
 
-/// Why there is no connection.
+/// Why the handshake has no result.
 enum NoTls {
-    /// It was an ACME server's, which has been shown what it asked for: nothing is wrong.
+    /// It came from an ACME server, which has got its response: nothing is wrong.
     Challenge,
-    /// It was closed before its first byte: nothing is wrong.
+    /// The connection was closed before its first byte: nothing is wrong.
     Unused,
-    /// It is HTTP without TLS.
+    /// The client speaks HTTP without TLS.
     Plain(TcpStream),
-    /// There is no certificate for the name the client asked for.
+    /// No certificate matches the requested name.
     UnknownName,
-    /// It was not complete within `gateway.timeouts.head`.
+    /// The handshake was not complete within `gateway.timeouts.head`.
     Late,
     /// TLS or the socket failed.
     Failed(io::Error),
 }
 
-/// The name that a client asks for, as soon as it is known.
+/// The server name that a client requests, as soon as it is known.
 type AskedName = OnceCell<Box<str>>;
 
-/// Does the handshake, or closes the connection, having said why where the client can understand it.
+/// Does the handshake, or closes the connection after reporting the reason in a form that the client understands.
 pub(crate) async fn accept(
     worker: &Worker,
     offer: Offer,
@@ -69,7 +69,7 @@ pub(crate) async fn accept(
         Err(NoTls::Challenge) => worker.counters.tls_handshakes.add(1),
         Err(NoTls::Plain(mut stream)) => {
             let answer = reply::plain_to_tls(reply::asks_for_head(&stream).await);
-            // Who does not take a few bytes is not told.
+            // A client that does not take a few bytes does not get the answer.
             let _ = poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, &answer)).await;
             failed(worker, peer, &name, FailureReason::NotTls, "HTTP without TLS".to_owned());
         }
@@ -91,7 +91,7 @@ pub(crate) async fn accept(
     None
 }
 
-/// Counts a handshake that failed, and tells of it.
+/// Counts a handshake that failed, and reports it.
 fn failed(worker: &Worker, peer: SocketAddr, name: &AskedName, reason: FailureReason, what: String) {
     worker.counters.tls_handshakes_failed[reason as usize].add(1);
     tracing::debug!(%peer, reason = what, "no TLS handshake");
@@ -102,7 +102,7 @@ async fn shake(worker: &Worker, offer: Offer, stream: TcpStream, name: &AskedNam
     match first_byte(&stream).await.map_err(NoTls::Failed)? {
         None => return Err(NoTls::Unused),
         Some(byte) if byte.is_ascii_uppercase() && offer != Offer::Nothing => return Err(NoTls::Plain(stream)),
-        // Whatever else is no TLS is refused as such.
+        // Anything else that is not TLS is refused as such.
         Some(_) => {}
     }
     let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(NoTls::Failed)?;
@@ -112,7 +112,7 @@ async fn shake(worker: &Worker, offer: Offer, stream: TcpStream, name: &AskedNam
     let challenge = worker.challenges().tls(&hello.client_hello());
     if let Some(config) = challenge {
         let mut stream = hello.into_stream(config).await.map_err(NoTls::Failed)?;
-        // It says nothing more (RFC 8737 section 3), and may have gone already.
+        // The client sends nothing more (RFC 8737 section 3), and may have gone already.
         let _ = poll_fn(|cx| Pin::new(&mut stream).poll_shutdown(cx)).await;
         return Err(NoTls::Challenge);
     }
@@ -123,21 +123,21 @@ async fn shake(worker: &Worker, offer: Offer, stream: TcpStream, name: &AskedNam
         }
         None => {
             let mut stream = hello.io;
-            // Who does not take a few bytes is not told.
+            // A client that does not take a few bytes does not get the alert.
             let _ = poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, &UNRECOGNIZED_NAME)).await;
             Err(NoTls::UnknownName)
         }
     }
 }
 
-/// The first byte, left where it is; none where the connection is at its end.
+/// The first byte, left in the socket; `None` if the connection is at its end.
 async fn first_byte(stream: &TcpStream) -> io::Result<Option<u8>> {
     let mut byte = [0];
     let n = stream.peek(&mut byte).await?;
     Ok((n > 0).then_some(byte[0]))
 }
 
-/// What holds for the name that the client asks for, and what its certificate is verified against.
+/// The configuration for the name that the client requests, and the CA that its certificate is verified against.
 fn config_for(
     worker: &Worker,
     offer: Offer,

@@ -1,4 +1,4 @@
-//! What comes before the first request of a connection, or the first byte of a stream: the PROXY protocol's header, the TLS
+//! What comes before the first request of a connection, or the first byte of a stream: the PROXY protocol header, the TLS
 //! handshake.
 
 pub(crate) mod handshake;

@@ -1,9 +1,7 @@
-//! Reading the PROXY protocol header with which a balancer in front of us begins a connection: it, and no byte of what
-//! follows it.
+//! Reads the PROXY protocol header with which a balancer in front of us begins a connection, and no byte of what follows it.
 //!
-//! The header is parsed where the kernel keeps it (`MSG_PEEK`) and then read to where it ends. Of one that is not complete
-//! all that came is read: those bytes are the header's in any case, and left where they are they would show the socket as
-//! readable for ever.
+//! The header is parsed where the kernel keeps it (`MSG_PEEK`) and then read to where it ends. If it is incomplete, all that came
+//! is read: those bytes are the header's in any case, and left where they are they would show the socket as readable for ever.
 
 use crate::basics::clock::Timer;
 use crate::sockets::listener::{ConnectionEvent, Listener};
@@ -20,23 +18,23 @@ use stillgate_wire::proxy_protocol::{Parsed, V2_BYTES_MAX, parse};
 use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 
-/// What a header says.
+/// Content of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Forwarded {
-    /// Source and destination of the forwarded connection; `None` where those of the socket hold.
+    /// Source and destination of the forwarded connection; `None` if those of the socket apply.
     pub(crate) endpoints: Option<(SocketAddr, SocketAddr)>,
-    /// Its client came over TLS, which has ended in front of us.
+    /// Its client used TLS, which was terminated in front of us.
     pub(crate) is_tls: bool,
 }
 
 /// Why a connection is closed without having been served.
 #[derive(Debug)]
 enum NoHeader {
-    /// It was closed or reset before its first byte, as by a check whether we listen, or we are ending: nothing is wrong.
+    /// The connection was closed or reset before its first byte, as by a health check, or we are ending: nothing is wrong.
     Unused,
     /// It began with something else.
     Malformed(ProxyProtocolError),
-    /// It was closed in the midst of its header.
+    /// The connection was closed before its header was complete.
     Cut,
     /// The header was not complete within `gateway.timeouts.head`.
     Late,
@@ -60,8 +58,8 @@ impl fmt::Display for NoHeader {
     }
 }
 
-/// Waits for the header and takes it from the connection: whom the peer speaks for. `None` where the connection is to be closed
-/// instead, without an answer: what it speaks is not known.
+/// Waits for the header, takes it from the connection, and returns the address that the peer forwards for. `None` where the
+/// connection is to be closed instead, without an answer: its protocol is not known.
 pub(crate) async fn begin(
     worker: &Worker,
     stream: &TcpStream,
@@ -100,7 +98,7 @@ async fn read(worker: &Worker, stream: &TcpStream, timer: &Timer) -> Result<Forw
     .await
 }
 
-/// What has been read of a header that is not complete; most come in one piece, and then it stays empty.
+/// The part of an incomplete header that has been read; most arrive in one piece, and then it stays empty.
 #[derive(Default)]
 struct Header {
     taken: Vec<u8>,
@@ -135,7 +133,7 @@ impl Header {
         }
     }
 
-    /// Reads the header's bytes up to `end`, which were seen in the socket and so are there.
+    /// Reads the header's bytes up to `end`, which were seen in the socket and so are available.
     fn take(&mut self, stream: &TcpStream, end: usize) -> io::Result<()> {
         let mut from = self.taken.len();
         self.taken.resize(end, 0);
@@ -183,7 +181,7 @@ mod tests {
         assert_eq!(&rest, b"GET / HTTP/1.1\r\n");
     }
 
-    /// An incomplete header left in the socket would make every look at it find something, and so a busy loop.
+    /// An incomplete header left in the socket would make it readable all the time, and so cause a busy loop.
     #[tokio::test]
     async fn a_header_in_pieces_is_taken_from_the_socket() {
         let (mut peer, stream) = pair().await;

@@ -1,4 +1,4 @@
-//! Connections to nodes: taking a live one from the pool, making a new one.
+//! Connections to nodes: taking a live one from the pool, or making a new one.
 
 use super::http2;
 use crate::basics::clock::Timer;
@@ -18,23 +18,23 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Where a connection is to lead.
+/// Destination of a connection.
 pub(crate) struct Destination<'a> {
-    /// Whose node it is.
+    /// The upstream of the node.
     pub(crate) upstream: &'a WorkerUpstream,
     pub(crate) address: SocketAddr,
-    /// The TLS it must speak, and the name that the node must show a certificate of.
+    /// The TLS configuration to use, and the name that the node's certificate must be valid for.
     pub(crate) tls: Option<(&'a Arc<ClientConfig>, ServerName<'static>)>,
-    /// Whether the node is spoken to in HTTP/2.
+    /// Whether to use HTTP/2 with the node.
     pub(crate) http2: bool,
-    /// Whether it speaks gRPC.
+    /// Whether the node speaks gRPC.
     pub(crate) grpc: bool,
-    /// What comes before everything else, TLS included.
+    /// Bytes before everything else, TLS included.
     pub(crate) preface: &'a [u8],
 }
 
-/// The youngest idle connection on which nothing has happened since its last response. Those to other names than `is_name`, told
-/// what a node has shown and how it is called, holds for are left.
+/// The youngest idle connection on which nothing has happened since its last response. Connections for which `is_name`, given the
+/// name that the node's certificate was verified for and the node's host, does not hold are left alone.
 pub(crate) fn take_live(
     state: &mut UpstreamState<Stream>,
     index: usize,
@@ -49,7 +49,7 @@ pub(crate) fn take_live(
     Some(keep_shared(state, index, stream, meta, now_ms))
 }
 
-/// Of a connection that carries many requests at once the try gets one; the connection stays in the pool.
+/// If the connection carries many requests at once, the try gets one of its streams; the connection stays in the pool.
 pub(crate) fn keep_shared(
     state: &mut UpstreamState<Stream>,
     index: usize,
@@ -66,7 +66,7 @@ pub(crate) fn keep_shared(
     }
 }
 
-/// A new connection and how many microseconds it took, or why there is none and whether that is the node's fault.
+/// Makes a new connection and returns how many microseconds it took, or why it failed and whether that is the node's fault.
 pub(crate) async fn connect(
     worker: &Rc<Worker>,
     timer: &Timer,
@@ -124,7 +124,7 @@ async fn open_bytes(worker: &Worker, destination: Destination<'_>) -> Result<Str
     Ok(Stream::Tls(Box::new(Tls { stream: stream.into(), server_name: Some(name) })))
 }
 
-/// What a handshake failed of. Where we lack something the system's number tells.
+/// Explains why a handshake failed. If we lack something, the system's error number says what.
 fn explained(error: io::Error) -> io::Error {
     match is_local(&error) {
         true => error,
@@ -134,19 +134,19 @@ fn explained(error: io::Error) -> io::Error {
     }
 }
 
-/// Why there is no connection.
+/// Why connecting failed.
 pub(crate) struct ConnectError {
     pub(crate) failure: Failure,
     /// We lack descriptors, ports or memory: the node is not to blame and not set aside.
     pub(crate) is_local: bool,
-    /// The node could be connected to, and TLS with it failed.
+    /// The node could be connected to, but TLS with it failed.
     pub(crate) is_handshake: bool,
-    /// What the system said; none: it took too long.
+    /// The system's error; `None`: it took too long.
     pub(crate) error: Option<io::Error>,
 }
 
 impl ConnectError {
-    /// For the log.
+    /// The reason for the log.
     pub(crate) fn reason(&self) -> String {
         self.error.as_ref().map_or("it took too long".to_owned(), ToString::to_string)
     }
@@ -167,7 +167,7 @@ impl From<io::Error> for OpenError {
 pub(crate) fn is_local(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
-        // The last two: no port is left, as TCP says it and as UDP does.
+        // The last two: no port is left, as reported by TCP and by UDP.
         Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM | libc::EADDRNOTAVAIL | libc::EADDRINUSE)
     )
 }

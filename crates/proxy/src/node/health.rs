@@ -1,10 +1,10 @@
-//! What a try has shown of its node: told to the balancer, and where that is news to the log and the metrics.
+//! Reports the result of a try to the balancer, and to the log and the metrics if it is news.
 
 use crate::plan::snapshot::WorkerUpstream;
 use crate::worker::Worker;
 use stillgate_upstream::{Failure, News, Report};
 
-/// Tells what a try has shown; `why` is asked for only where the node is set aside.
+/// Reports the result of a try; `why` is called only if the node is set aside.
 #[inline]
 pub(crate) fn report(
     worker: &Worker,
@@ -19,7 +19,7 @@ pub(crate) fn report(
     }
 }
 
-/// [`report`] of a try that failed after it had a connection. A reused one that was closed says nothing of the node.
+/// [`report`] of a try that failed after it had a connection. A reused connection that was closed shows nothing about the node.
 pub(crate) fn report_failure(worker: &Worker, upstream: &WorkerUpstream, index: usize, failure: Failure, reused: bool) {
     if !(reused && failure == Failure::Reset) {
         report(worker, upstream, index, Report::Failed(failure), || describe(failure).to_owned());
@@ -31,7 +31,7 @@ fn tell(worker: &Worker, upstream: &WorkerUpstream, index: usize, news: News, wh
     let key = &upstream.planned.definition.key;
     let node = upstream.state.borrow().endpoint(index).address;
     match news {
-        // Once for each time, which grows: no flood.
+        // Once per period, which grows: this does not flood the log.
         News::SetAside { period_ms } => {
             tracing::warn!(upstream = %key, %node, reason = why(), period_ms, "a node fails: it is set aside");
         }
@@ -40,7 +40,7 @@ fn tell(worker: &Worker, upstream: &WorkerUpstream, index: usize, news: News, wh
     worker.tell_node(upstream, index);
 }
 
-/// For the log, and for the client where nobody else answers.
+/// Description for the log, and for the client if it gets no other answer.
 pub(crate) fn describe(failure: Failure) -> &'static str {
     match failure {
         Failure::Connect => "the node could not be connected to",

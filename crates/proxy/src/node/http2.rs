@@ -1,4 +1,4 @@
-//! A connection of HTTP/2 to a node, driven by a task of its own while requests are under way on it.
+//! An HTTP/2 connection to a node, driven by a task of its own while requests are under way on it.
 
 use crate::connection::http2::NodeConnection;
 use crate::connection::http2::bounds::*;
@@ -18,7 +18,7 @@ use stillgate_wire::HeadLimits;
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
-/// Begins HTTP/2 on a connection just made to `node`, which need not have answered for requests to be sent.
+/// Begins HTTP/2 on a new connection to `node`, which need not have answered for requests to be sent.
 pub(crate) async fn connect(
     worker: &Rc<Worker>,
     stream: Stream,
@@ -33,7 +33,7 @@ pub(crate) async fn connect(
     Ok(NodeConnection::new(send, shared, server_name))
 }
 
-/// Moves the connection's frames until it ends.
+/// Drives the connection until it ends.
 async fn drive(
     worker: Rc<Worker>,
     mut stream: Stream,
@@ -48,14 +48,14 @@ async fn drive(
         return;
     }
     let fault = poll_fn(|cx| poll(cx, &mut connection, &transport, &shared)).await;
-    // Before the requests on it look why they failed: they are woken, and this task has not paused since.
+    // Before its requests check why they failed: they have been woken, and this task has not paused since.
     shared.mistaken.set(transport.mistaken());
     if let Some(fault) = fault {
         worker.troubles.note_node_connection(node, fault);
     }
 }
 
-/// Ready when the connection has ended, with the node's fault where it was one of HTTP/2.
+/// Ready when the connection has ended, with the node's fault if it was an HTTP/2 error.
 fn poll(
     cx: &mut Context<'_>,
     connection: &mut Connection<Io<'_, '_>, Bytes>,
@@ -69,12 +69,12 @@ fn poll(
         }
         shared.bodies.gather();
     };
-    // Whatever is asked is served before its answer comes.
+    // Every request is served before its answer comes.
     shared.marked.forget_unserved();
     let flushed = transport.poll_flush(cx);
-    // However many the node allows, the window has room for so many.
+    // However many the node allows, the window has room for this many.
     shared.live_max.set(connection.max_concurrent_send_streams().min(STREAMS_MAX as usize));
-    // What waits to be written is bounded, and so is, by its exchange, how long each request waits for its answer.
+    // Waiting output is bounded, and so is, by its exchange, how long each request waits for its response.
     match ended {
         Poll::Ready(Err(error)) if error.is_library() => Poll::Ready(Some(error.to_string())),
         Poll::Ready(_) => Poll::Ready(None),

@@ -1,4 +1,4 @@
-//! Nodes as this worker sees them: connections to them, and what a try has shown of their health.
+//! Nodes as this worker sees them: connections to them, and their health as shown by tries.
 
 mod connection;
 pub(crate) mod health;

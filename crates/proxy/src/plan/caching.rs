@@ -1,8 +1,8 @@
 //! A worker's route cache, used as far as it pays.
 //!
-//! The Plan says whether there is one (`measure` finds out, where the configuration leaves it to us). Under `auto` a worker
-//! also looks at what comes of it: where too few look-ups are hits, each of them was work for nothing, so the cache rests for
-//! a number of requests that doubles each time. What it holds is of one matcher; with another one it begins empty, in the same memory.
+//! The Plan says whether there is one (`measure` finds out if the configuration leaves it to us). Under `auto` a worker also checks
+//! the results: if too few look-ups are hits, they cost more than they save, so the cache rests for a number of requests that
+//! doubles each time. Its contents belong to one matcher; with another one it starts empty, in the same memory.
 
 pub(crate) mod measure;
 
@@ -10,22 +10,22 @@ use super::Plan;
 use crate::basics::counters::WorkerCounters;
 use stillgate_route::{Match, PathError, Request, RouteCache, Scratch};
 
-/// Look-ups after which hits are counted up.
+/// Look-ups after which hits are evaluated.
 const WINDOW: u32 = 4096;
-/// Requests without the cache after a window with too few hits; then twice as many, up to the most.
+/// Requests without the cache after a window with too few hits; then twice as many, up to the maximum.
 const REST_MIN: u32 = 1 << 16;
 const REST_MAX: u32 = 1 << 24;
 
 /// What a Plan says about route caches.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Caching {
-    /// There is none.
+    /// Without a cache.
     Off,
-    /// There is one of this size.
+    /// With a cache of this size.
     On {
         entries_max: usize,
         bytes_max: usize,
-        /// The part of the look-ups that must be hits for it to pay; zero: it is wanted anyhow.
+        /// The share of the look-ups that must be hits for it to pay; zero: it is always used.
         hits_min: f32,
     },
 }
@@ -38,26 +38,26 @@ pub(crate) struct RouteMemory {
 
 struct Cache {
     routes: RouteCache,
-    /// Of which size it is.
+    /// The size that it was made with.
     entries_max: usize,
     bytes_max: usize,
-    /// Whose answers it holds: [`Plan::matching`].
+    /// The matcher whose answers it holds: [`Plan::matching`].
     matching: u64,
     trial: Trial,
 }
 
-/// Whether the cache is worth being asked.
+/// Measures whether the cache is worth consulting.
 #[derive(Debug)]
 struct Trial {
     asked: u32,
     hits: u32,
-    /// Requests that go without it from here.
+    /// Further requests that bypass it.
     rest: u32,
     next_rest: u32,
 }
 
 impl RouteMemory {
-    /// Without a cache until a Plan has one. The seed is for its hashes.
+    /// Starts without a cache until a Plan has one. The seed is for its hashes.
     pub(crate) fn new(seed: u64) -> RouteMemory {
         RouteMemory { cache: None, seed }
     }
@@ -87,7 +87,7 @@ impl RouteMemory {
         let routes = &mut cache.routes;
         let (hits, misses) = (routes.hits(), routes.misses());
         let found = matcher.find_cached(request, scratch, routes);
-        // Neither is one more where the cache is bypassed.
+        // Neither counter grows if the cache is bypassed.
         let (hits, misses) = (routes.hits() - hits, routes.misses() - misses);
         counters.route_cache_hits.add(hits);
         counters.route_cache_misses.add(misses);
@@ -97,7 +97,7 @@ impl RouteMemory {
         found
     }
 
-    /// Tells how large it is; and lets go of one that the Plan does not have.
+    /// Reports how large it is, and drops a cache that the Plan does not have.
     pub(crate) fn tick(&mut self, plan: &Plan, counters: &WorkerCounters) {
         if plan.caching == Caching::Off {
             self.cache = None;
@@ -113,7 +113,7 @@ impl Cache {
         (self.matching, self.entries_max, self.bytes_max) == (plan.matching, entries_max, bytes_max)
     }
 
-    /// The cache for another matcher, or of another size.
+    /// Makes a cache for another matcher, or of another size.
     #[cold]
     fn renew<'a>(
         cache: &'a mut Option<Cache>,
@@ -144,7 +144,7 @@ impl Default for Trial {
 }
 
 impl Trial {
-    /// Counts a request for as long as it goes without the cache.
+    /// Counts a request while requests bypass the cache.
     #[inline]
     fn is_resting(&mut self) -> bool {
         let rests = self.rest > 0;
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(check(&first, true, 1, 1), (1, true));
         let second = plan("on", "/b", Some(&first));
         check(&second, false, 1, 2);
-        // The same matcher in another Plan.
+        // The other Plan has the same matcher.
         check(&plan("on", "/b", Some(&second)), false, 2, 2);
         assert_eq!(check(&plan("off", "/b", Some(&second)), false, 2, 2), (0, false));
     }
@@ -231,7 +231,7 @@ mod tests {
         }
         assert!(rests.windows(2).all(|pair| pair[1] == (pair[0] * 2).min(REST_MAX)), "{rests:?}");
         assert_eq!(rests[0], REST_MIN);
-        // One good window, and it is trusted as at first.
+        // After one good window it is trusted as at first.
         (0..WINDOW).for_each(|turn| trial.count(turn % 2 == 0, 0.5));
         assert!(!trial.is_resting());
         (0..WINDOW).for_each(|turn| trial.count(turn % 3 == 0, 0.5));

@@ -1,7 +1,7 @@
-//! What an ACME server is told that asks whether a name is ours: live challenges, put in by the control thread,
-//! answered by workers.
+//! Responses to an ACME server that validates whether a name is ours: live challenges, put in by the control thread, answered by
+//! workers.
 //!
-//! While there is none, which is nearly always, a request or handshake costs one load of a flag that nobody writes.
+//! While there is none, which is nearly always, a request or handshake costs one load of a flag that is not written.
 
 use arc_swap::ArcSwap;
 use std::collections::HashMap;
@@ -22,25 +22,25 @@ pub struct Challenges {
     live: ArcSwap<LiveChallenges>,
 }
 
-/// What is answered.
+/// Answers to live challenges.
 #[derive(Debug, Default)]
 pub struct LiveChallenges {
     /// By token, the key authorization (RFC 8555 section 8.3).
     pub http: HashMap<String, String>,
-    /// By server name in lower case, what a handshake for `acme-tls/1` is done with (RFC 8737).
+    /// By server name in lower case, the configuration for a handshake for `acme-tls/1` (RFC 8737).
     pub tls: HashMap<String, Arc<ServerConfig>>,
 }
 
 impl Challenges {
-    /// Takes the place of all that were live before.
+    /// Replaces all challenges that were live before.
     pub fn set(&self, live: LiveChallenges) {
         let any = !live.http.is_empty() || !live.tls.is_empty();
         self.live.store(Arc::new(live));
-        // Whoever sees this sees what is live.
+        // A thread that sees this flag sees the live challenges.
         self.any.store(any, Ordering::Release);
     }
 
-    /// The key authorization that is asked for; `None`: it is a request like any other.
+    /// The key authorization for this request; `None`: it is an ordinary request.
     #[inline]
     pub(crate) fn http(&self, method: Method, path: &[u8]) -> Option<String> {
         if !self.any.load(Ordering::Acquire) {
@@ -50,13 +50,13 @@ impl Challenges {
         self.live.load().http.get(std::str::from_utf8(token).ok()?).cloned()
     }
 
-    /// What the handshake is done with that asks for a challenge; `None`: it is a handshake like any other.
+    /// The configuration that answers a handshake for a challenge; `None`: it is an ordinary handshake.
     #[inline]
     pub(crate) fn tls(&self, hello: &ClientHello<'_>) -> Option<Arc<ServerConfig>> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
-        // Exactly this one protocol: others beside it are a client's that only tries (RFC 8737 section 4).
+        // Exactly this one protocol: others together with it come from a client that only tries (RFC 8737 section 4).
         let mut protocols = hello.alpn()?;
         if protocols.next() != Some(ACME_TLS_ALPN) || protocols.next().is_some() {
             return None;
@@ -73,7 +73,7 @@ mod tests {
     use stillgate_tls::rustls::server::Acceptor;
     use stillgate_tls::rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-    /// Whether a client that asks for `name` and offers these protocols is shown a challenge.
+    /// Whether a client that requests `name` and offers these protocols gets a challenge.
     fn is_challenge(challenges: &Challenges, name: &str, protocols: &[&str]) -> bool {
         let builder = ClientConfig::builder_with_provider(default_provider().into());
         let builder = builder.with_safe_default_protocol_versions().unwrap();
@@ -104,7 +104,7 @@ mod tests {
             ("a.example", &["h2", "acme-tls/1"]),
             ("a.example", &["acme-tls/11"]),
             ("b.example", &["acme-tls/1"]),
-            // Which is asked for by no name.
+            // An address sends no server name.
             ("127.0.0.1", &["acme-tls/1"]),
         ] {
             assert!(!is_challenge(&challenges, name, protocols), "{name} {protocols:?}");

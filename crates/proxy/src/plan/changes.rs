@@ -1,9 +1,9 @@
 //! Which values of labels come and go with a Plan.
 //!
-//! Series with values that no configuration has any more are of no use. Some things have one label, such as a route; others
-//! are named by several together: a node that left an upstream may be one of another, and yet what was measured of it there
-//! is over. What is compared is only what differs from the Plan before, since a configuration may have fifty thousand
-//! routes and change many times a second.
+//! Series whose label values no configuration contains any more are useless. Some things have one label, such as a route; others
+//! are named by several together: a node that left an upstream may belong to another, but what was measured of it there has ended.
+//! Only the differences from the previous Plan are compared, since a configuration may have fifty thousand routes and change many
+//! times a second.
 
 use super::metrics::{MetricsPlan, node_label, upstream_path};
 use super::routes::Difference;
@@ -12,34 +12,34 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use stillgate_config::{Label, Route};
 
-/// What series are of: a thing with the values of the labels that name it, as many as labels.
+/// The subject of series: a thing with the values of the labels that name it, one per label.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Subject {
-    /// One, or several that name the thing together only.
+    /// One label, or several that name the thing only together.
     pub labels: &'static [Label],
-    /// In the same order.
+    /// The values in the same order.
     pub values: Vec<String>,
 }
 
 impl Subject {
-    /// What has these values of these labels.
+    /// Makes the subject that has these values of these labels.
     pub fn new(labels: &'static [Label], values: &[&str]) -> Subject {
         Subject { labels, values: values.iter().map(|value| (*value).to_owned()).collect() }
     }
 }
 
-/// How what a Plan has differs from what the Plan before had.
+/// Differences between a Plan and the previous one.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// What the Plan before did not have.
+    /// Subjects that the previous Plan did not have.
     pub arrived: BTreeSet<Subject>,
-    /// What this one has no more.
+    /// Subjects that this Plan no longer has.
     pub left: BTreeSet<Subject>,
 }
 
 impl Changes {
-    /// Of `plan`, whose routes are different by `difference`. With no Plan before there is nothing to tell: nothing has
-    /// been recorded.
+    /// Computes the changes of `plan`, whose routes differ by `difference`. Without a previous Plan there is nothing to report:
+    /// nothing has been recorded.
     pub(super) fn new(plan: &Plan, previous: Option<&Plan>, difference: &Difference) -> Changes {
         let Some(previous) = previous else { return Changes::default() };
         let Changes { mut arrived, mut left } = match (plan.metrics(), previous.metrics()) {
@@ -49,7 +49,7 @@ impl Changes {
             {
                 of_difference(plan, previous, new, difference)
             }
-            // The labels themselves are other ones.
+            // The labels themselves have changed.
             (new, old) => Changes {
                 arrived: new.map(|metrics| all(plan, metrics)).unwrap_or_default(),
                 left: old.map(|metrics| all(previous, metrics)).unwrap_or_default(),
@@ -69,7 +69,7 @@ impl Changes {
             plan.routes.named || previous.routes.named || differing.into_iter().any(|of| of.prefers_names());
         forget(&mut arrived, previous, has_names);
         forget(&mut left, plan, has_names);
-        // Where the whole has left, so have its parts.
+        // If the whole has left, so have its parts.
         let wholes: BTreeSet<Subject> = left.iter().filter(|subject| subject.labels.len() == 1).cloned().collect();
         left.retain(|subject| {
             let whole = Subject { labels: &subject.labels[..1], values: subject.values[..1].to_vec() };
@@ -79,7 +79,7 @@ impl Changes {
     }
 }
 
-/// Everything that a Plan has.
+/// All subjects of a Plan.
 fn all(plan: &Plan, metrics: &MetricsPlan) -> BTreeSet<Subject> {
     let mut values = BTreeSet::new();
     let mut add = |labels: &'static [Label], of: &[&str]| {
@@ -90,7 +90,7 @@ fn all(plan: &Plan, metrics: &MetricsPlan) -> BTreeSet<Subject> {
     values
 }
 
-/// What is only in the one and only in the other; some may be elsewhere in the other, too.
+/// Subjects only in one and only in the other Plan; some may also occur elsewhere in the other.
 fn of_difference(plan: &Plan, previous: &Plan, metrics: &MetricsPlan, difference: &Difference) -> Changes {
     let side = |routes: &[Arc<Route>], upstreams: &PlanUpstreams, others: &PlanUpstreams| {
         let mut values = BTreeSet::new();
@@ -125,11 +125,11 @@ fn of_stream_routes(plan: &Plan, other: &Plan, values: &mut BTreeSet<Subject>) {
     values.extend(ids.map(|id| Subject::new(&[Label::StreamRoute], &[id])));
 }
 
-/// Takes out what a Plan has. All routes and upstreams are looked at, but only where there is something to be found.
+/// Removes the subjects of a Plan. All routes and upstreams are looked at, but only if there is something to be found.
 fn forget(values: &mut BTreeSet<Subject>, plan: &Plan, has_names: bool) {
     let Some(metrics) = plan.metrics() else { return };
     let has = |values: &BTreeSet<Subject>, of: fn(&[Label]) -> bool| values.iter().any(|each| of(each.labels));
-    // A route's id stands in one place, and that has been looked at; its name may be that of others.
+    // A route's id occurs in one place only, which has been looked at; its name may be shared with others.
     if has_names && has(values, |labels| labels[0] == Label::Route) {
         for route in plan.routes.iter() {
             of_route(&route.route, plan.routes.named, &mut |labels, of| {
@@ -158,7 +158,7 @@ fn forget(values: &mut BTreeSet<Subject>, plan: &Plan, has_names: bool) {
 fn of_route(route: &Route, named: bool, visit: &mut dyn FnMut(&'static [Label], &[&str])) {
     let (name, service) = route.labels(named);
     visit(&[Label::Route], &[name]);
-    // One that changes its service goes on, but not under the former.
+    // A route that changes its service remains, but not under its former service.
     visit(&[Label::Route, Label::Service], &[name, service.unwrap_or_default()]);
     if let Some(service) = service {
         visit(&[Label::Service], &[service]);

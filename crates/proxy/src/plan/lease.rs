@@ -1,8 +1,8 @@
-//! What a tunnel holds of its route, so that it learns when that is another one.
+//! What a tunnel holds of its route, so that it is notified when the route changes.
 //!
-//! A tunnel may live for days and must not keep a whole Plan alive, nor can a worker look for the routes of thousands of
-//! tunnels in each new Plan. So the control thread says it: building a Plan, it looks at the routes that differ anyway, and as it
-//! publishes the Plan it revokes the leases of those that were changed or removed.
+//! A tunnel may live for days and must not keep a whole Plan alive, nor can a worker look up the routes of thousands of tunnels in
+//! each new Plan. So the control thread does it: building a Plan, it looks at the routes that differ anyway, and as it publishes
+//! the Plan it revokes the leases of those that were changed or removed.
 
 use super::routes::PlanRoute;
 use std::collections::HashSet;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stillgate_config::OnChange;
 
-/// Holds until its route is changed or removed. Routes with `on_change: keep` have none.
+/// Valid until its route is changed or removed. Routes with `on_change: keep` have none.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) policy: OnChange,
@@ -30,7 +30,7 @@ impl Lease {
         self.is_revoked.store(true, Ordering::Relaxed);
     }
 
-    /// The lease of a route: that of `before`, which has the same id, where the route is the same.
+    /// The lease of a route: that of `before`, which has the same id, if the route is unchanged.
     pub(super) fn of(
         policy: OnChange,
         before: Option<&Arc<Lease>>,
@@ -68,7 +68,7 @@ mod tests {
         Plan::build(1, &config, &HashMap::new(), previous, None, None).unwrap()
     }
 
-    /// The route of interest, and what is around it.
+    /// The route of interest, and its surroundings.
     fn text(before: &str, route: &str, upstreams: &str) -> String {
         format!("upstreams: [{upstreams}]\nservices: [{{id: s, upstream_id: u}}]\nroutes: [{before} {route}]\n")
     }
@@ -92,12 +92,12 @@ mod tests {
             assert_eq!(leases[0].is_revoked(), expected, "{a}\n{b}");
         };
         check(["", R, U], ["", R, U], false);
-        // What is around it comes, goes, changes and moves.
+        // Its surroundings are added, removed, changed and moved.
         check(["", R, U], [OTHER, R, U], false);
         check([OTHER, R, U], ["", R, U], false);
         check(["", R, U], ["", R, &format!("{V}, {U}")], false);
         check(["", R, U], ["", R, &U.replace("81", "83")], false);
-        // The route itself.
+        // The route itself changes.
         check(["", R, U], ["", "", U], true);
         check(["", R, U], ["", &R.replace("/r", "/q"), U], true);
         check(["", R, U], ["", &R.replace("close", "drain"), U], true);
@@ -107,7 +107,7 @@ mod tests {
         check(["", R, U], ["", &R.replace("upstream_id: u", "service_id: s"), U], true);
         check(["", R, U], ["", &R.replace("id: u", "id: v"), &format!("{U}, {V}")], true);
         check(["", R, U], ["", &R.replace("id: r", "id: q"), U], true);
-        // With its own upstream.
+        // The route has its own upstream.
         check(["", OWN, U], [OTHER, OWN, &format!("{V}, {U}")], false);
         check(["", OWN, U], ["", &OWN.replace("81", "83"), U], true);
         check(["", OWN, U], ["", R, U], true);

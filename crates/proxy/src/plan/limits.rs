@@ -1,4 +1,4 @@
-//! The table of limits: one for the process, made when the first Plan comes that has a limit, and kept from then on.
+//! The table of limits: one for the process, made for the first Plan that has a limit, and kept from then on.
 
 use super::{Plan, PlanCell};
 use std::io;
@@ -18,12 +18,12 @@ impl Plan {
 }
 
 impl PlanCell {
-    /// Makes the table of limits where `plan`, which is to be published next, needs one and there is none. Not for a worker: it
-    /// takes memory.
+    /// Makes the table of limits if `plan`, which is to be published next, needs one and there is none. Must not be called by a
+    /// worker: it takes memory.
     ///
     /// # Errors
     ///
-    /// Where the system does not give the memory: then there is none, and plugins do without it.
+    /// Fails if the system does not provide the memory: then plugins work without a table.
     pub fn provide_limits(&self, plan: &Plan, bytes_max: usize) -> io::Result<()> {
         if self.limits.get().is_none() && plan.needs_limits() {
             self.inherit_limits(Limits::create(bytes_max)?);
@@ -31,9 +31,9 @@ impl PlanCell {
         Ok(())
     }
 
-    /// Takes the table of the process before this one. Where there is one already, that stays.
+    /// Takes over the table of the previous process. If there is one already, that stays.
     pub fn inherit_limits(&self, table: Limits) {
-        // Only the control thread sets it; were there another, its counters would be in use.
+        // Only the control thread sets it; if there were another, its counters would be in use.
         let _stays = self.limits.set(Arc::new(table));
     }
 }

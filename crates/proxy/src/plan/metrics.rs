@@ -1,8 +1,7 @@
-//! What a request changes in the metrics, worked out once for each configuration.
+//! What a request changes in the metrics, computed once for each configuration.
 //!
-//! A [`MetricsPlan`] is part of the Plan: the families as declared, and where each of their labels comes from. What a
-//! worker does with it is in `telemetry`. What families there are is the configuration's business, how values are kept that
-//! of `stillgate-metrics`.
+//! A [`MetricsPlan`] is part of the Plan: the families as declared, and where each of their labels comes from. `telemetry` is how a
+//! worker uses it. Which families exist is determined by the configuration, and how values are kept by `stillgate-metrics`.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -10,15 +9,15 @@ use stillgate_config::{FamilySpec, Label, LabelSource, Measure, Metrics};
 use stillgate_metrics::{Buckets, DeclaredFamily, Family, Kind, Registry, RegistryError};
 use stillgate_upstream::Endpoint;
 
-/// The internal family by which the dashboard has percentiles: seconds that requests took, by route, whatever the dialect and its
-/// classic buckets are.
+/// The internal family from which the dashboard computes percentiles: seconds that requests took, by route, whatever the dialect
+/// and its classic buckets are.
 pub const LIVE_DURATION: &str = "__live_request_duration_seconds";
 
 /// Its bounds are powers of two, from 15 microseconds to 512 seconds, each octave in 16: a bucket is 4.4% wide.
 const LIVE_OCTAVES: std::ops::Range<i32> = -16..9;
 const LIVE_BUCKETS_PER_OCTAVE: i32 = 16;
 
-/// Bytes of one of its series, about.
+/// Approximate size of one of its series in bytes.
 pub const LIVE_SERIES_BYTES: usize =
     (LIVE_OCTAVES.end - LIVE_OCTAVES.start) as usize * LIVE_BUCKETS_PER_OCTAVE as usize * 8 + 128;
 
@@ -26,7 +25,7 @@ pub const LIVE_SERIES_BYTES: usize =
 /// histogram of the dashboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Aspect {
-    /// That it was answered.
+    /// Number of requests answered.
     Count,
     /// From its first byte to the response's last, or to the tunnel's end.
     RequestTime,
@@ -38,7 +37,7 @@ pub(crate) enum Aspect {
     Received,
     /// Bytes to the client.
     Sent,
-    /// The same as `RequestTime`, for the dashboard.
+    /// Same as `RequestTime`, for the dashboard.
     LiveTime,
 }
 
@@ -53,7 +52,7 @@ impl Aspect {
         Aspect::LiveTime,
     ];
 
-    /// What `type` or `direction` says where one family has several aspects.
+    /// Value of `type` or `direction` if one family has several aspects.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Aspect::Count | Aspect::LiveTime => "",
@@ -95,11 +94,11 @@ pub(crate) struct PlanFamily {
 /// The families to which one kind of request adds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Added {
-    /// By aspect; `None`: nobody wants it, and it costs nothing.
+    /// Families by aspect; `None`: it is not recorded, and costs nothing.
     aspects: [Option<PlanFamily>; Aspect::ALL.len()],
-    /// The aspects that are there, as bits.
+    /// The aspects that are present, as bits.
     pub(crate) wanted: u8,
-    /// Those with labels from variables of the request, whose series have to be looked up each time.
+    /// Aspects with labels from variables of the request, whose series have to be looked up each time.
     pub(crate) variable: u8,
 }
 
@@ -121,23 +120,23 @@ impl Added {
 #[derive(Debug)]
 pub struct MetricsPlan {
     pub(crate) requests: Added,
-    /// Requests that became tunnels: native has another family for how long they last, APISIX has none.
+    /// Requests that became tunnels: the native dialect has another family for their duration, APISIX has none.
     pub(crate) tunnels: Added,
-    /// Of a nanosecond, in the unit of the families of times.
+    /// A nanosecond, in the unit of the families of times.
     pub(crate) nanosecond: f64,
-    /// Whether labels tell which path and host of the route matched, as well as its id.
+    /// Whether labels include which path and host of the route matched, as well as its id.
     pub(crate) tells_match: bool,
-    /// Whether a label tells the method.
+    /// Whether a label contains the method.
     pub(crate) tells_method: bool,
-    /// Whether a label tells who asked.
+    /// Whether a label contains the consumer.
     pub(crate) tells_consumer: bool,
     /// Whether histograms keep traces.
     pub(crate) exemplars: bool,
-    /// Whether the node is told by its address without the port.
+    /// Whether a label shows the node by its address without the port.
     pub(crate) node_is_ip: bool,
-    /// Apart from the others, as it is asked for at every turn.
+    /// Kept apart from the others, as it is read at every turn.
     pub(crate) turns: Option<PlanFamily>,
-    /// All else that workers record.
+    /// Everything else that workers record.
     others: Vec<(Measure, PlanFamily)>,
 }
 
@@ -192,27 +191,27 @@ impl MetricsPlan {
         }
     }
 
-    /// A family that is not of requests, where it is wanted.
+    /// A family that is not about requests, if it is wanted.
     pub(crate) fn family(&self, measure: Measure) -> Option<&PlanFamily> {
         self.others.iter().find(|(of, _)| *of == measure).map(|(_, family)| family)
     }
 
-    /// That of open connections, whatever the dialect calls it.
+    /// Family of open connections, whatever the dialect calls it.
     pub(crate) fn connections(&self) -> Option<&PlanFamily> {
         self.family(Measure::Connections).or_else(|| self.family(Measure::ApisixConnections))
     }
 
-    /// That of nodes' health.
+    /// Family of nodes' health.
     pub(crate) fn health(&self) -> Option<&PlanFamily> {
         self.family(Measure::UpstreamHealthy).or_else(|| self.family(Measure::ApisixUpstreamStatus))
     }
 
-    /// Whether somebody wants to know how long requests, or tunnels, take.
+    /// Whether anything needs the duration of requests, or of tunnels.
     pub(crate) fn times_requests(&self) -> bool {
         self.wants(Aspect::RequestTime) || self.wants(Aspect::LiveTime) || self.times_nodes()
     }
 
-    /// Whether somebody wants to know how long nodes take.
+    /// Whether anything needs the duration of nodes' responses.
     pub(crate) fn times_nodes(&self) -> bool {
         self.wants(Aspect::OwnTime) || self.wants(Aspect::NodeTime)
     }
@@ -233,7 +232,7 @@ fn plan_family(spec: &FamilySpec, metrics: &Metrics, registry: &Registry) -> Res
     }
 }
 
-/// The internal family of the dashboard, where it is wanted. With more routes than it has room for, it does not tell them apart.
+/// The internal family of the dashboard, where it is wanted. With more routes than it has room for, it does not distinguish them.
 pub fn declare_live(metrics: &Metrics, registry: &Registry) -> Result<Option<Arc<DeclaredFamily>>, RegistryError> {
     let octaves = LIVE_OCTAVES.start * LIVE_BUCKETS_PER_OCTAVE..=LIVE_OCTAVES.end * LIVE_BUCKETS_PER_OCTAVE;
     let bound = |step| (f64::from(step) / f64::from(LIVE_BUCKETS_PER_OCTAVE)).exp2();
@@ -245,13 +244,13 @@ pub fn declare_live(metrics: &Metrics, registry: &Registry) -> Result<Option<Arc
         labels: vec![Label::Route.name().to_owned()],
         exemplars: false,
     };
-    // A part of the bound is held back, for when the label collapses.
+    // A part of the bound is reserved for when the label collapses.
     let sets_max = metrics.live_routes.saturating_add(metrics.live_routes / 8);
     let declare = || registry.declare_bounded(family, sets_max);
     (metrics.live_routes > 0).then(declare).transpose()
 }
 
-/// The node as configured: its address or name with the port, whatever the port is; or its address alone.
+/// The node as configured: its address or name with the port, whatever the port is; or only its address.
 pub(crate) fn node_label<'a>(endpoint: &'a Endpoint, is_ip: bool, text: &'a mut String) -> &'a str {
     match (is_ip, endpoint.address.port()) {
         (true, _) => {
@@ -259,7 +258,7 @@ pub(crate) fn node_label<'a>(endpoint: &'a Endpoint, is_ip: bool, text: &'a mut 
             write_text(text, &endpoint.address.ip());
             text
         }
-        // What stands in a `Host` field, which leaves this one out.
+        // The host as in a `Host` field, which leaves this port out.
         (false, 80) => {
             text.clear();
             write_text(text, &format_args!("{}:80", endpoint.host));
@@ -269,7 +268,7 @@ pub(crate) fn node_label<'a>(endpoint: &'a Endpoint, is_ip: bool, text: &'a mut 
     }
 }
 
-/// An upstream by its key, as APISIX's exporter tells it.
+/// An upstream by its key, as APISIX's exporter shows it.
 pub(crate) fn upstream_path(key: &str) -> String {
     match key.contains('/') {
         true => format!("/apisix/{key}"),

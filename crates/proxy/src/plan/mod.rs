@@ -1,8 +1,8 @@
 //! The immutable snapshot that workers serve from, and the one pointer through which they get the next one.
 //!
-//! A Plan is built by the control thread from a validated configuration and the present addresses of its names. Parts
-//! that did not change are shared with the Plan before, so that a worker can tell by pointer what it may keep. Its routes
-//! are in `routes`, what its metrics have to know of a change in `changes`.
+//! A Plan is built by the control thread from a validated configuration and the current addresses of its names. Parts that did not
+//! change are shared with the previous Plan, so that a worker can see by pointer what it may keep. Its routes are in `routes`, what
+//! its metrics have to know of a change in `changes`.
 
 pub(crate) mod caching;
 pub(crate) mod challenges;
@@ -48,48 +48,47 @@ use stillgate_wire::HeadLimits;
 use tokio::sync::{mpsc, watch};
 use tracing::debug;
 
-/// Everything a worker needs to know to serve.
+/// Everything that a worker needs to serve.
 #[derive(Debug)]
 pub struct Plan {
-    /// Which configuration this is: counts the published ones.
+    /// Generation of the configuration: counts the published ones.
     pub generation: u64,
     /// SHA-256 of the configuration file.
     pub digest: String,
     matcher: Arc<Matcher>,
-    /// Counts the changes of the matcher: what was kept of the answers of one is of no use with the next.
+    /// Counts the changes of the matcher: cached answers of one are useless for the next.
     pub(crate) matching: u64,
     pub(crate) caching: Caching,
     match_cost: Option<Measured>,
     pub(crate) routes: Routes,
-    /// The same ones as in the Plan before where the configuration's are.
+    /// Shared with the previous Plan if the configuration's stream routes did not change.
     pub(crate) stream_routes: Arc<StreamRoutes>,
-    /// The same as in the Plan before where nothing in it changed.
+    /// Shared with the previous Plan if no upstream changed.
     pub(crate) upstreams: Arc<PlanUpstreams>,
-    /// Those of them that have active checks.
+    /// Upstreams that have active checks.
     checked: Arc<[Arc<PlanUpstream>]>,
     /// Whether some upstream chooses nodes by their latency.
     pub(crate) uses_latency: bool,
     pub(crate) settings: Settings,
-    /// Whether all times of a request are wanted: some plugin is called when a response is out, or slow requests are told of.
+    /// Whether all times of a request are wanted: some plugin is called when a response is out, or slow requests are reported.
     pub(crate) wants_times: bool,
     /// The plugins of global rules; `None`: there are none.
     pub(crate) global: Option<Arc<Chain>>,
     pub(crate) consumers: Arc<Consumers>,
     pub(crate) plugin_metadata: Arc<MetadataTable>,
     metrics: Option<Arc<MetricsPlan>>,
-    /// For the listeners that speak TLS.
+    /// TLS configuration of the listeners.
     pub(crate) tls: Option<Arc<ServerTls>>,
-    /// Counts the changes of what series' numbers stand for: those of routes, the slots of nodes,
-    /// and the places of consumers.
+    /// Counts the changes of what series' numbers mean: those of routes, the slots of nodes, and the places of consumers.
     pub(crate) numbering: u64,
     changes: Changes,
-    /// Revoked as this Plan is published.
+    /// Leases that are revoked as this Plan is published.
     revoked: Vec<Arc<Lease>>,
-    /// Counts the Plans that revoked some.
+    /// Counts the Plans that revoked leases.
     pub(crate) revocations: u64,
 }
 
-/// What matching takes, and when that was measured.
+/// The cost of matching, and when it was measured.
 #[derive(Debug, Clone, Copy)]
 struct Measured {
     cost: MatchCost,
@@ -103,15 +102,15 @@ pub(crate) struct TimeoutsMs {
     pub(crate) connect: u64,
     pub(crate) send: u64,
     pub(crate) read: u64,
-    /// Far away where there is no bound.
+    /// In the far future if unbounded.
     pub(crate) per_try: u64,
 }
 
-/// What of the `gateway:` section can change without a restart.
+/// The part of the `gateway:` section that can change without a restart.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) trusted_proxies: Vec<IpNet>,
-    /// Of the first listener with TLS, for redirects.
+    /// Port of the first listener with TLS, for redirects.
     pub(crate) https_port: Option<u16>,
     pub(crate) server_header: bool,
     pub(crate) drops_underscores: bool,
@@ -126,11 +125,11 @@ pub(crate) struct Settings {
     /// Zero: no bound.
     pub(crate) tunnel_total_ms: u64,
     pub(crate) connections_max: usize,
-    /// Of streams whose route does not say.
+    /// Idle timeout of streams whose route does not set one.
     pub(crate) tcp_idle_ms: u64,
     pub(crate) udp_idle_ms: u64,
     pub(crate) udp_sessions_max: usize,
-    /// Whether slow requests are told of.
+    /// Whether slow requests are reported.
     pub(crate) slow: bool,
 }
 
@@ -150,9 +149,9 @@ impl fmt::Display for PlanError {
 impl std::error::Error for PlanError {}
 
 impl Plan {
-    /// Compiles a configuration. `addresses` are what its DNS names stand for now; a name that is missing there has no
-    /// node to offer yet. What equals its counterpart in `previous` is shared with it. `metrics`: what is recorded, if anything;
-    /// `tls`: the certificates and keys of the configuration, if it has any.
+    /// Compiles a configuration. `addresses` are the current addresses of its DNS names; a name that is missing there has no node
+    /// to offer yet. What equals its counterpart in `previous` is shared with it. `metrics`: what is recorded, if anything; `tls`:
+    /// the certificates and keys of the configuration, if it has any.
     pub fn build(
         generation: u64,
         config: &Config,
@@ -231,7 +230,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Those of another configuration, which shares with these what did not change.
+    /// Compiles the matcher of another configuration, which shares with this one what did not change.
     pub fn matcher_of(&self, config: &Config) -> Result<Arc<Matcher>, PlanError> {
         matcher(config, Some(self))
     }
@@ -241,12 +240,12 @@ impl Plan {
         &self.matcher
     }
 
-    /// The upstreams, with the endpoints their nodes stand for now.
+    /// The upstreams, with the endpoints that their nodes currently resolve to.
     pub fn upstreams(&self) -> impl Iterator<Item = (&Arc<Upstream>, &[Endpoint])> {
         self.upstreams.iter().map(|upstream| (&upstream.definition, upstream.endpoints.as_slice()))
     }
 
-    /// Those of them that have active checks, with what TLS towards their nodes takes.
+    /// The upstreams that have active checks, with what TLS towards their nodes takes.
     pub fn checked_upstreams(&self) -> impl Iterator<Item = (&Arc<Upstream>, &[Endpoint], Option<&Arc<ClientTls>>)> {
         self.checked.iter().map(|of| (&of.definition, of.endpoints.as_slice(), of.tls()))
     }
@@ -256,22 +255,22 @@ impl Plan {
         self.metrics.as_deref()
     }
 
-    /// Whether workers keep route caches (under `auto`, until one finds that it is not worth it).
+    /// Whether workers keep route caches (under `auto`, until a worker finds that it does not pay).
     pub fn has_route_cache(&self) -> bool {
         self.caching != Caching::Off
     }
 
-    /// What that was decided by; `None`: the configuration said so, or there is no route.
+    /// The measurement by which that was decided; `None`: the configuration said so, or it has no route.
     pub fn match_cost(&self) -> Option<&MatchCost> {
         self.match_cost.as_ref().map(|measured| &measured.cost)
     }
 
-    /// What is different from the Plan that this one was built after, as far as labels tell.
+    /// Differences from the Plan that this one was built after, as far as labels show them.
     pub fn changes(&self) -> &Changes {
         &self.changes
     }
 
-    /// The timeouts of the upstream in a slot, but for what the route says otherwise.
+    /// The timeouts of the upstream in a slot, except those that the route overrides.
     #[inline]
     pub(crate) fn timeouts(&self, route: &PlanRoute, upstream: usize) -> TimeoutsMs {
         let upstream = &self.upstreams[upstream];
@@ -279,7 +278,7 @@ impl Plan {
         own.map_or(upstream.timeouts, |own| upstream.definition.timeout.overridden_by(&own).into())
     }
 
-    /// A stream route's own timeouts, or else those of its upstream.
+    /// A stream route's own timeouts, or otherwise those of its upstream.
     pub(crate) fn stream_timeouts(&self, of: &PlanStreamRoute) -> TimeoutsMs {
         let (route, of_upstream) = (&of.route, self.upstreams[of.upstream()].timeouts);
         TimeoutsMs {
@@ -290,7 +289,7 @@ impl Plan {
     }
 }
 
-/// Shares with the one before what did not change.
+/// Compiles the matcher, sharing with the previous one what did not change.
 fn matcher(config: &Config, previous: Option<&Plan>) -> Result<Arc<Matcher>, PlanError> {
     let Some(previous) = previous else {
         let specs = config.routes.iter().map(|route| route.spec.clone()).collect();
@@ -307,7 +306,7 @@ fn matcher(config: &Config, previous: Option<&Plan>) -> Result<Arc<Matcher>, Pla
     previous.matcher.splice(old, &specs).map(Arc::new).map_err(PlanError)
 }
 
-/// Whether there are route caches. What was measured holds for a while: a change of a few routes changes little.
+/// Whether there are route caches. A measurement is kept for a while: a change of a few routes changes little.
 fn caching(
     gateway: &Gateway,
     matcher: &Matcher,
@@ -338,7 +337,7 @@ fn millis_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
-/// In the clock's unit; what is far away can be added to a time.
+/// Milliseconds in the clock's unit; the far future can be added to a time without overflow.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
 }
@@ -382,23 +381,23 @@ impl From<&Gateway> for Settings {
     }
 }
 
-/// Where workers find the present Plan. They look at `version`, a plain load, and touch the pointer only when it moved.
+/// Where workers find the current Plan. They look at `version`, a plain load, and touch the pointer only when it has changed.
 #[derive(Debug)]
 pub struct PlanCell {
     plan: ArcSwap<Plan>,
     version: AtomicU64,
-    /// Wakes workers that nothing else does.
+    /// Wakes workers that nothing else wakes.
     news: watch::Sender<()>,
-    /// Beside the Plan, since they come and go without it.
+    /// Not part of the Plan, since they come and go without it.
     pub challenges: Challenges,
     /// The table of limits that all workers share, made before the first Plan that has a limit.
     pub limits: Arc<OnceLock<Arc<Limits>>>,
-    /// Where slow requests go; empty: nobody keeps them.
+    /// Where slow requests go; empty: they are not kept.
     pub slow: OnceLock<mpsc::Sender<SlowRequest>>,
 }
 
 impl PlanCell {
-    /// Holds its first Plan.
+    /// Makes a cell with its first Plan.
     pub fn new(plan: Arc<Plan>) -> PlanCell {
         PlanCell {
             plan: ArcSwap::new(plan),
@@ -410,15 +409,15 @@ impl PlanCell {
         }
     }
 
-    /// The present Plan.
+    /// The current Plan.
     pub fn load(&self) -> Arc<Plan> {
         self.plan.load_full()
     }
 
-    /// Replaces the Plan and returns the old one, which the caller keeps until nobody else does: freeing a large Plan
-    /// must not fall to a worker.
+    /// Replaces the Plan and returns the old one, which the caller keeps until it has the last reference: freeing a large Plan must
+    /// not fall to a worker.
     pub fn publish(&self, plan: Arc<Plan>) -> Arc<Plan> {
-        // Before workers look: whoever sees the new Plan sees these as well.
+        // Before workers look: a worker that sees the new Plan sees these as well.
         plan.revoked.iter().for_each(|lease| lease.revoke());
         let old = self.plan.swap(plan);
         self.version.fetch_add(1, Ordering::Release);
@@ -481,7 +480,7 @@ mod tests {
         };
         assert!(!check("on", "uri: /a", &[true]));
         assert!(!check("off", "uri: /a", &[false]));
-        // Whatever comes of it.
+        // Caching is used whatever the results.
         assert!(check("auto", "uri: /a", &[true, false]));
         // Each connection has another port.
         assert!(!check("auto", "expression: 'net.src.port == 7'", &[false]));

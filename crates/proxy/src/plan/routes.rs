@@ -1,11 +1,10 @@
-//! The routes of a Plan, in pieces that it shares with the Plan before.
+//! The routes of a Plan, in pieces that it shares with the previous Plan.
 //!
-//! Plans may follow each other many times a second, each with one route of fifty thousand changed, and a request keeps
-//! the Plan it began with until its end. So what a Plan has of its own is in proportion to what changed: a list of
-//! pieces, and the pieces in which something did.
+//! Plans may follow each other many times a second, each with one of fifty thousand routes changed, and a request keeps the Plan it
+//! began with until its end. So what a Plan owns is in proportion to what changed: a list of pieces, and the pieces with changes.
 //!
-//! Each route has numbers for its series, from [`PlanRoute::first_match`] on. It keeps them from Plan to Plan while what
-//! its labels say is the same, so that what a worker knows by them outlives a change of other routes.
+//! Each route has numbers for its series, from [`PlanRoute::first_match`] on. It keeps them from Plan to Plan while its label
+//! values are the same, so that what a worker has stored under them outlives a change of other routes.
 
 use super::PlanUpstreams;
 use super::lease::Lease;
@@ -18,32 +17,32 @@ use stillgate_route::{HostPattern, PathPattern};
 
 /// Routes of a piece.
 const PIECE: usize = 256;
-/// Numbers of series that are given before they begin anew.
+/// Numbers of series that are given before numbering restarts.
 const MATCHES_MAX: u64 = 1 << 32;
 
 /// All routes, in the order of the configuration, which is that of the matcher.
 #[derive(Debug)]
 pub(crate) struct Routes {
     pieces: Box<[Arc<[PlanRoute]>]>,
-    /// By piece.
+    /// Needs of the plugins, by piece.
     needs: Box<[Needs]>,
-    /// The first number that no route was ever given.
+    /// The first number that was never given to a route.
     next_match: u64,
-    /// Whether labels call all of them by their names.
+    /// Whether labels identify all routes by their names.
     pub(crate) named: bool,
 }
 
 /// What the plugins of some routes need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Needs {
-    /// To be called when a response is out.
+    /// Calls when a response has been sent.
     log: bool,
     /// The table of limits.
     limits: bool,
 }
 
 impl Needs {
-    /// Those of pieces that `previous` has, too, are known.
+    /// Computes the needs of pieces; those that `previous` has, too, are known.
     fn of_pieces(pieces: &[Arc<[PlanRoute]>], previous: Option<&Routes>) -> Box<[Needs]> {
         let known = |(piece, routes): (usize, &Arc<[PlanRoute]>)| {
             let previous = previous.filter(|old| old.pieces.get(piece).is_some_and(|old| Arc::ptr_eq(old, routes)));
@@ -59,7 +58,7 @@ impl Needs {
     }
 }
 
-/// A route, and its numbers. What every request asks for stands here, so that the route itself need not be fetched.
+/// A route, and its numbers. What every request needs is stored here, so that the route itself need not be fetched.
 #[derive(Debug, Clone)]
 pub(crate) struct PlanRoute {
     pub(crate) route: Arc<Route>,
@@ -71,25 +70,25 @@ pub(crate) struct PlanRoute {
     pub(crate) first_match: u64,
     /// Its plugins, with those of its service and plugin config; `None`: there are none.
     pub(crate) chain: Option<Arc<Chain>>,
-    /// What its tunnels hold of it; `None`: they do not mind what becomes of it.
+    /// What its tunnels hold of it; `None`: they do not care what becomes of it.
     pub(crate) lease: Option<Arc<Lease>>,
 }
 
-/// What is different from the Plan before.
+/// Differences from the previous Plan.
 #[derive(Debug, Default)]
 pub(super) struct Difference {
-    /// Routes that are there no more, or say something else in labels, and those that are new, or do. The other routes may
-    /// have changed in what no label tells.
+    /// Routes that are gone, or say something else in labels, and those that are new, or do. The other routes may have changed in
+    /// what no label shows.
     pub(super) left: Vec<Arc<Route>>,
     pub(super) arrived: Vec<Arc<Route>>,
-    /// Numbers began anew, and say nothing beside older ones.
+    /// Numbering has restarted, so numbers cannot be compared with older ones.
     pub(super) is_renumbered: bool,
-    /// Of routes that are there no more, or not as they were.
+    /// Leases of routes that are gone or have changed.
     pub(super) revoked: Vec<Arc<Lease>>,
 }
 
 impl Routes {
-    /// Shares with `previous` what is the same. `upstreams` are those of the same Plan.
+    /// Shares unchanged routes with `previous`. `upstreams` are those of the same Plan.
     pub(super) fn new(
         routes: &RouteList,
         named: bool,
@@ -115,7 +114,7 @@ impl Routes {
             shared.fill(false);
         }
         let is_other = |piece: usize| !shared.get(piece).copied().unwrap_or(false);
-        // By id, which is unique.
+        // Known routes by id, which is unique.
         let mut known: HashMap<&str, &PlanRoute> = (0..)
             .zip(old)
             .filter(|(piece, _)| is_other(*piece))
@@ -166,7 +165,7 @@ impl Routes {
         (Routes { pieces: pieces.into(), needs, next_match, named }, difference)
     }
 
-    /// Where a configuration has other routes: the range of these, and what takes its place. Only pointers are compared.
+    /// Where a configuration has other routes: their range, and its replacement. Only pointers are compared.
     pub(super) fn differing(&self, new: &RouteList) -> (Range<usize>, Range<usize>) {
         let is_same = |(old, new): &(&PlanRoute, &Arc<Route>)| Arc::ptr_eq(&old.route, new);
         let len = self.iter().count();
@@ -176,7 +175,7 @@ impl Routes {
         (start..len - end, start..new.len() - end)
     }
 
-    /// Whether some route's plugin is called when a response is out.
+    /// Whether some route's plugin is called when a response has been sent.
     pub(super) fn are_logged(&self) -> bool {
         self.needs.iter().any(|needs| needs.log)
     }
@@ -186,14 +185,14 @@ impl Routes {
         self.needs.iter().any(|needs| needs.limits)
     }
 
-    /// Gives a route of one that is built by hand its plugins.
+    /// Sets the plugins of a route in a Plan that is built by hand.
     #[cfg(test)]
     pub(crate) fn set_chain(&mut self, route: usize, chain: Option<Arc<Chain>>) {
         let piece = Arc::get_mut(&mut self.pieces[route / PIECE]).expect("nobody shares it yet");
         piece[route % PIECE].chain = chain;
     }
 
-    /// The route at a place, where there is one.
+    /// The route at a position, if there is one.
     pub(crate) fn get(&self, route: usize) -> Option<&PlanRoute> {
         self.pieces.get(route / PIECE)?.get(route % PIECE)
     }
@@ -213,13 +212,13 @@ impl Index<usize> for Routes {
 }
 
 impl PlanRoute {
-    /// The slot of its upstream; of a route that is unavailable, one that no Plan has.
+    /// The slot of its upstream; if the route is unavailable, a slot that no Plan has.
     #[inline]
     pub(crate) fn upstream(&self) -> usize {
         self.upstream as usize
     }
 
-    /// The number of a combination of one of its paths and, where it has hosts, one of them.
+    /// The number of a combination of one of its paths and, if it has hosts, one of them.
     #[inline]
     pub(crate) fn number(&self, path: usize, host: Option<usize>) -> u64 {
         let hosts = self.route.spec.uri().map_or(1, |uri| uri.hosts.len().max(1));
@@ -232,14 +231,14 @@ fn combinations(route: &Route) -> u64 {
     route.spec.uri().map_or(1, |uri| uri.paths.len() * uri.hosts.len().max(1)) as u64
 }
 
-/// What labels show of a route, and what its numbers stand for.
+/// What labels show of a route, and what its numbers mean.
 #[derive(PartialEq)]
 struct Shown<'a> {
     /// Another upstream has other nodes in its slots.
     upstream: Option<&'a str>,
-    /// What the route and its service are called.
+    /// Names of the route and its service.
     labels: (&'a str, Option<&'a str>),
-    /// Of a route without an expression.
+    /// Set for a route without an expression.
     places: Option<(&'a [PathPattern], &'a [HostPattern])>,
 }
 
@@ -334,7 +333,7 @@ mod tests {
     fn what_reads_alike_keeps_its_numbers() {
         let list = routes(&["/a", "/b"]);
         let (first, _) = new(&list, None);
-        // Read once more from the text, so that nothing is the same memory.
+        // Parsed again from the text, so that no memory is shared.
         let (second, difference) = new(&routes(&["/a", "/c"]), Some(&first));
         assert_eq!((ids(&difference.arrived), ids(&difference.left)), (vec!["r1"], vec!["r1"]));
         assert_eq!((second[0].first_match, second[1].first_match), (0, 2));

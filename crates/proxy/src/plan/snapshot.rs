@@ -10,25 +10,25 @@ use std::sync::Arc;
 use stillgate_tls::rustls::ClientConfig;
 use stillgate_upstream::UpstreamState;
 
-/// What a worker serves from until the next Plan. An exchange holds the one it began with.
+/// What a worker serves from until the next Plan. An exchange holds the one that it began with.
 pub(crate) struct Snapshot {
-    /// The [`crate::PlanCell`] version it was taken at.
+    /// The [`crate::PlanCell`] version at which it was taken.
     pub(crate) version: u64,
     pub(crate) plan: Arc<Plan>,
-    /// In the slots of the Plan's upstreams.
+    /// States in the slots of the Plan's upstreams.
     pub(crate) upstreams: Upstreams,
-    /// The states of upstreams that stream routes lead to, put together for the first who asks.
+    /// The states of upstreams that stream routes lead to, collected at first use.
     of_streams: OnceCell<HashSet<*const RefCell<UpstreamState<Stream>>>>,
 }
 
-/// A worker's upstreams, in pieces that Snapshots share: there may be fifty thousand, and a change of one comes in the midst of
-/// requests.
+/// A worker's upstreams, in pieces that Snapshots share: there may be fifty thousand, and a change of one arrives while requests
+/// are served.
 #[derive(Clone, Default)]
 pub(crate) struct Upstreams {
     pieces: Rc<[Piece]>,
 }
 
-/// Some slots, and what is in them.
+/// Some slots, and their contents.
 type Piece = Rc<[Option<Rc<WorkerUpstream>>]>;
 
 /// Slots of a piece.
@@ -38,13 +38,12 @@ const PIECE: usize = 256;
 pub(crate) struct WorkerUpstream {
     pub(crate) planned: Arc<PlanUpstream>,
     pub(crate) state: Rc<RefCell<UpstreamState<Stream>>>,
-    /// The worker's own, with the sessions it may resume.
+    /// The worker's own configuration, with the sessions that it may resume.
     pub(crate) tls: Option<Arc<ClientConfig>>,
 }
 
 impl Snapshot {
-    /// The view of a new Plan. An upstream that did not change keeps everything; one that did keeps what belongs to
-    /// nodes that stay.
+    /// The view of a new Plan. An unchanged upstream keeps everything; a changed one keeps what belongs to nodes that remain.
     pub(crate) fn next(previous: Option<&Snapshot>, plan: Arc<Plan>, version: u64) -> Snapshot {
         if let Some(previous) = previous.filter(|previous| Arc::ptr_eq(&previous.plan.upstreams, &plan.upstreams)) {
             return Snapshot { version, plan, upstreams: previous.upstreams.clone(), of_streams: OnceCell::new() };
@@ -54,7 +53,7 @@ impl Snapshot {
         let old = previous.map_or(&nothing, |previous| &previous.upstreams);
         let piece = |(piece, slots): (usize, &[Option<Arc<PlanUpstream>>])| {
             let start = piece * PIECE;
-            // Only pointers are compared: what they point to is looked at where they differ.
+            // Only pointers are compared: their targets are looked at only if they differ.
             let is_same = |old: &Piece| {
                 let before = before.get(start..start + old.len()).unwrap_or_default();
                 before.len() == slots.len() && before.iter().map(as_ptr).eq(slots.iter().map(as_ptr))
@@ -85,7 +84,7 @@ impl Snapshot {
 }
 
 impl WorkerUpstream {
-    /// The one that takes the place of what was in its slot, which is another upstream's where the keys differ.
+    /// The upstream that replaces the one in its slot, which is a different upstream if the keys differ.
     fn next(planned: &Arc<PlanUpstream>, before: Option<&Rc<WorkerUpstream>>) -> Rc<WorkerUpstream> {
         let Some(before) = before.filter(|before| before.planned.definition.key == planned.definition.key) else {
             return Rc::new(WorkerUpstream {
@@ -111,7 +110,7 @@ impl WorkerUpstream {
     }
 }
 
-/// For comparing pointers.
+/// Pointer for comparison.
 fn as_ptr(slot: &Option<Arc<PlanUpstream>>) -> Option<*const PlanUpstream> {
     slot.as_ref().map(Arc::as_ptr)
 }
@@ -157,13 +156,13 @@ mod tests {
             a.upstreams.pieces.iter().zip(b.upstreams.pieces.iter()).filter(|(a, b)| Rc::ptr_eq(a, b)).count()
         };
         let first = next(None, &config, 1);
-        // One that changes keeps what is known of its nodes.
+        // An upstream that changes keeps what is known of its nodes.
         config.upstreams[PIECE] = Arc::new(Upstream { http2: true, ..(*config.upstreams[PIECE]).clone() });
         let second = next(Some(&first), &config, 2);
         assert_eq!(shared(&first, &second), 2);
         assert_eq!(state(&first, PIECE), state(&second, PIECE));
         assert!(!std::ptr::eq(&first.upstreams[PIECE], &second.upstreams[PIECE]));
-        // One that comes takes the slot of one that goes, and no other moves.
+        // A new upstream takes the slot of a removed one, and no other moves.
         config.upstreams.remove(PIECE + 1);
         config.upstreams.insert(0, named(&config, "new".to_owned()));
         let third = next(Some(&second), &config, 3);
@@ -175,7 +174,7 @@ mod tests {
         let fourth = next(Some(&third), &config, 4);
         assert_eq!(shared(&third, &fourth), 2);
         assert_eq!(fourth.upstreams.iter().count(), 3 * PIECE - 1);
-        // A slot that is free in between stays so until one comes.
+        // A free slot in between remains free until an upstream is added.
         let first = config.upstreams.remove(5);
         let fifth = next(Some(&fourth), &config, 5);
         assert!((shared(&fourth, &fifth), fifth.upstreams.get(4).is_none()) == (2, true));

@@ -1,6 +1,6 @@
 //! The stream routes of a Plan: which of them takes a connection, and what its connections hold of it.
 //!
-//! They are looked through one after the other, in the order in which they come first: a connection asks once, and there are few.
+//! They are searched one after the other, in the order in which they match: a connection is looked up once, and there are few.
 
 use super::PlanUpstreams;
 use super::lease::Lease;
@@ -12,9 +12,9 @@ use stillgate_config::{Protocol, StreamRoute};
 /// All stream routes.
 #[derive(Debug, Default)]
 pub(crate) struct StreamRoutes {
-    /// As the configuration has them.
+    /// The routes as configured.
     configured: Vec<Arc<StreamRoute>>,
-    /// Those that take TCP, and UDP, the first to be asked first. One whose upstream names neither takes both.
+    /// Routes that take TCP, and UDP, in the order of the search. A route whose upstream names neither takes both.
     tcp: Vec<PlanStreamRoute>,
     udp: Vec<PlanStreamRoute>,
 }
@@ -25,25 +25,25 @@ pub(crate) struct PlanStreamRoute {
     pub(crate) route: Arc<StreamRoute>,
     /// The slot of its upstream.
     upstream: u32,
-    /// What its upstream is spoken to in; `None`: it is unavailable.
+    /// The protocol of its upstream; `None`: it is unavailable.
     protocol: Option<Protocol>,
-    /// What its connections hold of it; `None`: they do not mind what becomes of it.
+    /// What its connections hold of it; `None`: they do not care what becomes of it.
     pub(crate) lease: Option<Arc<Lease>>,
 }
 
-/// What a route may ask of a connection.
+/// Properties of a connection that a route may match.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked<'a> {
     pub(crate) client: IpAddr,
-    /// Where it connected to.
+    /// The address that it connected to.
     pub(crate) local: SocketAddr,
     /// In lower case.
     pub(crate) server_name: Option<&'a str>,
 }
 
 impl StreamRoutes {
-    /// Those of a configuration, and the leases of those that are there no more, or not as they were.
-    /// `upstreams` are those of the same Plan.
+    /// Compiles the stream routes of a configuration; also returns the leases of those that are gone or have changed. `upstreams`
+    /// are those of the same Plan.
     pub(super) fn new(
         configured: &[Arc<StreamRoute>],
         upstreams: &PlanUpstreams,
@@ -73,17 +73,17 @@ impl StreamRoutes {
             match protocol {
                 Some(Protocol::Udp) => routes.udp.push(planned),
                 Some(Protocol::Tcp) => routes.tcp.push(planned),
-                // Where it is unavailable, whichever it takes must not go to the next route.
+                // If it is unavailable, matching sessions must not go to the next route.
                 Some(Protocol::Http | Protocol::Plain) | None => {
                     routes.udp.push(planned.clone());
                     routes.tcp.push(planned);
                 }
             }
         }
-        // Stable: equals stay in the order of the file.
+        // The sort is stable: equals stay in the order of the file.
         let rank = |route: &StreamRoute| (route.is_sni_unread, route.sni.as_ref().map(|sni| sni.precedence()));
         routes.tcp.sort_by_key(|of| std::cmp::Reverse(rank(&of.route)));
-        // Datagrams first go where the upstream names UDP, so that a route for all TCP takes none of them away.
+        // Datagrams first go to routes whose upstream names UDP, so that a route for all TCP takes none of them away.
         routes.udp.sort_by_key(|of| matches!(of.protocol, Some(Protocol::Http | Protocol::Plain)));
         let kept: HashSet<*const Lease> = routes.iter().filter_map(|of| of.lease.as_ref()).map(Arc::as_ptr).collect();
         let leases = previous.iter().filter_map(|of| of.lease.as_ref());
@@ -91,20 +91,20 @@ impl StreamRoutes {
         (Arc::new(routes), revoked)
     }
 
-    /// The one that takes a connection, or datagrams.
+    /// Finds the route that takes a connection, or datagrams.
     pub(crate) fn find(&self, protocol: Protocol, asked: &Asked<'_>) -> Option<&PlanStreamRoute> {
         let routes = if protocol == Protocol::Udp { &self.udp } else { &self.tcp };
         routes.iter().find(|of| takes(&of.route, asked))
     }
 
-    /// Each of them once.
+    /// Iterates over each route once.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &PlanStreamRoute> {
         self.tcp.iter().chain(self.udp.iter().filter(|of| of.protocol == Some(Protocol::Udp)))
     }
 }
 
 impl PlanStreamRoute {
-    /// The slot of its upstream; of a route that is unavailable, one that no Plan has.
+    /// The slot of its upstream; if the route is unavailable, a slot that no Plan has.
     pub(crate) fn upstream(&self) -> usize {
         self.upstream as usize
     }

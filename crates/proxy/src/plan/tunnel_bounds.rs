@@ -1,28 +1,28 @@
-//! For how long a tunnel may do what, as its route and the gateway's settings have it.
+//! Time limits of a tunnel, according to its route and the gateway's settings.
 
 use super::{Settings, TimeoutsMs};
 use serde::{Deserialize, Serialize};
 
-/// Later than anything: added to a time it does not overflow.
+/// Later than any time: added to a time it does not overflow.
 const NEVER_MS: u64 = u64::MAX / 4;
 
-/// For how long a tunnel may do what.
+/// How long a tunnel may do each of these.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TunnelBounds {
-    /// Move nothing.
+    /// Be idle.
     pub(crate) idle_ms: u64,
-    /// Be there.
+    /// Exist.
     pub(crate) total_ms: u64,
     /// Wait for the node to take something.
     pub(crate) node_send_ms: u64,
-    /// Wait for the client to.
+    /// Wait for the client to take something.
     pub(crate) client_send_ms: u64,
-    /// Go on after its route was changed, where that drains it.
+    /// Continue after its route was changed, if that drains it.
     pub(crate) drain_ms: u64,
 }
 
 impl TunnelBounds {
-    /// Of one that may move nothing for so long.
+    /// Bounds of a tunnel that may be idle for so long.
     pub(crate) fn new(idle_ms: u64, timeouts: TimeoutsMs, settings: &Settings) -> TunnelBounds {
         TunnelBounds {
             idle_ms,

@@ -1,8 +1,8 @@
 //! The upstreams of a Plan, each in a slot of its own.
 //!
-//! A slot belongs to a key as long as there is an upstream with it: no other upstream that comes, goes or changes moves it. So
-//! what holds a slot (routes, workers, numbers of series) need not be looked at when another upstream changes. What is the same as
-//! in the Plan before is shared with it.
+//! A slot belongs to a key as long as there is an upstream with it: adding, removing or changing another upstream does not move it.
+//! So holders of a slot (routes, workers, numbers of series) need not be looked at when another upstream changes. What has not
+//! changed since the previous Plan is shared with it.
 
 use super::{Plan, TimeoutsMs};
 use std::collections::HashMap;
@@ -13,17 +13,17 @@ use stillgate_config::{Config, Host, Target, Upstream};
 use stillgate_tls::{ClientTls, Material};
 use stillgate_upstream::{Endpoint, expand, share_verdicts};
 
-/// An upstream with the addresses its nodes stand for.
+/// An upstream with the addresses that its nodes resolve to.
 #[derive(Debug)]
 pub(crate) struct PlanUpstream {
     pub(crate) definition: Arc<Upstream>,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(super) timeouts: TimeoutsMs,
-    /// How its nodes are spoken to.
+    /// How to connect to its nodes.
     pub(crate) link: Link,
 }
 
-/// What a connection to a node is made with. A connection made with one is good for whatever has an equal one.
+/// Parameters of a connection to a node. A connection made with one link can be used for every equal link.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Link {
     pub(crate) http2: bool,
@@ -32,7 +32,7 @@ pub(crate) struct Link {
     pub(crate) tls: Option<SharedTls>,
 }
 
-/// Equal only where it is the same one: a reload keeps what did not change.
+/// Equal only if it is the same object: a reload keeps what did not change.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedTls(pub(crate) Arc<ClientTls>);
 
@@ -42,7 +42,7 @@ impl PartialEq for SharedTls {
     }
 }
 
-/// The slot of what has no upstream.
+/// The slot of a target without an upstream.
 const NO_SLOT: u32 = u32::MAX;
 
 /// All upstreams of a Plan.
@@ -51,12 +51,12 @@ pub(crate) struct PlanUpstreams {
     slots: Box<[Option<Arc<PlanUpstream>>]>,
     /// The slots in the order of the configuration.
     listed: Box<[u32]>,
-    /// The same one as in the Plan before where no upstream came or went.
+    /// Shared with the previous Plan if no upstream was added or removed.
     by_key: Arc<HashMap<String, u32>>,
 }
 
 impl PlanUpstreams {
-    /// Those of a configuration with their addresses. Where all is the same as before, so is the whole.
+    /// Compiles the upstreams of a configuration with their addresses. If all are the same as before, so is the whole.
     pub(super) fn new(
         config: &Config,
         addresses: &HashMap<String, Vec<IpAddr>>,
@@ -85,9 +85,9 @@ impl PlanUpstreams {
         }
     }
 
-    /// A slot for each upstream: the one it had, or one that is free.
+    /// Allots a slot to each upstream: the one that it had, or a free one.
     fn allot(&self, upstreams: &[Arc<Upstream>]) -> (Box<[u32]>, Arc<HashMap<String, u32>>) {
-        // Most stand behind the one they stood behind before, so that few need to be looked up.
+        // Most follow the same upstream as before, so that few need to be looked up.
         let mut next = 0;
         let mut known = |upstream: &Arc<Upstream>| {
             let is_here = |slot: &&u32| self[**slot as usize].definition.key == upstream.key;
@@ -116,12 +116,12 @@ impl PlanUpstreams {
         self.slots.get(slot)?.as_ref()
     }
 
-    /// The slot of an upstream; `None`: there is none with this key.
+    /// The slot of an upstream; `None`: the key is unknown.
     pub(crate) fn slot(&self, key: &str) -> Option<usize> {
         self.by_key.get(key).map(|slot| *slot as usize)
     }
 
-    /// The slot of a target; one that no Plan has where it is unavailable.
+    /// The slot of a target; one that no Plan has if it is unavailable.
     pub(super) fn slot_of(&self, target: &Target) -> u32 {
         let slot = |key| self.by_key.get(key).copied().expect("the upstream of each route is in its configuration");
         target.key().map_or(NO_SLOT, slot)
@@ -132,7 +132,7 @@ impl PlanUpstreams {
         &self.slots
     }
 
-    /// In the order of the configuration.
+    /// Iterates in the order of the configuration.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<PlanUpstream>> {
         self.listed.iter().filter_map(|slot| self.get(*slot as usize))
     }
@@ -148,7 +148,7 @@ impl Index<usize> for PlanUpstreams {
 }
 
 impl PlanUpstream {
-    /// That of a definition: `before`, which has the same key, where it is the same.
+    /// Compiles a definition: returns `before`, which has the same key, if it is the same.
     fn new(
         definition: &Arc<Upstream>,
         addresses: &HashMap<String, Vec<IpAddr>>,
@@ -177,13 +177,13 @@ impl PlanUpstream {
         }
     }
 
-    /// What connections to its nodes are made with; `None`: they are plain ones.
+    /// TLS for connections to its nodes; `None`: they are plain.
     pub(crate) fn tls(&self) -> Option<&Arc<ClientTls>> {
         self.link.tls.as_ref().map(|tls| &tls.0)
     }
 }
 
-/// Those that have active checks; the same list as before where all are the same.
+/// Upstreams that have active checks; the same list as before if all are the same.
 pub(super) fn checked(upstreams: &Arc<PlanUpstreams>, previous: Option<&Plan>) -> Arc<[Arc<PlanUpstream>]> {
     match previous.filter(|old| Arc::ptr_eq(&old.upstreams, upstreams)) {
         Some(old) => old.checked.clone(),

@@ -1,20 +1,20 @@
-//! Why there are no workers.
+//! Why the workers could not start.
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-/// Why the workers could not be started, or did not end well.
+/// Why the workers could not be started, or did not end normally.
 #[derive(Debug)]
 pub enum StartError {
-    /// A listener's address is not to be had.
+    /// A listener's address is not available.
     Bind {
-        /// Which one.
+        /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// A thread or its runtime could not be made.
+    /// A thread or its runtime could not be created.
     Thread(io::Error),
     /// A worker's thread ended in a panic, which its own log line describes.
     Panicked {

@@ -1,20 +1,20 @@
-//! A listener as a worker knows it: what becomes of what comes in there, and how much has.
+//! A listener as a worker knows it: how incoming connections are handled, and counts of them.
 //!
-//! Its connections hold it, so that it is there until the last of them has ended, also where it was removed meanwhile. One that is
-//! back at its place is the same again: what was counted is counted on.
+//! Its connections hold it, so that it exists until the last of them has ended, even if it was removed meanwhile. A listener that
+//! returns to its place is the same as before: its counters continue.
 
 use crate::basics::counters::Count;
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 use stillgate_config::{ListenPlace, Listener as Configured, ListenerKind, Transport};
 
-/// What is counted of connections, by listener.
+/// Counted events of connections, by listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionEvent {
     Accepted,
-    /// The worker had its share.
+    /// The worker had reached its limit.
     Refused,
-    /// There was no good PROXY protocol header.
+    /// There was no valid PROXY protocol header.
     NoProxyHeader,
 }
 
@@ -24,23 +24,23 @@ pub(crate) const CONNECTION_EVENTS: usize = ConnectionEvent::NoProxyHeader as us
 /// One of a worker's listeners.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    /// What it is known by.
+    /// The place that identifies it.
     pub(crate) place: ListenPlace,
-    /// Where that has come to be: its port is not zero.
+    /// The place that it is bound to: its port is not zero.
     pub(crate) bound: ListenPlace,
     /// Its address as configured, for metrics.
     pub(crate) label: String,
     kind: Cell<ListenerKind>,
-    /// When the last of its connections is to have ended, by the worker's clock; `u64::MAX` unless it was removed.
+    /// When the last of its connections must have ended, by the worker's clock; `u64::MAX` unless it was removed.
     end_ms: Cell<u64>,
-    /// Open now: connections of HTTP, or sessions of UDP.
+    /// Open now: HTTP connections, or UDP sessions.
     pub(crate) open: Count,
-    /// Of them, with a request whose head is here; one of HTTP/2 counts once, however many it has.
+    /// Open connections with a request whose head is here; one of HTTP/2 counts once, however many it has.
     pub(crate) active: Count,
-    /// Of them, with bytes of a request.
+    /// Open connections with bytes of a request.
     pub(crate) busy: Count,
     events: [Cell<u64>; CONNECTION_EVENTS],
-    /// How much of the events the metrics know.
+    /// How many of the events the metrics already have.
     told: [Cell<u64>; CONNECTION_EVENTS],
 }
 
@@ -60,7 +60,7 @@ impl Listener {
         }
     }
 
-    /// What becomes of a connection that comes in now.
+    /// How a new connection is handled.
     pub(crate) fn kind(&self) -> ListenerKind {
         self.kind.get()
     }
@@ -73,18 +73,18 @@ impl Listener {
         self.place.transport == Transport::Tcp
     }
 
-    /// Whether HTTP/2 is spoken beside HTTP/1.1.
+    /// Whether HTTP/2 is spoken as well as HTTP/1.1.
     pub(crate) fn speaks_http2(&self) -> bool {
         matches!(self.kind.get(), ListenerKind::Http { http2: true, .. })
     }
 
-    /// It is there, and does this with what comes in from now on.
+    /// Marks it as present; new connections are handled like this.
     pub(crate) fn configure(&self, kind: ListenerKind) {
         self.kind.set(kind);
         self.end_ms.set(u64::MAX);
     }
 
-    /// It is not to be there any more, and its connections end, at the latest then.
+    /// Marks it as removed; its connections end at that time at the latest.
     pub(crate) fn remove(&self, end_ms: u64) {
         self.end_ms.set(end_ms);
     }
@@ -93,7 +93,7 @@ impl Listener {
         self.end_ms.get() != u64::MAX
     }
 
-    /// When the last of its connections is to have ended; `u64::MAX` unless it was removed.
+    /// When the last of its connections must have ended; `u64::MAX` unless it was removed.
     pub(crate) fn end_ms(&self) -> u64 {
         self.end_ms.get()
     }
@@ -103,19 +103,19 @@ impl Listener {
         count.set(count.get() + 1);
     }
 
-    /// How often it has happened since this was last asked; `None`: not once, and it is not due.
+    /// How often it has happened since the last call; `None`: not once, and it is not due.
     pub(crate) fn news(&self, event: ConnectionEvent, due: bool) -> Option<u64> {
         let (count, told) = (self.events[event as usize].get(), &self.told[event as usize]);
         (count != told.get() || due).then(|| count - told.replace(count))
     }
 }
 
-/// All that a worker has, those included that were removed and have connections still.
+/// All listeners of a worker, including removed ones that still have connections.
 #[derive(Default)]
 pub(crate) struct Listeners(RefCell<Vec<Rc<Listener>>>);
 
 impl Listeners {
-    /// One that is new, or back at its place.
+    /// Adds a listener that is new, or back at its place.
     pub(crate) fn add(&self, configured: Configured, bound: ListenPlace) -> Rc<Listener> {
         if let Some(known) = self.find(configured.place()).filter(|known| known.bound == bound) {
             known.configure(configured.kind);
@@ -126,12 +126,12 @@ impl Listeners {
         listener
     }
 
-    /// The one that is known by this.
+    /// Finds the listener identified by this place.
     pub(crate) fn find(&self, place: ListenPlace) -> Option<Rc<Listener>> {
         self.0.borrow().iter().find(|listener| listener.place == place).cloned()
     }
 
-    /// The one that is there, and was not removed.
+    /// Finds the listener that is present, and was not removed.
     pub(crate) fn find_bound(&self, bound: ListenPlace) -> Option<Rc<Listener>> {
         self.0.borrow().iter().find(|listener| listener.bound == bound && !listener.is_removed()).cloned()
     }
@@ -140,13 +140,13 @@ impl Listeners {
         self.0.borrow()
     }
 
-    /// Lets go of those that were removed and have no connection any more. The metrics know all of them by now.
+    /// Drops listeners that were removed and have no connections left. The metrics have all their events by now.
     pub(crate) fn forget_ended(&self) {
         self.0.borrow_mut().retain(|listener| !listener.is_removed() || Rc::strong_count(listener) > 1);
     }
 }
 
-/// Counts a connection on which bytes of a request have come, whatever becomes of its task.
+/// Counts a connection on which bytes of a request have arrived, even if its task is dropped.
 pub(crate) struct Busy(Rc<Listener>);
 
 impl Busy {
@@ -162,7 +162,7 @@ impl Drop for Busy {
     }
 }
 
-/// Counts a connection on which a request is served, whatever becomes of its task.
+/// Counts a connection on which a request is served, even if its task is dropped.
 pub(crate) struct Active(Rc<Listener>);
 
 impl Active {

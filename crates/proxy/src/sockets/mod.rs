@@ -1,8 +1,8 @@
-//! What the process listens on: sockets that are bound, or were left to it by the process before, shared out to the workers.
+//! What the process listens on: sockets that are bound, or inherited from the previous process, distributed to the workers.
 //!
-//! Each place has one socket per worker on the same address, and the kernel spreads connections (or datagrams) over them. A
-//! socket that was left to us is used in any case, also where there are more of them than workers: connections wait in its queue,
-//! and closing it would reset them.
+//! Each place has one socket per worker on the same address, and the kernel spreads connections (or datagrams) over them. An
+//! inherited socket is used in any case, also if there are more of them than workers: connections wait in its queue, and closing it
+//! would reset them.
 
 mod error;
 pub(crate) mod listener;
@@ -23,14 +23,14 @@ const BACKLOG: i32 = 4096;
 /// The sockets of one listener.
 #[derive(Debug)]
 pub struct Listening {
-    /// As it was asked for.
+    /// The listener as it was configured.
     pub listener: Listener,
-    /// Where that is.
+    /// The actual address.
     address: SocketAddr,
-    /// Those that were left to us come first.
+    /// Sockets that we inherited come first.
     sockets: Vec<Socket>,
     left: usize,
-    /// Others have it as long as they have sockets of it.
+    /// Others hold it as long as they have its sockets.
     held: Arc<()>,
 }
 
@@ -42,7 +42,7 @@ struct Left {
     sockets: Vec<Socket>,
 }
 
-/// What the process before has left to this one, until it is taken.
+/// Sockets that the previous process has left to this one, until they are taken.
 #[derive(Debug, Default)]
 pub struct Inherited(Vec<Left>);
 
@@ -50,12 +50,12 @@ pub struct Inherited(Vec<Left>);
 #[derive(Debug, Default)]
 pub struct Sockets(Vec<Listening>);
 
-/// A listener that cannot be had.
+/// A listener that could not be opened.
 #[derive(Debug)]
 pub struct ListenError {
-    /// The key that names it.
+    /// The configuration key that names it.
     pub key: String,
-    /// Why.
+    /// The reason.
     pub error: StartError,
 }
 
@@ -71,20 +71,20 @@ pub(crate) struct WorkerListener {
     pub(crate) configured: Listener,
     pub(crate) bound: ListenPlace,
     pub(crate) sockets: Vec<WorkerSocket>,
-    /// Whoever has it has sockets.
+    /// Whoever holds this has sockets.
     pub(crate) held: Arc<()>,
 }
 
-/// One of a worker's own.
+/// One of a worker's own sockets.
 #[derive(Debug)]
 pub(crate) struct WorkerSocket {
     pub(crate) socket: Socket,
-    /// The process before may read it as well.
+    /// The previous process may read it as well.
     pub(crate) is_left: bool,
 }
 
 impl Inherited {
-    /// Keeps what was left of a place. An error: they are not what they were said to be.
+    /// Keeps the sockets left for a place. An error: they are not what they were said to be.
     pub fn add(&mut self, place: ListenPlace, sockets: Vec<OwnedFd>) -> io::Result<()> {
         let sockets: Vec<Socket> = sockets.into_iter().map(Socket::from).collect();
         let kind = match place.transport {
@@ -110,7 +110,8 @@ impl Inherited {
 }
 
 impl Listening {
-    /// Those that were left of a place, and as many more as are missing. `is_ours`: sockets of this process are in the way of it.
+    /// Opens a listener with the sockets inherited for its place, and as many more as are missing. `is_ours`: sockets of this
+    /// process are in the way.
     fn open(
         listener: Listener,
         sockets_min: usize,
@@ -122,8 +123,8 @@ impl Listening {
         let mut listening = match inherited.take(place) {
             Some(Left { address, sockets, .. }) => Listening { listener, address, left: sockets.len(), sockets, held },
             None => {
-                // Sharing a port is asked for by every socket that shares it, so another gateway already there would not be
-                // noticed: a first socket that does not share finds out, unless it would find ourselves.
+                // Every socket that shares a port requests sharing, so another gateway that is already there would not be noticed:
+                // a first socket that does not share finds out, unless it would find ourselves.
                 if !is_ours {
                     drop(bind(place, false).map_err(fail)?);
                 }
@@ -138,22 +139,22 @@ impl Listening {
         Ok(listening)
     }
 
-    /// What it is known by.
+    /// The place that identifies it.
     pub fn place(&self) -> ListenPlace {
         self.listener.place()
     }
 
-    /// Where that has come to be.
+    /// The place that it is bound to.
     pub fn bound(&self) -> ListenPlace {
         ListenPlace { address: self.address, ..self.place() }
     }
 
-    /// Tells, as long as it can be upgraded, that somebody has sockets of this.
+    /// Shows, as long as it can be upgraded, that sockets of this are in use.
     pub(crate) fn held(&self) -> Weak<()> {
         Arc::downgrade(&self.held)
     }
 
-    /// Where it is: a port that was asked for as zero is what the system made of it.
+    /// Its address: a port configured as zero is the one that the system chose.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -163,14 +164,14 @@ impl Listening {
         self.sockets.iter().map(AsFd::as_fd)
     }
 
-    /// The first of its sockets, as one more descriptor: there is no other where one was asked for.
+    /// The first of its sockets, as one more descriptor: it is the only one if one was configured.
     pub fn share(&self) -> io::Result<Socket> {
         self.sockets.first().ok_or(io::ErrorKind::NotFound)?.try_clone()
     }
 }
 
 impl Sockets {
-    /// Those of all listeners; what was left of others stays in `inherited`.
+    /// Opens the sockets of all listeners; what was inherited for others stays in `inherited`.
     pub fn open(listeners: &[Listener], workers: usize, inherited: &mut Inherited) -> Result<Sockets, ListenError> {
         let open = |(path, listener): (String, &Listener)| {
             Listening::open(*listener, workers, inherited, false).map_err(|error| ListenError::new(&path, error))
@@ -178,7 +179,7 @@ impl Sockets {
         listener_paths(listeners).map(open).collect::<Result<_, _>>().map(Sockets)
     }
 
-    /// Those of listeners that are not among these. `closing` are places that some worker has sockets of still.
+    /// Opens the sockets of listeners that are not among these. `closing` are places where some worker still has sockets.
     pub(crate) fn open_added(
         &self,
         listeners: &[Listener],
@@ -200,7 +201,7 @@ impl Sockets {
         self.0.iter().map(Listening::address).collect()
     }
 
-    /// What there is, in the configuration's order.
+    /// All listeners, in the configuration's order.
     pub fn listening(&self) -> &[Listening] {
         &self.0
     }
@@ -209,7 +210,8 @@ impl Sockets {
         self.0.iter().find(|listening| listening.place() == place)
     }
 
-    /// What a configuration says, whose further listeners are open. Returns what of it is different, and what is not in it.
+    /// Applies a configuration whose additional listeners are open. Returns the listeners that have changed, and those that are not
+    /// in it.
     pub(crate) fn replace(&mut self, listeners: &[Listener], added: Vec<Listening>) -> (Vec<Listener>, Vec<Listening>) {
         let mut before: Vec<Listening> = std::mem::take(&mut self.0).into_iter().chain(added).collect();
         let mut changed = Vec::new();
@@ -224,7 +226,7 @@ impl Sockets {
         (changed, before)
     }
 
-    /// A descriptor of each socket for the worker that it belongs to. Ours stay open until they are dropped.
+    /// A descriptor of each socket for the worker that it belongs to. Ours remain open until they are dropped.
     pub(crate) fn deal(&self, workers: usize) -> io::Result<Vec<Vec<WorkerListener>>> {
         deal(&self.0, workers)
     }
@@ -267,7 +269,7 @@ fn bind(place: ListenPlace, shared: bool) -> io::Result<Socket> {
         Transport::Udp => (Type::DGRAM, Protocol::UDP),
     };
     let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
-    // Of a UDP socket it would share the address with any other that asks for it.
+    // A UDP socket would share the address with any other that requests it.
     if transport == Transport::Tcp {
         socket.set_reuse_address(true)?;
     }
@@ -377,7 +379,7 @@ mod tests {
         let (changed, removed) = sockets.replace(&[b, secured], added);
         assert_eq!((changed, removed.len()), (vec![secured], 0));
         assert_eq!(sockets.addresses(), [b.address, a.address]);
-        // All addresses, ours among them.
+        // All addresses, including ours.
         let wide = Listener { address: SocketAddr::from(([0; 4], a.address.port())), ..a };
         let added = sockets.open_added(&[wide], 1, &[]).unwrap();
         let (changed, removed) = sockets.replace(&[wide], added);

@@ -1,15 +1,15 @@
-//! The server name that a client asks for in its TLS hello (RFC 8446 section 4.1.2, RFC 6066 section 3).
+//! The server name that a client requests in its TLS ClientHello (RFC 8446 section 4.1.2, RFC 6066 section 3).
 //!
-//! The handshake itself is the node's, so no more is asked of the hello than that its lengths fit together: what versions and
-//! ciphers it offers is between the two. (rustls' `Acceptor` refuses those that rustls could not serve.)
+//! The handshake itself is the node's, so the only requirement for the hello is that its lengths fit together: what versions and
+//! ciphers it offers is between the client and the node. (rustls' `Acceptor` refuses those that rustls could not serve.)
 
 use std::fmt;
 
-/// Most bytes of a hello and the records it comes in.
+/// Maximum size of a hello and the records that contain it.
 pub(super) const CLIENT_HELLO_BYTES_MAX: usize = crate::basics::buffer::BUFFER_BYTES;
 
 const RECORD_HEADER_BYTES: usize = 5;
-/// RFC 8446 section 5.1
+/// RFC 8446 section 5.1.
 const RECORD_BYTES_MAX: usize = 1 << 14;
 const CONTENT_HANDSHAKE: u8 = 22;
 const HANDSHAKE_CLIENT_HELLO: u8 = 1;
@@ -20,23 +20,23 @@ const NAME_TYPE_HOST: u8 = 0;
 /// The longest DNS name.
 const NAME_BYTES_MAX: usize = 255;
 
-/// What the first bytes of a connection come to.
+/// Result of parsing the first bytes of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Parsed {
-    /// All bytes belong to a hello that goes on.
+    /// All bytes belong to a hello that is incomplete.
     Partial,
-    /// The hello is complete; the name in lower case, if it asks for one.
+    /// The hello is complete; contains the server name in lower case, if there is one.
     Complete(Option<Box<str>>),
 }
 
-/// Why they are no hello.
+/// Why the bytes are not a hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoHello {
     /// They begin with something else.
     NotTls,
-    /// Lengths that do not fit together, or an empty record.
+    /// The lengths do not fit together, or a record is empty.
     Malformed,
-    /// More than [`CLIENT_HELLO_BYTES_MAX`].
+    /// The hello has more than [`CLIENT_HELLO_BYTES_MAX`].
     TooLong,
 }
 
@@ -50,19 +50,19 @@ impl fmt::Display for NoHello {
     }
 }
 
-/// How far a hello is. Whole records are looked at once, however many pieces the bytes come in.
+/// State of an incomplete hello. Complete records are looked at once, however many pieces the bytes arrive in.
 #[derive(Default)]
 pub(super) struct HelloReader {
-    /// Where the first record begins that was not whole.
+    /// Beginning of the first incomplete record.
     at: usize,
-    /// The first bytes of what the records before it hold, and how much that is.
+    /// The first bytes of the content of the records before it, and how long that content is.
     header: Vec<u8>,
     content_bytes: usize,
 }
 
 impl HelloReader {
-    /// Looks at all bytes that have arrived so far, those of the last time included; whatever comes behind the hello may be among
-    /// them. One that is none, or too long, is refused as early as it shows.
+    /// Looks at all bytes that have arrived so far, including those of the last time; whatever comes after the hello may be among
+    /// them. A hello that is invalid, or too long, is refused as early as it shows.
     pub(super) fn advance(&mut self, bytes: &[u8]) -> Result<Parsed, NoHello> {
         while let Some((content, behind)) = record(&bytes[self.at..])? {
             self.at = bytes.len() - behind.len();
@@ -84,7 +84,7 @@ fn extend_header(header: &mut Vec<u8>, content: &[u8]) {
     header.extend_from_slice(&content[..content.len().min(missing)]);
 }
 
-/// How long the hello is, by its first bytes; `None`: there are too few.
+/// Length of the hello, by its first bytes; `None`: there are too few.
 fn hello_bytes(header: &[u8]) -> Result<Option<usize>, NoHello> {
     match *header {
         [kind, ..] if kind != HANDSHAKE_CLIENT_HELLO => Err(NoHello::NotTls),
@@ -96,7 +96,7 @@ fn hello_bytes(header: &[u8]) -> Result<Option<usize>, NoHello> {
     }
 }
 
-/// What so many bytes of content are, without the records around them.
+/// Collects so many bytes of content, without the records around them.
 fn collect(bytes: &[u8], total: usize) -> Result<Vec<u8>, NoHello> {
     let (mut hello, mut rest) = (Vec::with_capacity(total), bytes);
     while hello.len() < total {
@@ -107,10 +107,10 @@ fn collect(bytes: &[u8], total: usize) -> Result<Vec<u8>, NoHello> {
     Ok(hello)
 }
 
-/// A record's content, and what is behind it.
+/// A record's content, and the bytes after it.
 type Record<'a> = (&'a [u8], &'a [u8]);
 
-/// The first record; `None`: it goes on.
+/// The first record; `None`: it is incomplete.
 fn record(bytes: &[u8]) -> Result<Option<Record<'_>>, NoHello> {
     let is_start = match bytes {
         [] => true,
@@ -135,7 +135,7 @@ fn server_name(hello: &[u8]) -> Result<Option<Box<str>>, NoHello> {
     hello.block(2)?;
     hello.block(1)?;
     if hello.0.is_empty() {
-        // RFC 5246 section 7.4.1.2: there need be no extensions.
+        // RFC 5246 section 7.4.1.2: extensions are optional.
         return Ok(None);
     }
     let mut extensions = Reader(hello.block(2)?);
@@ -147,7 +147,7 @@ fn server_name(hello: &[u8]) -> Result<Option<Box<str>>, NoHello> {
         let kind = extensions.take(2)?;
         let content = extensions.block(2)?;
         if kind == EXTENSION_SERVER_NAME.to_be_bytes() {
-            // Two parties could take one each.
+            // Two parties could choose different ones.
             if found.is_some() {
                 return Err(NoHello::Malformed);
             }
@@ -193,7 +193,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// What a length of so many bytes is before.
+    /// Takes the block that follows a length of so many bytes.
     fn block(&mut self, length_bytes: usize) -> Result<&'a [u8], NoHello> {
         let len = self.take(length_bytes)?.iter().fold(0, |len, byte| len << 8 | usize::from(*byte));
         self.take(len)
@@ -221,7 +221,7 @@ mod tests {
         server_names(&[&[0][..], &block(2, name)].concat())
     }
 
-    /// A hello with these extensions; `None`: with none at all.
+    /// A hello with these extensions; `None`: without any.
     fn hello(extensions: Option<&[u8]>) -> Vec<u8> {
         let mut body =
             [&[3, 3][..], &[7; RANDOM_BYTES], &block(1, &[1; 32]), &block(2, &[0x13, 1]), &block(1, &[0])].concat();
@@ -262,13 +262,13 @@ mod tests {
         assert_eq!(parse(&records(&hello(Some(&other)), 999)), complete(None));
     }
 
-    /// RFC 8701: what nobody knows yet is passed over, wherever it stands.
+    /// RFC 8701: unknown values are skipped, wherever they occur.
     #[test]
     fn what_is_not_known_is_passed_over() {
         let grease = |kind: u8, content: &[u8]| [&[kind, kind][..], &block(2, content)].concat();
         let extensions = [grease(0x0a, b""), host(b"a.test"), grease(0xfa, b"\0")].concat();
         assert_eq!(parse(&records(&hello(Some(&extensions)), 999)), complete(Some("a.test")));
-        // A name of another kind is no second host.
+        // A name of another kind does not count as a second host.
         let names = [&[9][..], &block(2, b"x"), &[0], &block(2, b"a.test"), &[9], &block(2, b"")].concat();
         assert_eq!(parse(&records(&hello(Some(&server_names(&names))), 999)), complete(Some("a.test")));
     }
@@ -285,7 +285,7 @@ mod tests {
         let long = with(CLIENT_HELLO_BYTES_MAX);
         assert_eq!(parse(&long), Err(NoHello::TooLong));
         assert_eq!(parse(&long[..100]), Err(NoHello::TooLong), "told as early as it is known");
-        // Many records of a byte each are as long.
+        // Many records of one byte each are as long.
         let small = records(&long_one(20_000), 1);
         assert_eq!(parse(&small[..CLIENT_HELLO_BYTES_MAX - 1]), Ok(Parsed::Partial));
         assert_eq!(parse(&small[..CLIENT_HELLO_BYTES_MAX]), Err(NoHello::TooLong));
@@ -299,7 +299,7 @@ mod tests {
         check(b"\x80\x2e\x01\x03\x01", NoHello::NotTls);
         check(&[22, 3, 1, 0, 0], NoHello::Malformed);
         check(&[22, 3, 1, 0x40, 1], NoHello::Malformed);
-        // Another message of a handshake, and an alert.
+        // Another handshake message, and an alert.
         check(&records(&[2, 0, 0, 0], 99), NoHello::NotTls);
         check(&[21, 3, 1, 0, 2, 1, 0], NoHello::NotTls);
         check(&records(&[1, 0xff, 0xff, 0xff], 99), NoHello::TooLong);
@@ -309,14 +309,14 @@ mod tests {
         }
         let twice = [host(b"a.test"), host(b"b.test")].concat();
         check(&records(&hello(Some(&twice)), 999), NoHello::Malformed);
-        // No name at all, not even of another kind.
+        // Without any name, even of another kind.
         check(&records(&hello(Some(&server_names(b""))), 999), NoHello::Malformed);
         check(&records(&hello(Some(&[0, 0, 0, 0])), 999), NoHello::Malformed);
         let two = [&[0][..], &block(2, b"a.test"), &[0], &block(2, b"b.test")].concat();
         check(&records(&hello(Some(&server_names(&two))), 999), NoHello::Malformed);
     }
 
-    /// No length is believed.
+    /// Lengths are never trusted.
     #[test]
     fn cut_and_changed_hellos_do_no_harm() {
         let whole = hello(Some(&host(b"a.test")));
@@ -324,7 +324,7 @@ mod tests {
             for change in [1, 0x80, 0xff] {
                 let mut bytes = whole.clone();
                 bytes[at] ^= change;
-                // Whatever it is: no panic.
+                // Whatever the bytes are, it must not panic.
                 let _ = parse(&records(&bytes, 999));
             }
             let mut cut = whole[..at.max(4)].to_vec();

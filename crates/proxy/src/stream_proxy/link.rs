@@ -1,4 +1,4 @@
-//! A UDP session's way to its node: a socket of its own, and what has gone over it.
+//! A UDP session's link to its node: a socket of its own, and counts of what has gone over it.
 
 use crate::node::health;
 use crate::plan::snapshot::WorkerUpstream;
@@ -12,11 +12,11 @@ use std::task::Waker;
 use stillgate_upstream::{Failure, Report};
 use tokio::net::UdpSocket;
 
-/// How long what a node is sent must not have been refused for it to be as good as any again, should it not answer. Longer than it
-/// takes to find that a machine is gone from our own network (three seconds, RFC 4861 section 10).
+/// How long datagrams to a node must not have been refused before it counts as healthy again if it never answers. Longer than it
+/// takes to find that a machine in our own network is gone (three seconds, RFC 4861 section 10).
 const TRIAL_MS: u64 = 5_000;
 
-/// A session's way to its node, and what has gone over it.
+/// A session's link to its node, and counts of what has gone over it.
 pub(super) struct Link {
     pub(super) socket: UdpSocket,
     pub(super) upstream: Rc<WorkerUpstream>,
@@ -24,11 +24,11 @@ pub(super) struct Link {
     /// The snapshot in which its node was last looked for.
     version: Cell<u64>,
     began_ms: u64,
-    /// From the client, and to it.
+    /// Bytes from the client, and to it.
     pub(super) received: Cell<u64>,
     pub(super) sent: Cell<u64>,
     pub(super) moved_ms: Cell<u64>,
-    /// Nothing more is to go over it.
+    /// Nothing more may go over it.
     is_over: Cell<bool>,
     /// Its node refuses what is sent to it.
     has_failed: Cell<bool>,
@@ -54,7 +54,7 @@ impl Link {
         }
     }
 
-    /// Not through the event loop, which does not know yet whether a new socket takes anything.
+    /// Sends without the event loop, which does not know yet whether a new socket is writable.
     pub(super) fn send(&self, datagram: &[u8], now_ms: u64) -> io::Result<()> {
         SockRef::from(&self.socket).send(datagram)?;
         self.received.set(self.received.get() + datagram.len() as u64);
@@ -62,8 +62,8 @@ impl Link {
         Ok(())
     }
 
-    /// Whether its client is to get another session: this one is over, or no stream route leads to its node any more, or the node
-    /// has failed since or been found unhealthy, and another one is better.
+    /// Whether its client should get another session: this one has ended, or no stream route leads to its node any more, or the
+    /// node has failed since or been found unhealthy, and another one is better.
     pub(super) fn is_to_be_left(&self, worker: &Worker) -> bool {
         if self.is_over.get() {
             return true;
@@ -75,7 +75,8 @@ impl Link {
         self.upstream.state.borrow().is_to_be_left(self.slot, self.began_ms, worker.clock.now_ms())
     }
 
-    /// A node that failed and answers nothing, as one that takes logs, is there again where it has refused nobody for long enough.
+    /// A node that failed and answers nothing, as one that takes logs, is available again once it has not refused anything for long
+    /// enough.
     pub(super) fn vouch(&self, worker: &Worker) {
         let is_long = worker.clock.now_ms() >= self.began_ms + TRIAL_MS;
         if is_long && self.upstream.state.borrow().is_doubted_since(self.slot, self.began_ms) {
@@ -83,7 +84,7 @@ impl Link {
         }
     }
 
-    /// The node is not there: the session is over.
+    /// The node is unreachable: the session ends.
     pub(super) fn fail(&self, worker: &Worker) {
         if !self.has_failed.replace(true) {
             let why = || "nobody listens there (ICMP)".to_owned();
@@ -92,7 +93,7 @@ impl Link {
         self.end();
     }
 
-    /// The session is over.
+    /// Ends the session.
     pub(super) fn end(&self) {
         self.is_over.set(true);
         if let Some(waker) = &*self.waker.borrow() {
@@ -109,7 +110,7 @@ impl Link {
     }
 }
 
-/// A socket that speaks to this node only.
+/// A socket that is connected to this node only.
 pub(super) fn socket_to(node: SocketAddr) -> io::Result<UdpSocket> {
     let any: SocketAddr = match node {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -121,7 +122,7 @@ pub(super) fn socket_to(node: SocketAddr) -> io::Result<UdpSocket> {
     UdpSocket::from_std(socket)
 }
 
-/// Whether the node's machine has said that nobody listens there.
+/// Whether the node's machine has reported that nothing listens there.
 pub(super) fn is_refused(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,11 +1,11 @@
-//! Connections that carry no HTTP: TCP, TLS and UDP between clients and nodes, by `stream_routes`.
+//! Connections without HTTP: TCP, TLS and UDP between clients and nodes, by `stream_routes`.
 //!
 //! ```text
 //!  TCP  accept ─▶ PROXY header? ─▶ TLS here, or a look at its hello ─▶ route ─▶ node ─▶ PROXY header? ─▶ Tunnel ─▶ one record
 //!  UDP  datagram ─▶ session of its sender ──────── none yet: route ─▶ node ────────────────────────────▶ one record
 //! ```
 //!
-//! What follows is bytes, and the business of `tunnel`, or datagrams, and that of `udp` and `link`.
+//! What follows are bytes, which `tunnel` handles, or datagrams, which `udp` and `link` handle.
 
 mod client_hello;
 mod link;
@@ -16,11 +16,11 @@ mod udp;
 pub(crate) use tcp::admit;
 pub(crate) use udp::serve as serve_udp;
 
-/// Of one that no route takes.
+/// No route takes the session.
 const STATUS_NO_ROUTE: u16 = 404;
-/// Of one whose name asks for a client certificate, which the handshake did not ask for.
+/// The session's name requires a client certificate, which the handshake did not request.
 const STATUS_MISDIRECTED: u16 = 421;
-/// Of one whose node refuses what is sent to it.
+/// The node refuses what is sent to it.
 const STATUS_NODE_FAILED: u16 = 502;
-/// Of one whose upstream has no node, or as many sessions as it may have.
+/// The upstream has no node, or has reached its maximum of sessions.
 const STATUS_UNAVAILABLE: u16 = 503;

@@ -1,4 +1,4 @@
-//! Which node a session goes to: chosen by the balancer, the next one where that fails, as long as the rules say so.
+//! Which node a session goes to: chosen by the balancer, then the next one if that fails, as long as the rules allow.
 
 use super::STATUS_UNAVAILABLE;
 use crate::node::health;
@@ -14,17 +14,17 @@ use stillgate_upstream::{Attempt, Decision, Failure, Report, Tried, decide};
 pub(super) struct Choice<'a> {
     worker: &'a Worker,
     upstream: &'a WorkerUpstream,
-    /// What the consistent hash hashes.
+    /// The text for the consistent hash.
     key: Option<Vec<u8>>,
     tried: Tried,
     retries_used: u32,
     began_ms: u64,
-    /// What it would come to where no node is left.
+    /// The status if no node is left.
     status: u16,
 }
 
 impl<'a> Choice<'a> {
-    /// Err: the status, where the upstream takes on no more.
+    /// Err: the status if the upstream accepts no more sessions.
     pub(super) fn new(
         worker: &'a Worker,
         upstream: &'a WorkerUpstream,
@@ -33,7 +33,7 @@ impl<'a> Choice<'a> {
     ) -> Result<Choice<'a>, u16> {
         let definition = &upstream.planned.definition;
         if !upstream.state.borrow().has_place() {
-            // Of datagrams each is counted as dropped.
+            // With UDP, each datagram is counted as dropped.
             if session.protocol != Protocol::Udp {
                 worker.note_upstream(UpstreamEvent::Shed, upstream);
             }
@@ -53,7 +53,7 @@ impl<'a> Choice<'a> {
         Ok(Choice { worker, upstream, key, tried: Tried::default(), retries_used: 0, began_ms, status })
     }
 
-    /// The next node to be tried, or the status.
+    /// Returns the next node to try, or the status.
     pub(super) fn pick(&mut self, session: &mut Session) -> Result<Try<'a>, u16> {
         let Choice { worker, upstream, .. } = *self;
         let now_ms = worker.clock.now_ms();
@@ -132,7 +132,7 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// A try at one node; its end is counted whatever becomes of the task.
+/// A try at one node; its end is counted even if the task is dropped.
 pub(super) struct Try<'a> {
     worker: &'a Worker,
     upstream: &'a WorkerUpstream,

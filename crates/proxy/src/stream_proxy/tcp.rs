@@ -31,7 +31,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
-/// Serves a connection just accepted, or closes it: there is no protocol to refuse it in.
+/// Serves a connection just accepted, or closes it: no protocol is known in which to refuse it.
 pub(crate) fn admit(worker: &Rc<Worker>, accepted: Accepted, tls: bool, tls_passthrough: bool, proxy_protocol: bool) {
     if !worker.has_room() {
         worker.note_connection_event(ConnectionEvent::Refused, &accepted.listener);
@@ -39,17 +39,17 @@ pub(crate) fn admit(worker: &Rc<Worker>, accepted: Accepted, tls: bool, tls_pass
     }
     let open = Open::of_stream(worker);
     spawn_local(async move {
-        // On the heap, as it is over soon.
+        // On the heap, as it ends soon.
         let beginning = Beginning { accepted, tls, tls_passthrough, proxy_protocol };
         let begun = Box::pin(beginning.begin(&open.worker)).await;
-        // A task of its own, as small as can be.
+        // A task of its own, as small as possible.
         if let Some((client, switched)) = begun {
             spawn_local(Tunnel::new(open, client, switched));
         }
     });
 }
 
-/// A connection of which nothing has been read, and what its listener was to do with it then.
+/// A connection of which nothing has been read, and how its listener was configured then.
 struct Beginning {
     accepted: Accepted,
     tls: bool,
@@ -57,7 +57,7 @@ struct Beginning {
     proxy_protocol: bool,
 }
 
-/// Bytes that have been read and are the node's.
+/// Bytes that have been read and belong to the node.
 type Early = Option<(Buffer, Range<usize>)>;
 
 impl Beginning {
@@ -66,7 +66,7 @@ impl Beginning {
         let timer = Timer::new();
         let Beginning { accepted, tls, tls_passthrough, proxy_protocol } = self;
         let Accepted { mut stream, mut peer, mut local, listener } = accepted;
-        // What a PROXY header says it was in front of us is for nodes and logs: routes know our own addresses.
+        // The addresses in a PROXY header are for nodes and logs: routes match our own addresses.
         let at = local;
         if proxy_protocol
             && let Some(named) = proxy_protocol::begin(worker, &stream, &timer, peer, &listener).await?.endpoints
@@ -85,7 +85,7 @@ impl Beginning {
                 (secured.stream, Some(secured.facts))
             }
         };
-        // No HTTP, so nothing that would be forwarded in lines.
+        // Without HTTP, header lines are not forwarded.
         let (tls, lines) = (tls.map(Rc::from), Rc::from([]));
         let client = Client::with_facts(stream, peer, local, listener, lines, tls, worker.clock.now_ms());
         let snapshot = worker.snapshot();
@@ -137,7 +137,7 @@ impl Connected<'_> {
     }
 }
 
-/// Finds the route and connects to one of its nodes; else the status.
+/// Finds the route and connects to one of its nodes; otherwise returns the status.
 async fn to_node<'a>(
     worker: &Rc<Worker>,
     client: &Client,
@@ -219,13 +219,13 @@ fn preface(client: &Client, version: Option<ProxyProtocol>) -> Vec<u8> {
     bytes
 }
 
-/// Why there is no hello.
+/// Why the hello could not be read.
 enum Unread {
-    /// It was closed before its first byte, or we are ending: nothing is wrong.
+    /// The connection was closed before its first byte, or we are ending: nothing is wrong.
     Unused,
-    /// It was closed in the midst of it.
+    /// The connection was closed before the hello was complete.
     Cut,
-    /// It did not come within `gateway.timeouts.head`.
+    /// The hello did not arrive within `gateway.timeouts.head`.
     Late,
     No(NoHello),
     Failed(io::Error),
@@ -253,7 +253,7 @@ impl fmt::Display for Unread {
     }
 }
 
-/// Reads the hello, which is then the node's, for the name in it. `None` where the connection is to be closed.
+/// Reads the hello, which then goes to the node, for the name in it. `None` if the connection is to be closed.
 async fn look_at_hello(
     worker: &Worker,
     stream: &mut TcpStream,
@@ -261,7 +261,7 @@ async fn look_at_hello(
     peer: SocketAddr,
 ) -> Option<(Option<Box<str>>, (Buffer, Range<usize>))> {
     let deadline_ms = worker.clock.now_ms() + worker.snapshot().plan.settings.head_ms;
-    // Nothing is held for a client that says nothing.
+    // No memory is held for a silent client.
     let hears = worker.hears(stream, timer).await;
     let mut buffer = worker.buffers.take();
     let read = match hears {

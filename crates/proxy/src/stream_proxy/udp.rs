@@ -1,7 +1,7 @@
 //! UDP: datagrams between clients and nodes, in sessions.
 //!
 //! A session is what one client sends from one port to one listener, and what comes back. It has a socket of its own that is
-//! connected to its node, so the kernel tells whose answers come, and that the node is gone. The kernel also keeps a client at one
+//! connected to its node, so the kernel shows whose answers come, and that the node is gone. The kernel also keeps a client at one
 //! worker's socket, as long as there are as many. What cannot be passed on at once is dropped and counted: that is UDP.
 
 use super::STATUS_NODE_FAILED;
@@ -31,30 +31,30 @@ use tokio::io::ReadBuf;
 use tokio::net::UdpSocket;
 use tokio::task::{spawn_local, yield_now};
 
-/// No datagram is longer.
+/// Maximum size of a datagram.
 const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
 /// Datagrams read from one socket before others have their turn.
 const DATAGRAMS_AT_ONCE: usize = 32;
-/// Between two records of datagrams that get no session, of one socket.
+/// Minimum time between two records of datagrams without a session, for one socket.
 const REFUSAL_EVERY_MS: u64 = 1_000;
-/// Room for so many sessions is kept, whatever their number.
+/// Room for so many sessions is always kept.
 const SESSIONS_KEPT: usize = 64;
-/// How long receiving rests after it failed.
+/// How long receiving pauses after it failed.
 const RECEIVE_REST: Duration = Duration::from_millis(100);
 
 /// A worker's socket of one listener, and its sessions.
 struct Listening {
     worker: Rc<Worker>,
     listener: Rc<Listener>,
-    /// No session of it goes on.
+    /// None of its sessions continues.
     is_closed: Rc<Cell<bool>>,
     socket: UdpSocket,
     local: SocketAddr,
-    /// By client.
+    /// Sessions by client.
     sessions: RefCell<HashMap<SocketAddr, Rc<Link>>>,
-    /// When the next datagram that gets no session is recorded.
+    /// When the next datagram without a session is recorded.
     next_refusal_ms: Cell<u64>,
-    /// For what is being passed on.
+    /// Buffer for datagrams being passed on.
     buffer: RefCell<Box<[u8]>>,
 }
 
@@ -62,7 +62,7 @@ struct Listening {
 pub(crate) async fn serve(worker: Rc<Worker>, socket: UdpSocket, listener: Rc<Listener>, is_closed: Rc<Cell<bool>>) {
     let local = match socket.local_addr() {
         Ok(local) => local,
-        // Which would be the kernel's fault: routes ask for it.
+        // This would be the kernel's fault. Routes need the address.
         Err(error) => return tracing::error!(%error, "a listener of UDP does not tell its address, and is not served"),
     };
     let buffer = RefCell::new(vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice());
@@ -86,17 +86,17 @@ impl Listening {
             match self.socket.try_recv_from(&mut buffer) {
                 Ok((len, client)) => self.pass_on(client, &buffer[..len]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // What became of an answer of ours: that client is gone, or nobody knows.
+                // The result of an answer of ours: the client is gone, or the cause is unknown.
                 Err(_) => {}
             }
         }
     }
 
-    /// From a client to its node.
+    /// Passes a datagram from a client to its node.
     fn pass_on(self: &Rc<Self>, client: SocketAddr, datagram: &[u8]) {
         let known = self.sessions.borrow().get(&client).cloned();
         if let Some(link) = &known {
-            // Where we are ending there would be no other session.
+            // While we are ending there would be no other session.
             if !self.is_ending() && link.is_to_be_left(&self.worker) {
                 link.end();
             } else {
@@ -107,14 +107,14 @@ impl Listening {
                 }
             }
         }
-        // A client's first, or the first after its node has gone: that one is not to be lost.
+        // A client's first datagram, or the first after its node has gone: it must not be lost.
         match self.open(client, known.is_some()) {
             Some(link) if link.send(datagram, self.worker.clock.now_ms()).is_ok() => {}
             _ => self.drop_one(),
         }
     }
 
-    /// Whether no session begins any more.
+    /// Whether sessions can no longer begin.
     fn is_ending(&self) -> bool {
         self.worker.draining.get() || self.listener.is_removed()
     }
@@ -123,8 +123,8 @@ impl Listening {
         self.worker.counters.udp_datagrams_dropped.add(1);
     }
 
-    /// A session with a client, where there is a route and a node for it and room. One that takes the place of another has that
-    /// one's, which counts until its task has run.
+    /// Opens a session with a client, if there is a route and a node for it and room. A session that replaces another takes that
+    /// one's place, which counts until its task has run.
     fn open(self: &Rc<Self>, client: SocketAddr, is_replacing: bool) -> Option<Rc<Link>> {
         let worker = &self.worker;
         let snapshot = worker.snapshot();
@@ -164,7 +164,7 @@ impl Listening {
         Some(link)
     }
 
-    /// Not each: nothing slows who sends them. All are counted as dropped.
+    /// Records some of them only, as nothing slows the sender. All are counted as dropped.
     fn record_refusal(&self, session: &Session, ends: Ends<'_>) {
         let now_ms = self.worker.clock.now_ms();
         if now_ms >= self.next_refusal_ms.get() {
@@ -174,7 +174,7 @@ impl Listening {
     }
 }
 
-/// A socket that is connected to a node. That takes no time, and tells little: only an answer shows that the node is there.
+/// A socket that is connected to a node. That takes no time, and proves little: only an answer shows that the node is there.
 fn connect(
     worker: &Rc<Worker>,
     upstream: &Rc<WorkerUpstream>,
@@ -197,7 +197,7 @@ fn connect(
     }
 }
 
-/// A session while it lasts. Its end, whatever brings it about, is recorded as it is dropped.
+/// A running session. Its end, whatever causes it, is recorded as it is dropped.
 struct Running {
     listening: Rc<Listening>,
     client: SocketAddr,
@@ -257,7 +257,7 @@ impl Running {
         }
     }
 
-    /// From the node to the client; ready when the session is over.
+    /// Passes datagrams from the node to the client; ready when the session has ended.
     fn poll_answers(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Listening { worker, socket, buffer, .. } = &*self.listening;
         let (link, mut buffer) = (&self.link, buffer.borrow_mut());
@@ -269,7 +269,7 @@ impl Running {
             match link.socket.poll_recv(cx, &mut space) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(error)) if is_refused(&error) => link.fail(worker),
-                // The next one may do.
+                // The next one may succeed.
                 Poll::Ready(Err(_)) => {}
                 Poll::Ready(Ok(())) => {
                     let datagram = space.filled();
@@ -291,7 +291,7 @@ impl Running {
         Poll::Pending
     }
 
-    /// Sets the timer, or ends the session where its time has come.
+    /// Sets the timer, or ends the session if its time is up.
     fn poll_time(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let worker = &self.listening.worker;
         let (now_ms, moved_ms) = (worker.clock.now_ms(), self.link.moved_ms.get());
@@ -301,7 +301,7 @@ impl Running {
             end_ms = leaving.end_ms(moved_ms, self.drain_ms).map_or(end_ms, |(at_ms, _)| at_ms.min(end_ms));
         }
         if self.listening.is_ending() {
-            // No session has an end of its own that could be waited for.
+            // Sessions have no end of their own to wait for.
             end_ms = end_ms.min(moved_ms + QUIET_MS).min(self.listening.listener.end_ms());
         }
         if end_ms <= now_ms || self.listening.is_closed.get() {
@@ -324,15 +324,15 @@ impl Drop for Running {
             leaving.end(&worker.watches);
         }
         let mut sessions = self.listening.sessions.borrow_mut();
-        // Where it has left its node, another session may have taken its place.
+        // If it has left its node, another session may have taken its place.
         if sessions.get(&self.client).is_some_and(|present| Rc::ptr_eq(present, link)) {
             sessions.remove(&self.client);
             give_room_back(&mut sessions);
         }
         drop(sessions);
-        // It keeps the task's memory.
+        // The waker keeps the task's memory.
         link.waker.take();
-        // After a bug nobody knows what there would be to tell.
+        // After a panic the state is unknown, so nothing is recorded.
         if !std::thread::panicking() {
             self.session.status =
                 if link.has_failed() && !self.has_answered { STATUS_NODE_FAILED } else { STATUS_SERVED };
@@ -342,7 +342,7 @@ impl Drop for Running {
     }
 }
 
-/// Of a table that is nearly empty: one burst of clients must not cost its memory for good.
+/// Shrinks a table that is nearly empty: one burst of clients must not cost its memory for good.
 fn give_room_back<T>(sessions: &mut HashMap<SocketAddr, T>) {
     if sessions.len() < sessions.capacity() / 4 {
         sessions.shrink_to((2 * sessions.len()).max(SESSIONS_KEPT));
@@ -364,7 +364,7 @@ mod tests {
             let before = sessions.capacity();
             sessions.remove(&client(port));
             give_room_back(&mut sessions);
-            // What a removed one leaves behind may count as taken.
+            // The slot of a removed one may still count as taken.
             moves += usize::from(sessions.capacity() + 1 < before);
         }
         assert_eq!(sessions.len(), 10);

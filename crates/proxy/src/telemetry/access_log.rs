@@ -1,9 +1,9 @@
 //! The workers' half of the access log: lines are formatted into chunks and handed to the writer thread.
 //!
-//! A worker owns its [`Sink`], so recording takes no lock; a full chunk goes through a bounded channel and comes back
-//! empty through another one, so nothing is allocated in the steady state. Where the writer does not keep up (a full
-//! disk, a slow pipe) there is no empty chunk: the line is dropped and counted, and the request does not wait.
-//! Writing to files is not done here; the control side takes the [`Drain`] to a thread of its own.
+//! A worker owns its [`Sink`], so recording takes no lock; a full chunk goes through a bounded channel and comes back empty through
+//! another one, so nothing is allocated in the steady state. If the writer does not keep up (a full disk, a slow pipe) it runs out
+//! of empty chunks: the line is dropped and counted, and the request does not wait. Writing to files is not done here; the control
+//! side takes the [`Drain`] to a thread of its own.
 //!
 //! ```text
 //!  worker 0: Sink ──chunk──┐                  ┌── writer thread: Drain
@@ -37,16 +37,16 @@ const CHUNK_SEND_BYTES: usize = CHUNK_BYTES - 4 * 1024;
 /// Chunks of one worker: 2 MiB, about a tenth of a second of lines at 100,000 requests a second.
 pub const CHUNKS_PER_WORKER: usize = 32;
 
-/// What a line tells.
+/// What a line contains.
 pub(crate) struct Line<'a> {
     pub(crate) record: Record<'a>,
-    /// What was noted of the response's header; `None`: there is no response.
+    /// Fields noted from the response's header; `None`: there is no response.
     pub(crate) fields: Option<&'a ResponseFields>,
 }
 
 /// Makes the two halves for this many workers; the sinks are in the workers' order.
 pub fn channel(format: &AccessFormat, workers: usize) -> (Vec<Sink>, Drain) {
-    // All chunks there are fit into it at once: sending can only fail when the writer is gone.
+    // All existing chunks fit into it at once: sending can fail only if the writer is gone.
     let (filled, chunks) = sync_channel(workers * CHUNKS_PER_WORKER);
     let dropped = Arc::new(AtomicU64::new(0));
     let (layout, wanted) = (Layout::new(format), WantedFields::new(format));
@@ -74,7 +74,7 @@ pub fn channel(format: &AccessFormat, workers: usize) -> (Vec<Sink>, Drain) {
     (sinks, drain)
 }
 
-/// A worker's end. Dropping it hands over what is left.
+/// A worker's end. Dropping it hands over the remaining lines.
 pub struct Sink {
     worker: usize,
     layout: Layout,
@@ -113,7 +113,7 @@ impl Sink {
         }
     }
 
-    /// Hands what there is to the writer; called on the worker's tick so that lines of a quiet hour appear too.
+    /// Hands what there is to the writer; called on the worker's tick so that lines of a quiet hour appear, too.
     pub fn flush(&mut self) {
         if self.lines == 0 {
             return;
@@ -148,7 +148,7 @@ pub struct Chunk {
 pub enum Next {
     /// Lines to be written; to be returned by [`Drain::give_back`].
     Chunk(Chunk),
-    /// Nothing came in time.
+    /// Nothing arrived in time.
     Quiet,
     /// All workers have ended and everything was received.
     Ended,
@@ -175,9 +175,9 @@ impl Drain {
     pub fn give_back(&mut self, chunk: Chunk) {
         let mut bytes = chunk.bytes;
         bytes.clear();
-        // A line of many long values may have grown it; memory stays as it was at the start.
+        // A line of many long values may have grown it; memory returns to its initial size.
         bytes.shrink_to(CHUNK_BYTES);
-        // The worker may have ended, and then the chunk goes too. It is never full: every chunk has its place in it.
+        // The worker may have ended, and then the chunk is freed. The channel is never full: every chunk has its place in it.
         let _ = self.empties[chunk.worker].try_send(bytes);
     }
 
@@ -213,7 +213,7 @@ mod tests {
 
     pub(super) static NO_TRIES: LazyLock<NodeTries> = LazyLock::new(NodeTries::default);
 
-    /// One node that was connected to, and answered.
+    /// One node that was connected to and answered.
     static ONE_TRY: LazyLock<NodeTries> = LazyLock::new(|| {
         let mut tries = NodeTries::default();
         tries.push(NodeTry { node: SocketAddr::from(([10, 0, 0, 1], 8080)), status: 200, connect_us: Some(345) });

@@ -1,8 +1,8 @@
-//! What a worker does for the metrics: what they are is `plan::metrics`.
+//! A worker's part in the metrics; their definitions are in `plan::metrics`.
 //!
-//! What is done for a request is in `recorder`, what is told of connections and nodes in `gauges`, of upstreams in `upstreams`,
-//! of plugins in `plugins`,
-//! of sessions in `streams`, of devices in `devices`, and of the workers themselves in `workers`.
+//! What is done for a request is in `recorder`, what is reported about connections and nodes in `gauges`, about upstreams in
+//! `upstreams`, about plugins in `plugins`, about sessions in `streams`, about devices in `devices`, and about the workers
+//! themselves in `workers`.
 
 mod devices;
 mod gauges;

@@ -1,4 +1,4 @@
-//! What the access log and the metrics tell of a request, gathered while it is served.
+//! What the access log and the metrics record of a request, gathered while it is served.
 
 use crate::plan::Plan;
 use crate::plan::snapshot::WorkerUpstream;
@@ -9,7 +9,7 @@ use std::time::Instant;
 use stillgate_config::Route;
 use stillgate_route::Match;
 
-/// Which times somebody wants to know; the others are not taken.
+/// Which times are needed; the others are not taken.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Timing {
     /// How long the request takes.
@@ -18,20 +18,21 @@ pub(crate) struct Timing {
     pub(crate) head: bool,
     /// How long the node takes to the end of its response.
     pub(crate) node: bool,
-    /// The request has waited for a place at its upstream: how long is in its exchange. Here, so that forgetting it costs nothing.
+    /// The request has waited for a place at its upstream: for how long is in its exchange. The flag is here so that resetting it
+    /// costs nothing.
     pub(crate) has_queued: bool,
 }
 
-/// What the access log and the metrics tell.
+/// What the access log and the metrics record.
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) timing: Timing,
     /// When its first bytes were read.
     pub(crate) started: Option<Instant>,
-    /// When the first node was chosen, and when the last one was done with.
+    /// When the first node was chosen, and when the last one was done.
     pub(crate) node_since: Option<Instant>,
     pub(crate) node_until: Option<Instant>,
-    /// The slot and address of the node asked last.
+    /// The slot and address of the node that was tried last.
     pub(crate) asked: Option<(usize, SocketAddr)>,
     pub(crate) status: u16,
     pub(crate) head_bytes: u64,
@@ -39,28 +40,28 @@ pub(crate) struct Outcome {
     pub(crate) route: Option<Match>,
     /// The slot of the upstream that a plugin has chosen; `None`: it is the route's own.
     pub(crate) upstream: Option<usize>,
-    /// Of a tunnel, which may outlive its Plan.
+    /// Set for a tunnel, which may outlive its Plan.
     pub(crate) kept: Option<Rc<Kept>>,
 }
 
-/// What a tunnel keeps of the configuration it began with.
+/// The part of its original configuration that a tunnel keeps.
 pub(crate) struct Kept {
     pub(crate) route: Arc<Route>,
     /// Which of its paths matched.
     pub(crate) path: usize,
-    /// `None`: it has none, as the connection of a device.
+    /// `None`: it has none, as for the connection of a device.
     pub(crate) upstream: Option<Rc<WorkerUpstream>>,
 }
 
 impl Outcome {
-    /// A tunnel has ended under this Plan: its route's place counts no more where another route is there.
+    /// A tunnel has ended under this Plan: the position of its route no longer counts if another route is there.
     pub(crate) fn forget_moved_route(&mut self, plan: &Plan) {
         let Some(kept) = &self.kept else { return };
         let specs = plan.matcher().specs();
         self.route = self.route.filter(|found| found.route < specs.len() && specs[found.route] == kept.route.spec);
     }
 
-    /// Bytes of the request are here.
+    /// Bytes of the request have arrived.
     #[inline]
     pub(crate) fn arrived(&mut self) {
         if self.timing.request && self.started.is_none() {
@@ -68,7 +69,7 @@ impl Outcome {
         }
     }
 
-    /// The node asked last has nothing more to say.
+    /// The node that was tried last is done.
     #[inline]
     pub(crate) fn node_ended(&mut self) {
         if self.timing.node {

@@ -1,7 +1,7 @@
-//! What each worker knows of the nodes, for who asks: who is set aside, how many requests and connections there are.
+//! What each worker knows of the nodes, for queries: which are set aside, how many requests and connections there are.
 //!
-//! It is the worker's own, so it is asked for it. The answer is put together a few upstreams at a time, in between of
-//! requests, and has only nodes of which there is something to tell: there may be fifty thousand upstreams.
+//! The data is the worker's own, so the worker is queried for it. The answer is put together a few upstreams at a time, in between
+//! requests, and has only nodes with something to report: there may be fifty thousand upstreams.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use stillgate_upstream::EndpointStatus;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-/// Questions that may wait for a worker; further ones are not answered by it.
+/// Queries that may wait for a worker; it does not answer further ones.
 const QUESTIONS_MAX: usize = 4;
-/// What the workers get to answer in.
+/// How long the workers have to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The nodes of one upstream, as one worker knows them.
@@ -21,19 +21,19 @@ pub struct UpstreamOverview {
     pub upstream: String,
     /// Requests that wait for a place at it.
     pub waiting: usize,
-    /// Those of which there is something to tell.
+    /// Nodes with something to report.
     pub nodes: Vec<EndpointStatus>,
 }
 
-/// Where a worker's answer goes.
+/// Where a worker's answer is sent.
 pub(crate) type Question = oneshot::Sender<Vec<UpstreamOverview>>;
 
-/// Asks all workers, also after the [`crate::Fleet`] has been handed over to be joined.
+/// Queries all workers, also after the [`crate::Fleet`] has been handed over to be joined.
 #[derive(Debug, Clone)]
 pub struct Inquiry(Arc<[mpsc::Sender<Question>]>);
 
 impl Inquiry {
-    /// With the ends that `workers` workers listen on.
+    /// Makes an inquiry, and the receivers for `workers` workers.
     pub(crate) fn new(workers: usize) -> (Inquiry, Vec<mpsc::Receiver<Question>>) {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel(QUESTIONS_MAX)).unzip();
         (Inquiry(senders.into()), receivers)
@@ -46,7 +46,7 @@ impl Inquiry {
             .iter()
             .map(|worker| {
                 let (question, answer) = oneshot::channel();
-                // Where there is no room the answer's end is dropped with the question, which tells.
+                // If the queue is full, the answer's end is dropped with the question, and the missing answer shows that.
                 let _ = worker.try_send(question);
                 answer
             })

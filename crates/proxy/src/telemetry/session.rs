@@ -1,4 +1,4 @@
-//! What is told of a session of `stream_proxy` at its end, and what variables there are of one.
+//! What is recorded of a session of `stream_proxy` at its end, and its variables.
 
 use crate::basics::text::written;
 use crate::connection::tls_facts::TlsFacts;
@@ -10,7 +10,7 @@ use stillgate_plugin::record::{NodeTries, Process, Record, RequestId};
 use stillgate_route::{Lookup, Variable};
 use stillgate_upstream::Endpoint;
 
-/// Status of a session that a node took, whatever came of it.
+/// Status of a session that a node accepted, whatever came of it.
 pub(crate) const STATUS_SERVED: u16 = 200;
 
 /// One client's connection, or what it sends from one port over UDP.
@@ -20,22 +20,22 @@ pub(crate) struct Session {
     /// What the access log shows; see the statuses in `stream_proxy`.
     pub(crate) status: u16,
     pub(crate) route: Option<Arc<StreamRoute>>,
-    /// That it asked for in a TLS handshake that is the node's.
+    /// Server name that the client requested in a TLS handshake with the node.
     pub(crate) server_name: Option<Box<str>>,
-    /// The node asked last.
+    /// The node that was tried last.
     pub(crate) node: Option<Endpoint>,
-    /// Those that were asked.
+    /// The nodes that were tried.
     pub(crate) tries: NodeTries,
-    /// How long connecting to the node took, of all tries.
+    /// How long connecting to the node took, over all tries.
     pub(crate) connect_us: Option<u64>,
 }
 
-/// Whose session it is.
+/// The client's end of a session.
 #[derive(Clone, Copy)]
 pub(crate) struct Ends<'a> {
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
-    /// Of TLS that is ours.
+    /// Facts of TLS that we terminate.
     pub(crate) tls: Option<&'a TlsFacts>,
 }
 
@@ -61,17 +61,17 @@ impl Session {
 }
 
 impl StreamVars<'_> {
-    /// Who it is, IPv4 as such.
+    /// The client's address, with IPv4-mapped addresses as IPv4.
     pub(crate) fn client(&self) -> IpAddr {
         self.ends.peer.ip().to_canonical()
     }
 
-    /// `TCP` or `UDP`
+    /// `TCP` or `UDP`.
     pub(crate) fn protocol(&self) -> &'static str {
         if self.session.protocol == Protocol::Udp { "UDP" } else { "TCP" }
     }
 
-    /// What the access log tells of one that has ended.
+    /// The access log record of a session that has ended.
     pub(crate) fn record<'a>(
         &'a self,
         end_unix_ms: u64,
@@ -92,7 +92,7 @@ impl StreamVars<'_> {
             tries: &self.session.tries,
             route_id: self.session.route.as_ref().map(|route| route.id.as_str()),
             service_id: None,
-            // There is no request: `-`.
+            // A session has no request: `-`.
             method: b"",
             target: b"",
             version: self.protocol(),
@@ -105,7 +105,7 @@ impl StreamVars<'_> {
         }
     }
 
-    /// The name that the client asked for.
+    /// The server name that the client requested.
     pub(crate) fn server_name(&self) -> Option<&str> {
         let of_tls = self.ends.tls.and_then(|tls| tls.server_name.as_deref());
         of_tls.or(self.session.server_name.as_deref())
@@ -122,7 +122,7 @@ impl Lookup for StreamVars<'_> {
             Variable::ServerPort => Some(written(buffer, self.ends.local.port())),
             Variable::SslServerName => self.server_name().map(str::as_bytes),
             Variable::Ssl(variable) => self.ends.tls?.value(*variable).map(str::as_bytes),
-            // The others are of requests.
+            // The other variables are about requests.
             _ => None,
         }
     }
@@ -160,7 +160,7 @@ mod tests {
             |values: [&'static str; 5], name| [values.map(Some).as_slice(), &[name]].concat().try_into().unwrap();
         let ip4 = some(["192.0.2.1", "40000", "192.0.2.2", "443", "TCP"], Some("a.test"));
         check(Protocol::Tcp, "192.0.2.1:40000", "192.0.2.2:443", Some("a.test"), ip4);
-        // Of a socket of both families.
+        // Addresses of a dual-stack socket.
         check(Protocol::Tcp, "[::ffff:192.0.2.1]:40000", "[::ffff:192.0.2.2]:443", Some("a.test"), ip4);
         let ip6 = some(["2001:db8::1", "1", "2001:db8::2", "53", "UDP"], None);
         check(Protocol::Udp, "[2001:db8::1]:1", "[2001:db8::2]:53", None, ip6);

@@ -1,19 +1,19 @@
-//! The slowest requests of each minute, with where their time went: what a worker tells of them, and why they were slow as far as it
-//! can be told.
+//! The slowest requests of each minute, with where their time went: what a worker reports about them, and why they were slow as far
+//! as that can be determined.
 //!
-//! A worker keeps the times of the few that it has told of in this minute, and tells of a request only if it is slower than one of
-//! them. So what it tells is bounded, and almost all requests cost a comparison. Only where `gateway.debug.slow` is set is anything of
-//! this done.
+//! A worker keeps the times of the few requests that it has reported in this minute, and reports a request only if it is slower
+//! than one of them. So its reports are bounded, and almost all requests cost a comparison. All of this is done only if
+//! `gateway.debug.slow` is set.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Requests that a worker tells of for each minute, before slower ones come.
+/// Requests that a worker reports in each minute before only slower ones are reported.
 const TOLD_A_MINUTE: usize = 8;
 
-/// Shorter turns of the event loop are no reason.
+/// Shorter turns of the event loop are not considered a cause.
 const TURN_MIN: Duration = Duration::from_millis(2);
 
 /// Long turns that are kept.
@@ -27,16 +27,16 @@ const WAITS_MAX: usize = 64;
 pub(crate) struct Slowest {
     pub(crate) worker: usize,
     minute: Cell<u64>,
-    /// Of this minute's that were told: how long they took.
+    /// How long the requests reported in this minute took.
     told: RefCell<Vec<Duration>>,
     /// The long turns: when each ended, and how long it took.
     turns: RefCell<VecDeque<(Instant, Duration)>>,
-    /// When the thread's waiting for a CPU was read, and how much it had been since its start.
+    /// When the thread's CPU wait was read, and its total since the thread's start.
     waits: RefCell<VecDeque<(Instant, Duration)>>,
 }
 
 impl Slowest {
-    /// Of the worker with this number.
+    /// Makes the tracker of the worker with this number.
     pub(crate) fn new(worker: usize) -> Slowest {
         Slowest { worker, ..Slowest::default() }
     }
@@ -53,7 +53,7 @@ impl Slowest {
         push(&mut self.waits.borrow_mut(), (Instant::now(), waited()), WAITS_MAX);
     }
 
-    /// Whether a request that took so long is told of, which then counts as done.
+    /// Whether a request that took so long is to be reported, which then counts as done.
     pub(crate) fn is_slow(&self, took: Duration, now_unix_ms: u64) -> bool {
         let (minute, mut told) = (now_unix_ms / 60_000, self.told.borrow_mut());
         if self.minute.replace(minute) != minute {
@@ -72,14 +72,14 @@ impl Slowest {
         }
     }
 
-    /// The longest turn that went on since then; `present` is how long the present one has taken.
+    /// The longest turn that has run since then; `present` is how long the current one has taken.
     pub(crate) fn longest_turn(&self, since: Instant, present: Duration) -> Duration {
         let turns = self.turns.borrow();
         let longest = turns.iter().filter(|(ended, _)| *ended >= since).map(|(_, took)| *took).max();
         longest.unwrap_or_default().max(present)
     }
 
-    /// How long the thread has waited for a CPU since then, or since up to a second before; zero where that is not known.
+    /// How long the thread has waited for a CPU since then, or since up to a second before; zero if that is unknown.
     pub(crate) fn cpu_wait(&self, since: Instant) -> Duration {
         let waits = self.waits.borrow();
         let before = waits.iter().rev().find(|(read, _)| *read <= since).or(waits.front());
@@ -94,7 +94,7 @@ fn push<T>(kept: &mut VecDeque<T>, one: T, max: usize) {
     kept.push_back(one);
 }
 
-/// How long the calling thread has waited for a CPU since its start; zero where the kernel does not say.
+/// How long the calling thread has waited for a CPU since its start; zero if the kernel does not report it.
 fn waited() -> Duration {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let waited_ns = text.split_ascii_whitespace().nth(1).and_then(|word| word.parse().ok());

@@ -1,15 +1,15 @@
-//! Tells the log, now and then, that upstreams fail requests or clients' connections do not begin as they must: once a
-//! while with a count, not once each.
+//! Logs now and then that upstreams fail requests, or that clients' connections do not begin as they must: once in a while with a
+//! count, not once each.
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use stillgate_plugin::record::NodeTries;
 
-/// Between two lines about it.
+/// Minimum time between two log lines about it.
 const REPORT_EVERY_MS: u64 = 10_000;
 
-/// What goes wrong, each kind by itself.
+/// Kinds of trouble, each counted by itself.
 #[derive(Default)]
 pub(crate) struct Troubles {
     /// Requests that their upstream did not serve.
@@ -18,22 +18,22 @@ pub(crate) struct Troubles {
     connections: Kind<(SocketAddr, String)>,
     /// TLS handshakes with clients that failed.
     handshakes: Kind<(SocketAddr, Option<Box<str>>, String)>,
-    /// Datagrams dropped because there is no session for them.
+    /// Datagrams dropped for lack of a session.
     datagrams: Kind<(SocketAddr, String)>,
-    /// Streams of HTTP/2 refused before they were requests.
+    /// HTTP/2 streams refused before they became requests.
     streams: Kind<(SocketAddr, &'static str)>,
-    /// Connections of HTTP/2 to nodes that ended after an error, and all requests on them.
+    /// HTTP/2 connections to nodes that ended after an error, with all requests on them.
     node_connections: Kind<(SocketAddr, String)>,
-    /// Heads and bodies that plugins did not let go on.
+    /// Heads and bodies that plugins refused.
     plugins: Kind<(&'static str, &'static str)>,
-    /// Connections that another process takes, and that cannot be given to it.
+    /// Connections that another process would take, but that cannot be handed over.
     kept: Kind<io::Error>,
 }
 
 struct Trouble {
     upstream: String,
     message: String,
-    /// Those that were tried.
+    /// The nodes that were tried.
     nodes: String,
 }
 
@@ -56,7 +56,7 @@ impl<T> Kind<T> {
         self.latest.replace(Some(latest));
     }
 
-    /// How many and the latest, where it is time to tell.
+    /// The count and the latest trouble, if a report is due.
     fn due(&self, now_ms: u64) -> Option<(u64, T)> {
         let is_due = self.reported_ms.get() == 0 || now_ms >= self.reported_ms.get() + REPORT_EVERY_MS;
         let latest = self.latest.borrow_mut().take_if(|_| is_due)?;
@@ -77,7 +77,7 @@ impl Troubles {
         self.connections.note(1, (peer, message));
     }
 
-    /// A client that asked for this name, if it did, got no TLS.
+    /// A client that requested this name, if it sent one, got no TLS.
     pub(crate) fn note_handshake(&self, peer: SocketAddr, name: Option<Box<str>>, message: String) {
         self.handshakes.note(1, (peer, name, message));
     }
@@ -87,22 +87,22 @@ impl Troubles {
         self.datagrams.note(1, (peer, message));
     }
 
-    /// A client's streams of HTTP/2 were refused before they were requests.
+    /// A client's HTTP/2 streams were refused before they became requests.
     pub(crate) fn note_streams(&self, peer: SocketAddr, count: u64, message: &'static str) {
         self.streams.note(count, (peer, message));
     }
 
-    /// A connection of HTTP/2 to a node ended after an error.
+    /// An HTTP/2 connection to a node ended after an error.
     pub(crate) fn note_node_connection(&self, node: SocketAddr, message: String) {
         self.node_connections.note(1, (node, message));
     }
 
-    /// A plugin did not let a head or a body go on.
+    /// A plugin refused a head or a body.
     pub(crate) fn note_plugin(&self, plugin: &'static str, reason: &'static str) {
         self.plugins.note(1, (plugin, reason));
     }
 
-    /// A connection cannot be given away now.
+    /// A connection cannot be handed over now.
     pub(crate) fn note_kept(&self, error: io::Error) {
         self.kept.note(1, error);
     }
@@ -117,7 +117,7 @@ impl Troubles {
         }
         if let Some((handshakes, (peer, name, message))) = self.handshakes.due(now_ms) {
             let server_name = name.as_deref().unwrap_or("none");
-            // Any client can bring it about, and most often nothing here is to be mended.
+            // Any client can cause it, and most often nothing here needs to be fixed.
             tracing::info!(handshakes, %peer, server_name, "TLS handshakes with clients failed; the latest: {message}");
         }
         if let Some((datagrams, (peer, message))) = self.datagrams.due(now_ms) {

@@ -7,10 +7,10 @@ use std::ops::Range;
 use std::task::{Context, Poll};
 use tokio::io::ReadBuf;
 
-/// Buffers moved at once; then it is the turn of the other direction, and of other tasks.
+/// Buffers moved before the other direction, and other tasks, have their turn.
 const ROUNDS_MAX: u32 = 16;
 
-/// Which side a direction broke at.
+/// The side at which a direction broke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Broken {
     /// Reading failed.
@@ -19,23 +19,23 @@ pub(super) enum Broken {
     Receiver,
 }
 
-/// How far a direction is.
+/// State of a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Flowing,
-    /// The sender has ended; the receiver does not know yet.
+    /// The sender has ended; the receiver has not been notified.
     Ending,
-    /// Both know.
+    /// Both sides have ended.
     Done,
 }
 
 /// Bytes on their way from one side to the other.
 #[derive(Debug)]
 pub(crate) struct Direction {
-    /// Read and not written: `buffer[held]`. No buffer while nothing is.
+    /// Bytes read and not yet written: `buffer[held]`. No buffer while there are none.
     buffer: Option<Buffer>,
     held: Range<usize>,
-    /// The receiver's stream may hold something back, as TLS does.
+    /// The receiver's stream may hold data back, as TLS does.
     is_unflushed: bool,
     state: State,
     /// Bytes read so far, and written.
@@ -46,7 +46,7 @@ pub(crate) struct Direction {
 }
 
 impl Direction {
-    /// Begins with bytes that came early, after so many that were read and written before; `has_ended`: nothing more comes.
+    /// Begins with bytes that arrived early, after so many that were read and written before; `has_ended`: nothing more arrives.
     pub(crate) fn new(early: Option<(Buffer, Range<usize>)>, has_ended: bool, so_far: (u64, u64), now_ms: u64) -> Self {
         let (buffer, held) = early.map_or((None, 0..0), |(buffer, held)| (Some(buffer), held));
         let state = if has_ended { State::Ending } else { State::Flowing };
@@ -54,7 +54,7 @@ impl Direction {
         Direction { buffer, held, is_unflushed: false, state, read, written, moved_ms: now_ms }
     }
 
-    /// What another process needs to go on; the bytes that are held are appended to `bytes`.
+    /// State that another process needs to continue; the held bytes are appended to `bytes`.
     pub(super) fn pack(&self, bytes: &mut Vec<u8>, now_ms: u64) -> DirectionState {
         bytes.extend_from_slice(self.buffer.as_deref().map_or(&[], |buffer| &buffer[self.held.clone()]));
         DirectionState {
@@ -70,7 +70,7 @@ impl Direction {
         }
     }
 
-    /// Goes on with what another process has packed. `held` is no longer than a buffer.
+    /// Continues with what another process has packed. `held` fits into a buffer.
     pub(super) fn unpack(state: &DirectionState, held: &[u8], buffers: &Buffers, now_ms: u64) -> Direction {
         let buffer = (!held.is_empty()).then(|| {
             let mut buffer = buffers.take();
@@ -107,7 +107,7 @@ impl Direction {
         self.buffer.is_some() || self.is_unflushed
     }
 
-    /// Lets go of what is held.
+    /// Drops the held bytes.
     pub(super) fn abandon(&mut self, buffers: &Buffers) {
         if let Some(buffer) = self.buffer.take() {
             buffers.give(buffer);
@@ -115,7 +115,7 @@ impl Direction {
         self.is_unflushed = false;
     }
 
-    /// Moves bytes until one of the sides has to be waited for, both know of the end, or others have waited long enough.
+    /// Moves bytes until it has to wait for one of the sides, both have ended, or others have waited long enough.
     pub(super) fn poll_pump(
         &mut self,
         cx: &mut Context<'_>,
@@ -131,7 +131,7 @@ impl Direction {
             match self.state {
                 State::Done => return Ok(()),
                 State::Ending => {
-                    // An error says that the receiver is gone, which is as good an end for this direction.
+                    // An error means that the receiver is gone, which ends this direction as well.
                     if to.poll_shutdown(cx).is_ready() {
                         self.state = State::Done;
                     }
@@ -148,7 +148,7 @@ impl Direction {
         Ok(())
     }
 
-    /// Writes what is held; ready when nothing is.
+    /// Writes the held bytes; ready when there are none.
     fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -181,8 +181,8 @@ impl Direction {
         Ok(Poll::Ready(()))
     }
 
-    /// Reads once, into a buffer that is kept only if something came. Nothing to read costs no system call: the event
-    /// loop's readiness says so, and TLS is asked each time, as it may hold bytes that nothing will tell of.
+    /// Reads once, into a buffer that is kept only if something came. If there is nothing to read, this costs no system call: the
+    /// event loop's readiness says so, and TLS is polled each time, as it may hold bytes that nothing will announce.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,

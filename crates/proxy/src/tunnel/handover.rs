@@ -1,7 +1,7 @@
-//! A tunnel goes to another process, and goes on there as if nothing had happened.
+//! A tunnel moves to another process, and continues there as if nothing had happened.
 //!
-//! Its bounds stay those it began with, as in a reload; its route is the other configuration's, found by id. It is recorded by who
-//! has it at its end, with all of its time and bytes.
+//! Its bounds remain those it began with, as in a reload; its route is the other configuration's, found by id. The process that has
+//! it at its end records it, with all of its time and bytes.
 
 use super::Tunnel;
 use super::direction::Direction;
@@ -31,7 +31,7 @@ use stillgate_route::Match;
 use stillgate_upstream::Endpoint;
 
 impl Tunnel {
-    /// Gives it away where it can be. True: it is the other process's, and ours is to be dropped.
+    /// Gives it away if possible. True: it belongs to the other process, and ours is to be dropped.
     pub(super) fn give(&mut self) -> bool {
         if !self.open.worker.draining.get() {
             return false;
@@ -80,7 +80,7 @@ impl Tunnel {
         Ok(Parcel { state: State::Tunnel(Box::new(state)), bytes, sockets })
     }
 
-    /// Goes on with what another process has given. `bytes` are as many as the state says.
+    /// Continues a tunnel that another process has given. `bytes` are as many as the state says.
     pub(crate) fn resume(
         open: Open,
         mut client: Client,
@@ -136,14 +136,14 @@ impl Tunnel {
     }
 }
 
-/// Cannot go on: what is cut must not look complete.
+/// Ends a tunnel that cannot continue: a truncated transfer must not look complete.
 fn cut(mut client: Client, node: &Stream, why: String) -> Damaged {
     client.ends_with_connection = true;
     node.reset_when_closed();
     Damaged(why)
 }
 
-/// What it holds of its route: of one that is not what it was, something that was revoked already.
+/// The lease that it holds: if its route has changed, one that was already revoked.
 fn lease(policy: Option<PolicyState>, is_revoked: bool, present: Option<&Arc<Lease>>) -> Option<Arc<Lease>> {
     let policy = match policy? {
         PolicyState::Drain => OnChange::Drain,
@@ -157,7 +157,7 @@ fn lease(policy: Option<PolicyState>, is_revoked: bool, present: Option<&Arc<Lea
     Some(Arc::new(lease))
 }
 
-/// A route of the present Plan, with its place there where it has one.
+/// A route of the current Plan, with its position there if it has one.
 enum Found<'a> {
     Http(usize, &'a PlanRoute),
     Stream(&'a PlanStreamRoute),
@@ -188,7 +188,7 @@ impl<'a> Found<'a> {
 }
 
 impl Origin {
-    /// The key of the route that it came by.
+    /// The key of the route that it came through.
     fn route_key(&self) -> Option<String> {
         Some(match self {
             Origin::Request(request) => format!("{ROUTES}{}", request.outcome.kept.as_ref()?.route.spec.id),
@@ -196,7 +196,7 @@ impl Origin {
         })
     }
 
-    /// The key of its upstream where that is not its route's own.
+    /// The key of its upstream if that is not its route's own.
     fn chosen_upstream(&self) -> Option<String> {
         let Origin::Request(request) = self else { return None };
         let kept = request.outcome.kept.as_ref()?;
@@ -251,7 +251,7 @@ impl SessionState {
     }
 }
 
-/// Those that another process tells of; where it does not, the node that has the tunnel.
+/// The tries that another process reports; if it does not, the node that has the tunnel.
 fn tries(told: &[NodeTry], node: SocketAddr, status: u16) -> NodeTries {
     let mut tries = NodeTries::default();
     told.iter().for_each(|tried| tries.push(*tried));
@@ -261,7 +261,7 @@ fn tries(told: &[NodeTry], node: SocketAddr, status: u16) -> NodeTries {
     tries
 }
 
-/// `None`: it began before the machine did.
+/// `None`: it began before the machine started.
 fn since(ago_us: u64) -> Option<Instant> {
     Instant::now().checked_sub(Duration::from_micros(ago_us))
 }

@@ -1,16 +1,16 @@
 //! Bytes both ways between a client and a node, whatever they mean: what follows a 101, and all of a session of `stream_proxy`.
 //!
-//! A tunnel is a task of its own, and small: the exchange it came from goes back to the pool, and what the access log and the
-//! metrics need of it at the end is the bytes of its head and a few numbers. While nothing moves it has no buffer; one is
-//! taken to read into and given back when it is written. A receiver that takes nothing keeps one buffer, and its sender waits.
+//! A tunnel is a task of its own, and small: the exchange that it came from returns to the pool, and what the access log and the
+//! metrics need of it at the end is the bytes of its head and a few numbers. While nothing moves it has no buffer; one is taken for
+//! reading and returned when it has been written. A receiver that takes nothing keeps one buffer, and its sender waits.
 //!
 //! ```text
 //!   exchange ── 101 is out ──▶ Upgraded ── the connection's task ends ──▶ Tunnel ── both FINs, a reset, time ──▶ one record
 //!   session ── the node is connected ──▶ ┘
 //! ```
 //!
-//! How it ends its sides: by FIN where nothing was lost, by a reset where something was, as what is cut must not look
-//! complete. A reset of one side is passed on as one: it may have destroyed bytes on their way.
+//! It ends its sides by FIN if nothing was lost, and by a reset otherwise, as a truncated transfer must not look complete. A reset
+//! of one side is passed on as one: it may have destroyed bytes on their way.
 
 mod direction;
 mod handover;
@@ -29,19 +29,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use stillgate_wire::{HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits, Progress};
 
-/// Those of the configuration may be smaller by the time a head is read again.
+/// The configured limits may be smaller by the time a head is read again.
 const HEAD_LIMITS: HeadLimits =
     HeadLimits { head_bytes_max: HEAD_BYTES_MAX, target_bytes_max: HEAD_BYTES_MAX, headers_max: HEADERS_MAX };
 
-/// A client's connection and a node's, tied together. Its end, whatever brings it about, is recorded as it is dropped.
+/// A client's connection and a node's, tied together. Its end, whatever causes it, is recorded as it is dropped.
 pub(crate) struct Tunnel {
     client: Client,
     switched: Switched,
     /// A reset, or a write that failed: bytes may have been lost.
     is_cut: bool,
-    /// Its sides have ended it, and nothing else.
+    /// Only its own sides have ended it.
     is_over: bool,
-    /// It goes on in another process, where it will be recorded.
+    /// It continues in another process, where it will be recorded.
     is_given: bool,
     leaving: Option<Leaving>,
     /// Dropped last: the connection counts as open until the tunnel has been recorded.
@@ -52,12 +52,12 @@ pub(crate) struct Tunnel {
 #[derive(Debug, Clone, Copy)]
 struct Deadline {
     at_ms: u64,
-    /// Nothing has moved for long: bytes that have come and not been seen yet are a reason to go on.
+    /// Nothing has moved for long: bytes that have arrived and were not seen yet are a reason to continue.
     is_of_idling: bool,
 }
 
 impl Tunnel {
-    /// Begins where an exchange has ended.
+    /// Begins after an exchange.
     pub(crate) fn new(open: Open, client: Client, switched: Switched) -> Tunnel {
         if let Origin::Request(_) = switched.origin {
             open.worker.counters.tunnels_total.add(1);
@@ -73,7 +73,7 @@ impl Tunnel {
                 worker.counters.tunnels_open.add(1);
                 state.on_tunnel_start(switched.slot);
             }
-            // It is all there is, so that the bounds of its upstream hold for it.
+            // The tunnel is the whole session, so the timeouts of its upstream apply to it.
             Origin::Session(_) => {
                 worker.counters.stream_sessions_open.add(1);
                 state.on_start(switched.slot);
@@ -90,12 +90,12 @@ impl Tunnel {
         let Switched { node, up, down, .. } = &mut self.switched;
         let now_ms = worker.clock.now_ms();
         let sent = up.poll_pump(cx, &mut self.client.stream, node, &worker.buffers, now_ms);
-        // Also where the node takes no more: what it said before is the client's.
+        // Also if the node takes no more: what it sent before belongs to the client.
         let received = down.poll_pump(cx, node, &mut self.client.stream, &worker.buffers, now_ms);
         let broken = match (sent, received) {
             (Ok(()), Ok(())) if up.is_done() && down.is_done() => return Poll::Ready(()),
             (Ok(()), Ok(())) => return Poll::Pending,
-            // A side that ended in order does not listen any more: that is no more than its end.
+            // A side that ended in order has stopped listening: that is no more than its end.
             (Err(Broken::Receiver), Ok(())) => !down.is_done(),
             (Ok(()), Err(Broken::Receiver)) => !up.is_done(),
             _ => true,
@@ -131,7 +131,7 @@ impl Tunnel {
         nearest
     }
 
-    /// Sets the timer, or ends the tunnel where a deadline has passed.
+    /// Sets the timer, or ends the tunnel if a deadline has passed.
     fn poll_time(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let clock = &self.open.worker.clock;
         if let Some(leaving) = &mut self.leaving {
@@ -150,14 +150,14 @@ impl Tunnel {
         Poll::Ready(())
     }
 
-    /// Whether bytes have come that were not read, though nothing holds them up.
+    /// Whether bytes have arrived that were not read, although nothing holds them up.
     fn has_unread(&self) -> bool {
         let Switched { node, up, down, .. } = &self.switched;
         let may_read = |direction: &Direction| direction.is_flowing() && !direction.is_stuck();
         may_read(up) && self.client.stream.has_arrived() || may_read(down) && node.has_arrived()
     }
 
-    /// The one line of the access log and the one observation of the metrics.
+    /// Writes the line in the access log and the observation in the metrics.
     fn record(&mut self) {
         let worker = self.open.worker.clone();
         let Switched { origin, up, down, .. } = &mut self.switched;
@@ -179,7 +179,7 @@ impl Tunnel {
         exchange.from_client.recall(head, up.read, &worker.buffers);
         exchange.to_client.total = down.written;
         if let Ok(Progress::Complete(_)) = exchange.request.advance(head, &HEAD_LIMITS) {
-            // It was routed by its path.
+            // The request was routed by its path.
             let _ = exchange.known.make(&exchange.request, head);
             exchange::end_upgraded(&worker, &mut self.client, &mut exchange, &snapshot, chains.take());
         } else {
@@ -208,13 +208,13 @@ impl Future for Tunnel {
 }
 
 impl Drop for Tunnel {
-    /// Whatever ended it: its sides, time, the worker's end or a bug.
+    /// Runs whatever ended it: its sides, time, the worker's end or a bug.
     fn drop(&mut self) {
         let worker = self.open.worker.clone();
         let is_unread = !self.is_over && !self.is_given && self.has_unread();
         let Switched { node, up, down, slot, .. } = &mut self.switched;
         if self.is_given {
-            // Its sockets are another's.
+            // Its sockets belong to another process.
         } else if self.is_cut || is_unread || up.is_stuck() || down.is_stuck() {
             self.client.ends_with_connection = true;
             node.reset_when_closed();
@@ -239,7 +239,7 @@ impl Drop for Tunnel {
         if let Some(leaving) = &self.leaving {
             leaving.end(&worker.watches);
         }
-        // After a bug nobody knows what there would be to tell.
+        // After a panic the state is unknown, so nothing is recorded.
         if !self.is_given && !std::thread::panicking() {
             self.record();
         }

@@ -1,4 +1,4 @@
-//! What a tunnel begins with: what an exchange or a session of `stream_proxy` has left.
+//! The beginning of a tunnel: what an exchange or a session of `stream_proxy` has left.
 
 use super::direction::Direction;
 use crate::connection::stream::Stream;
@@ -9,14 +9,14 @@ use crate::telemetry::session::Session;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// All of a tunnel but the client's connection.
+/// Everything in a tunnel except the client's connection.
 pub(crate) struct Switched {
     pub(crate) node: Stream,
     pub(crate) origin: Origin,
     pub(crate) upstream: Rc<WorkerUpstream>,
-    /// The node's, in the upstream's state.
+    /// The node's slot in the upstream's state.
     pub(crate) slot: usize,
-    /// `None`: the route does not mind what becomes of its tunnels.
+    /// `None`: the route does not care what becomes of its tunnels.
     pub(crate) lease: Option<Arc<Lease>>,
     pub(crate) bounds: TunnelBounds,
     pub(crate) opened_ms: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Switched {
     pub(crate) down: Direction,
 }
 
-/// What a tunnel came from, which is what the access log and the metrics tell of at its end.
+/// Origin of a tunnel, which the access log and the metrics record at its end.
 pub(crate) enum Origin {
     /// A request that was answered 101.
     Request(Box<UpgradedRequest>),

@@ -1,27 +1,27 @@
-//! What filters of bodies may hold, with what they gave and nobody has taken yet: so much in one worker, and so much for one
-//! client where the worker's half is in use.
+//! How much filters of bodies may hold, including their output that was not yet taken: a bound for one worker, and one for a client
+//! once half of the worker's is in use.
 //!
-//! A client that does not read its responses, on however many connections, so leaves memory for the others.
+//! So a client that does not read its responses, on however many connections, leaves memory for the others.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-/// What filters of one worker may hold.
+/// How much filters of one worker may hold.
 pub(crate) const WORKER_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// What those for one client may, where more than half of [`WORKER_BYTES_MAX`] is in use.
+/// How much those for one client may hold if more than half of [`WORKER_BYTES_MAX`] is in use.
 pub(crate) const CLIENT_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// The memory of one worker.
 #[derive(Default)]
 pub(crate) struct BodyMemory {
     held: Cell<usize>,
-    /// Those that hold something. There are no more than bodies.
+    /// Clients that hold something. There are no more than bodies.
     clients: RefCell<HashMap<IpAddr, usize>>,
 }
 
-/// Whose bound is reached.
+/// The bound that is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Full {
     Worker,
@@ -43,7 +43,7 @@ impl BodyMemory {
 }
 
 impl Held {
-    /// So much is held now. It is counted where it is too much, too: what is refused is dropped soon.
+    /// Sets how much is held now. It is counted even if it is too much: what is refused is dropped soon.
     pub(crate) fn set(&mut self, bytes: usize) -> Result<(), Full> {
         if bytes == self.bytes {
             return Ok(());
@@ -71,7 +71,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Less than before is never refused.
+        // A smaller amount is never refused.
         let _ = self.set(0);
     }
 }
@@ -122,7 +122,7 @@ mod tests {
         greedy.truncate(8);
         assert_eq!(worker.begin(client(2)).set(1), Err(Full::Client));
         assert_eq!(worker.begin(client(9)).set(8 * MIB), Ok(()));
-        // What shrinks is no reason to refuse it.
+        // Shrinking is always accepted.
         assert_eq!(greedy[0].set(MIB - 1), Ok(()));
     }
 }

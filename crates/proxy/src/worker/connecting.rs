@@ -1,4 +1,4 @@
-//! Requests that come while a connection to their node is being made wait for it, rather than making one each.
+//! Requests that arrive while a connection to their node is being made wait for it, rather than making one each.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tokio::sync::futures::Notified;
 #[derive(Default)]
 pub(crate) struct Connecting(RefCell<Vec<(Wanted, Rc<Outcome>)>>);
 
-/// What those who wait for a connection are told.
+/// Result for those that wait for a connection.
 #[derive(Default)]
 pub(crate) struct Outcome {
     done: Notify,
@@ -24,24 +24,24 @@ impl Outcome {
         self.done.notified()
     }
 
-    /// Whether there is one; others may have filled it since.
+    /// Whether there is a connection; others may have filled it since.
     pub(crate) fn is_made(&self) -> bool {
         self.is_made.get()
     }
 }
 
-/// What two requests must have in common to use one connection.
+/// What two requests must have in common to share a connection.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// Where it will be kept, by the address in memory: what is spoken is that upstream's choice.
+    /// The pool in which it will be kept, by its address in memory: the protocol is that upstream's choice.
     pub(crate) pool: usize,
     pub(crate) address: SocketAddr,
-    /// The name that the node must show a certificate of.
+    /// The name that the node's certificate must be valid for.
     pub(crate) name: Option<ServerName<'static>>,
 }
 
 impl Connecting {
-    /// Says that one is being made from now on, or who tells when another one is there or has failed.
+    /// Records that a connection is being made from now on, or returns the outcome of one that is already being made.
     pub(crate) fn begin(&self, wanted: Wanted) -> Result<Making<'_>, Rc<Outcome>> {
         let mut list = self.0.borrow_mut();
         match list.iter().find(|entry| entry.0 == wanted) {
@@ -61,7 +61,7 @@ pub(crate) struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// It is in the pool.
+    /// The connection is in the pool.
     pub(crate) fn made(&self) {
         if let Some((_, outcome)) = self.list.0.borrow().iter().find(|entry| entry.0 == self.wanted) {
             outcome.is_made.set(true);

@@ -1,4 +1,4 @@
-//! What a worker tells the metrics of its devices.
+//! What a worker reports to the metrics about its devices.
 
 use super::Worker;
 use crate::telemetry::metrics::DeviceLabels;
@@ -6,7 +6,7 @@ use stillgate_config::Measure;
 use stillgate_devices::protocol::Protocol;
 
 impl Worker {
-    /// Counts something of devices.
+    /// Counts an event of devices.
     pub(crate) fn tell_devices(&self, measure: Measure, labels: DeviceLabels<'_>, amount: u64) {
         if amount > 0 {
             self.tell_plugin(|recorder, metrics| recorder.count_devices(metrics, measure, labels, amount));

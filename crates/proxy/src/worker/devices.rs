@@ -1,8 +1,8 @@
-//! A worker's devices: which connections there are, what they are told, and what is told of them.
+//! A worker's devices: which connections there are, which commands they get, and what is reported about them.
 //!
-//! A connection is a task with a mailbox. Commands come in over the worker's queue, all that have come at once, and are put into
-//! the mailboxes; an idle mailbox owns no memory. Reports go out in the order they were made, as fast as the other side takes them:
-//! there is at most one of each kind for a connection that comes, goes or resumes, and notices are no more than messages.
+//! A connection is a task with a mailbox. Commands arrive over the worker's queue, all that have come at once, and are put into the
+//! mailboxes; an idle mailbox owns no memory. Reports go out in the order they were made, as fast as the other side takes them:
+//! there is at most one of each kind for a connection that comes, goes or resumes, and there are no more notices than messages.
 
 use super::Worker;
 use crate::basics::clock::Clock;
@@ -18,40 +18,41 @@ use stillgate_devices::session::{Notice, Refused, Session};
 use stillgate_plugin::{Consumers, DeviceSettings, Identity};
 use tokio::sync::{Notify, mpsc, oneshot};
 
-/// Commands that are taken from the queue at once.
+/// Commands that are taken from the queue at a time.
 const COMMANDS_AT_ONCE: usize = 256;
-/// Devices that wait to be let in, of one worker; further ones are refused.
+/// Devices of one worker that may wait for admission; further ones are refused.
 const ARRIVALS_MAX: usize = 4096;
-/// Devices that are told of as the busiest.
+/// Devices that are reported as the busiest.
 const TOP_MAX: usize = 20;
 
 /// What a worker has of its devices.
 pub(crate) struct Devices {
     worker: usize,
     pub(crate) limits: DeviceLimits,
-    /// Whether no connection may go to another process yet.
+    /// Whether connections must not go to another process yet.
     pub(crate) held: Held,
     /// Bytes of messages that may wait for all devices of this worker.
     pub(crate) queued_bytes_max: usize,
     pub(crate) queued_bytes: Cell<usize>,
-    /// Of connections that have begun.
+    /// Number of connections that have begun.
     count: Cell<u64>,
     mailboxes: RefCell<HashMap<u64, Rc<Mailbox>>>,
     arriving: Cell<usize>,
     reports: RefCell<VecDeque<Report>>,
     notices: RefCell<Vec<Notice>>,
-    /// There are reports.
+    /// Wakes the sender of reports.
     news: Notify,
     /// Connections that began in this second, by route.
     rates: RefCell<HashMap<Identity, Rate>>,
     workers: usize,
-    /// Of the route that had a device last: there are few routes, and one text for all their devices.
+    /// Id of the route that had a device last: there are few routes, and one text for all their devices.
     route: RefCell<Arc<str>>,
-    /// What clients of devices have for lines to a node, which none is asked for.
+    /// Header lines to a node for clients that are devices: empty, as no node is called for them.
     pub(crate) no_lines: Rc<[u8]>,
-    /// From the worker's clock to that of sessions.
+    /// Offset from the worker's clock to that of sessions.
     session_offset_ms: u64,
-    /// Those that were looked at last, and how many there have been before: what devices were let in by is looked for again in others.
+    /// The consumers that were looked at last, and how many versions there have been: devices' credentials are looked up again in a
+    /// new one.
     consumers: RefCell<Option<Arc<Consumers>>>,
     pub(crate) consumers_seen: Cell<u64>,
 }
@@ -65,12 +66,12 @@ pub(crate) struct DeviceLink {
     pub(crate) held: Held,
 }
 
-/// Where a connection finds what it is told.
+/// Where a connection finds its commands.
 #[derive(Default)]
 pub(crate) struct Mailbox {
     commands: RefCell<Vec<Command>>,
     waker: RefCell<Option<Waker>>,
-    /// From the device, and to it; for those who ask for the busiest.
+    /// Bytes from the device, and to it; for queries for the busiest.
     pub(crate) moved_bytes: Cell<u64>,
     device: RefCell<Option<Arc<str>>>,
 }
@@ -89,15 +90,15 @@ pub(crate) struct Place {
     is_told: bool,
 }
 
-/// Why a device is not even asked for.
+/// Why a device is turned away before admission is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turned {
-    /// More connections begin than may; the client should wait for so many seconds.
+    /// Too many connections begin; the client should wait for so many seconds.
     TooFast {
-        /// Seconds.
+        /// Time in seconds.
         after_s: u64,
     },
-    /// Too many wait already.
+    /// Too many devices already wait.
     Busy,
 }
 
@@ -109,7 +110,7 @@ impl Devices {
             held: link.held.clone(),
             queued_bytes_max: link.limits.node_bytes.div_ceil(link.workers),
             queued_bytes: Cell::new(0),
-            // Anywhere, so that no other process of this node has had these numbers.
+            // Starts anywhere, so that no other process of this node has used these numbers.
             count: Cell::new(RandomState::new().build_hasher().finish() >> 1),
             mailboxes: RefCell::default(),
             arriving: Cell::new(0),
@@ -135,17 +136,17 @@ impl Devices {
         route.clone()
     }
 
-    /// Now, by the clock of sessions.
+    /// The current time by the clock of sessions.
     pub(crate) fn session_ms(&self, clock: &Clock) -> u64 {
         clock.now_ms().wrapping_add(self.session_offset_ms)
     }
 
-    /// A time of sessions, by the worker's clock.
+    /// A session time, by the worker's clock.
     pub(crate) fn worker_ms(&self, session_ms: u64) -> u64 {
         session_ms.wrapping_sub(self.session_offset_ms)
     }
 
-    /// Hands out what comes, until the other side is gone.
+    /// Distributes commands until the other side is gone.
     pub(crate) async fn take_commands(&self, commands: &mut mpsc::Receiver<Command>) {
         let mut batch = Vec::with_capacity(COMMANDS_AT_ONCE);
         while commands.recv_many(&mut batch, COMMANDS_AT_ONCE).await > 0 {
@@ -175,14 +176,14 @@ impl Devices {
                 }
             }
             Command::Top { answer } => {
-                // Who asks may be gone.
+                // The caller may be gone.
                 let _ = answer.send(self.top());
             }
             _ => {}
         }
     }
 
-    /// Its connection has ended meanwhile.
+    /// Returns a command whose connection has ended meanwhile.
     fn return_to_sender(&self, command: Command) {
         match command {
             Command::Deliver { message, .. } => {
@@ -208,14 +209,14 @@ impl Devices {
         all.iter().filter_map(named).collect()
     }
 
-    /// Tells the thread of devices something.
+    /// Sends a report to the thread of devices.
     pub(crate) fn report(&self, report: Report) {
         self.tell_notices();
         self.reports.borrow_mut().push_back(report);
         self.news.notify_one();
     }
 
-    /// What senders learn; told together at the end of the turn, before what is reported next.
+    /// Notices for senders; sent together at the end of the turn, before the next report.
     pub(crate) fn with_notices<R>(&self, then: impl FnOnce(&mut Vec<Notice>) -> R) -> R {
         let mut notices = self.notices.borrow_mut();
         let had_none = notices.is_empty();
@@ -233,7 +234,7 @@ impl Devices {
         }
     }
 
-    /// Hands over what is reported, until the other side is gone.
+    /// Sends reports until the other side is gone.
     pub(crate) async fn send_reports(&self, sender: mpsc::Sender<Report>) {
         loop {
             self.news.notified().await;
@@ -246,7 +247,7 @@ impl Devices {
         }
     }
 
-    /// Hands over what is left when the event loop has ended. The other side takes it as long as it is there.
+    /// Sends the remaining reports after the event loop has ended. The other side takes them as long as it exists.
     pub(crate) fn send_last(&self, sender: &mpsc::Sender<Report>) {
         self.tell_notices();
         while let Some(report) = self.next_report() {
@@ -260,7 +261,7 @@ impl Devices {
         self.reports.borrow_mut().pop_front()
     }
 
-    /// Whether one more connection may begin now. `random` spreads those who come back.
+    /// Whether one more connection may begin now. `random` spreads reconnecting devices.
     pub(crate) fn may_begin(&self, settings: &DeviceSettings, now_ms: u64, random: u64) -> Result<(), Turned> {
         if self.arriving.get() >= ARRIVALS_MAX {
             return Err(Turned::Busy);
@@ -269,7 +270,7 @@ impl Devices {
         let bound = u64::from(bound.get()).div_ceil(self.workers as u64);
         let mut rates = self.rates.borrow_mut();
         let second = now_ms / 1000;
-        // Of routes that are gone nothing is kept for long.
+        // Entries of routes that are gone are not kept for long.
         rates.retain(|identity, rate| *identity == settings.identity || rate.second == second);
         let rate = rates.entry(settings.identity).or_default();
         if rate.second != second {
@@ -279,7 +280,7 @@ impl Devices {
         if rate.begun <= bound {
             return Ok(());
         }
-        // The more there are, the wider they are spread.
+        // The more devices there are, the wider they are spread.
         let waves = rate.begun / bound;
         Err(Turned::TooFast { after_s: 1 + random % (2 * waves).clamp(2, 60) })
     }
@@ -302,7 +303,7 @@ impl Devices {
         self.wake_all();
     }
 
-    /// Has all connections look at what they have to.
+    /// Makes all connections check their state.
     pub(crate) fn wake_all(&self) {
         self.mailboxes.borrow().values().for_each(|mailbox| mailbox.wake());
     }
@@ -320,7 +321,7 @@ impl Mailbox {
         }
     }
 
-    /// What has come; the task is woken by more.
+    /// Takes the commands that have arrived; further ones wake the task.
     pub(crate) fn take(&self, cx: &Context<'_>) -> Vec<Command> {
         let mut waker = self.waker.borrow_mut();
         if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
@@ -341,7 +342,7 @@ impl Place {
         Place { worker: worker.clone(), connection, mailbox, is_told: true }
     }
 
-    /// Asks whether the device may come in; from here on the thread of devices knows of the connection.
+    /// Requests admission for the device; from here on the thread of devices knows of the connection.
     pub(crate) fn ask(&mut self, facts: DeviceFacts, former: Option<Former>) -> Arriving {
         let (answer, answered) = oneshot::channel();
         self.mailbox.device.replace(Some(facts.device.clone()));
@@ -354,7 +355,7 @@ impl Place {
         Arriving { worker: self.worker.clone(), answered }
     }
 
-    /// The connection has ended, or ends. Told once; what comes for it later is returned to its sender.
+    /// The connection has ended, or ends. Reported once; what comes for it later is returned to its sender.
     pub(crate) fn leave(&mut self, session: Option<Session>, reason: &'static str, is_given: bool) {
         let Some(devices) = &self.worker.devices else { return };
         devices.remove(self.connection);
@@ -376,19 +377,19 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.leave(None, "gone", false);
-        // It keeps the task's memory.
+        // The waker keeps the task's memory.
         self.mailbox.waker.take();
     }
 }
 
-/// A device that waits to be let in.
+/// A device that waits for admission.
 pub(crate) struct Arriving {
     worker: Rc<Worker>,
     answered: oneshot::Receiver<Admission>,
 }
 
 impl Arriving {
-    /// The answer; `None`: there is none any more.
+    /// The answer; `None`: it will not come.
     pub(crate) async fn answer(&mut self) -> Option<Admission> {
         (&mut self.answered).await.ok()
     }

@@ -1,4 +1,4 @@
-//! What a worker that comes to its end asks of those it serves: to finish soon, or to give themselves to another process.
+//! What a worker that comes to its end requests from its connections: to finish soon, or to give themselves to another process.
 
 use super::Worker;
 use crate::basics::clock::Timer;
@@ -14,12 +14,12 @@ use tokio::net::TcpStream;
 pub(crate) const DRAINING_FIRST_REQUEST_MS: u64 = 500;
 
 impl Worker {
-    /// What is being given away to whom; `None`: nothing.
+    /// What is being given away to which process; `None`: nothing.
     pub(crate) fn giving(&self) -> Option<Rc<Giving>> {
         self.giving.borrow().clone()
     }
 
-    /// Has some connections give themselves up.
+    /// Makes some connections hand themselves over.
     pub(crate) async fn give_some(&self) {
         match self.giving() {
             Some(giving) => giving.turn(&self.clock).await,
@@ -27,18 +27,18 @@ impl Worker {
         }
     }
 
-    /// Whether its end waits for nothing that can be given away.
+    /// Whether nothing that can be handed over delays its end.
     pub(crate) fn has_given(&self, deadline_ms: u64) -> bool {
         let is_late = self.clock.now_ms() >= deadline_ms + GIVING_MS;
         is_late || self.giving().is_none_or(|giving| giving.is_over())
     }
 
-    /// Whether it is to end as soon as it can: nobody is waited for who is idle and cannot be given away.
+    /// Whether it is to end as soon as it can: it does not wait for connections that are idle and cannot be given away.
     pub(crate) fn is_ending(&self) -> bool {
         self.draining.get() && self.giving.borrow().as_ref().is_none_or(|giving| giving.is_hurried)
     }
 
-    /// Time is up: what is open still ends with the worker, and is counted.
+    /// Time is up: whatever is still open ends with the worker, and is counted.
     pub(crate) fn cut_off(&self) {
         self.is_cutting.set(true);
         let counters = &self.counters;
@@ -52,14 +52,14 @@ impl Worker {
         self.giving().is_some_and(|giving| giving.takes(&client.stream, client.listener.bound))
     }
 
-    /// Gives a connection away that waits for a request. True: it is the other process's, and ours is to be dropped.
+    /// Hands over a connection that waits for a request. True: it belongs to the other process, and ours is to be dropped.
     pub(crate) fn give_idle(&self, client: &Client) -> bool {
-        // Nearly always, so it is asked first.
+        // Nearly always true, so it is checked first.
         if !self.draining.get() {
             return false;
         }
         let Some(giving) = self.giving() else { return false };
-        // Of a listener that takes something else by now it is not known whom it would belong to.
+        // If the listener takes something else by now, it is not known whose connection it would be.
         client.listener.is_http()
             && giving.takes(&client.stream, client.listener.bound)
             && giving.send(&self.troubles, || {
@@ -68,7 +68,7 @@ impl Worker {
             })
     }
 
-    /// A connection as another process is told of it.
+    /// A connection's state, as it is sent to another process.
     pub(crate) fn state_of(&self, client: &Client) -> ConnectionState {
         ConnectionState {
             peer: client.peer,
@@ -80,13 +80,13 @@ impl Worker {
         }
     }
 
-    /// Waits until there is something to read from a connection just accepted. False: it has not come within
-    /// `gateway.timeouts.head`, or we are ending and nothing has come for a while.
+    /// Waits until there is something to read from a connection just accepted. False: nothing has arrived within
+    /// `gateway.timeouts.head`, or we are ending and nothing has arrived for a while.
     pub(crate) async fn hears(&self, stream: &TcpStream, timer: &Timer) -> bool {
         let begun_ms = self.clock.now_ms();
         let head_ms = self.snapshot().plan.settings.head_ms;
         poll_fn(|cx| {
-            // A look into the socket: the event loop takes a new one for readable.
+            // Looks into the socket: the event loop considers a new one readable.
             if stream.poll_peek(cx, &mut ReadBuf::new(&mut [0])).is_ready() {
                 return Poll::Ready(true);
             }
@@ -100,7 +100,7 @@ impl Worker {
         .await
     }
 
-    /// Whether a client is told that its connection ends with this response.
+    /// Whether a client is informed that its connection ends with this response.
     pub(crate) fn parts_with(&self, client: &Client) -> bool {
         client.listener.is_removed() || self.draining.get() && (self.is_ending() || !self.gives(client))
     }

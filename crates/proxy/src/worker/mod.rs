@@ -1,7 +1,7 @@
-//! What one worker has: its clock, memory and counts, its view of the Plan, and where it tells what has happened.
+//! What one worker has: its clock, memory and counters, its view of the Plan, and where it reports what has happened.
 //!
-//! Nothing in it is shared but the Plan's pointer, which it reads, and its counters, which it writes. It knows nothing of how
-//! connections are served; the thread that runs it is in `fleet`.
+//! Only the Plan's pointer, which it reads, and its counters, which it writes, are shared. It does not know how connections are
+//! served; the thread that runs it is in `fleet`.
 
 pub(crate) mod body_memory;
 pub(crate) mod connecting;
@@ -44,18 +44,18 @@ use telling::Telling;
 use turns::Turns;
 use watches::Watches;
 
-/// Has the one request answered that comes on a connection, with the exposition; false: it is not, now. It never waits.
+/// Has the one request on a connection answered with the exposition; false: this is not possible now. It never waits.
 pub type Expose = Arc<dyn Fn(UnixStream) -> bool + Send + Sync>;
 
-/// A worker's own things, reached by its tasks.
+/// A worker's own state, reached by its tasks.
 pub(crate) struct Worker {
     pub(crate) clock: Clock,
     pub(crate) buffers: Buffers,
     pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) listeners: Listeners,
-    /// It accepts no more, and no connection is kept for long.
+    /// It accepts no more connections, and keeps none for long.
     pub(crate) draining: Cell<bool>,
-    /// It ends, and what is open still is cut off.
+    /// It ends, and cuts off whatever is still open.
     pub(crate) is_cutting: Cell<bool>,
     /// Another process takes over.
     pub(crate) giving: RefCell<Option<Rc<Giving>>>,
@@ -70,13 +70,13 @@ pub(crate) struct Worker {
     pub(crate) snapshot: RefCell<Rc<Snapshot>>,
     pub(crate) sink: RefCell<Option<Sink>>,
     pub(crate) is_logging: bool,
-    /// What is told beside the metrics.
+    /// What is reported in addition to the metrics.
     pub(crate) telling: Telling,
     pub(crate) slowest: Slowest,
     pub(crate) wanted_fields: WantedFields,
-    /// Who exposes the metrics; `None`: there are none.
+    /// Exposes the metrics; `None`: metrics are off.
     pub(crate) expose: Option<Expose>,
-    /// `None`: there are no metrics.
+    /// `None`: metrics are off.
     pub(crate) recorder: Option<RefCell<Recorder>>,
     pub(crate) routes: RefCell<RouteMemory>,
     pub(crate) random: Cell<u64>,
@@ -89,13 +89,13 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// What an ACME server may ask for now.
+    /// Challenges that an ACME server may request now.
     #[inline]
     pub(crate) fn challenges(&self) -> &Challenges {
         &self.plans.challenges
     }
 
-    /// The present view of the Plan, taken anew where there is a newer one.
+    /// The current view of the Plan, renewed if there is a newer Plan.
     #[inline]
     pub(crate) fn snapshot(&self) -> Rc<Snapshot> {
         let version = self.plans.version();
@@ -122,7 +122,7 @@ impl Worker {
         &self.wanted_fields
     }
 
-    /// Which times anybody wants to know.
+    /// Which times are needed.
     #[inline]
     pub(crate) fn timing(&self) -> Timing {
         let snapshot = self.snapshot.borrow();
@@ -145,7 +145,7 @@ impl Worker {
         x.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// Hands on the lines of the access log, and what plugins send.
+    /// Passes on the lines of the access log, and what plugins send.
     pub(crate) fn flush_log(&self) {
         self.plugins.own.flush();
         if let Some(sink) = &mut *self.sink.borrow_mut() {

@@ -1,7 +1,7 @@
-//! The threads that do what would hold a worker up: few for each plugin, of low priority, with a queue that has a bound.
+//! The threads for work that would hold up a worker: a few for each plugin, of low priority, with a bounded queue.
 //!
-//! A plugin's threads are begun with its first work. All workers share them, so that it takes no more than so many cores, however
-//! many workers there are; and no plugin waits for the work of another, however much that has.
+//! A plugin's threads are started with its first work. All workers share them, so that it uses only so many cores, however many
+//! workers there are; and no plugin waits for the work of another, however much that has.
 
 use super::plugins::{Panicked, guarded};
 use crate::basics::clock::thread_cpu_time;
@@ -15,37 +15,36 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// Threads that work for one plugin.
 pub(crate) const THREADS: usize = 2;
-/// Plugins with threads of their own; those beyond share the threads of the last. Each thread takes memory for its stack only, and
-/// waits.
+/// Plugins with threads of their own; those beyond share the threads of the last. A waiting thread takes memory for its stack only.
 const PLUGINS_MAX: usize = 32;
 /// Work of one plugin that may wait for one of its threads.
 pub(crate) const QUEUE_MAX: usize = 256;
-/// Their niceness, which is that of the control thread: less than a worker's.
+/// Their niceness, which is that of the control thread: a lower priority than a worker's.
 const NICE: i32 = 10;
 
-/// What comes of work.
+/// Result of work.
 pub(crate) type Done = Result<Worked, Panicked>;
 
 /// Work that is done.
 pub(crate) struct Worked {
     pub(crate) output: Output,
-    /// What it took.
+    /// CPU time that it took.
     pub(crate) cpu: Duration,
 }
 
-/// The threads, as workers give them work.
+/// The threads, as workers use them.
 #[derive(Default)]
 pub(crate) struct Offloading {
-    /// In the order in which plugins first had work.
+    /// Pools in the order in which plugins first had work.
     pools: [OnceLock<Pool>; PLUGINS_MAX],
 }
 
 /// The threads of one plugin.
 struct Pool {
     plugin: &'static str,
-    /// `None`: they could not be begun.
+    /// `None`: the threads could not be started.
     queue: Option<Sender<Job>>,
-    /// The places of the queue that are free. Those who wait for one get it in their order.
+    /// Free places of the queue. Waiters get them in their order.
     places: Arc<Semaphore>,
 }
 
@@ -55,12 +54,12 @@ pub(crate) struct Place(OwnedSemaphorePermit);
 struct Job {
     work: Work,
     done: oneshot::Sender<Done>,
-    /// Given back when a thread takes the job.
+    /// Returned when a thread takes the job.
     place: Place,
 }
 
 impl Offloading {
-    /// Has work of a plugin done. Dropping the receiver lets go of work that has not begun.
+    /// Submits work of a plugin. Dropping the receiver drops work that has not begun.
     pub(crate) fn submit(&self, plugin: &'static str, work: Work) -> Result<oneshot::Receiver<Done>, QueueFull> {
         let pool = self.pool_of(plugin).ok_or(QueueFull)?;
         let place = pool.places.clone().try_acquire_owned().map_err(|_| QueueFull)?;
@@ -104,13 +103,13 @@ impl Pool {
     fn submit(&self, work: Work, place: Place) -> Result<oneshot::Receiver<Done>, QueueFull> {
         let queue = self.queue.as_ref().ok_or(QueueFull)?;
         let (done, receiver) = oneshot::channel();
-        // A place was taken out of the queue before it was given back: there is room for it.
+        // A job was taken out of the queue before its place was returned: there is room.
         queue.try_send(Job { work, done, place }).map_err(|_| QueueFull)?;
         Ok(receiver)
     }
 }
 
-/// Begins the threads of a plugin. They end when there is nobody any more who could give them work.
+/// Starts the threads of a plugin. They end when the last sender of work is gone.
 fn begin() -> Option<Sender<Job>> {
     let (sender, receiver) = bounded(QUEUE_MAX);
     for number in 0..THREADS {
@@ -126,7 +125,7 @@ fn begin() -> Option<Sender<Job>> {
 
 fn serve(jobs: &Receiver<Job>) {
     let _profiled = Registration::of_current();
-    // Of this thread only. Where it is refused the work is done all the same.
+    // For this thread only. If it is refused, the work is still done.
     let _ = rustix::process::setpriority_process(None, NICE);
     for Job { work, done, place: Place(place) } in jobs {
         drop(place);
@@ -134,7 +133,7 @@ fn serve(jobs: &Receiver<Job>) {
             let began = thread_cpu_time();
             let output = guarded(work);
             let cpu = thread_cpu_time().saturating_sub(began);
-            // Who does not wait any more has no use for it.
+            // A caller that has stopped waiting does not need it.
             let _ = done.send(output.map(|output| Worked { output, cpu }));
         }
     }

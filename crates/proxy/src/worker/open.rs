@@ -1,4 +1,4 @@
-//! A connection just accepted, whether there is room for it, and an open one as it is counted.
+//! A connection just accepted, whether there is room for it, and an open connection as it is counted.
 
 use super::Worker;
 use crate::sockets::listener::Listener;
@@ -15,8 +15,8 @@ pub(crate) struct Accepted {
 }
 
 impl Worker {
-    /// Whether the worker's share leaves room for one more connection or stream of HTTP/2: a stream takes what a connection
-    /// takes, descriptors and buffers, and may become a tunnel that counts as one.
+    /// Whether the worker's limit leaves room for one more connection or HTTP/2 stream: a stream takes what a connection takes,
+    /// descriptors and buffers, and may become a tunnel that counts as one.
     pub(crate) fn has_room(&self) -> bool {
         let share = self.snapshot().plan.settings.connections_max as u64;
         self.counters.connections_open.get() + self.streams.get() < share
@@ -26,12 +26,12 @@ impl Worker {
 /// Counts an open connection, and notices one whose task panicked.
 pub(crate) struct Open {
     pub(crate) worker: Rc<Worker>,
-    /// `None`: one of streams, whose connections are not told of by state.
+    /// `None`: a connection of streams, whose connections are not reported by state.
     listener: Option<Rc<Listener>>,
 }
 
 impl Open {
-    /// Counts one more.
+    /// Counts one more connection.
     pub(crate) fn new(worker: &Rc<Worker>, listener: &Rc<Listener>) -> Open {
         worker.counters.connections_open.add(1);
         listener.open.add(1);
@@ -39,7 +39,7 @@ impl Open {
         Open { worker: worker.clone(), listener: Some(listener.clone()) }
     }
 
-    /// The same of one that carries no HTTP.
+    /// Like `new`, for a connection that carries no HTTP.
     pub(crate) fn of_stream(worker: &Rc<Worker>) -> Open {
         worker.counters.connections_open.add(1);
         Open { worker: worker.clone(), listener: None }

@@ -1,4 +1,4 @@
-//! What plugins have of the worker's event loop.
+//! What plugins can use of the worker's event loop.
 
 use super::Worker;
 use crate::calls::Calls;
@@ -9,13 +9,13 @@ use stillgate_plugin::{Call, CallError, Io, Link, LinkTo, LocalFuture, LogLevel,
 
 /// The event loop of a worker.
 pub(crate) struct PluginIo {
-    /// Whose it is.
+    /// The worker that it belongs to.
     pub(crate) worker: Weak<Worker>,
     pub(crate) calls: Rc<Calls>,
 }
 
 impl Io for PluginIo {
-    /// By the runtime's own timers, which know milliseconds: only requests that really wait pay for them.
+    /// Uses the runtime's own timers, which have a resolution of milliseconds: only requests that really wait pay for them.
     fn sleep(&self, time: Duration) -> LocalFuture<()> {
         Box::pin(tokio::time::sleep(time))
     }

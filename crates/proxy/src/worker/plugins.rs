@@ -1,7 +1,6 @@
 //! What a worker has for running plugins, and the calls themselves.
 //!
-//! A plugin that panics is a bug of the plugin: its call has no result, and what it says is not repeated, since it may hold
-//! what is secret.
+//! A panic is a bug of the plugin: its call has no result, and the panic message is not repeated, since it may contain secrets.
 
 use super::Worker;
 use super::body_memory::BodyMemory;
@@ -21,31 +20,31 @@ use stillgate_limits::Limits;
 use stillgate_plugin::chain::TooLong;
 use stillgate_plugin::{Attached, Chain, Consumers, Counts, Entry, Outbox, Phase, Process};
 
-/// One request in so many is timed.
+/// One in this many requests is timed.
 const TIMED_OF: u32 = 1_000;
-/// Chains with a consumer's plugins that a worker keeps.
+/// Merged chains with a consumer's plugins that a worker keeps.
 const MERGED_MAX: usize = 1_024;
 
 /// What a worker has for running plugins.
 #[derive(Default)]
 pub(crate) struct Plugins {
-    /// What plugins themselves see of it.
+    /// The part that plugins themselves see.
     pub(crate) own: stillgate_plugin::Worker,
-    /// What filters of bodies hold.
+    /// Memory held by filters of bodies.
     pub(crate) held: Rc<BodyMemory>,
-    /// Chains of routes joined by plugins of consumers, by the memory of both. What a new Plan does not have is dropped.
+    /// Chains of routes joined by plugins of consumers, by the addresses of both. Those that a new Plan does not have are dropped.
     merged: RefCell<HashMap<(usize, usize), Merged>>,
     requests: Cell<u32>,
-    /// For what would take too long here.
+    /// Threads for work that would take too long here.
     pub(crate) offloading: Arc<Offloading>,
     /// Requests that wait for plugins.
     pub(crate) waiting: Cell<usize>,
 }
 
-/// A chain and what it was made of, which stays where it is as long as its address is a key.
+/// A chain and its sources, which stay at their addresses as long as these are keys.
 struct Merged {
     chain: Rc<Chain>,
-    /// The route's, and a place where a Plan has it.
+    /// The route's chain, and a position at which a Plan has it.
     of_route: Option<(usize, Arc<Chain>)>,
     of_consumer: Arc<[Arc<Entry>]>,
     /// A consumer that has these plugins.
@@ -53,7 +52,7 @@ struct Merged {
 }
 
 impl Merged {
-    /// Whether what it was made of is in a Plan, where it was before.
+    /// Whether its sources are in a Plan, at their previous positions.
     fn is_in(&self, plan: &Plan) -> bool {
         let is_same = |chain: &Arc<Chain>, place: usize| {
             let route = plan.routes.get(place);
@@ -66,7 +65,8 @@ impl Merged {
 }
 
 impl Plugins {
-    /// With a place for the table of limits, the threads that all workers share, and a way to the thread that sends for plugins.
+    /// Made with a cell for the table of limits, the threads that all workers share, and a queue to the thread that sends for
+    /// plugins.
     pub(crate) fn new(
         limits: Arc<OnceLock<Arc<Limits>>>,
         offloading: Arc<Offloading>,
@@ -86,7 +86,7 @@ impl Plugins {
         Plugins { own, offloading, ..Plugins::default() }
     }
 
-    /// The chain of a route, which the Plan has at a place, with a consumer's plugins in it.
+    /// The chain of a route, which the Plan has at this position, merged with a consumer's plugins.
     pub(crate) fn merged(
         &self,
         of_route: Option<(usize, &Arc<Chain>)>,
@@ -109,7 +109,7 @@ impl Plugins {
         Ok(chain)
     }
 
-    /// Another Plan is served from: what belongs to plugins that are not in it is dropped.
+    /// Another Plan is in use: drops what belongs to plugins that are not in it.
     pub(crate) fn renew(&self, plan: &Plan) {
         self.merged.borrow_mut().retain(|_, merged| merged.is_in(plan));
     }
@@ -126,7 +126,7 @@ impl Plugins {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Panicked;
 
-/// Calls a plugin, timed or not, whatever becomes of it.
+/// Calls a plugin, timed or not, and catches panics.
 #[inline]
 pub(crate) fn call<R>(
     worker: &Worker,
@@ -142,11 +142,11 @@ pub(crate) fn call<R>(
     result
 }
 
-/// The place of the plugin that has panicked, which has been counted.
+/// The position of the plugin that has panicked, which has been counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PanickedAt(pub(crate) usize);
 
-/// Calls plugins of a chain under one guard. `then` notes the place of each that it calls, before it does.
+/// Calls plugins of a chain under one guard. `then` notes the position of each plugin before it calls it.
 #[inline]
 pub(crate) fn call_each<R>(
     worker: &Worker,
@@ -161,7 +161,7 @@ pub(crate) fn call_each<R>(
     })
 }
 
-/// Calls one, and tells how long it takes where that is asked for.
+/// Calls a plugin, and reports how long it takes if that is wanted.
 #[inline]
 pub(crate) fn timed<R>(worker: &Worker, entry: &Entry, phase: Phase, is_timed: bool, then: impl FnOnce() -> R) -> R {
     let began = is_timed.then(Instant::now);
@@ -178,36 +178,36 @@ fn tell_time(worker: &Worker, entry: &Entry, phase: Phase, began: Instant) {
     worker.tell_plugin(|recorder, metrics| recorder.observe_plugin(metrics, entry.name, phase, took));
 }
 
-/// Counts a panic, and says whose it is.
+/// Counts a panic, and logs which plugin it came from.
 #[cold]
 pub(crate) fn tell_panic(worker: &Worker, entry: &Entry, phase: Phase) {
     worker.tell_plugin(|recorder, metrics| recorder.count_plugin_panic(metrics, entry.name));
     tracing::error!(plugin = entry.name, origin = %entry.origin, phase = phase.name(), "a plugin panicked");
 }
 
-/// What plugins do that ends a request, beyond answering it.
+/// How plugins end a request, apart from answering it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// More is added to a head than it may have.
+    /// A plugin adds more to a head than it may have.
     Head,
     /// A body is larger than the plugin holds.
     TooLarge,
-    /// It is not what its head says.
+    /// The body is not what its head says.
     Malformed,
-    /// What the plugin's configuration has run for it has failed.
+    /// Code that the plugin's configuration runs for it has failed.
     Failed,
     /// Filters hold as much as they may in this worker.
     Memory,
-    /// The same for this client.
+    /// Filters hold as much as they may for this client.
     ClientMemory,
-    /// Filters have worked on it for as long as they may.
+    /// Filters have worked on it for the maximum time.
     Time,
-    /// The threads that do a filter's work have had too much else to do.
+    /// The threads for a filter's work have been too busy.
     Busy,
 }
 
 impl Refusal {
-    /// In the label `reason`.
+    /// Value of the label `reason`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Refusal::Head => "head",
@@ -223,7 +223,7 @@ impl Refusal {
 }
 
 impl Worker {
-    /// A plugin does not let a head or a body go on.
+    /// Records that a plugin refuses a head or a body.
     #[cold]
     pub(crate) fn note_refusal(&self, plugin: &'static str, refusal: Refusal) {
         self.tell_plugin(|recorder, metrics| match refusal {
@@ -241,7 +241,7 @@ impl Worker {
     }
 }
 
-/// Runs a plugin's code. What a panic says may hold what is secret: only its place is told.
+/// Runs a plugin's code. The text of a panic may contain secrets: only its location is reported.
 #[inline]
 pub(crate) fn guarded<R>(then: impl FnOnce() -> R) -> Result<R, Panicked> {
     static HOOK: Once = Once::new();

@@ -1,4 +1,4 @@
-//! What a worker tells the metrics and the access log of what happens to it, its upstreams and its sessions.
+//! What a worker reports to the metrics and the access log about itself, its upstreams and its sessions.
 
 use super::Worker;
 use crate::plan::Plan;
@@ -14,13 +14,13 @@ use stillgate_config::Measure;
 use stillgate_metrics::{Handle, Writer};
 use stillgate_plugin::record::RequestId;
 
-/// What is told beside the metrics' counts, as the Plan and the worker's start have it: found out once for each Plan, so that a
-/// request and a turn look at one flag.
+/// What is reported in addition to the metrics' counts, according to the Plan and the worker's start: determined once for each
+/// Plan, so that a request and a turn look at one flag.
 #[derive(Debug, Default)]
 pub(crate) struct Telling {
-    /// The end of a request: to the access log, or because it was slow.
+    /// The end of a request: for the access log, or because it was slow.
     pub(crate) requests: Cell<bool>,
-    /// How long a turn has taken.
+    /// The duration of turns.
     pub(crate) turns: Cell<bool>,
     /// Which requests were slow, and why.
     pub(crate) slow: Cell<bool>,
@@ -33,7 +33,7 @@ impl Telling {
         telling
     }
 
-    /// A Plan is there.
+    /// Applies a new Plan.
     pub(crate) fn renew(&self, plan: &Plan, is_logging: bool, has_recorder: bool) {
         let slow = plan.settings.slow;
         self.requests.set(is_logging || slow);
@@ -43,7 +43,7 @@ impl Telling {
 }
 
 impl Worker {
-    /// Counts what becomes of a connection.
+    /// Counts an event of a connection.
     pub(crate) fn note_connection_event(&self, event: ConnectionEvent, listener: &Listener) {
         let count = match event {
             ConnectionEvent::Accepted => &self.counters.connections_total,
@@ -54,7 +54,7 @@ impl Worker {
         listener.note(event);
     }
 
-    /// Tells how long the turn has taken that ends now.
+    /// Reports how long the turn took that ends now.
     pub(crate) fn tell_turn(&self) {
         if !self.telling.turns.get() {
             return;
@@ -69,7 +69,7 @@ impl Worker {
         recorder.borrow_mut().observe_turn(family, took.as_secs_f64());
     }
 
-    /// Tells the rest: what has changed, or all of it if it is `due` (once a second), lest its series be taken for idle.
+    /// Reports the rest: what has changed, or all of it if it is `due` (once a second), lest its series be taken for idle.
     pub(crate) fn tell_itself(&self, due: bool) {
         let Some(recorder) = &self.recorder else { return };
         let snapshot = self.snapshot.borrow();
@@ -91,7 +91,7 @@ impl Worker {
         }
     }
 
-    /// Tells the metrics that a node was set aside, or works again.
+    /// Reports to the metrics that a node was set aside, or works again.
     pub(crate) fn tell_node(&self, upstream: &WorkerUpstream, index: usize) {
         self.turns.note_news();
         if let Some(recorder) = &self.recorder {
@@ -100,7 +100,7 @@ impl Worker {
         }
     }
 
-    /// Counts something that has happened at an upstream.
+    /// Counts an event at an upstream.
     pub(crate) fn note_upstream(&self, event: UpstreamEvent, upstream: &WorkerUpstream) {
         let counters = &self.counters;
         let count = match event {
@@ -113,13 +113,13 @@ impl Worker {
         self.tell_upstream(event.measure(), upstream, |writer, handle| writer.add(handle, 1));
     }
 
-    /// Tells how many requests wait for the upstream in this worker.
+    /// Reports how many requests wait for the upstream in this worker.
     pub(crate) fn note_waiting(&self, upstream: &WorkerUpstream) {
         let waiting = upstream.state.borrow().waiting() as f64;
         self.tell_upstream(Measure::RequestsWaiting, upstream, |writer, handle| writer.set(handle, waiting));
     }
 
-    /// Tells how long a new connection to one of its nodes took.
+    /// Reports how long a new connection to one of its nodes took.
     pub(crate) fn note_connect(&self, upstream: &WorkerUpstream, took: Duration) {
         let seconds = took.as_secs_f64();
         self.tell_upstream(Measure::UpstreamConnectDuration, upstream, |writer, handle| {
@@ -139,7 +139,7 @@ impl Worker {
         recorder.borrow_mut().tell_upstream(snapshot.plan.metrics(), measure, upstream, tell);
     }
 
-    /// Tells something of a plugin.
+    /// Reports something about a plugin.
     pub(crate) fn tell_plugin(&self, tell: impl FnOnce(&mut Recorder, &MetricsPlan)) {
         let Some(recorder) = &self.recorder else { return };
         self.turns.note_news();
@@ -148,7 +148,8 @@ impl Worker {
         }
     }
 
-    /// Counts a session of `stream_proxy` that has ended, and writes its line of the access log. Bytes are the client's: from it, and to it.
+    /// Counts a session of `stream_proxy` that has ended, and writes its line in the access log. Bytes are those from the client,
+    /// and to it.
     pub(crate) fn record_session(&self, session: &Session, ends: Ends<'_>, received: u64, sent: u64) {
         self.counters.stream_sessions_total.add(1);
         let vars = StreamVars { session, ends };

@@ -1,5 +1,5 @@
-//! When a worker is to wake for its own sake, and the alarm that sees to it: a timerfd, as the runtime's own timers take two
-//! wake-ups and a write to itself for each.
+//! When a worker must wake by itself, and the alarm for it: a timerfd, as the runtime's own timers take two wake-ups and a write to
+//! itself for each.
 
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
@@ -10,12 +10,12 @@ use std::os::fd::OwnedFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Where a worker is in its time.
+/// When a worker's next turns are due.
 pub(crate) struct Turns {
     alarm: AsyncFd<OwnedFd>,
-    /// When it rings, by the worker's clock; `u64::MAX`: not at all.
+    /// When it rings, by the worker's clock; `u64::MAX`: never.
     pub(crate) rings_ms: Cell<u64>,
-    /// Something is new that nobody has been told yet.
+    /// There is news that has not been reported yet.
     pub(crate) is_untold: Cell<bool>,
     pub(crate) flushed_ms: Cell<u64>,
     pub(crate) chores_ms: Cell<u64>,
@@ -24,7 +24,7 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Within a runtime.
+    /// Must be called within a runtime.
     pub(crate) fn new() -> io::Result<Turns> {
         let alarm = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         #[expect(
@@ -42,15 +42,15 @@ impl Turns {
         })
     }
 
-    /// There is something new for the metrics or the access log to tell.
+    /// Marks that there is news for the metrics or the access log.
     #[inline]
     pub(crate) fn note_news(&self) {
         self.is_untold.set(true);
     }
 
-    /// So long from now, and not any more when it was to before.
+    /// Makes it ring after this time, instead of when it was set to before.
     pub(crate) fn ring_in(&self, ms: u64) -> rustix::io::Result<()> {
-        // No time at all would turn it off.
+        // Zero would turn it off.
         let nanoseconds = ms.max(1) * 1_000_000;
         let first =
             Timespec { tv_sec: (nanoseconds / 1_000_000_000) as _, tv_nsec: (nanoseconds % 1_000_000_000) as _ };
@@ -58,7 +58,7 @@ impl Turns {
         timerfd_settime(self.alarm.get_ref(), TimerfdTimerFlags::empty(), &once).map(drop)
     }
 
-    /// Lets the alarm bring about turns; ends with the runtime. Setting it anew is all that it needs to ring again.
+    /// Lets the alarm bring about turns; ends with the runtime. Setting it again is all that it needs to ring again.
     pub(crate) async fn listen(&self) {
         while let Ok(mut rung) = self.alarm.readable().await {
             rung.clear_ready();

@@ -1,7 +1,7 @@
-//! Tells tunnels that their route was changed or removed.
+//! Notifies tunnels that their route was changed or removed.
 //!
-//! Only those are on the list whose route says that it matters (`on_change`), and the list is looked at only after a Plan
-//! that revoked a lease: as long as nothing changes, nothing is done.
+//! The list contains only those whose route requires it (`on_change`), and is looked at only after a Plan that revoked a lease: as
+//! long as nothing changes, nothing is done.
 
 use crate::plan::Lease;
 use std::cell::{Cell, RefCell};
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use stillgate_config::OnChange;
 
-/// How long nothing must have moved in a tunnel for `on_change: drain` to close it.
+/// How long a tunnel must have been idle for `on_change: drain` to close it.
 pub(crate) const QUIET_MS: u64 = 1_000;
-/// A worker's tunnels that want to know.
+/// A worker's tunnels that want to be notified.
 #[derive(Default)]
 pub(crate) struct Watches {
     list: RefCell<Vec<Rc<Watch>>>,
-    /// The count of revocations that was last looked at.
+    /// The count of revocations at the last check.
     seen: Cell<u64>,
 }
 
@@ -28,7 +28,7 @@ struct Watch {
 }
 
 impl Watches {
-    /// Wakes the tunnels whose lease was revoked, where there is a Plan that revoked some.
+    /// Wakes the tunnels whose lease was revoked, if there is a Plan that revoked some.
     pub(crate) fn look(&self, revocations: u64) {
         if self.seen.replace(revocations) == revocations {
             return;
@@ -53,13 +53,13 @@ impl Watches {
         if let Some(moved) = list.get(watch.at.get()) {
             moved.at.set(watch.at.get());
         }
-        // It keeps the task's memory.
+        // The waker keeps the task's memory.
         watch.waker.take();
     }
 }
 
 impl Watch {
-    /// This task is woken.
+    /// Registers this task to be woken.
     fn wakes(&self, cx: &Context<'_>) {
         let mut waker = self.waker.borrow_mut();
         if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
@@ -68,11 +68,11 @@ impl Watch {
     }
 }
 
-/// How a tunnel learns that its route was changed.
+/// How a tunnel is notified that its route was changed.
 pub(crate) struct Leaving {
     pub(crate) lease: Arc<Lease>,
     watch: Rc<Watch>,
-    /// When it was first seen to be revoked.
+    /// When the revocation was first seen.
     pub(crate) since_ms: Option<u64>,
 }
 
@@ -82,7 +82,7 @@ impl Leaving {
         Leaving { lease, watch, since_ms: None }
     }
 
-    /// Looks whether it was revoked; the task is woken when it is.
+    /// Checks whether it was revoked; the task is woken when it is.
     pub(crate) fn look(&mut self, cx: &Context<'_>, now_ms: u64) {
         self.watch.wakes(cx);
         if self.since_ms.is_none() && self.lease.is_revoked() {
@@ -90,7 +90,7 @@ impl Leaving {
         }
     }
 
-    /// When it ends whatever last moved then, and whether that is for want of motion; `None`: it goes on.
+    /// When it ends if it last moved then, and whether that is because of inactivity; `None`: it continues.
     pub(crate) fn end_ms(&self, moved_ms: u64, drain_ms: u64) -> Option<(u64, bool)> {
         let since_ms = self.since_ms?;
         match self.lease.policy {
@@ -103,7 +103,7 @@ impl Leaving {
         }
     }
 
-    /// Nobody waits for it any more.
+    /// Stops waiting for it.
     pub(crate) fn end(&self, watches: &Watches) {
         watches.remove(&self.watch);
     }
@@ -134,7 +134,7 @@ mod tests {
         for (place, woken) in places.iter().zip(&woken) {
             place.wakes(&Context::from_waker(&woken.clone().into()));
         }
-        // The last one takes the place of each that goes.
+        // The last one takes the place of each removed one.
         watches.remove(&places[1]);
         watches.remove(&places[4]);
         assert_eq!(Arc::strong_count(&woken[1]), 1, "the task of one that went is let go");

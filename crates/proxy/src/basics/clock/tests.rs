@@ -15,7 +15,7 @@ impl Wake for Woken {
     }
 }
 
-/// So many milliseconds after its start.
+/// Advances the clock to so many milliseconds after its start.
 fn to(clock: &Clock, ms: u64) {
     clock.advance_to(START_MS + ms);
 }
@@ -147,7 +147,7 @@ fn nobody_is_needed_before_the_first_timer() {
     assert_eq!(clock.next_ms(), START_MS + 3_000);
     assert!(!clock.advance_to(START_MS + TICK_MS - 1), "a tick only at its time");
     assert!(clock.advance_to(START_MS + TICK_MS));
-    // The place in the wheel stays where it was, and is passed by when its time comes.
+    // The place in the wheel stays where it was, and is skipped when its time comes.
     task.set(&clock, 100_000);
     to(&clock, 3_000);
     assert_eq!(task.woken(), 0);
@@ -159,7 +159,7 @@ fn nobody_is_needed_before_the_first_timer() {
 }
 
 proptest! {
-    /// Who sleeps until a tick is needed misses no deadline, whatever was set when.
+    /// A task that sleeps until the next needed tick misses no deadline, whatever was set when.
     #[test]
     fn woken_in_time_by_the_ticks_that_are_needed(sets in prop::collection::vec((0u64..5_000, 0u64..150_000), 1..60)) {
         let clock = Clock::new();
@@ -187,8 +187,8 @@ proptest! {
         prop_assert!(tasks.iter().all(|(task, _)| task.woken() == 1));
     }
 
-    /// Whatever deadlines are set when, and however irregularly time goes on: nobody is woken before the deadline
-    /// without it being moved, and everybody by the first look at the clock a tick after it.
+    /// Whatever deadlines are set when, and however irregularly time passes: no task is woken before its deadline unless the
+    /// deadline was moved, and every task is woken by the first look at the clock a tick after it.
     #[test]
     fn woken_in_time(steps in prop::collection::vec((0u64..3_000, prop::option::weighted(0.1, 1u64..120_000)), 1..200)) {
         let clock = Clock::new();

@@ -1,8 +1,8 @@
-//! The bodies that come over one connection of HTTP/2.
+//! The bodies that arrive over one HTTP/2 connection.
 //!
 //! `h2` keeps each DATA frame by itself until it is read, at a few hundred bytes a frame, and ends the whole connection, with all
-//! the requests on it, when too many small ones wait. A reader that does not read must cost nobody else anything, so whoever drives
-//! the connection takes small frames out in time and gathers their content here. Its amount is bounded by the streams' windows, as
+//! the requests on it, when too many small ones wait. A slow reader must not harm other requests, so the task that drives the
+//! connection takes small frames out in time and gathers their content here. The amount is bounded by the streams' windows, as
 //! nothing is released to flow control before it is read.
 
 use bytes::{Bytes, BytesMut};
@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// All of one connection.
+/// All bodies of one connection.
 #[derive(Default)]
 pub(crate) struct Bodies(RefCell<Slab<Body>>);
 
@@ -23,18 +23,18 @@ struct Body {
     gathered: BytesMut,
     /// Bytes taken from `h2`, gathered or read, that are not released to flow control.
     unreleased: usize,
-    /// What ended the stream, behind what was gathered.
+    /// The error that ended the stream, after what was gathered.
     failure: Option<h2::Error>,
 }
 
-/// One of them, for its reader.
+/// One body, for its reader.
 pub(super) struct Reader {
     bodies: Rc<Bodies>,
     key: usize,
 }
 
 impl Bodies {
-    /// Takes out of `h2` all that waits there.
+    /// Takes everything that waits out of `h2`.
     pub(crate) fn gather(&self) {
         for (_, body) in &mut *self.0.borrow_mut() {
             body.gather();
@@ -44,7 +44,8 @@ impl Bodies {
 
 impl Body {
     fn gather(&mut self) {
-        // The reader waits by a waker that `h2` has, which a poll that is ready leaves there. So this asks only where something is.
+        // The reader waits by a waker that `h2` holds and that a poll which is ready leaves in place. So this polls only where
+        // something has arrived.
         let mut cx = Context::from_waker(Waker::noop());
         while self.failure.is_none() && self.stream.flow_control().used_capacity() > self.unreleased {
             match self.stream.poll_data(&mut cx) {
@@ -80,24 +81,24 @@ impl Reader {
         Reader { bodies, key }
     }
 
-    /// The next part of the body; `None` at its end. Its bytes are to be released when they are done with.
+    /// The next part of the body; `None` at its end. Its bytes must be released after they have been processed.
     pub(super) fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, h2::Error>>> {
         self.bodies.0.borrow_mut()[self.key].poll_data(cx)
     }
 
-    /// What follows the body.
+    /// The trailers after the body.
     pub(super) fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<HeaderMap>, h2::Error>> {
         self.bodies.0.borrow_mut()[self.key].stream.poll_trailers(cx)
     }
 
-    /// Lets the other side send as much again.
+    /// Allows the peer to send as much again.
     pub(super) fn release(&mut self, bytes: usize) -> Result<(), h2::Error> {
         let body = &mut self.bodies.0.borrow_mut()[self.key];
         body.unreleased -= bytes;
         body.stream.flow_control().release_capacity(bytes)
     }
 
-    /// Whether its sender has ended it, and nothing of it is left with the library.
+    /// Whether its sender has ended it, and the library holds nothing more of it.
     pub(super) fn has_ended(&self) -> bool {
         self.bodies.0.borrow()[self.key].stream.is_end_stream()
     }

@@ -1,4 +1,4 @@
-//! One request of a client that speaks HTTP/2, as a connection of HTTP/1.1 that our engine serves.
+//! One request of a client that speaks HTTP/2, presented as an HTTP/1.1 connection to our engine.
 
 use super::bodies::{Bodies, Reader};
 use super::field_watch::Marked;
@@ -17,17 +17,17 @@ use std::task::{Context, Poll, Waker, ready};
 use stillgate_wire::{Framing, HeadLimits, Method, ResponseHead};
 use tokio::io::ReadBuf;
 
-/// Why a request ends that is none.
+/// Why a malformed request ends.
 const MALFORMED: &str = "the request is malformed (RFC 9113 section 8.1.1)";
 
 /// What the streams of one connection share.
 #[derive(Default)]
 pub(crate) struct Shared {
-    /// Requests that are being served, or have been answered before they had come to their end.
+    /// Requests that are being served, or were answered before they had ended.
     pub(crate) live: Cell<u32>,
     /// Requests that the client has reset while they were served.
     pub(crate) resets: Cell<u32>,
-    /// Requests that were none after all.
+    /// Requests that turned out to be malformed.
     pub(crate) malformed: Cell<u32>,
     /// Streams whose head or trailers are malformed.
     pub(crate) marked: Rc<Marked>,
@@ -37,21 +37,21 @@ pub(crate) struct Shared {
     scratch: RefCell<Scratch>,
 }
 
-/// Memory for what is put together and parsed at once.
+/// Scratch memory for what is built and parsed at once.
 #[derive(Default)]
 struct Scratch {
     request: Vec<u8>,
     response: ResponseHead,
 }
 
-/// A stream of HTTP/2 that a client has opened. What is read from it is the request in HTTP/1.1, what is written to it the
+/// An HTTP/2 stream that a client has opened. What is read from it is the request in HTTP/1.1, and what is written to it is the
 /// response.
 pub(crate) struct ClientStream {
     shared: Rc<Shared>,
     /// Its number.
     id: u32,
     method: Method,
-    /// It asks for a tunnel (RFC 8441): what it says is as long as it goes on, whatever the response to it.
+    /// The request is for a tunnel (RFC 8441): its body lasts as long as the tunnel, whatever the response is.
     is_connect: bool,
     /// Until the engine reads it.
     request: Option<http::request::Parts>,
@@ -61,9 +61,9 @@ pub(crate) struct ClientStream {
     is_gone: bool,
 }
 
-/// Where the response is.
+/// State of the response.
 enum Sending {
-    /// What has come of its head, as long as that is not whole.
+    /// The part of its head that has arrived, as long as it is incomplete.
     Head(SendResponse<Bytes>, Vec<u8>),
     Body(Outgoing),
 }
@@ -77,7 +77,7 @@ impl ClientStream {
         let is_connect = parts.extensions.get::<Protocol>().is_some();
         let has_body = !body.is_end_stream() && parts.method != http::Method::CONNECT;
         let is_chunked = has_body && !parts.headers.contains_key(http::header::CONTENT_LENGTH);
-        // As an upgrade it is a GET.
+        // An upgrade is a GET.
         let method = if is_connect { "GET" } else { parts.method.as_str() };
         ClientStream {
             shared: shared.clone(),
@@ -91,14 +91,14 @@ impl ClientStream {
         }
     }
 
-    /// Ready with nothing where request and response are both at their end.
+    /// Ready with nothing if both request and response are at their end.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = space.filled().len();
         let is_marked = self.shared.marked.take(self.id);
         if let Some(request) = self.request.take() {
             self.write_head(&request, is_marked, space)?;
         } else if is_marked {
-            // A client that ends its request by a fault of its own, as by a reset.
+            // A client that ends its request by an error of its own is treated like one that resets it.
             self.is_gone = true;
             self.reset(Reason::PROTOCOL_ERROR);
             return Poll::Ready(Err(malformed(MALFORMED)));
@@ -117,7 +117,7 @@ impl ClientStream {
         if self.is_connect { Poll::Ready(Ok(())) } else { self.poll_end(cx) }
     }
 
-    /// The response is whole, and the client has not said yet that its request is; of a tunnel neither is told so.
+    /// The response is complete, and the client has not yet ended its request; never true of a tunnel.
     pub(crate) fn is_answered_early(&self) -> bool {
         !self.is_connect && self.is_answered() && !self.incoming.has_ended()
     }
@@ -126,7 +126,7 @@ impl ClientStream {
         matches!(&self.response, Sending::Body(body) if body.is_done())
     }
 
-    /// Ends a tunnel's direction to the client. Any other response has told its end.
+    /// Ends a tunnel's direction to the client. Any other response has already signalled its end.
     pub(crate) fn poll_shutdown(&mut self) -> Poll<io::Result<()>> {
         match &mut self.response {
             Sending::Body(body) if self.is_connect => Poll::Ready(body.finish()),
@@ -152,7 +152,7 @@ impl ClientStream {
         Ok(())
     }
 
-    /// The request has come to its end: what else may come is that the client resets it.
+    /// The request has ended: the only other event is a reset by the client.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let reset = match &mut self.response {
             Sending::Body(body) if body.is_done() => return Poll::Ready(Ok(())),
@@ -190,14 +190,14 @@ impl ClientStream {
         let is_switch = self.is_connect && parsed.status == 101;
         let status = match parsed.status {
             101 => 200,
-            // A success that switches to nothing must not be taken for a tunnel.
+            // A success that does not switch protocols must not be taken for a tunnel.
             200..=299 if self.is_connect => 502,
             status => status,
         };
         *response.status_mut() = StatusCode::from_u16(status).map_err(malformed)?;
         *response.headers_mut() = outgoing::fields(&head, &parsed.fields, parsed.hop_by_hop)?;
         if is_switch {
-            // An answer to the key that we made up.
+            // This answers the key that we made up.
             response.headers_mut().remove(http::header::SEC_WEBSOCKET_ACCEPT);
         }
         if status < 200 {
@@ -225,7 +225,7 @@ impl Drop for ClientStream {
     /// A response that breaks off must not look complete, whatever ended it.
     fn drop(&mut self) {
         match (self.is_answered(), self.is_gone) {
-            // Of the rest of its request nobody wants to know.
+            // The rest of its request is of no interest.
             (true, _) => {}
             (false, true) => self.shared.resets.set(self.shared.resets.get() + 1),
             (false, false) => self.reset(Reason::INTERNAL_ERROR),
@@ -256,7 +256,8 @@ mod tests {
         map.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect()
     }
 
-    /// Sends a request to a [`ClientStream`], reads it there in pieces of `step` bytes, and writes `response` in such.
+    /// Sends a request to a [`ClientStream`], reads it there in pieces of `step` bytes, and writes `response` in pieces of that
+    /// size.
     async fn exchange(method: &str, response: &'static [u8], step: usize) -> (Vec<u8>, Got) {
         let (near, far) = tokio::io::duplex(1024);
         let server = spawn_local(async move {

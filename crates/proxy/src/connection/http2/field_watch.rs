@@ -1,10 +1,10 @@
-//! Looks into the heads and trailers that come in for what `h2` and `http` repair or drop without telling: a `#` in a request's
-//! `:path`, which is cut off there, and pseudo-headers in trailers or of a request in a response. All of these are malformed
-//! (RFC 9113 sections 8.1, 8.3 and 8.3.1). So are fields of HTTP/1.1 connections, and pseudo-headers that come twice or late, which `h2`
-//! notices in a block of one frame, and of several only in the last.
+//! Looks into incoming heads and trailers for what `h2` and `http` repair or drop silently: a `#` in a request's `:path`, which is
+//! cut off there, and pseudo-headers in trailers or of a request in a response. All of these are malformed (RFC 9113 sections 8.1,
+//! 8.3 and 8.3.1). So are fields of HTTP/1.1 connections, and pseudo-headers that come twice or late, which `h2` notices in a block
+//! of one frame, and of several only in the last.
 //!
-//! It only watches: `h2` decodes the same bytes later, and it is `h2` that ends a connection whose blocks cannot be decoded. A
-//! block that `h2` leaves out must be left out here as well, as the two share what the table holds.
+//! It only watches: `h2` decodes the same bytes later, and `h2` ends a connection whose blocks cannot be decoded. A block that `h2`
+//! skips must be skipped here as well, as both must have the same dynamic table.
 
 use super::bounds::{ANSWERED_MAX, MARKED_MAX};
 use super::frames::{END_HEADERS, FrameHead, kind};
@@ -15,15 +15,15 @@ use stillgate_wire::{FieldBlock, FieldWalker};
 
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
-/// Bytes that a priority takes, the stream depended on first (RFC 9113 section 6.2).
+/// Bytes of a priority, which begins with the stream depended on (RFC 9113 section 6.2).
 const PRIORITY_BYTES: usize = 5;
 
-/// Streams whose head or trailers are malformed, until whoever serves them looks.
+/// Streams whose head or trailers are malformed, until the task that serves them looks.
 #[derive(Debug, Default)]
 pub(crate) struct Marked {
     streams: RefCell<Vec<u32>>,
-    /// The streams that are served. Others are never looked at: `h2` refuses requests by itself, and a node may answer what
-    /// was not asked.
+    /// The streams that are served. Others are never looked at: `h2` refuses requests by itself, and a node may answer a request
+    /// that was never sent.
     served: RefCell<Vec<u32>>,
 }
 
@@ -43,16 +43,16 @@ impl Marked {
         self.take(stream);
     }
 
-    /// Whether the stream is marked; it is not afterwards.
+    /// Takes the mark of a stream; returns whether it was marked.
     pub(super) fn take(&self, stream: u32) -> bool {
         let mut streams = self.streams.borrow_mut();
         let at = streams.iter().position(|marked| *marked == stream);
         at.map(|at| streams.remove(at)).is_some()
     }
 
-    /// Forgets the marks of streams that are not served. To be called when `h2` has looked at all that has come.
+    /// Forgets the marks of streams that are not served. Must be called when `h2` has processed everything that has arrived.
     ///
-    /// A reset that we send is no sign of that: `h2` still hands on a request that it resets, and that must stay marked.
+    /// A reset sent by us does not show that: `h2` still hands on a request that it resets, and that request must stay marked.
     pub(crate) fn forget_unserved(&self) {
         let mut streams = self.streams.borrow_mut();
         if !streams.is_empty() {
@@ -70,47 +70,47 @@ impl Marked {
     }
 }
 
-/// What comes in.
+/// Kind of incoming messages.
 #[derive(Debug)]
 enum Messages {
     Requests,
-    /// Of streams with a final head and no end yet, since a head that follows is trailers. In the order of their heads.
+    /// Streams with a final head and no end yet, in the order of their heads: a further head on one of them is trailers.
     Responses {
         answered: VecDeque<u32>,
     },
 }
 
-/// The field blocks of the direction in which a peer sends.
+/// The field blocks that a peer sends.
 #[derive(Debug)]
 pub(super) struct FieldWatch {
     messages: Messages,
     walker: FieldWalker,
-    /// The frame that we are in, if it has to do with fields.
+    /// The current frame, if it carries fields.
     frame: Option<Frame>,
-    /// Of the block: its stream, whether it opens or ends that, which CONTINUATION does not tell.
+    /// Stream of the block, and whether the block opens or ends it, which CONTINUATION does not say.
     stream: u32,
     is_new: bool,
     ends_stream: bool,
-    /// The stream opened last; the numbers only grow (RFC 9113 section 5.1.1).
+    /// The last stream opened; stream numbers only grow (RFC 9113 section 5.1.1).
     opened: u32,
-    /// The block is in several frames.
+    /// The block spans several frames.
     is_continued: bool,
     marked: Rc<Marked>,
-    /// How many were marked since that was asked.
+    /// How many were marked since this was last read.
     malformed: u32,
 }
 
 /// One HEADERS or CONTINUATION.
 #[derive(Debug)]
 struct Frame {
-    /// Length of the padding and priority, whatever there is of them.
+    /// Padding length and priority, as far as the frame has them.
     prefix: [u8; 1 + PRIORITY_BYTES],
     prefix_bytes: usize,
     have: usize,
     flags: u8,
-    /// Bytes of the block behind the prefix; with the padding until the prefix is here.
+    /// Bytes of the block after the prefix; includes the padding until the prefix is complete.
     left: usize,
-    /// `h2` resets its stream, and does not decode it.
+    /// `h2` resets the stream, and does not decode the block.
     is_left_out: bool,
 }
 
@@ -138,7 +138,7 @@ impl FieldWatch {
         }
     }
 
-    /// A frame begins that came in.
+    /// An incoming frame begins.
     #[inline]
     pub(super) fn begin(&mut self, head: &FrameHead) {
         match head.kind {
@@ -164,7 +164,7 @@ impl FieldWatch {
         std::mem::take(&mut self.malformed)
     }
 
-    /// The stream is over, from either side.
+    /// The stream has ended, on either side.
     pub(super) fn forget(&mut self, stream: u32) {
         if let Messages::Responses { answered } = &mut self.messages
             && let Some(at) = answered.iter().position(|open| *open == stream)
@@ -181,7 +181,7 @@ impl FieldWatch {
         }
     }
 
-    /// The frame is whole.
+    /// The frame is complete.
     #[inline]
     pub(super) fn end(&mut self) {
         if let Some(frame) = self.frame.take()
@@ -228,13 +228,13 @@ impl Frame {
             prefix_bytes,
             have: 0,
             flags: head.flags,
-            // One that is too short for its prefix ends the connection.
+            // A frame that is too short for its prefix ends the connection.
             left: head.payload_bytes.saturating_sub(prefix_bytes),
             is_left_out: false,
         }
     }
 
-    /// What of the next bytes of the payload belongs to the block.
+    /// The part of the next payload bytes that belongs to the block.
     fn block<'b>(&mut self, mut bytes: &'b [u8], stream: u32) -> &'b [u8] {
         if self.have < self.prefix_bytes {
             let (prefix, rest) = bytes.split_at(bytes.len().min(self.prefix_bytes - self.have));
@@ -256,7 +256,7 @@ impl Frame {
         self.left = self.left.saturating_sub(usize::from(padding));
         if self.flags & PRIORITY != 0
             && let [a, b, c, d, ..] = *priority
-            // Without the bit that says whether it is exclusive.
+            // Mask out the exclusive bit.
             && u32::from_be_bytes([a, b, c, d]) & 0x7fff_ffff == stream
         {
             (self.left, self.is_left_out) = (0, true);

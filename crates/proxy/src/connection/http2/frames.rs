@@ -1,7 +1,7 @@
-//! Watches the frames of a connection go by, to notice a peer that sends frames but nothing in them.
+//! Watches the frames of a connection, to detect a peer that sends frames without content.
 //!
-//! `h2` answers each PING and SETTINGS before it reads on, so a flood of them takes no memory; it takes time, and this
-//! is what bounds that. Nothing here is believed of a frame but its length and type; what is in heads is [`FieldWatch`]'s.
+//! `h2` answers each PING and SETTINGS before it reads on, so a flood of them takes no memory; it takes time, and this is what
+//! bounds that. Only the length and type of a frame are trusted here; [`FieldWatch`] looks into heads.
 
 use super::bounds::{FRUITLESS_FRAMES_PER_SECOND_MAX, RESETS_PER_SECOND_MAX, SMALL_FRAME_BYTES};
 use super::field_watch::{FieldWatch, Marked};
@@ -12,10 +12,10 @@ use stillgate_wire::Progress;
 
 /// Bytes of a frame's header (RFC 9113 section 4.1).
 pub(super) const HEADER_BYTES: usize = 9;
-/// What a client's connection begins with.
+/// The preface of a client's connection.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Whether a connection begins as one of HTTP/2: wholly, as far as it has come, or (`None`) not at all.
+/// Whether a connection begins with the HTTP/2 preface: completely, as far as it has arrived, or (`None`) not at all.
 pub(crate) fn starts(bytes: &[u8]) -> Option<Progress> {
     if bytes.starts_with(PREFACE) {
         Some(Progress::Complete(PREFACE.len()))
@@ -24,7 +24,7 @@ pub(crate) fn starts(bytes: &[u8]) -> Option<Progress> {
     }
 }
 
-/// Types of frames (RFC 9113 section 6), and one that has none and is ignored (section 5.5).
+/// Types of frames (RFC 9113 section 6), and an unknown one, which is ignored (section 5.5).
 pub(super) mod kind {
     pub(crate) const DATA: u8 = 0;
     pub(crate) const HEADERS: u8 = 1;
@@ -50,11 +50,11 @@ pub(super) struct FrameHead {
 }
 
 impl FrameHead {
-    /// That of a frame which begins with these bytes; `None` where there are too few.
+    /// Head of a frame that begins with these bytes; `None` if there are too few.
     pub(super) fn of(bytes: &[u8]) -> Option<FrameHead> {
         let [a, b, c, kind, flags, stream @ ..] = *bytes.first_chunk::<HEADER_BYTES>()?;
         let payload_bytes = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-        // Without the reserved bit.
+        // Mask out the reserved bit.
         Some(FrameHead { kind, flags, stream: u32::from_be_bytes(stream) & 0x7fff_ffff, payload_bytes })
     }
 
@@ -71,7 +71,7 @@ impl FrameHead {
     }
 }
 
-/// What [`Frames::walk`] comes by.
+/// What [`Frames::walk`] encounters.
 #[derive(Debug)]
 pub(super) enum Seen<'b> {
     Begin(FrameHead),
@@ -80,30 +80,30 @@ pub(super) enum Seen<'b> {
     End,
 }
 
-/// Where in the frames of one direction we are.
+/// Position in the frames of one direction.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     header: [u8; HEADER_BYTES],
-    /// Bytes of the next header that are here.
+    /// Bytes of the next header that have arrived.
     have: usize,
     /// Bytes until the next header.
     skip: usize,
-    /// The stream opened last, and how far its head is.
+    /// The last stream opened, and the state of its head.
     opened: u32,
     head: Head,
-    /// The field section under way goes on in another frame, and nothing may come between.
+    /// The current field section continues in another frame, and no other frame may come in between.
     is_amid_fields: bool,
 }
 
-/// How far the head is that opens a stream.
+/// State of the head that opens a stream.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Head {
-    /// None is under way.
+    /// No head is under way.
     #[default]
     No,
-    /// It goes on in another frame.
+    /// The head continues in another frame.
     Begun,
-    /// It ends with the present frame.
+    /// The head ends with the current frame.
     Ending,
 }
 
@@ -113,8 +113,8 @@ impl Frames {
         Frames { skip: PREFACE.len(), ..Frames::default() }
     }
 
-    /// Whether one of the frames whose headers end in these bytes moves a request or a response on, and how many do not.
-    /// `see` is given all of them.
+    /// Whether one of the frames whose headers end in these bytes advances a request or a response, and how many do not. `see` gets
+    /// all of them.
     fn walk(&mut self, mut bytes: &[u8], mut see: impl FnMut(Seen<'_>)) -> Walked {
         let mut walked = Walked::default();
         loop {
@@ -152,12 +152,12 @@ impl Frames {
         }
     }
 
-    /// Whether a frame may follow that is none of these.
+    /// Whether a frame of another type may follow.
     fn is_between(&self) -> bool {
         self.skip == 0 && self.have == 0 && !self.is_amid_fields
     }
 
-    /// The numbers of streams only grow (RFC 9113 section 5.1.1): the head of a lower one is its trailers.
+    /// Stream numbers only grow (RFC 9113 section 5.1.1): the head of a lower one is its trailers.
     fn follow_head(&mut self, head: &FrameHead) {
         if matches!(head.kind, kind::HEADERS | kind::CONTINUATION) {
             self.is_amid_fields = head.flags & END_HEADERS == 0;
@@ -177,11 +177,11 @@ impl Frames {
 pub(super) struct Walked {
     moves: bool,
     fruitless: u32,
-    /// Heads of new streams that are whole.
+    /// Complete heads of new streams.
     opened: u64,
 }
 
-/// Counts what comes too often, within a second.
+/// Counts events per second.
 #[derive(Debug, Default)]
 pub(crate) struct Rate {
     since_ms: u64,
@@ -189,7 +189,7 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// Adds some; whether there were more than `max` within the second.
+    /// Adds events; returns whether there were more than `max` within the second.
     pub(crate) fn exceeds(&mut self, more: u32, max: u32, now_ms: u64) -> bool {
         if now_ms >= self.since_ms + 1_000 {
             *self = Rate { since_ms: now_ms, count: 0 };
@@ -212,15 +212,15 @@ pub(super) struct Watch {
     fields: FieldWatch,
     malformed: Rate,
     fruitless: Rate,
-    /// Of a node: the windows that it has opened.
+    /// For a node: the windows that it has opened.
     windows: Option<Windows>,
-    /// What the peer is to be sent beside the frames of `h2`.
+    /// What the peer is to be sent in addition to the frames of `h2`.
     pub(super) owed: Owed,
-    /// Small frames of bodies that have come since they were last gathered.
+    /// Small DATA frames that have arrived since bodies were last gathered.
     pub(super) small: u32,
-    /// Streams that the peer has opened, with a whole head.
+    /// Streams that the peer has opened with a complete head.
     pub(super) opened: u64,
-    /// The peer sends what moves nothing, too often.
+    /// The peer sends frames that move no data too often.
     pub(super) is_flooded: bool,
 }
 
@@ -253,12 +253,12 @@ impl Watch {
         }
     }
 
-    /// Rewrites a frame that came where `h2` would take it amiss. It is given with its header and what [`looked_into`] says.
+    /// Rewrites a received frame that `h2` would not tolerate. `frame` is its header and the bytes that [`looked_into`] requires.
     pub(super) fn amend(&mut self, frame: &mut [u8]) {
         let Some(head) = FrameHead::of(frame) else { return };
         let payload = &frame[HEADER_BYTES..];
         match (head.kind, &mut self.windows) {
-            // `h2` ends the connection at the 101st in its life. What is too many of them within a second, we say.
+            // `h2` ends the connection at the 101st in its life. We set the limit per second.
             (kind::DATA, _) if is_empty_data(&head, payload) => {
                 if head.payload_bytes > 0 {
                     self.owed.window(head.stream, head.payload_bytes);
@@ -266,7 +266,7 @@ impl Watch {
                 }
                 frame[3] = kind::UNKNOWN;
             }
-            // Not looked into, as there are too many of them: from here on we do not know.
+            // Not looked into, as there are too many settings: from here on the windows are unknown.
             (kind::SETTINGS, windows) if payload.len() < head.payload_bytes => *windows = None,
             (kind::SETTINGS, Some(windows)) if head.flags & ACK == 0 => windows.set(payload),
             (kind::WINDOW_UPDATE, Some(windows)) => {
@@ -280,7 +280,7 @@ impl Watch {
         }
     }
 
-    /// Whether the frames of `h2` that were sent leave room for others.
+    /// Whether other frames may be inserted after the frames that `h2` has sent.
     pub(super) fn may_interpose(&self) -> bool {
         self.sent.is_between()
     }
@@ -299,7 +299,7 @@ impl Watch {
             Seen::Payload(bytes) => fields.payload(bytes),
             Seen::End => fields.end(),
         });
-        // Of a node's, each is a request of ours.
+        // For a connection to a node, each head is a request of ours.
         let is_client = self.is_client;
         let malformed = self.fields.take_malformed();
         self.is_flooded |= is_client && self.malformed.exceeds(malformed, RESETS_PER_SECOND_MAX, now_ms);
@@ -310,7 +310,7 @@ impl Watch {
         self.is_flooded |= self.fruitless.exceeds(walked.fruitless, FRUITLESS_FRAMES_PER_SECOND_MAX, now_ms);
     }
 
-    /// A client that only reads tells its progress by frames that move nothing: its window updates.
+    /// A client that only reads shows its progress by frames that move no data: its window updates.
     pub(super) fn sent(&mut self, bytes: &[u8]) {
         let (windows, fields) = (&mut self.windows, &mut self.fields);
         let walked = self.sent.walk(bytes, |seen| match (seen, &mut *windows) {
@@ -329,17 +329,17 @@ impl Watch {
     }
 }
 
-/// Bytes of a frame's payload that [`Watch::amend`] looks at, of which at most `bytes_max` can be had.
+/// Bytes of a frame's payload that [`Watch::amend`] looks at, of which at most `bytes_max` are available.
 pub(super) fn looked_into(head: &FrameHead, bytes_max: usize) -> usize {
     match head.kind {
         kind::SETTINGS | kind::WINDOW_UPDATE if head.payload_bytes <= bytes_max => head.payload_bytes,
-        // How long the padding is.
+        // The padding length.
         kind::DATA if head.flags & PADDED != 0 => head.payload_bytes.min(1),
         _ => 0,
     }
 }
 
-/// Whether there is nothing in a DATA frame, or nothing but padding, and it ends nothing.
+/// Whether a DATA frame is empty, or only has padding, and does not end the stream.
 fn is_empty_data(head: &FrameHead, payload: &[u8]) -> bool {
     let padding_bytes = match payload.first() {
         Some(length) if head.flags & PADDED != 0 => 1 + usize::from(*length),
@@ -384,7 +384,7 @@ mod tests {
         check(&[frame(6, 0, 8), frame(1, END_HEADERS, 300)], true, 1, 1);
         check(&[frame(0, 0, 5)], true, 0, 0);
         check(&[frame(0, END_STREAM, 0), frame(9, END_HEADERS, 3)], true, 1, 0);
-        // In several frames, and never to its end.
+        // In several frames, and never complete.
         check(&[frame(1, 0, 5), frame(9, 0, 0), frame(9, END_HEADERS, 0), frame(6, 0, 8)], true, 3, 1);
         check(&[frame(1, 0, 5), frame(9, 0, 3)], true, 1, 0);
         check(&[of_stream(1), frame(0, 0, 5), of_stream(1), of_stream(3), of_stream(9), of_stream(5)], true, 0, 3);

@@ -7,29 +7,29 @@ use http::header::{self, HeaderMap, HeaderValue};
 use std::fmt;
 use std::io;
 
-/// What a frame of a body begins with that holds trailers, and not a message.
+/// First byte of a body frame that contains trailers instead of a message.
 const TRAILERS_FLAG: u8 = 0x80;
-/// The field that says how a call has ended.
+/// The field with the status of a call.
 pub(super) const STATUS: &str = "grpc-status";
 /// Bytes of base64 that are decoded at once.
 const QUANTUM: usize = 4;
 
-/// The status of a call whose node gives none: `UNKNOWN`, as clients of gRPC conclude for themselves.
+/// The status of a call whose node sends none: `UNKNOWN`, as gRPC clients conclude themselves.
 const STATUS_UNKNOWN: HeaderValue = HeaderValue::from_static("2");
 const NO_STATUS: HeaderValue = HeaderValue::from_static("the node's response has no grpc-status");
 
-/// Makes the fields of a call of gRPC-Web those of one of gRPC.
+/// Turns the fields of a gRPC-Web call into those of a gRPC call.
 pub(super) fn edit_request(fields: &mut HeaderMap) {
     let given = fields.get(header::CONTENT_TYPE).and_then(|value| web_suffix(value.as_bytes()));
     let content_type = with_suffix(b"application/grpc", given.map_or(b"", |(_, suffix)| suffix));
     fields.insert(header::CONTENT_TYPE, content_type);
     fields.insert(header::TE, HeaderValue::from_static("trailers"));
-    // Of text it is not the length of what the node gets, and gRPC has no use for it.
+    // For text it is not the length that the node gets, and gRPC does not use it.
     fields.remove(header::CONTENT_LENGTH);
 }
 
-/// Makes the fields of a response of gRPC those that the client of a call of gRPC-Web asks for. False: it is no response of gRPC,
-/// and goes as it is.
+/// Turns the fields of a gRPC response into those that the client of a gRPC-Web call expects. False: it is not a gRPC response, and
+/// is passed on as it is.
 pub(super) fn edit_response(web: Web, fields: &mut HeaderMap) -> bool {
     let given = fields.get(header::CONTENT_TYPE).and_then(|value| native_suffix(value.as_bytes()));
     let Some(suffix) = given else { return false };
@@ -43,8 +43,8 @@ fn with_suffix(media_type: &[u8], suffix: &[u8]) -> HeaderValue {
     HeaderValue::from_bytes(&[media_type, suffix].concat()).expect("a part of a value is one")
 }
 
-/// What follows the last message of a body. A client of gRPC-Web may take one without a status for a good one, and so what broke off
-/// for what is whole; it is given one unless the head had it.
+/// The trailers frame after the last message of a body. A gRPC-Web client may take a call without a status for a successful one,
+/// and so a truncated response for a complete one; it gets a status unless the head had it.
 pub(super) fn trailers_frame(trailers: Option<HeaderMap>, has_status: bool) -> Vec<u8> {
     let mut trailers = trailers.unwrap_or_default();
     if !has_status && !trailers.contains_key(STATUS) {
@@ -53,29 +53,29 @@ pub(super) fn trailers_frame(trailers: Option<HeaderMap>, has_status: bool) -> V
     }
     let mut frame = vec![TRAILERS_FLAG, 0, 0, 0, 0];
     super::incoming::push_fields(&mut frame, &trailers, |_| true);
-    // A section of fields is far below 4 GiB: see `field_section_bytes_max`.
+    // A field section is far below 4 GiB: see `field_section_bytes_max`.
     let length = (frame.len() - 5) as u32;
     frame[1..5].copy_from_slice(&length.to_be_bytes());
     frame
 }
 
-/// A part of a body as text. It may be followed by others, so whoever reads it must expect padding within.
+/// Encodes a part of a body as text. Others may follow, so a reader must expect padding within.
 pub(super) fn encode(part: &[u8]) -> String {
     STANDARD.encode(part)
 }
 
-/// Takes the base64 off a body that comes in parts. There may be padding wherever a sender has flushed.
+/// Decodes a base64 body that arrives in parts. There may be padding wherever a sender has flushed.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
-    /// What has come of those that are decoded at once.
+    /// The part of the next quantum that has arrived.
     quantum: [u8; QUANTUM],
     have: usize,
-    /// Nothing more comes of it.
+    /// Decoding has failed for good.
     is_broken: bool,
 }
 
 impl Decoder {
-    /// The bytes that the next part of the text stands for.
+    /// Decodes the next part of the text.
     pub(super) fn decode(&mut self, text: &[u8]) -> io::Result<Vec<u8>> {
         let decoded = self.try_decode(text);
         self.is_broken |= decoded.is_err();
@@ -109,14 +109,14 @@ impl Decoder {
         Ok(out)
     }
 
-    /// The text is at its end.
+    /// The text has ended.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         self.is_broken |= self.have > 0;
         if self.is_broken { Err(bad_base64()) } else { Ok(()) }
     }
 }
 
-/// The body of a call is not the base64 that it says it is.
+/// The body of a call is not valid base64 although its type says so.
 #[derive(Debug)]
 struct BadBase64;
 
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn any_split_decodes_alike() {
         let bytes: Vec<u8> = (0..=255).collect();
-        // As one text, and as several that each end in padding.
+        // As one text, and as several texts that each end in padding.
         let texts = [
             (encode(&bytes), bytes.clone()),
             (bytes.chunks(4).map(encode).collect(), bytes.clone()),
@@ -175,7 +175,7 @@ mod tests {
                 assert!(is_bad_base64(&error), "{text} by {step}: {error}");
             }
         }
-        // And nothing that follows mends it.
+        // Nothing that follows repairs it.
         let mut decoder = Decoder::default();
         assert!(decoder.decode(b"AAA!").is_err() && decoder.decode(b"AAAA").is_err() && decoder.finish().is_err());
         assert!(!is_bad_base64(&io::ErrorKind::InvalidData.into()));

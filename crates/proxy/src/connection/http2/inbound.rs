@@ -1,7 +1,7 @@
-//! What `h2` reads of a connection: the bytes that came, but for what it would take amiss.
+//! What `h2` reads of a connection: the received bytes, with frames rewritten that it would not tolerate.
 //!
-//! Bytes stay where they were read into. The header of a frame never reaches `h2` in parts, nor does the whole of a small frame
-//! that is looked into, so each can be rewritten in place; what came of one too early is kept back until its rest is here.
+//! Bytes stay where they were read into. The header of a frame never reaches `h2` in parts, nor does a small frame that is looked
+//! into, so each can be rewritten in place; a partial one is kept back until the rest has arrived.
 //!
 //! ```text
 //!   read:    … payload │ unit │ payload │ unit │ payload │ a part of a unit
@@ -14,19 +14,19 @@ use std::io;
 use std::task::{Context, Poll, ready};
 use tokio::io::ReadBuf;
 
-/// Bytes of a payload that is looked into: ten settings, more than there are.
+/// Bytes of a payload that is looked into: ten settings, more than exist.
 const PAYLOAD_BYTES_MAX: usize = 60;
 const UNIT_BYTES_MAX: usize = HEADER_BYTES + PAYLOAD_BYTES_MAX;
 
-/// Where in the frames we are.
+/// Position in the incoming frames.
 #[derive(Debug)]
 pub(super) struct Inbound {
     /// Bytes until the next frame.
     skip: usize,
-    /// A unit that came in parts, and how much of it is here.
+    /// A unit that arrived in parts, and how much of it has arrived.
     unit: [u8; UNIT_BYTES_MAX],
     have: usize,
-    /// How much of it `h2` has, once it is whole.
+    /// How much of it `h2` has read, once it is complete.
     given: Option<usize>,
 }
 
@@ -35,12 +35,12 @@ impl Inbound {
         Inbound { skip: 0, unit: [0; UNIT_BYTES_MAX], have: 0, given: None }
     }
 
-    /// Of a client, whose preface comes first.
+    /// For frames from a client, whose preface comes first.
     pub(super) fn of_client() -> Inbound {
         Inbound { skip: PREFACE.len(), ..Inbound::of_node() }
     }
 
-    /// Reads from `source`, which is ready with nothing at the end of the connection, and then so is this.
+    /// Reads from `source`; like it, this is ready with nothing at the end of the connection.
     pub(super) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -64,7 +64,7 @@ impl Inbound {
         }
     }
 
-    /// Amends what was read into `space` from `before` on, and keeps back a unit that it ends within.
+    /// Amends what was read into `space` from `before` on, and keeps back a unit that is incomplete.
     fn pass(&mut self, space: &mut ReadBuf<'_>, before: usize, watch: &mut Watch) {
         let bytes = space.filled_mut();
         let mut at = before;
@@ -89,7 +89,7 @@ impl Inbound {
         }
     }
 
-    /// Ready when the unit that came in parts is whole, or the connection at its end.
+    /// Ready when the unit that arrived in parts is complete, or at the end of the connection.
     fn poll_unit(
         &mut self,
         cx: &mut Context<'_>,
@@ -129,12 +129,13 @@ impl Inbound {
     }
 }
 
-/// How many of these bytes, with which a frame begins, must be there at once.
+/// How many bytes at the beginning of a frame must be available at once.
 fn unit_bytes(bytes: &[u8]) -> usize {
     HEADER_BYTES + FrameHead::of(bytes).map_or(0, |head| looked_into(&head, PAYLOAD_BYTES_MAX))
 }
 
-/// Whether a frame that begins like this is longer than any that we take. Most likely it is none, and `h2` says so by the length.
+/// Whether a frame that begins like this is longer than any that we accept. Most likely it is not a frame at all, and `h2` reports
+/// it by the length.
 fn is_too_long(bytes: &[u8]) -> bool {
     bytes.first_chunk::<3>().is_some_and(|length| {
         let payload_bytes = length.iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte));
@@ -142,7 +143,7 @@ fn is_too_long(bytes: &[u8]) -> bool {
     })
 }
 
-/// Bytes of a frame behind its unit.
+/// Bytes of a frame after its unit.
 fn payload_behind(bytes: &[u8]) -> usize {
     let payload_bytes = FrameHead::of(bytes).map_or(0, |head| head.payload_bytes);
     HEADER_BYTES + payload_bytes - unit_bytes(bytes)
@@ -161,14 +162,14 @@ mod tests {
         [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
     }
 
-    /// What passes of `bytes` that come in pieces of at most `step` and are read with room for `room`.
+    /// The bytes that pass of `bytes`, which arrive in pieces of at most `step` and are read with room for `room`.
     fn pass(bytes: &[u8], mut inbound: Inbound, mut watch: Watch, step: usize, room: usize) -> Vec<u8> {
         let (mut rest, mut passed) = (bytes, Vec::new());
         let mut cx = Context::from_waker(Waker::noop());
         loop {
             let mut space = vec![0; room + 1];
             let mut space = ReadBuf::new(&mut space);
-            // What is there already is none of ours.
+            // Bytes that are already there are not ours.
             space.put_slice(&[7]);
             let read = inbound.poll_read(&mut cx, &mut space, &mut watch, |_, space| {
                 let (now, later) = rest.split_at(step.min(rest.len()).min(space.remaining()));
@@ -193,7 +194,7 @@ mod tests {
             frame(kind::DATA, 1, 1, &[]),
             frame(kind::DATA, 8, 1, &[2, 7, 0, 0]),
             frame(kind::DATA, 9, 1, &[2, 0, 0]),
-            // A fault of the connection's.
+            // An error of the connection.
             frame(kind::DATA, 0, 0, &[]),
             frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 1, 0]),
             frame(kind::SETTINGS, 0, 0, &[7; 600]),
@@ -222,7 +223,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, in whatever pieces: it passes in its order, and all of it.
+        /// Whatever arrives, in whatever pieces, passes completely and in order.
         #[test]
         fn nothing_is_lost(bytes in proptest::collection::vec(0..5_u8, 0..400), step in 1..50_usize, room in 1..50_usize) {
             for is_client in [false, true] {

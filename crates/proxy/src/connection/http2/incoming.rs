@@ -1,6 +1,6 @@
-//! A message that comes over HTTP/2, as the bytes of HTTP/1.1 that our engine reads.
+//! A message that arrives over HTTP/2, as the HTTP/1.1 bytes that our engine reads.
 //!
-//! Only what the engine takes is released to flow control: what is held of a stream is bounded by its window.
+//! Only what the engine takes is released to flow control: the window bounds what is held of a stream.
 
 use super::bodies::Reader;
 use super::grpc_web;
@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use stillgate_wire::{CHUNK_HEAD_BYTES_MAX, chunk_head};
 use tokio::io::ReadBuf;
 
-/// Where a body is.
+/// State of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Data,
@@ -20,25 +20,25 @@ enum State {
     Done,
 }
 
-/// The body of one message, and what of its head the engine has not read yet.
+/// The body of one message, and the part of its head that the engine has not read yet.
 pub(super) struct Incoming {
     body: Reader,
-    /// Our own bytes before those of `data`: the head, chunk lines, trailers.
+    /// Our own bytes before `data`: the head, chunk lines, trailers.
     staged: Vec<u8>,
     staged_read: usize,
-    /// Of the part that came last, what the engine has not read.
+    /// The bytes of the last part received that the engine has not read.
     data: Bytes,
     is_chunked: bool,
-    /// The end of a chunk is to be written behind `data`.
+    /// The end of a chunk is to be written after `data`.
     in_chunk: bool,
-    /// The response to a call of gRPC-Web, and whether its head tells the call's status.
+    /// For a response to a gRPC-Web call, and whether its head carries the call's status.
     web: Option<Web>,
     has_status: bool,
     state: State,
 }
 
 impl Incoming {
-    /// `is_chunked`: the head announces the chunked coding; else it tells the length, which may be none.
+    /// `is_chunked`: the head announces the chunked coding; otherwise it states the length, which may be absent.
     pub(super) fn new(body: Reader, is_chunked: bool) -> Incoming {
         Incoming {
             body,
@@ -53,7 +53,7 @@ impl Incoming {
         }
     }
 
-    /// The same of a response of gRPC that becomes one of gRPC-Web.
+    /// Turns a gRPC response into a gRPC-Web response.
     pub(super) fn bridged(self, web: Web, has_status: bool) -> Incoming {
         Incoming { web: Some(web), has_status, ..self }
     }
@@ -69,7 +69,7 @@ impl Incoming {
         self.is_chunked
     }
 
-    /// Whether its sender has ended it, and nothing of it is left with the library.
+    /// Whether its sender has ended it, and the library holds nothing more of it.
     pub(super) fn has_ended(&self) -> bool {
         self.body.has_ended()
     }
@@ -79,7 +79,7 @@ impl Incoming {
         self.state == State::Done && self.staged_read == self.staged.len()
     }
 
-    /// Reads as much as there is. Ready with nothing read only where it is done.
+    /// Reads as much as there is. Ready with nothing read only if the message is complete.
     pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = space.filled().len();
         loop {
@@ -149,7 +149,7 @@ impl Incoming {
         Poll::Ready(Ok(()))
     }
 
-    /// Stages a whole chunk.
+    /// Stages a complete chunk.
     fn push_chunk(&mut self, content: &[u8]) {
         self.staged.extend_from_slice(chunk_head(content.len(), &mut [0; CHUNK_HEAD_BYTES_MAX]));
         self.staged.extend_from_slice(content);
@@ -158,10 +158,10 @@ impl Incoming {
 
     fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         let trailers = ready!(self.body.poll_trailers(cx))?;
-        // HTTP/1.1 has a place for trailers only where a body is chunked.
+        // HTTP/1.1 allows trailers only if a body is chunked.
         if self.is_chunked {
             match (self.web, trailers) {
-                // One that tells its status in its head, and has nothing to add, ends without a frame.
+                // A response that has its status in its head, and has nothing to add, ends without a frame.
                 (Some(web), trailers) if trailers.is_some() || !self.has_status => {
                     let frame = grpc_web::trailers_frame(trailers, self.has_status);
                     match web.wants_text {
@@ -183,13 +183,13 @@ impl Incoming {
     }
 }
 
-/// What reading or writing a stream that was reset says.
+/// The error of reading or writing a stream that was reset.
 pub(super) fn broken(error: h2::Error) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, error)
 }
 
-/// Appends fields as lines, but for those that `keep` does not want. Cookies that came in several fields are one line
-/// again (RFC 9113 section 8.2.3).
+/// Appends fields as lines, except those that `keep` rejects. Cookies in several fields are joined into one line again (RFC 9113
+/// section 8.2.3).
 pub(super) fn push_fields(out: &mut Vec<u8>, fields: &HeaderMap, keep: impl Fn(&header::HeaderName) -> bool) {
     for name in fields.keys().filter(|name| keep(name)) {
         let values = fields.get_all(name).iter();

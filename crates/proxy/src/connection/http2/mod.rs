@@ -1,6 +1,6 @@
-//! HTTP/2, on `h2`. A stream of it is a connection of HTTP/1.1 to our engine: each request, whichever side speaks which
-//! version, runs through the one parser, the one exchange and the one relay. The server's half of a whole connection is
-//! `http2` of `client`; what drives the client's is `http2` of the room `node`.
+//! HTTP/2, on `h2`. An HTTP/2 stream is an HTTP/1.1 connection to our engine: each request, whichever side speaks which version,
+//! runs through the same parser, exchange and relay. The server half of a whole connection is `client::http2`; the client half is
+//! driven by `node::http2`.
 //!
 //! ```text
 //!   socket ── transport ── connection        node ── transport ── socket      (a task each: frames, windows, floods)

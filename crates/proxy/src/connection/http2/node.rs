@@ -1,4 +1,4 @@
-//! A connection of HTTP/2 to a node, shared by all requests that are under way on it.
+//! An HTTP/2 connection to a node, shared by all requests that are under way on it.
 
 use super::bodies::Bodies;
 use super::bounds::STREAMS_MAX;
@@ -17,13 +17,13 @@ use stillgate_wire::RequestHead;
 pub(crate) struct Shared {
     /// Requests under way.
     pub(crate) live: Cell<usize>,
-    /// No further request is to go this way.
+    /// No further request is to use this connection.
     pub(crate) is_retired: Cell<bool>,
     /// How many there may be at once.
     pub(crate) live_max: Cell<usize>,
     /// What the node seems to speak instead.
     pub(crate) mistaken: Cell<Option<Mistaken>>,
-    /// Whether calls of gRPC-Web go to the node as such of gRPC.
+    /// Whether gRPC-Web calls go to the node as gRPC calls.
     pub(crate) bridges_web: bool,
     pub(crate) bodies: Rc<Bodies>,
     /// Streams whose head or trailers are malformed.
@@ -46,14 +46,14 @@ impl Shared {
     }
 }
 
-/// Memory for what is put together and parsed at once.
+/// Scratch memory for what is built and parsed at once.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) request: RequestHead,
     pub(crate) response: Vec<u8>,
 }
 
-/// A connection to a node as the pool keeps it; requests are streams of it. Dropped, it ends when they have.
+/// A connection to a node as the pool keeps it; requests are streams of it. After it was dropped, it ends with its last request.
 pub(crate) struct NodeConnection {
     send: SendRequest<Bytes>,
     shared: Rc<Shared>,
@@ -61,7 +61,7 @@ pub(crate) struct NodeConnection {
 }
 
 impl NodeConnection {
-    /// One that somebody drives.
+    /// A connection that some task drives.
     pub(crate) fn new(
         send: SendRequest<Bytes>,
         shared: Rc<Shared>,
@@ -70,23 +70,23 @@ impl NodeConnection {
         NodeConnection { send, shared, server_name }
     }
 
-    /// A further request. There must be room for one.
+    /// Opens a further request. There must be room for one.
     pub(crate) fn open(&self) -> NodeStream {
         NodeStream::new(self.send.clone(), self.shared.clone())
     }
 
-    /// Whether the node allows no further request at this time.
+    /// Whether the node allows no further request at the moment.
     pub(crate) fn is_full(&self) -> bool {
         self.shared.live.get() >= self.shared.live_max.get()
     }
 
-    /// Whether it was closed, or is about to be, or a request on it has had no answer in time.
+    /// Whether it was closed, or is about to be, or a request on it was not answered in time.
     pub(crate) fn is_dead(&mut self) -> bool {
         self.shared.is_retired.get()
             || matches!(self.send.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
     }
 
-    /// The name that the node has shown a certificate of.
+    /// The name that the node's certificate was verified for.
     pub(crate) fn server_name(&self) -> Option<&ServerName<'static>> {
         self.server_name.as_ref()
     }

@@ -1,4 +1,4 @@
-//! One request to a node that speaks HTTP/2, as a connection of HTTP/1.1 that our engine writes it to.
+//! One request to a node that speaks HTTP/2, presented as an HTTP/1.1 connection to which our engine writes.
 
 use super::bodies::Reader;
 use super::grpc_web;
@@ -21,7 +21,7 @@ use std::task::{Context, Poll, ready};
 use stillgate_wire::{Framing, HeadLimits, Method, Name, RequestHead};
 use tokio::io::ReadBuf;
 
-/// A stream of HTTP/2 to a node. What is written to it is the request in HTTP/1.1, what is read from it the response.
+/// An HTTP/2 stream to a node. What is written to it is the request in HTTP/1.1, and what is read from it is the response.
 pub(crate) struct NodeStream {
     shared: Rc<Shared>,
     /// Its number, as soon as the request is out.
@@ -29,32 +29,32 @@ pub(crate) struct NodeStream {
     method: Method,
     request: Sending,
     response: Receiving,
-    /// Of a call of gRPC-Web, which the node gets as one of gRPC.
+    /// Set for a gRPC-Web call, which the node gets as a gRPC call.
     web: Option<Web>,
-    /// The client takes trailers (`TE: trailers`).
+    /// The client accepts trailers (`TE: trailers`).
     takes_trailers: bool,
     rejection: Rejection,
 }
 
-/// What the node has said of the request by ending its stream or its connection.
+/// How the node has rejected the request by ending its stream or its connection.
 #[derive(Debug, Default)]
 struct Rejection {
-    /// It has not looked at the request.
+    /// The node has not processed the request.
     is_unseen: bool,
-    /// The request, or its connection for it, breaks its protocol or its bounds.
+    /// The request, or its connection because of it, violates its protocol or its limits.
     is_refused: bool,
 }
 
-/// Where the request is.
+/// State of the request.
 enum Sending {
-    /// What has come of its head, as long as that is not whole.
+    /// The part of its head that has arrived, as long as it is incomplete.
     Head(SendRequest<Bytes>, Vec<u8>),
     Body(Outgoing),
 }
 
-/// Where the response is.
+/// State of the response.
 enum Receiving {
-    /// The request is not out.
+    /// The request has not been sent.
     Not,
     Head(ResponseFuture),
     Body(Incoming),
@@ -77,18 +77,18 @@ impl NodeStream {
         }
     }
 
-    /// The node was silent for too long. It may be slow, or the way to it broken, which nothing else would tell for a quarter of
-    /// an hour: requests under way go on, further ones get another connection.
+    /// The node was silent for too long. It may be slow, or the path to it may be broken, which nothing else would report for a
+    /// quarter of an hour: requests under way continue, further ones get another connection.
     pub(crate) fn retire(&self) {
         self.shared.is_retired.set(true);
     }
 
-    /// Whether the node, having failed, has not looked at the request.
+    /// Whether the node has failed without having processed the request.
     pub(crate) fn is_unseen(&self) -> bool {
         self.rejection.is_unseen
     }
 
-    /// Whether the node has said that the request, or its connection for it, breaks its protocol or its bounds.
+    /// Whether the node has reported that the request, or its connection because of it, violates its protocol or its limits.
     pub(crate) fn is_refused(&self) -> bool {
         self.rejection.is_refused
     }
@@ -98,7 +98,7 @@ impl NodeStream {
         self.shared.mistaken.get()
     }
 
-    /// Ready with nothing where the response is at its end.
+    /// Ready with nothing if the response is at its end.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.id.is_some_and(|id| self.shared.marked.take(id)) {
             return Poll::Ready(Err(malformed("pseudo-headers where a response has none (RFC 9113 section 8.3)")));
@@ -110,7 +110,7 @@ impl NodeStream {
             }
             let response = ready!(Pin::new(future).poll(cx)).map_err(|error| self.rejection.failed(error))?;
             self.write_head(response, space);
-            // What is here of the body goes along; that nothing is, is no reason to wait.
+            // Whatever has arrived of the body goes along; an empty body so far does not make the head wait.
             if let Receiving::Body(body) = &mut self.response
                 && !body.is_done()
                 && let Poll::Ready(Err(error)) = body.poll_read(cx, space)
@@ -122,7 +122,7 @@ impl NodeStream {
         match &mut self.response {
             Receiving::Body(body) => body.poll_read(cx, space),
             Receiving::Never => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
-            // The request is written by the very task that reads here, and it reads again when it has.
+            // The same task writes the request and reads here, and it reads again after it has written.
             _ => Poll::Pending,
         }
     }
@@ -142,8 +142,7 @@ impl NodeStream {
         let (mut parts, body) = response.into_parts();
         let web = self.web.filter(|web| grpc_web::edit_response(*web, &mut parts.headers));
         let mut kind = response::Body::of(self.method, &parts, body.is_end_stream());
-        // In HTTP/1.1 trailers come behind chunks only. What the length would tell, the end of the stream tells as well: `h2`
-        // compares the two.
+        // In HTTP/1.1 trailers come only after chunks. The end of the stream shows what the length would: `h2` compares the two.
         if kind == response::Body::Length && self.takes_trailers && !body.is_end_stream() {
             parts.headers.remove(header::CONTENT_LENGTH);
             kind = response::Body::Chunked;
@@ -220,7 +219,7 @@ impl NodeStream {
 }
 
 impl Drop for NodeStream {
-    /// A request that breaks off is reset by `h2`, as nobody wants its response.
+    /// A request that breaks off is reset by `h2`, as its response is not needed.
     fn drop(&mut self) {
         self.shared.live.set(self.shared.live.get() - 1);
         if let Some(id) = self.id {
@@ -230,8 +229,8 @@ impl Drop for NodeStream {
 }
 
 impl Rejection {
-    /// What ended the stream; notes where the node has not looked at the request (RFC 9113 section 8.7), and where it says that
-    /// the other side is at fault (section 7). What else ends a stream, such as `INTERNAL_ERROR`, is the node's own affair.
+    /// Handles the error that ended the stream; records whether the node has not processed the request (RFC 9113 section 8.7), and
+    /// whether it blames the other side (section 7). Other errors, such as `INTERNAL_ERROR`, are the node's own affair.
     fn failed(&mut self, error: h2::Error) -> io::Error {
         let reason = error.reason().filter(|_| error.is_remote());
         self.is_unseen |= error.is_remote() && (error.is_go_away() || reason == Some(Reason::REFUSED_STREAM));
@@ -249,7 +248,7 @@ impl Rejection {
     }
 }
 
-/// HTTP/2 has no form for what the request says, such as some characters of its target or its host.
+/// HTTP/2 cannot express the request, such as some characters of its target or its host.
 #[derive(Debug)]
 struct Inexpressible(io::Error);
 
@@ -265,7 +264,7 @@ fn inexpressible(error: io::Error) -> io::Error {
     malformed(Inexpressible(error))
 }
 
-/// Whether a request could not be written to its node because HTTP/2 has no form for it.
+/// Whether a request could not be written to its node because HTTP/2 cannot express it.
 pub(crate) fn is_inexpressible(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|cause| cause.is::<Inexpressible>())
 }
@@ -308,7 +307,7 @@ mod tests {
         assert_eq!(fields, [("x-one", &b"1"[..]), ("x-one", b"2"), ("te", b"trailers")]);
     }
 
-    /// What a node got: its fields and the body. What the engine read of the response.
+    /// What a node got: its fields and the body; and what the engine read of the response.
     type Got = (HeaderMap, Vec<u8>, String);
 
     /// A whole exchange of `request` with a node that answers with `frames` and `trailers`, or, without frames, by its head alone.

@@ -1,4 +1,4 @@
-//! The body of a message that our engine writes as HTTP/1.1, as frames of HTTP/2.
+//! The body of a message that our engine writes as HTTP/1.1, as HTTP/2 frames.
 
 use super::grpc_web::Decoder;
 use super::incoming::broken;
@@ -10,13 +10,13 @@ use std::io;
 use std::task::{Context, Poll, ready};
 use stillgate_wire::{BodyDecoder, FieldSet, Fields, Framing, Name, Progress};
 
-/// A body on its way, whose head is out.
+/// A body whose head has been sent.
 pub(super) struct Outgoing {
     send: SendStream<Bytes>,
     body: Body,
-    /// A body that nothing else tells the end of has been ended.
+    /// A body whose end has no other sign has been ended.
     is_finished: bool,
-    /// Of a body that is base64: what takes it off.
+    /// For a base64 body: the decoder.
     text: Option<Decoder>,
 }
 
@@ -25,17 +25,17 @@ impl Outgoing {
         Outgoing { send, body: Body(BodyDecoder::new(framing)), is_finished: false, text: None }
     }
 
-    /// The same of a body that is base64 and does not stay so.
+    /// Decodes the body from base64 before it is passed on.
     pub(super) fn decoded(self) -> Outgoing {
         Outgoing { text: Some(Decoder::default()), ..self }
     }
 
-    /// Whether the body's end has been handed over; of one without a byte the head was the end.
+    /// Whether the end of the body has been handed over; for an empty body the head was the end.
     pub(super) fn is_done(&self) -> bool {
         self.is_finished || self.body.0.is_done()
     }
 
-    /// Ends a body that nothing else tells the end of.
+    /// Ends a body whose end has no other sign.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         if self.is_done() {
             return Ok(());
@@ -48,7 +48,8 @@ impl Outgoing {
         &mut self.send
     }
 
-    /// Takes what follows a head that was just sent, of which `taken` bytes were in `part`; how many bytes with these.
+    /// Takes what follows a head that was just sent, of which `taken` bytes were in `part`; returns the number of bytes including
+    /// these.
     pub(super) fn poll_write_behind<'p>(
         &mut self,
         cx: &mut Context<'_>,
@@ -58,12 +59,12 @@ impl Outgoing {
     ) -> Poll<io::Result<usize>> {
         match self.poll_write(cx, std::iter::once(&part[taken..]).chain(parts)) {
             Poll::Ready(Ok(more)) => Poll::Ready(Ok(taken + more)),
-            // The head is out; what became of the rest shows with the next write.
+            // The head has been sent; the next write shows what became of the rest.
             _ => Poll::Ready(Ok(taken)),
         }
     }
 
-    /// Takes from `parts` what the other side and the connection have room for; how many bytes of them.
+    /// Takes as much from `parts` as the peer and the connection have room for; returns the number of bytes.
     pub(super) fn poll_write<'p>(
         &mut self,
         cx: &mut Context<'_>,
@@ -74,9 +75,9 @@ impl Outgoing {
             return Poll::Ready(Ok(0));
         }
         let mut consumed = 0;
-        // The end may follow at once: it is told with the last bytes rather than behind them.
+        // The end may follow at once: it is sent with the last bytes rather than after them.
         let mut held: Option<Bytes> = None;
-        // What was found out with the head may have been held back until now.
+        // What was found with the head may have been held back until now.
         self.plain(Some(Bytes::new()))?;
         for part in parts {
             let mut rest = part;
@@ -106,7 +107,7 @@ impl Outgoing {
         Poll::Ready(Ok(consumed))
     }
 
-    /// Content as the other side gets it.
+    /// The content that the peer gets.
     fn plain(&mut self, data: Option<Bytes>) -> io::Result<Option<Bytes>> {
         let (Some(decoder), Some(text)) = (&mut self.text, &data) else { return Ok(data) };
         let plain = decoder.decode(text)?;
@@ -141,7 +142,7 @@ impl Outgoing {
     }
 }
 
-/// A body's framing taken off.
+/// Removes the framing of a body.
 struct Body(BodyDecoder);
 
 /// What [`Body::take`] took.
@@ -152,7 +153,7 @@ struct Taken {
 }
 
 impl Body {
-    /// Takes framing and up to `room` bytes of content, stopping behind the content.
+    /// Takes framing and up to `room` bytes of content, stopping after the content.
     fn take(&mut self, bytes: &[u8], room: usize) -> io::Result<Taken> {
         let mut consumed = 0;
         while consumed < bytes.len() && !self.0.is_done() {
@@ -178,8 +179,8 @@ impl Body {
     }
 }
 
-/// Takes the next part of a head, of which `partial` is what came before; `parse` finds where it ends. When all of it is there: it, and
-/// how many bytes of `part` belong to it. Else all of them do.
+/// Takes the next part of a head, of which `partial` is what came before; `parse` finds where it ends. If the head is complete,
+/// returns it and how many bytes of `part` belong to it. Otherwise all of them do.
 pub(super) fn take_head(
     partial: &mut Vec<u8>,
     part: &[u8],
@@ -207,8 +208,8 @@ pub(super) fn take_head(
     }
 }
 
-/// The fields of a head that our engine wrote, but for those that are about an HTTP/1.1 connection (RFC 9113 section 8.2.2).
-/// The values are parts of `head`, not copies.
+/// The fields of a head that our engine wrote, except those about an HTTP/1.1 connection (RFC 9113 section 8.2.2). The values are
+/// slices of `head`, not copies.
 pub(super) fn fields(head: &Bytes, fields: &Fields, hop_by_hop: FieldSet) -> io::Result<HeaderMap> {
     let mut map = HeaderMap::with_capacity(fields.len());
     for (index, field) in fields.iter().enumerate() {
@@ -222,7 +223,7 @@ pub(super) fn fields(head: &Bytes, fields: &Fields, hop_by_hop: FieldSet) -> io:
     Ok(map)
 }
 
-/// The fields of a trailer section, given as whole lines that were checked; `None` where there are none.
+/// The fields of a trailer section, given as whole lines that were checked; `None` if there are none.
 fn trailers(lines: &[u8]) -> io::Result<Option<HeaderMap>> {
     if lines.is_empty() {
         return Ok(None);
@@ -237,7 +238,7 @@ fn trailers(lines: &[u8]) -> io::Result<Option<HeaderMap>> {
     Ok(Some(map))
 }
 
-/// What our own engine wrote makes no sense.
+/// What our own engine wrote is malformed.
 pub(super) fn malformed(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason)
 }
@@ -246,7 +247,7 @@ pub(super) fn malformed(reason: impl Into<Box<dyn std::error::Error + Send + Syn
 mod tests {
     use super::*;
 
-    /// Content, trailers and what was left over, taken in pieces of `step` bytes with room for `room`.
+    /// Content, trailers and the remaining bytes, taken in pieces of `step` bytes with room for `room`.
     fn run(bytes: &[u8], framing: Framing, step: usize, room: usize) -> (Vec<u8>, Option<HeaderMap>, usize) {
         let mut body = Body(BodyDecoder::new(framing));
         let (mut content, mut at) = (Vec::new(), 0);
@@ -275,7 +276,7 @@ mod tests {
         }
     }
 
-    /// A window of nothing must not hold back the end of a body.
+    /// An empty window must not hold back the end of a body.
     #[test]
     fn framing_needs_no_room() {
         let mut body = Body(BodyDecoder::new(Framing::Chunked));

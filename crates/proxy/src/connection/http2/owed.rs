@@ -1,22 +1,22 @@
-//! Frames that the other side is owed for what `h2` is spared, or is told otherwise; they go out between those of `h2`.
+//! Frames that the peer is owed because `h2` did not see what it sent, or saw it rewritten; they go out between those of `h2`.
 
 use super::bounds::STREAMS_MAX;
 use super::frames::kind;
 
-/// Streams that may be owed something at once. Whoever needs more does not read what it is sent.
+/// Streams that may be owed something at once. A peer that needs more does not read what it is sent.
 const STREAMS_OWED_MAX: usize = 2 * STREAMS_MAX as usize;
 /// RFC 9113 section 7.
 const FLOW_CONTROL_ERROR: u32 = 3;
 
-/// What one side of a connection is owed.
+/// Frames that one side of a connection is owed.
 #[derive(Debug, Default)]
 pub(super) struct Owed {
-    /// Bytes by which windows are to grow: the connection's, and those of streams.
+    /// Bytes by which windows must grow: the connection's, and those of streams.
     connection: u32,
     windows: Vec<(u32, u32)>,
     /// Streams whose window was overflowed.
     resets: Vec<u32>,
-    /// There was more than is remembered.
+    /// More was owed than can be remembered.
     pub(super) is_too_much: bool,
 }
 
@@ -34,7 +34,7 @@ impl Owed {
         }
     }
 
-    /// The end of a stream of which `h2` believes that the other side has ended it.
+    /// Resets a stream that `h2` believes to have been ended by the peer.
     pub(super) fn reset(&mut self, stream: u32) {
         match self.resets.len() < STREAMS_OWED_MAX {
             true => self.resets.push(stream),
@@ -42,12 +42,12 @@ impl Owed {
         }
     }
 
-    /// Whether there is nothing.
+    /// Whether nothing is owed.
     pub(super) fn is_empty(&self) -> bool {
         self.connection == 0 && self.resets.is_empty()
     }
 
-    /// Appends all of it.
+    /// Appends all frames.
     pub(super) fn write(&mut self, out: &mut Vec<u8>) {
         if self.connection > 0 {
             push(out, kind::WINDOW_UPDATE, 0, std::mem::take(&mut self.connection));
@@ -57,14 +57,14 @@ impl Owed {
     }
 }
 
-/// Appends a frame with four bytes in it.
+/// Appends a frame with a payload of four bytes.
 fn push(out: &mut Vec<u8>, kind: u8, stream: u32, payload: u32) {
     out.extend_from_slice(&[0, 0, 4, kind, 0]);
     out.extend_from_slice(&stream.to_be_bytes());
     out.extend_from_slice(&payload.to_be_bytes());
 }
 
-/// Makes a frame with four bytes in it, as a WINDOW_UPDATE, the reset that overflowing a window is answered with.
+/// Turns a frame with a payload of four bytes, such as a WINDOW_UPDATE, into the reset for an overflowed window.
 pub(super) fn make_reset(frame: &mut [u8]) {
     frame[3] = kind::RST_STREAM;
     if let Some(payload) = frame.last_chunk_mut() {

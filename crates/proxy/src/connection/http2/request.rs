@@ -8,17 +8,17 @@ use h2::ext::Protocol;
 use http::header::{self, HeaderName};
 use http::request::Parts;
 
-/// What a handshake of WebSocket carries over HTTP/1.1 alone.
+/// Fields of a WebSocket handshake that exist only over HTTP/1.1.
 const UPGRADE_FIELDS: [HeaderName; 2] = [header::SEC_WEBSOCKET_KEY, header::SEC_WEBSOCKET_ACCEPT];
 
-/// A request that RFC 9113 section 8 calls malformed and `h2` lets pass.
+/// A request that is malformed by RFC 9113 section 8 and that `h2` accepts.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// Appends a request's head as HTTP/1.1 has it. Our parser judges what comes of it as it does any other.
+/// Appends a request's head in HTTP/1.1 form. Our parser validates the result like any other head.
 pub(super) fn write_head(out: &mut Vec<u8>, request: &Parts, is_chunked: bool) -> Result<(), Malformed> {
     let (uri, fields) = (&request.uri, &request.headers);
-    // RFC 3986 section 3.1; `http` takes an empty one, and one that begins with a digit.
+    // RFC 3986 section 3.1; `http` accepts an empty scheme, and one that begins with a digit.
     if uri.scheme_str().is_some_and(|scheme| !scheme.starts_with(|first: char| first.is_ascii_alphabetic())) {
         return Err(Malformed);
     }
@@ -42,13 +42,13 @@ pub(super) fn write_head(out: &mut Vec<u8>, request: &Parts, is_chunked: bool) -
     }
     let has_host = uri.authority().is_some();
     let is_left_out = |name: &HeaderName| match tunnel {
-        // RFC 8441 section 5: these have no use there. The node would get ours beside the client's.
+        // RFC 8441 section 5: these have no use there. The node would get ours in addition to the client's.
         Some(_) if UPGRADE_FIELDS.contains(name) => true,
         _ => has_host && name == header::HOST,
     };
     push_fields(out, fields, |name| !is_left_out(name));
     if let Some(protocol) = tunnel {
-        // `h2` takes any text for one; line ends in it would be lines of the head.
+        // `h2` accepts any text as a protocol; line ends in it would become lines of the head.
         if !is_protocol(protocol.as_str()) {
             return Err(Malformed);
         }
@@ -61,18 +61,18 @@ pub(super) fn write_head(out: &mut Vec<u8>, request: &Parts, is_chunked: bool) -
     Ok(())
 }
 
-/// RFC 9113 section 8.3.1. `http` takes a query alone for one, too.
+/// RFC 9113 section 8.3.1. `http` accepts a query alone as well.
 fn is_path(text: &str, method: &http::Method) -> bool {
     text.starts_with('/') || (text == "*" && method == http::Method::OPTIONS)
 }
 
-/// RFC 9110 section 7.8: a name, perhaps with a version behind a slash.
+/// RFC 9110 section 7.8: a name, optionally with a version after a slash.
 fn is_protocol(text: &str) -> bool {
     let is_token_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     text.splitn(2, '/').all(|part| !part.is_empty() && part.bytes().all(is_token_byte))
 }
 
-/// The lines with which HTTP/1.1 asks for a tunnel (RFC 8441 section 5, RFC 6455 section 4.1).
+/// The lines with which HTTP/1.1 requests a tunnel (RFC 8441 section 5, RFC 6455 section 4.1).
 fn write_upgrade(out: &mut Vec<u8>, protocol: &str) {
     push_line(out, "connection", b"Upgrade");
     push_line(out, "upgrade", protocol.as_bytes());
@@ -149,7 +149,7 @@ mod tests {
         write_head(&mut out, &request.into_parts().0, false).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("\r\nx: 1\r\n") && text.matches("sec-websocket-").count() == 1, "{text}");
-        // Of a request that is none for a tunnel they are fields like others.
+        // In a request without a tunnel they are ordinary fields.
         let text = head("http://h/", "GET", &[("sec-websocket-key", "a")], false).unwrap();
         assert!(text.contains("sec-websocket-key: a\r\n"), "{text}");
     }

@@ -8,11 +8,11 @@ use stillgate_wire::Method;
 /// What follows a response's head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Body {
-    /// Nothing may.
+    /// The response must not have a body.
     None,
-    /// Nothing does.
+    /// The response has no body.
     Empty,
-    /// As many bytes as the head says.
+    /// As many bytes as the head announces.
     Length,
     Chunked,
 }
@@ -29,7 +29,7 @@ impl Body {
     }
 }
 
-/// Appends a response's head as HTTP/1.1 has it. Our parser judges what comes of it as it does any other.
+/// Appends a response's head in HTTP/1.1 form. Our parser validates the result like any other head.
 pub(super) fn write_head(out: &mut Vec<u8>, status: StatusCode, fields: &HeaderMap, body: Body) {
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(status.as_str().as_bytes());

@@ -1,7 +1,7 @@
-//! The bytes below an HTTP/2 connection: what many streams write in one turn of the event loop leaves as one write.
+//! The bytes below an HTTP/2 connection: what many streams write in one turn of the event loop is sent in one write.
 //!
-//! `h2` flushes whenever its own small buffer is full. Here a flush of it does nothing; whoever drives the connection
-//! flushes when the turn is over ([`Transport::poll_flush`]), and until then bytes are gathered up to a bound.
+//! `h2` flushes whenever its own small buffer is full. Here a flush of it does nothing; the task that drives the connection flushes
+//! when the turn is over ([`Transport::poll_flush`]), and until then bytes are gathered up to a bound.
 
 use super::bounds::{OUTPUT_BYTES_MAX, SMALL_FRAMES_MAX};
 use super::field_watch::Marked;
@@ -27,23 +27,23 @@ struct Inner<'a> {
     stream: &'a mut Stream,
     buffers: &'a Buffers,
     clock: &'a Clock,
-    /// Bytes that were read before HTTP/2 took over, and how many of them are passed on.
+    /// Bytes that were read before HTTP/2 took over, and how many of them were passed on.
     early: &'a [u8],
-    /// Without capacity while nothing waits.
+    /// It has no capacity while nothing waits.
     output: Vec<u8>,
     sent: usize,
     written: u64,
     inbound: Inbound,
     watch: Watch,
-    /// `h2` waits for room to write, and looks at nothing that has come until there is.
+    /// `h2` waits for room to write, and processes nothing that has arrived until there is.
     is_held_up: bool,
     has_read: bool,
-    /// Of a node: what it seems to speak instead.
+    /// For a node: what it seems to speak instead.
     mistaken: Option<Mistaken>,
 }
 
 impl<'a> Transport<'a> {
-    /// To a client, of whose bytes `early` were read already.
+    /// A transport to a client, of whose bytes `early` were already read.
     pub(crate) fn to_client(
         stream: &'a mut Stream,
         early: &'a [u8],
@@ -93,7 +93,7 @@ impl<'a> Transport<'a> {
         Io(self)
     }
 
-    /// Ready when all that was gathered is with the kernel.
+    /// Ready when the kernel has all gathered bytes.
     pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.inner.borrow_mut().poll_flush(cx)
     }
@@ -103,7 +103,7 @@ impl<'a> Transport<'a> {
         self.inner.borrow().written
     }
 
-    /// Streams that a client has opened, all of which `h2` has looked at where it has nothing more to do; `None`: it may not have.
+    /// Streams that a client has opened, all of which `h2` has processed if it has nothing more to do; `None`: it may not have.
     pub(crate) fn opened(&self) -> Option<u64> {
         let inner = self.inner.borrow();
         (!inner.is_held_up).then_some(inner.watch.opened)
@@ -114,7 +114,7 @@ impl<'a> Transport<'a> {
         self.inner.borrow().mistaken
     }
 
-    /// Whether `h2` is given nothing more until small frames that came have been gathered; they are supposed to be after this.
+    /// Whether `h2` gets nothing more until the small frames received have been gathered; the caller gathers them after this.
     pub(crate) fn take_gathering_due(&self) -> bool {
         let small = &mut self.inner.borrow_mut().watch.small;
         let is_due = *small >= SMALL_FRAMES_MAX;
@@ -124,7 +124,7 @@ impl<'a> Transport<'a> {
         is_due
     }
 
-    /// Whether the peer sends frames that move nothing, too often; nothing more is read of it then.
+    /// Whether the peer sends frames that move no data too often; nothing more is read from it then.
     pub(crate) fn is_flooded(&self) -> bool {
         self.inner.borrow().watch.is_flooded
     }
@@ -159,7 +159,7 @@ impl Inner<'_> {
         }
     }
 
-    /// Where bytes are gathered.
+    /// Makes room in the buffer where bytes are gathered.
     fn make_room(&mut self) {
         if self.sent > 0 {
             self.output.drain(..self.sent);
@@ -191,7 +191,7 @@ pub(crate) struct Io<'t, 'a>(&'t Transport<'a>);
 impl AsyncRead for Io<'_, '_> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let inner = &mut *self.0.inner.borrow_mut();
-        // Who drives the connection looks at both before it waits.
+        // The task that drives the connection checks both before it waits.
         if inner.watch.is_flooded || inner.watch.small >= SMALL_FRAMES_MAX {
             return Poll::Pending;
         }
@@ -255,7 +255,7 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
             let (socket, _) = listener.accept().await.unwrap();
-            // So that the kernel takes little at a time.
+            // The kernel then accepts little at a time.
             SockRef::from(&peer).set_recv_buffer_size(4096).unwrap();
             SockRef::from(&socket).set_send_buffer_size(4096).unwrap();
             let (mut stream, buffers, clock) = (Stream::Plain(socket), Buffers::default(), Clock::new());

@@ -1,28 +1,28 @@
 //! The windows that a node has opened for requests, as far as `h2` does not look at them.
 //!
-//! A window beyond 2^31-1 bytes ends its stream (RFC 9113 section 6.9.1). `h2` no longer counts once the request is out; its response
-//! would be waited for in vain.
+//! A window beyond 2^31-1 bytes ends its stream (RFC 9113 section 6.9.1). `h2` stops counting once the request has been sent; we
+//! would wait for its response in vain.
 
 use super::bounds::STREAMS_MAX;
 use super::frames::FrameHead;
 use std::collections::VecDeque;
 
 const WINDOW_BYTES_MAX: i64 = 0x7fff_ffff;
-/// Where RFC 9113 section 6.9.2 lets a connection begin.
+/// The initial window of a connection (RFC 9113 section 6.9.2).
 const INITIAL_WINDOW_BYTES: i64 = 65_535;
 /// SETTINGS_INITIAL_WINDOW_SIZE.
 const INITIAL_WINDOW_SIZE: u16 = 4;
-/// Streams that are followed at once: those under way, and as many that the node has ended while we send on.
+/// Streams that are followed at once: those under way, and as many that the node has ended while we are still sending.
 const FOLLOWED_MAX: usize = 2 * STREAMS_MAX as usize;
 
 /// Windows of one connection to a node.
 #[derive(Debug)]
 pub(super) struct Windows {
-    /// Of each stream at its beginning.
+    /// Initial window of each stream.
     initial: i64,
-    /// By how much those of streams differ from it by now, in the order of their first change.
+    /// How much the windows of streams differ from it, in the order of their first change.
     streams: VecDeque<(u32, i64)>,
-    /// Streams up to this one are not followed any more.
+    /// Streams up to this one are no longer followed.
     forgotten: u32,
 }
 
@@ -36,7 +36,7 @@ impl Windows {
         self.change(stream, -i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
-    /// The node has sent a whole WINDOW_UPDATE. Whether a stream's window is too large by it.
+    /// The node has sent a complete WINDOW_UPDATE. Returns whether it makes a stream's window too large.
     pub(super) fn opened(&mut self, head: &FrameHead, payload: &[u8]) -> bool {
         let Ok(increment) = <[u8; 4]>::try_from(payload) else { return false };
         let increment = i64::from(u32::from_be_bytes(increment) & 0x7fff_ffff);
@@ -50,7 +50,7 @@ impl Windows {
         self.streams.retain(|entry| entry.0 != stream);
     }
 
-    /// The node has sent whole SETTINGS.
+    /// The node has sent complete SETTINGS.
     pub(super) fn set(&mut self, payload: &[u8]) {
         for setting in payload.chunks_exact(6) {
             let (id, value) = setting.split_at(2);
@@ -60,7 +60,7 @@ impl Windows {
         }
     }
 
-    /// The change of a stream's window after this one; `None`: it is not followed.
+    /// The difference of a stream's window after this change; `None`: it is not followed.
     fn change(&mut self, stream: u32, by: i64) -> Option<i64> {
         if stream <= self.forgotten {
             return None;
@@ -94,13 +94,13 @@ mod tests {
         assert!(open(&mut windows, 1, 1));
         assert!(open(&mut windows, 3, 0x7fff_ffff));
         assert!(!open(&mut windows, 0, 0x7fff_ffff), "the connection's is looked at by `h2`");
-        // What was used up may be opened again.
+        // A window that was used up may be opened again.
         windows.sent(5, 1_000);
         assert!(!open(&mut windows, 5, 0x7fff_0000 + 1_000));
         assert!(open(&mut windows, 5, 1));
         windows.set(&[0, 1, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0]);
         assert!(!open(&mut windows, 7, 0x7fff_ffff));
-        // One that lasts is followed however many have ended since, and those that there is no room for are not judged.
+        // A stream that lasts is followed however many have ended since, and streams that do not fit are not judged.
         for stream in (9..).step_by(2).take(10 * FOLLOWED_MAX) {
             windows.sent(stream, 1);
             windows.forget(stream);

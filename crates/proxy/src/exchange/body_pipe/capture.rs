@@ -1,10 +1,10 @@
-//! What is kept of a body for the log, as it goes on.
+//! The part of a body that is kept for the log while it is passed on.
 
 use super::Filtered;
 use crate::worker::body_memory::Held;
 
 impl Filtered {
-    /// What goes on of the body is kept for the log as far as plugins ask for it.
+    /// Begins to keep the body, as it is passed on, for the log, if plugins require that.
     #[inline]
     pub(crate) fn start_capture(&mut self, begin: impl FnOnce() -> Held) {
         if self.changes.captured().is_on() {
@@ -26,7 +26,7 @@ impl Filtered {
         self.captured = None;
     }
 
-    /// A piece goes on, perhaps the last; where there is no memory left, nothing of the body is kept.
+    /// Captures a piece that is passed on, perhaps the last; without memory for it, nothing of the body is kept.
     #[cold]
     pub(super) fn capture(&mut self, piece: &[u8], is_last: bool) {
         let capture = self.changes.captured_mut();

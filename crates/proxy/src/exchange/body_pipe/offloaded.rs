@@ -13,18 +13,18 @@ use stillgate_plugin::{LocalFuture, QueueFull};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-/// CPU time that work may take elsewhere, where it holds up no worker, and what each byte adds to it: brotli at its highest level
-/// takes 1 to 2 µs for a byte.
+/// CPU time that work may take on other threads, where it holds up no worker, and what each byte adds to it: brotli at its highest
+/// level takes 1 to 2 µs per byte.
 pub(super) const OFFLOADED_CPU_MAX: Duration = Duration::from_secs(1);
 const OFFLOADED_CPU_NANOS_PER_BYTE: u64 = 4000;
 
-/// Most that work elsewhere may take, with its time in the queue: nothing is read or written meanwhile. A queue full of blocks for
-/// brotli at its highest level takes 10 s.
+/// Maximum time of work on other threads, including its time in the queue: nothing is read or written meanwhile. A queue full of
+/// blocks for brotli at its highest level takes 10 s.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Where the work is.
 pub(super) enum Doing {
-    /// With the filter's pipe.
+    /// Still with the filter's pipe.
     NotBegun(Work),
     /// It waits for a place in the queue, which is full.
     Queueing(Work, LocalFuture<Result<Place, QueueFull>>),
@@ -32,7 +32,7 @@ pub(super) enum Doing {
 }
 
 impl Doing {
-    /// Takes it as far as it goes now: what has come of it, or where it is.
+    /// Advances it as far as possible now: returns its result, or where it is.
     fn poll(
         self,
         cx: &mut Context<'_>,
@@ -65,7 +65,7 @@ impl Doing {
 }
 
 impl Filtered {
-    /// Waits for work that is done elsewhere. Ready when filters can be given more.
+    /// Waits for work on other threads. Ready when filters can get more.
     #[cold]
     pub(super) fn poll_work(&mut self, cx: &mut Context<'_>, threads: &Offloading) -> Poll<Result<(), BrokenBody>> {
         while let Some(Waiting { at, plugin, step, doing, limit }) = self.waiting.take() {
@@ -84,7 +84,7 @@ impl Filtered {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether work elsewhere is waited for, and so neither the node nor the client.
+    /// Whether the body waits for work on other threads, and so neither for the node nor for the client.
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
         self.waiting.is_some()

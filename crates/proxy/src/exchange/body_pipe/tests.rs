@@ -1,4 +1,4 @@
-//! What filters of bodies may hold, and how long they may take.
+//! How much filters of bodies may hold, and how long they may take.
 
 use super::offloaded::{OFFLOADED_CPU_MAX, WAIT_MAX};
 use super::*;
@@ -17,7 +17,7 @@ use stillgate_wire::{BodyDecoder, Framing};
 
 const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-/// Holds what it gets, and takes CPU time at the end, the first part of it here and the others elsewhere.
+/// Holds its input, and takes CPU time at the end, the first part of it here and the others on other threads.
 struct Holding {
     bytes: usize,
     cpu: Duration,
@@ -86,9 +86,9 @@ fn what_filters_of_a_worker_hold_is_bounded() {
         }
         assert!(bodies.len() * piece.len() <= WORKER_BYTES_MAX);
     };
-    // They are of one client.
+    // They belong to one client.
     assert_eq!((last, bodies.len()), (refused(Refusal::ClientMemory), 33));
-    // Whatever ends a body gives back what it held.
+    // However a body ends, it returns what it held.
     bodies.iter_mut().for_each(Filtered::clear);
     assert!(start().run(&piece[..1024], Step::Piece).is_ok());
 }
@@ -106,7 +106,7 @@ fn the_time_that_filters_take_is_bounded() {
     };
     assert_eq!(end(filtered(&worker, CPU_MAX / 10, 5)).0, Ok(()));
     assert_eq!(end(filtered(&worker, CPU_MAX * 2, 1)).0, refused(Refusal::Time));
-    // In parts elsewhere it may take longer, and no part is begun beyond that.
+    // In parts on other threads it may take longer, and no part is begun beyond that.
     let (ran, long) = end(filtered(&worker, CPU_MAX / 2, 10_000));
     assert_eq!(ran, refused(Refusal::Time));
     assert!(long.offloaded_cpu < OFFLOADED_CPU_MAX + CPU_MAX * 2, "{:?}", long.offloaded_cpu);
@@ -115,7 +115,7 @@ fn the_time_that_filters_take_is_bounded() {
     assert_eq!(end(Filtered { seen_bytes, ..filtered(&worker, CPU_MAX * 2, 1) }).0, Ok(()));
 }
 
-/// Passes on what it gets, with a dot behind all of it.
+/// Passes on its input, with a dot at the end.
 struct Dotted;
 
 impl BodyFilter for Dotted {
@@ -147,7 +147,7 @@ fn the_end_goes_with_the_last_piece() {
     }
 }
 
-/// Has something done elsewhere at its end, which tells the thread that did it.
+/// Has work done on another thread at its end, which reports the thread that did it.
 struct Working(Option<mpsc::SyncSender<ThreadId>>);
 
 impl BodyFilter for Working {
@@ -170,7 +170,7 @@ impl BodyFilter for Working {
     }
 }
 
-/// Work that waits, and what tells which thread did it.
+/// Work that waits, and the receiver of the thread that did it.
 fn working() -> (Filtered, mpsc::Receiver<ThreadId>) {
     let (told, hears) = mpsc::sync_channel(1);
     let mut filtered = Filtered::default();
@@ -181,14 +181,14 @@ fn working() -> (Filtered, mpsc::Receiver<ThreadId>) {
     (filtered, hears)
 }
 
-/// Gives the threads as much as they take, none of which ends before the sender is dropped.
+/// Fills the threads with work that does not end before the sender is dropped.
 fn fill(threads: &Offloading) -> crossbeam_channel::Sender<()> {
     let (hold, held) = crossbeam_channel::bounded::<()>(0);
     let mut jobs = 0;
     while jobs < THREADS + QUEUE_MAX {
         let held = held.clone();
         match threads.submit("working", Box::new(move || Box::new(held.recv().is_err()))) {
-            // The receiver is leaked, as work that nobody waits for is not begun.
+            // The receiver is leaked, as work without a waiting receiver is not begun.
             Ok(ends) => {
                 std::mem::forget(ends);
                 jobs += 1;

@@ -12,14 +12,14 @@ use stillgate_plugin::{BodyChanges, Chain, Phase, Response};
 /// When a phase of a response is called.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Called {
-    /// The response has just come, and what it came in is still here.
+    /// The response has just arrived, and its buffer is still here.
     At(Answered),
-    /// It is out.
+    /// The response has been sent.
     Behind(Moment),
 }
 
 impl Called {
-    /// Where the head of the node's response stands; `kept`: once its buffer is gone.
+    /// Head of the node's response; `kept`: once its buffer is gone.
     pub(super) fn head<'a>(self, from_node: &'a Receiver, kept: &'a [u8]) -> &'a [u8] {
         match self {
             Called::At(answered) => head_of(from_node, answered),
@@ -27,7 +27,7 @@ impl Called {
         }
     }
 
-    /// When the response was out; `None`: it is not.
+    /// When the response was sent; `None`: it has not been.
     pub(super) fn moment(self) -> Option<Moment> {
         match self {
             Called::At(_) => None,
@@ -35,7 +35,7 @@ impl Called {
         }
     }
 
-    /// What was kept of the body, lent out beside its changes until it is put back.
+    /// Lends out what was kept of the body, together with its changes, until it is put back.
     pub(super) fn lend(self, changes: &mut BodyChanges) -> Capture {
         match self {
             Called::Behind(_) => std::mem::take(changes.captured_mut()),
@@ -44,7 +44,7 @@ impl Called {
     }
 }
 
-/// What the plugins of a chain are called with in one phase.
+/// Arguments of the plugins of a chain in one phase.
 pub(super) struct Calls<'a> {
     pub(super) worker: &'a Worker,
     pub(super) phase: Phase,
@@ -54,7 +54,7 @@ pub(super) struct Calls<'a> {
 }
 
 impl Calls<'_> {
-    /// Calls each. In the phase `log` one that panics has been counted, and the others are called all the same.
+    /// Calls each plugin. In the phase `log` a plugin that panics has been counted, and the others are still called.
     pub(super) fn run(self, chain: &Chain, answer: &mut Response<'_>) -> Result<(), PluginFailed> {
         let (worker, phase, mut from) = (self.worker, self.phase, 0);
         let mut this = self;

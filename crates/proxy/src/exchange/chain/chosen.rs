@@ -1,4 +1,4 @@
-//! Which chain of a request is run now.
+//! Selects the chain of a request that is run now.
 
 use super::{Of, Serving, Snapshot};
 use std::ops::Deref;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use stillgate_plugin::Chain;
 
-/// A chain that stays while the exchange is changed.
+/// A chain that stays alive while the exchange is changed.
 pub(super) enum Chosen<'a> {
     OfPlan(&'a Chain),
     Kept(Arc<Chain>),

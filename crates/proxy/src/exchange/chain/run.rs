@@ -15,7 +15,7 @@ use stillgate_wire::FieldName;
 
 const COOKIE: FieldName<'_> = FieldName::constant("Cookie");
 
-/// What plugins are called with.
+/// Arguments of plugins.
 pub(super) struct Opened<'a> {
     pub(super) worker: &'a Worker,
     pub(super) asked: Request<'a>,
@@ -30,7 +30,7 @@ pub(super) fn open<'a>(serving: &'a mut Serving<'_>) -> Opened<'a> {
     let Exchange { request, from_client, known, request_edits, request_body, chains, outcome, id, .. } =
         &mut **exchange;
     let is_here = from_client.is_done() && from_client.replayable;
-    // Made where it stays: it is large.
+    // Built in place, as it is large.
     Opened {
         worker,
         asked: Request {
@@ -52,7 +52,7 @@ pub(super) fn open<'a>(serving: &'a mut Serving<'_>) -> Opened<'a> {
     }
 }
 
-/// Calls `then` with the value of a variable of the request as plugins have left it: its header, cookies and arguments too.
+/// Calls `then` with the value of a variable of the request as plugins have left it, including its header, cookies and arguments.
 pub(in crate::exchange) fn edited_value<R>(
     serving: &mut Serving<'_>,
     variable: &Variable,
@@ -92,12 +92,12 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Calls its plugins from an entry on, until one answers or waits: then it is the entry, whether it has not been called yet, and
-    /// what it waits for.
+    /// Calls its plugins from an entry on, until one answers or waits: then returns the entry, whether it has not been called yet,
+    /// and what it waits for.
     #[inline(always)]
     pub(super) fn from(&self, entry: usize, opened: &mut Opened<'_>) -> Result<Option<(usize, bool, Flow)>, OwnAnswer> {
         let worker = opened.worker;
-        // Written from within: what comes out of a guard is copied, whatever it is.
+        // Written from within: whatever a guard returns is copied.
         let mut ran = Ok(None);
         let guarded = call_each(worker, self.chain, self.phase, |called| ran = self.run_from(entry, opened, called));
         match guarded {
@@ -156,12 +156,12 @@ impl Run<'_> {
     }
 }
 
-/// Whether an entry of a chain that a consumer has joined is not called: the route had it, or who asks is known already.
+/// Whether an entry of a chain that a consumer has joined is not called: the route had it, or the consumer is already known.
 fn is_left_out(entry: &Entry, of_route: Option<&Chain>) -> bool {
     entry.authenticates || of_route.is_some_and(|chain| chain.entries().iter().any(|of| of.name == entry.name))
 }
 
-/// Refuses a request to whose head, or to whose response's, a plugin has added more than a head may have.
+/// Refuses a request if a plugin has added more to its head, or to its response's, than a head may have.
 pub(super) fn check_heads(worker: &Worker, entry: &Entry, asked: &mut Request<'_>) -> Result<(), OwnAnswer> {
     if !asked.edits.fields.is_too_large() && !asked.response.is_too_large() {
         return Ok(());
@@ -171,7 +171,7 @@ pub(super) fn check_heads(worker: &Worker, entry: &Entry, asked: &mut Request<'_
     Err(OwnAnswer::error(500, "a plugin has added more to a head than it may"))
 }
 
-/// What a call of a plugin means for its request; `Some`: it waits.
+/// What a plugin's result means for its request; `Some`: it waits.
 #[cold]
 pub(super) fn settle(worker: &Worker, entry: &Entry, flow: Result<Flow, Panicked>) -> Result<Option<Flow>, OwnAnswer> {
     match flow {

@@ -1,4 +1,4 @@
-//! The phases before the upstream is known, in steps, and where a request stands in them.
+//! The phases before the upstream is known, in steps, and the position of a request among them.
 
 use super::chosen::chosen;
 use super::run::{Opened, Run, check_heads, open, settle};
@@ -13,11 +13,11 @@ use stillgate_plugin::{Entry, Flow, Phase};
 struct Step {
     of: Of,
     phase: Phase,
-    /// A consumer that was found brings its plugins: they join the route's, and those that are new are run.
+    /// A consumer that was found brings its plugins: they join the route's, and the new ones are run.
     joins: bool,
 }
 
-/// All that global rules do before the consumer is known goes first.
+/// Everything that global rules do before the consumer is known comes first.
 const STEPS: [Step; 5] = [
     Step { of: Of::Global, phase: Phase::Rewrite, joins: false },
     Step { of: Of::Global, phase: Phase::Access, joins: false },
@@ -26,32 +26,32 @@ const STEPS: [Step; 5] = [
     Step { of: Of::Route, phase: Phase::Access, joins: false },
 ];
 
-/// A place among the calls of the phases before the upstream is known.
+/// A position among the calls of the phases before the upstream is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::exchange) struct ChainPosition {
     step: usize,
-    /// In the chain.
+    /// Index in the chain.
     entry: usize,
     /// The entry has not been called: it waits for what it, or its filter, reads of the body.
     is_before: bool,
 }
 
 impl ChainPosition {
-    /// Before all of a step.
+    /// The position at the beginning of a step.
     const fn at_step(step: usize) -> ChainPosition {
         ChainPosition { step, entry: 0, is_before: false }
     }
 }
 
-/// A plugin lets its request wait.
+/// A plugin has paused its request.
 pub(in crate::exchange) struct Paused {
-    /// Who does.
+    /// The plugin that has paused.
     pub(in crate::exchange) at: ChainPosition,
-    /// What for.
+    /// What it waits for.
     pub(in crate::exchange) flow: Flow,
 }
 
-/// All phases before the upstream is known, until a plugin answers or waits.
+/// Runs all phases before the upstream is known, until a plugin answers or waits.
 #[inline]
 pub(in crate::exchange) fn before_target(serving: &mut Serving<'_>) -> Result<Option<Paused>, OwnAnswer> {
     match serving.exchange.chains.is_on {
@@ -60,7 +60,7 @@ pub(in crate::exchange) fn before_target(serving: &mut Serving<'_>) -> Result<Op
     }
 }
 
-/// The same from a place on.
+/// Runs the phases from a position on.
 #[inline(never)]
 fn go_on(serving: &mut Serving<'_>, from: ChainPosition) -> Result<Option<Paused>, OwnAnswer> {
     let mut at = from;
@@ -69,7 +69,7 @@ fn go_on(serving: &mut Serving<'_>, from: ChainPosition) -> Result<Option<Paused
             Of::Global => serving.snapshot.plan.global.is_some(),
             // Without a route only global rules are run.
             Of::Route if serving.route.is_none() => break,
-            // One that has paused has joined before.
+            // A plugin that has paused has joined before.
             Of::Route => !joins || at == from || join_consumer(serving)?,
         };
         if !is_run {
@@ -95,7 +95,8 @@ enum Ran {
     Until(usize),
 }
 
-/// Runs the steps of one chain from a place on, until a plugin answers or waits. The consumer's plugins, which join it, end them.
+/// Runs the steps of one chain from a position on, until a plugin answers or waits. They end where the consumer's plugins join the
+/// chain.
 #[inline(never)]
 fn run_steps(serving: &mut Serving<'_>, from: ChainPosition) -> Result<Ran, OwnAnswer> {
     let of = STEPS[from.step].of;
@@ -118,7 +119,7 @@ fn run_steps(serving: &mut Serving<'_>, from: ChainPosition) -> Result<Ran, OwnA
     Ok(Ran::Until(at.step))
 }
 
-/// What the plugin that paused waits for is here: it goes on, and so do the phases behind it.
+/// What the paused plugin waits for has arrived: it continues, and so do the phases after it.
 pub(in crate::exchange) fn resume(
     serving: &mut Serving<'_>,
     at: ChainPosition,
@@ -142,7 +143,7 @@ pub(in crate::exchange) fn resume(
     }
 }
 
-/// Counts the body that plugins have put in place of the one that came, as long as the request has it.
+/// Accounts for a body that plugins have put in place of the received one, as long as the request has it.
 #[inline]
 pub(super) fn hold_body(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
     let Serving { worker, client, exchange, .. } = serving;

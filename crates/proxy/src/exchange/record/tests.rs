@@ -1,4 +1,4 @@
-//! The recorder with requests made up for it, read back through a collector.
+//! Tests the recorder with artificial requests, and reads the result back through a collector.
 
 use super::*;
 use crate::basics::buffer::Buffers;
@@ -24,7 +24,7 @@ use stillgate_wire::{BodyDecoder, HeadLimits, Progress};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
-/// A recorder, and all it needs.
+/// A recorder, and everything it needs.
 struct Bench {
     registry: Arc<Registry>,
     recorder: Recorder,
@@ -37,7 +37,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// With these keys of `gateway.metrics`.
+    /// Makes a bench with these keys of `gateway.metrics`.
     async fn new(keys: &str) -> Bench {
         let text = format!(
             "gateway: {{metrics: {{address: \"127.0.0.1:1\", {keys}}}}}\n\
@@ -72,7 +72,7 @@ impl Bench {
         Snapshot::next(None, plan, self.versions)
     }
 
-    /// A request that was answered with `status`; `asked` is the node's slot.
+    /// A request that was answered with `status`; `asked` is the slot of the node that was tried.
     async fn exchange(
         &mut self,
         head: &str,
@@ -272,7 +272,7 @@ async fn who_asked_is_told() {
     bench.check(&[&line("", "", 2), &line("ann", "staff", 1), &line("bob", "staff", 3)]);
 }
 
-/// A place that was left may be somebody else's two configurations later.
+/// A place that was freed may belong to another consumer two configurations later.
 #[tokio::test]
 async fn a_place_that_has_changed_hands_is_not_taken_for_who_had_it() {
     let mut bench = Bench::new("").await;
@@ -328,7 +328,7 @@ async fn more_consumers_than_a_family_has_series_are_told_as_one() {
     }
 }
 
-/// It was sent to a node after the change, so by the new slots, although it began before.
+/// It was sent to a node after the change, so it uses the new slots, although it began before.
 #[tokio::test]
 async fn a_slot_that_has_changed_hands_is_not_taken_for_the_node_it_was() {
     let mut bench = Bench::new("").await;
@@ -382,12 +382,12 @@ async fn a_change_of_another_route_makes_nothing_be_looked_up_again() {
     bench.check(&[line]);
 }
 
-/// The values of what has come or gone.
+/// The label values of what was added or removed.
 fn values(subjects: &BTreeSet<Subject>) -> Vec<&[String]> {
     subjects.iter().map(|subject| subject.values.as_slice()).collect()
 }
 
-/// What a label without a value would tell apart is one series, and one entry of the table.
+/// Requests that differ only in a label without a value share one series, and one entry of the table.
 #[tokio::test]
 async fn labels_without_a_value_tell_nothing_apart() {
     let mut bench = Bench::new("dialect: apisix").await;
@@ -405,7 +405,7 @@ async fn labels_without_a_value_tell_nothing_apart() {
     ]);
     let bandwidth = bench.exposition();
     assert!(bandwidth.contains("apisix_bandwidth{type=\"ingress\",route=\"a\",service=\"\",consumer=\"\",node=\"\"}"));
-    // Without any label of the path left, another path is nothing new.
+    // Without any label that contains the path, another path changes nothing.
     let all = [("http_status", "matched_uri"), ("http_status", "matched_host")];
     bench.config.gateway.metrics = bench.config.gateway.metrics.map(|settings| settings.with_emptied(all.into_iter()));
     let snapshot = bench.snapshot();
@@ -436,7 +436,7 @@ async fn new_nodes_are_told_in_proportion_to_change() {
         .upstreams
         .insert(1, Arc::new(Upstream { key: "new".to_owned(), ..(*bench.config.upstreams[0]).clone() }));
     let after = build(&bench.config, Some(&before));
-    // What this thread computes, whoever else wants its core.
+    // CPU time of this thread, however busy its core is otherwise.
     let cpu_seconds = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -444,7 +444,7 @@ async fn new_nodes_are_told_in_proportion_to_change() {
     let mut writer = bench.registry.writer().unwrap();
     let began = cpu_seconds();
     metrics.tell_new_nodes(&after, Some(&before), &mut writer);
-    // Each compared with each took seconds.
+    // Comparing each with each took seconds.
     assert!(cpu_seconds() - began < 1.0);
     let text = bench.exposition();
     let told: Vec<&str> = text.lines().filter(|line| line.starts_with("stillgate_upstream_healthy{")).collect();

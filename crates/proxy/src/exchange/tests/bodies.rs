@@ -1,4 +1,4 @@
-//! Bodies that plugins change, both ways.
+//! Bodies that plugins change, in both directions.
 
 use super::*;
 use stillgate_testkit::{Broken, Delivery};
@@ -24,7 +24,7 @@ fn on_request(change: impl Fn(&mut Request<'_>) + Send + Sync + 'static) -> Opti
     .chain()
 }
 
-/// What a client of this version gets, twice on one connection where that is kept.
+/// Checks what a client of this version gets, twice on one connection if that is kept.
 #[track_caller]
 fn check(response: &'static str, change: Option<Arc<Chain>>, request: &str, expected: &[&str]) {
     let node = node(response);
@@ -65,7 +65,7 @@ fn a_response_is_filtered() {
     check(CHUNKED, both, GET, &["200", "Transfer-Encoding=chunked", "HELLO.."]);
 }
 
-/// Puts a dot behind a body, and says so before.
+/// Appends a dot to a body, and announces it before.
 struct Dotted;
 
 impl BodyFilter for Dotted {
@@ -269,7 +269,7 @@ fn a_changed_request_is_sent_again() {
     check(on_request(|request| request.body.replace(b"other")), "other");
 }
 
-/// Under the name of the plugin whose filter it is, in both directions.
+/// Counted under the name of the plugin that owns the filter, in both directions.
 #[test]
 fn what_filters_refuse_is_counted() {
     let node = Upstream::echo();
@@ -292,7 +292,7 @@ fn what_filters_refuse_is_counted() {
     for line in [
         "stillgate_plugin_panics_total{plugin=\"scripted\"} 1",
         "stillgate_plugin_bodies_refused_total{plugin=\"scripted\",reason=\"malformed\"} 1",
-        // The echo has a byte more: the point at its end.
+        // The echo has one more byte: the dot at its end.
         "stillgate_plugin_bodies_refused_total{plugin=\"scripted\",reason=\"too_large\"} 2",
     ] {
         assert!(told.lines().any(|have| have == line), "{line}\n{told}");

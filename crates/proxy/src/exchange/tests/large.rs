@@ -9,11 +9,11 @@ use std::net::TcpStream;
 use std::time::Instant;
 
 const MIB: usize = 1024 * 1024;
-/// Without the variable.
+/// Default without the variable.
 const BODY_MIB: usize = 16;
-/// Most bytes that a worker's thread has allocated at once, its runtime and the buffers of both connections included.
+/// Maximum of bytes that a worker's thread has allocated at once, including its runtime and the buffers of both connections.
 const HELD_BYTES_MAX: u64 = MIB as u64;
-/// The body repeats itself after so many bytes: no power of two, so that no piece that is lost goes unseen.
+/// The body repeats after so many bytes: not a power of two, so that a lost piece is always noticed.
 const PATTERN_BYTES: usize = 65_521;
 
 /// Inverts each byte.
@@ -38,7 +38,7 @@ fn pattern() -> Vec<u8> {
     (0..PATTERN_BYTES).map(|at| (at * 31 % 251) as u8).collect()
 }
 
-/// A node that gives each request so much.
+/// A node that responds to each request with so many bytes.
 fn node(bytes: usize) -> Upstream {
     Upstream::serve(move |connection| {
         while connection.read_request().is_ok() {
@@ -53,10 +53,10 @@ fn node(bytes: usize) -> Upstream {
     })
 }
 
-/// Reads a body to its end, which has to be so long and repeat this.
+/// Reads a body to its end, and checks its length and its repeated content.
 fn read(address: SocketAddr, bytes: usize, expected: &[u8]) {
     let mut stream = TcpStream::connect(address).unwrap();
-    // The end of a response to HTTP/1.0 is that of the connection, whatever a filter makes of its length.
+    // A response to HTTP/1.0 ends with the connection, whatever a filter does to its length.
     stream.write_all(b"GET /r HTTP/1.0\r\nHost: h\r\n\r\n").unwrap();
     let (mut head, mut byte) = (Vec::new(), [0]);
     while !head.ends_with(b"\r\n\r\n") {

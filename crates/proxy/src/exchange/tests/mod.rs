@@ -1,4 +1,4 @@
-//! Exchanges with plugins, end to end: a worker that serves a Plan whose chains are put together by hand.
+//! Exchanges with plugins, end to end: a worker that serves a Plan whose chains are built by hand.
 
 mod bodies;
 mod large;
@@ -27,7 +27,7 @@ use stillgate_testkit::{Client, Upstream};
 type OnRequest = Box<dyn Fn(&mut Request<'_>) -> Flow + Send + Sync>;
 type OnResponse = Box<dyn Fn(&mut Response<'_>) + Send + Sync>;
 
-/// A plugin that does what a test says.
+/// A plugin scripted by a test.
 #[derive(Default)]
 struct Scripted {
     rewrite: Option<OnRequest>,
@@ -83,7 +83,7 @@ impl Scripted {
         has.iter().filter(|(has, _)| *has).fold(Phases::NONE, |all, (_, phase)| all.or(Phases::of(&[*phase])))
     }
 
-    /// As it stands in a chain.
+    /// The entry as it is in a chain.
     fn entry(self, name: &'static str, meta: Meta) -> Arc<Entry> {
         Arc::new(Entry {
             name,
@@ -108,7 +108,7 @@ fn chain<const N: usize>(entries: [Arc<Entry>; N]) -> Option<Arc<Chain>> {
     Some(Arc::new(Chain::merge([&entries[..]]).unwrap()))
 }
 
-/// What the phases have told, in order.
+/// What the phases have recorded, in order.
 #[derive(Default, Clone)]
 struct Story(Arc<Mutex<Vec<String>>>);
 
@@ -122,7 +122,7 @@ impl Story {
     }
 }
 
-/// A worker with one route for everything below `/`, but for `/none`.
+/// A worker with one route for everything below `/`, except `/none`.
 struct Bench {
     fleet: Option<Fleet>,
     address: SocketAddr,
@@ -151,7 +151,7 @@ impl Bench {
         Bench::serving_with(&config, Arc::new(PlanCell::new(Arc::new(plan))), writers)
     }
 
-    /// A worker of what `plans` holds.
+    /// A worker that serves what `plans` holds.
     fn serving(config: &Config, plans: Arc<PlanCell>) -> Bench {
         Bench::serving_with(config, plans, Vec::new())
     }
@@ -165,7 +165,7 @@ impl Bench {
         Bench { fleet: Some(fleet), address }
     }
 
-    /// With metrics.
+    /// A worker with metrics, and their registry.
     fn measured(nodes: &[&Upstream], route: Option<Arc<Chain>>) -> (Bench, Arc<Registry>) {
         let registry = Registry::start(Options::new(Process { pid: 1, start: 1 }, 1_000, 7)).unwrap();
         let registry = Arc::new(registry);
@@ -195,7 +195,7 @@ fn exposition(registry: &Arc<Registry>) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// How many panics of a [`Scripted`] plugin are counted.
+/// How many panics of a [`Scripted`] plugin were counted.
 fn panics(registry: &Arc<Registry>) -> u64 {
     let told = exposition(registry);
     let count = told.lines().find_map(|line| line.strip_prefix("stillgate_plugin_panics_total{plugin=\"scripted\"} "));
@@ -235,7 +235,7 @@ struct Loud {
     holds: Vec<u8>,
     holds_all: bool,
     bytes_max: usize,
-    /// How often each byte is given.
+    /// How often each byte is repeated.
     times: usize,
 }
 
@@ -260,7 +260,7 @@ impl BodyFilter for Loud {
             self.holds.extend_from_slice(piece);
             return if self.holds.len() > self.bytes_max { Err(BodyError::TooLarge) } else { Ok(()) };
         }
-        // Filters have so much time only.
+        // The time of filters is limited.
         piece.iter().for_each(|byte| out.resize(out.len() + self.times, byte.to_ascii_uppercase()));
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! A plugin that panics costs its request a 500, is counted, and says nothing: in each phase, and in all that a request waits for.
+//! A plugin that panics costs its request a 500, is counted, and reveals nothing: in each phase, and in everything that a request
+//! waits for.
 
 use super::*;
 use std::fmt;
@@ -8,7 +9,7 @@ use std::task::Poll;
 use stillgate_testkit::http2::{Http2, StreamEnd};
 use stillgate_testkit::{Connection, eventually};
 
-/// What panics say; put together as it is said, so that it stands nowhere else.
+/// The text of panics; built when it is formatted, so that the source does not contain it.
 struct Planted;
 
 impl fmt::Display for Planted {
@@ -32,8 +33,8 @@ fn of_response() -> Option<OnResponse> {
     Some(Box::new(|response| assert!(!is_asked_to(response.facts.path_and_query()), "{Planted}")))
 }
 
-/// A plugin that panics in one phase where it is asked to, the phase, the status of such a request, and how often it panics:
-/// the answer in the place of a response has its header filter, too.
+/// A plugin that panics in one phase when the request calls for it, the phase, the status of such a request, and how often it
+/// panics: the answer in the place of a response has its header filter, too.
 fn in_each_phase() -> [(&'static str, Scripted, u16, u64); 5] {
     let none = Scripted::default;
     [
@@ -45,7 +46,7 @@ fn in_each_phase() -> [(&'static str, Scripted, u16, u64); 5] {
     ]
 }
 
-/// What a request can wait for, and a plugin that panics there.
+/// Everything that a request can wait for, with a plugin that panics there.
 const WAITING: [&str; 5] = ["future", "then", "work", "worked", "body"];
 
 fn where_it_waits() -> Scripted {
@@ -119,7 +120,7 @@ fn of_two_streams_the_other_lives() {
     }
 }
 
-/// In a process of its own, all of whose output is read.
+/// Runs in a process of its own, all of whose output is read.
 const OWN_PROCESS: &str = "STILLGATE_TEST_PANICS";
 
 #[test]
@@ -135,7 +136,7 @@ fn what_a_panic_says_is_in_no_line_of_the_log() {
     let output = Command::new(this).args(["--exact", name, "--nocapture"]).env(OWN_PROCESS, "1").output().unwrap();
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success(), "{said}");
-    // Twice in each phase, of header filters twice as often, and once in each place where a request waits.
+    // Twice in each phase, twice as often for header filters, and once in each place where a request waits.
     let panics = said.lines().filter(|line| line.contains("panic in a plugin")).count();
     let told = said.lines().filter(|line| line.contains("a plugin panicked")).count();
     assert_eq!((panics, told), (17, 17), "{said}");

@@ -1,4 +1,4 @@
-//! The phases: their order, answers, edits of heads.
+//! The phases: their order, answers, and edits of heads.
 
 use super::*;
 use stillgate_plugin::{Answer, Consumer, Consumers, Filter};
@@ -14,7 +14,7 @@ fn value(value: &'static str) -> FieldValue<'static> {
     FieldValue::constant(value)
 }
 
-/// Tells of each of its phases.
+/// A plugin that records each of its phases.
 fn telling(story: &Story, who: &'static str) -> Scripted {
     let on_request = |phase: &'static str| -> Option<OnRequest> {
         let story = story.clone();
@@ -96,7 +96,7 @@ fn a_plugin_answers() {
     assert_eq!(fields(&answer, "Content-Type").as_deref(), Some("text/plain; charset=utf-8"));
     assert_eq!(fields(&answer, "WWW-Authenticate").as_deref(), Some("Basic"));
     assert_eq!(answer.head.all("Server"), ["mine"]);
-    // The connection goes on.
+    // The connection is kept.
     let head = client.request("HEAD", "/r", b"");
     assert_eq!((head.head.status(), head.body.len(), fields(&head, "Content-Length").as_deref()), (401, 0, Some("8")));
     assert_eq!((node.requests(), story.told()), (0, vec!["401 false".to_owned(); 2]));

@@ -1,4 +1,4 @@
-//! Served from a store: a bad resource among good ones costs what it takes, and nothing else.
+//! Serves from a store: a bad resource among good ones affects only what depends on it.
 
 use super::*;
 use serde_json::{Value as Json, json};
@@ -11,13 +11,13 @@ use stillgate_schema::object;
 use stillgate_wire::FieldName;
 
 object! {
-    /// Nothing.
+    /// Has no keys.
     struct NoKeys {
     }
 }
 
 object! {
-    /// What clients send.
+    /// Credential that clients send.
     struct Key {
         /// The value of `X-Key`.
         key: Secret = SECRET => required;
@@ -73,7 +73,7 @@ const TABLE: Table = Table {
     drops_underscores: true,
 };
 
-/// A store, and a worker that serves what it comes to.
+/// A store, and a worker that serves its configuration.
 struct Served {
     store: Store,
     plans: Arc<PlanCell>,
@@ -100,7 +100,7 @@ impl Served {
         self.plans.publish(Arc::new(plan));
     }
 
-    /// The status of each path; of one with `@KEY` behind it, asked for with that key.
+    /// The status of each path; for `PATH@KEY`, requested with that key.
     #[track_caller]
     fn check(&self, expected: &[(&str, u16)]) {
         for (path, status) in expected {
@@ -142,10 +142,10 @@ fn good_routes_are_served_beside_bad_ones() {
         put(Kind::Routes, "lost", 4, json!({"uri": "/lost", "upstream_id": "u", "service_id": "none"})),
         put(Kind::Routes, "below", 5, json!({"uri": "/*", "upstream_id": "u"})),
     ]);
-    // What the bad ones take does not fall to the broader route.
+    // Requests for the bad routes do not fall through to the broader route.
     served.check(&[("/good", 200), ("/bad", 503), ("/lost", 503), ("/else", 200)]);
     assert_eq!(served.served(), rejected(&[("routes/bad", "503"), ("routes/lost", "503")]));
-    // A version that is wrong leaves the one before.
+    // A wrong version leaves the previous one in effect.
     served.apply([
         put(Kind::Routes, "good", 2, json!({"uri": "/good", "upstream_id": 7.5})),
         put(Kind::Upstreams, "u", 1, json!({"nodes": "none"})),
@@ -170,7 +170,7 @@ fn a_refused_global_rule_lets_nothing_through() {
     served.check(&[("/r", 503), ("/none", 503)]);
     served.apply([put(Kind::GlobalRules, "g", 2, json!({"plugins": {"by-key": {}}}))]);
     served.check(&[("/r", 401), ("/none", 401)]);
-    // From here on there is a version before.
+    // From here on there is a previous version.
     served.apply([put(Kind::GlobalRules, "g", 2, json!({"plugins": {"no-such-plugin": {}}}))]);
     served.check(&[("/r", 401), ("/none", 401)]);
     assert_eq!(served.served(), rejected(&[("global_rules/g", "previous")]));
@@ -199,7 +199,7 @@ fn consumers_come_from_a_store() {
     ]);
     served.check(&[("/r@one", 200), ("/r@two", 200), ("/r@three", 503), ("/r@four", 401), ("/r", 401)]);
     assert_eq!(served.served(), rejected(&[("consumers/alone", "503"), ("consumers/late", "nothing")]));
-    // The key is free, and the group is there.
+    // The key is free, and the group exists.
     served.apply([delete(Kind::Consumers, "early"), put(Kind::ConsumerGroups, "g", 7, json!({"plugins": {}}))]);
     served.check(&[("/r@one", 200), ("/r@three", 200)]);
     assert_eq!(served.served(), rejected(&[]));

@@ -1,4 +1,4 @@
-//! Requests that wait for what plugins want: time, work, bodies.
+//! Requests that wait for what plugins need: time, work, bodies.
 
 use super::*;
 use std::future::pending;
@@ -17,7 +17,7 @@ fn waited(request: &mut Request<'_>) -> Flow {
     Flow::Continue
 }
 
-/// Tells when it is dropped.
+/// Records when it is dropped.
 struct Guard(Story, &'static str);
 
 impl Drop for Guard {
@@ -140,7 +140,7 @@ fn what_is_held_goes_with_the_request() {
     for (target, status) in [("/r", 200), ("/r?panic", 500)] {
         assert_eq!(client.get(target).head.status(), status);
     }
-    // The connection is there still, with nothing of its requests.
+    // The connection still exists, without anything of its requests.
     eventually("both are over", || story.told().len() == 4);
     assert_eq!(story.told(), ["log", "gone", "log", "gone"]);
 }
@@ -193,7 +193,7 @@ fn work_is_done_elsewhere_and_refused_where_too_much_waits() {
     });
     let bench = Bench::new(&[&node], None, scripted.chain());
     assert_eq!(bench.client().get("/r").head.status(), 204);
-    // As many as are worked on, and as many as may wait; from then on the next is refused.
+    // As many as are worked on, and as many as may wait; the next is refused.
     let mut holding = Vec::new();
     let mut last = bench.client();
     eventually("the queue is full", || {
@@ -210,7 +210,7 @@ fn work_is_done_elsewhere_and_refused_where_too_much_waits() {
     eventually("there is room again", || last.get("/r").head.status() == 204);
 }
 
-/// A body is waited for, up to 300,000 bytes, and its length told to the node.
+/// Waits for a body of up to 300,000 bytes, and reports its length to the node.
 fn whole_body() -> Option<Arc<Chain>> {
     let scripted = Scripted::access(|_| {
         Flow::body(300_000, |request| {
@@ -283,7 +283,7 @@ fn what_was_kept_is_what_a_retry_sends() {
     let body = vec![b'x'; 200_000];
     client.send(String::from_utf8(with_length(&body)).unwrap().replacen("POST", "PUT", 1));
     assert_eq!(client.expect_response("PUT").head.status(), 502);
-    // A body of that size passes once where nobody keeps it.
+    // A body of that size passes once if it is not kept.
     assert_eq!((first.connections(), second.connections()), (1, 1));
 }
 
@@ -294,7 +294,7 @@ fn a_body_beyond_the_bound_is_refused() {
     let body = vec![b'x'; 300_001];
     for request in [with_length(&body), chunked(&body)] {
         let mut client = bench.client().into_connection();
-        // It may not be read to its end.
+        // The request may not be read to its end.
         let _ = client.try_send(&request);
         let refused = client.expect_response("POST");
         assert_eq!((refused.head.status(), refused.head.get("Content-Type")), (413, Some("text/html; charset=utf-8")));
@@ -322,7 +322,7 @@ fn a_client_that_leaves_within_its_body_is_not_answered() {
     assert_eq!(node.requests(), 0);
 }
 
-/// By a filter and by a plugin, before and behind one that waits for something else; each plugin is called once.
+/// With a filter and with a plugin, before and after one that waits for something else; each plugin is called once.
 #[test]
 fn arguments_are_here_before_a_plugin_is_called() {
     let (node, story) = (Upstream::echo(), Story::default());
@@ -377,7 +377,7 @@ fn arguments_are_here_before_a_plugin_is_called() {
     assert_eq!(std::mem::take(&mut *story.0.lock().unwrap()), without, "a body of no known type");
     for request in [with_length(&body(1_000_000)), chunked(&body(1_000_000))] {
         let mut client = bench.client().into_connection();
-        // It may not be read to its end.
+        // The request may not be read to its end.
         let _ = client.try_send(typed(request));
         assert_eq!(client.expect_response("POST").head.status(), 413);
     }

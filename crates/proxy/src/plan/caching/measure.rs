@@ -1,8 +1,8 @@
 //! Whether a route cache pays for a matcher: by measuring both on requests that its routes are made for.
 //!
-//! It is the building thread that measures, by its own CPU time, so that what else the machine does hardly counts. The
-//! samples are few and asked again and again, so both are as fast as they can be; the cache has to win by a clear margin,
-//! since it also takes room in the processor's caches.
+//! The building thread measures, by its own CPU time, so that what else the machine does hardly counts. The samples are few and
+//! looked up again and again, so both are as fast as they can be; the cache has to win by a clear margin, since it also takes room
+//! in the processor's caches.
 
 use crate::plan::caching::Caching;
 use rustix::time::{ClockId, clock_gettime};
@@ -13,17 +13,17 @@ use std::time::Duration;
 use stillgate_route::path::normalise;
 use stillgate_route::{Matcher, Request, RouteCache, Sample, Scratch};
 
-/// Requests that are matched.
+/// Requests that are matched in a measurement.
 const SAMPLES: usize = 64;
-/// How often each is, and for how long at most; the fastest turn counts.
+/// How often each is matched, and for how long at most; the fastest turn counts.
 const TURNS_MAX: usize = 16;
 const TIME_MAX: Duration = Duration::from_millis(4);
-/// The cache must be so many times as fast as the matcher, and save so much a request.
+/// How many times as fast as the matcher the cache must be, and how much it must save per request.
 const TIMES_FASTER_MIN: f64 = 2.0;
 const SAVED_NS_MIN: f64 = 150.0;
-/// Of both, what is enough for a cache that is there already: it must not come and go with the error of measurement.
+/// Share of both that is enough for an existing cache: it must not come and go with the error of measurement.
 const KEPT_SHARE: f64 = 0.75;
-/// The part of hits that is asked for at least: what is measured as free may not be, with other samples and colder memory.
+/// The minimum share of hits: what is measured as free may not be, with other samples and colder memory.
 const HITS_MIN: f32 = 0.1;
 
 /// What matching one request takes, in nanoseconds.
@@ -31,14 +31,14 @@ const HITS_MIN: f32 = 0.1;
 pub struct MatchCost {
     /// Without a cache.
     pub matcher_ns: f64,
-    /// With one that knows the answer.
+    /// With a cache that contains the answer.
     pub hit_ns: f64,
-    /// With one that does not, and learns it.
+    /// With a cache that does not, and stores it.
     pub miss_ns: f64,
 }
 
 impl MatchCost {
-    /// Measures it; `None` where there is no route.
+    /// Measures the cost; `None` without routes.
     pub(crate) fn of(matcher: &Matcher) -> Option<MatchCost> {
         MatchCost::by(&mut cpu_time, matcher)
     }
@@ -70,14 +70,14 @@ impl MatchCost {
         Some(MatchCost { matcher_ns, hit_ns, miss_ns })
     }
 
-    /// What a worker should do about it, with a cache of this size; `is_there`: it has one already.
+    /// How a worker should use a cache of this size; `is_there`: it already has one.
     pub(crate) fn decide(&self, entries_max: usize, bytes_max: usize, is_there: bool) -> Caching {
         let MatchCost { matcher_ns, hit_ns, miss_ns } = *self;
         let share = if is_there { KEPT_SHARE } else { 1.0 };
         if matcher_ns < share * TIMES_FASTER_MIN * hit_ns || matcher_ns - hit_ns < share * SAVED_NS_MIN {
             return Caching::Off;
         }
-        // With this part of hits it comes to the same.
+        // With this share of hits the costs are equal.
         let miss_ns = miss_ns.max(matcher_ns);
         let hits_min = (miss_ns - matcher_ns) / (miss_ns - hit_ns);
         Caching::On { entries_max, bytes_max, hits_min: (hits_min as f32).max(HITS_MIN) }
@@ -94,14 +94,14 @@ fn to_request<'a>(sample: &'a Sample, normal: &'a mut Vec<u8>) -> Option<Request
     })
 }
 
-/// Nanoseconds a request in the fastest turn; `before` each turn something is put right.
+/// Nanoseconds per request in the fastest turn; `before` runs before each turn.
 fn fastest(
     clock: &mut dyn FnMut() -> Duration,
     requests: &[Request<'_>],
     before: &mut dyn FnMut(),
     find: &mut dyn FnMut(&Request<'_>),
 ) -> f64 {
-    // Memory grows in the first turn, and what is asked comes near the processor.
+    // Memory grows in the first turn, and the data that is looked up gets into the processor's caches.
     requests.iter().for_each(&mut *find);
     let (mut best, mut all) = (Duration::MAX, Duration::ZERO);
     for _ in 0..TURNS_MAX {
@@ -120,7 +120,7 @@ fn fastest(
 
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    // It counts from the thread's start.
+    // The clock counts from the thread's start.
     Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
@@ -145,9 +145,9 @@ mod tests {
         check(400.0, 250.0, 500.0, None);
         check(1000.0, 100.0, 1100.0, Some(0.1));
         check(1000.0, 100.0, 1000.0, Some(HITS_MIN));
-        // Measured within each other's error.
+        // The difference is within the error of measurement.
         check(1000.0, 100.0, 900.0, Some(HITS_MIN));
-        // Not enough for a new one, but for one that is there.
+        // Not enough for a new cache, but for an existing one.
         check(1000.0, 550.0, 1100.0, None);
         decided(true, 1000.0, 550.0, 1050.0, Some(HITS_MIN));
         decided(true, 1000.0, 700.0, 1100.0, None);
@@ -167,7 +167,7 @@ mod tests {
         assert!(cost.matcher_ns > 0.0 && cost.hit_ns > 0.0 && cost.miss_ns > 0.0, "{cost:?}");
     }
 
-    /// The cost by a clock that has each turn of the matcher, of misses and of hits take so many microseconds, and up to two more.
+    /// The cost by a clock on which each turn of the matcher, of misses and of hits takes so many microseconds, and up to two more.
     fn made_up([matcher_us, miss_us, hit_us]: [u64; 3]) -> (MatchCost, u64) {
         let (mut asked, mut now) = (0, Duration::ZERO);
         let mut clock = || {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     /// CPU time, too, has a large error on a busy machine: other work on the same core and cold caches make turns longer. They do
-    /// so at random. A matcher that is judged wrong is so in each measurement; one that is judged right needs only one.
+    /// so at random. A matcher that is judged wrongly is so in each measurement; one that is judged correctly needs only one.
     #[test]
     fn a_slow_matcher_gets_a_cache_and_a_quick_one_does_not() {
         const TRIES: usize = 100;
@@ -221,7 +221,7 @@ mod tests {
             assert!(costs.any(|cost| expected(&cost.decide(1, 2, false))), "{:?}", MatchCost::of(&matcher));
         };
         check("{id: a, uri: /a, upstream_id: u}", |caching| *caching == Caching::Off);
-        // Each is evaluated for every request, which takes hundreds of times as long as a hit: no end of a path is looked up.
+        // Each is evaluated for every request, which takes hundreds of times as long as a hit: no path suffix is looked up.
         let condition = |n| format!(r#"http.path =^ "{n}-" && http.path contains "x{n}""#);
         let route = |n| format!("{{id: r{n}, expression: '{}', upstream_id: u}}", condition(n));
         let routes = (0..5_000).map(route).collect::<Vec<_>>().join(",\n  ");

@@ -1,8 +1,8 @@
 //! Formats one request as a line of the access log.
 //!
-//! Whatever a client sends ends up inside a quoted value that cannot be left: JSON strings are escaped by RFC 8259, with
-//! U+FFFD for what is not UTF-8; the combined format escapes as nginx does (`\x22`). So a line is always one line, and
-//! always parses. How values are written is in `stillgate_plugin::record`; chunks and threads are in the parent module.
+//! Whatever a client sends ends up inside a quoted value that it cannot escape from: JSON strings are escaped by RFC 8259, with
+//! U+FFFD for invalid UTF-8; the combined format escapes as nginx does (`\x22`). So a line is always one line, and always parses.
+//! How values are written is in `stillgate_plugin::record`; chunks and threads are in the parent module.
 
 use super::{Line, VALUE_BYTES_MAX};
 use stillgate_config::{AccessFormat, AccessValue};
@@ -10,12 +10,12 @@ use stillgate_plugin::record::written::{push_combined, push_ip, push_json_string
 use stillgate_plugin::record::{Record, Scratch, push_value};
 use stillgate_route::{Lookup, Variable};
 
-/// A line's layout, with everything that does not depend on the request worked out.
+/// A line's layout, with everything precomputed that does not depend on the request.
 #[derive(Debug, Clone)]
 pub(super) enum Layout {
-    /// The two header fields are looked up like any other variable. Who the user is we do not know: `-`.
+    /// The two header fields are looked up like any other variable. The user is unknown: `-`.
     Combined { referer: Variable, user_agent: Variable },
-    /// Per field `{"name":` or `,"name":`, escaped, and the value that follows it.
+    /// For each field `{"name":` or `,"name":`, escaped, and the value that follows it.
     Json(Vec<(Vec<u8>, AccessValue)>),
 }
 
@@ -64,7 +64,7 @@ impl Layout {
                 if fields.is_empty() {
                     line.push(b'{');
                 }
-                // How many header fields of the response are in the line.
+                // Number of header fields of the response in the line so far.
                 let mut noted = 0;
                 for (key, value) in fields {
                     line.extend_from_slice(key);
@@ -91,7 +91,7 @@ fn variable(name: &str) -> Variable {
     Variable::parse(name).expect("only names of request variables are asked for")
 }
 
-/// A request that could not be read has no method, and `-` stands for all of its first line.
+/// A request that could not be read has no method, and its whole first line is written as `-`.
 fn push_request_line(record: &Record<'_>, line: &mut Vec<u8>) {
     if record.method.is_empty() {
         return line.push(b'-');

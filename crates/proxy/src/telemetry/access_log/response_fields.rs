@@ -1,30 +1,30 @@
 //! Header fields of responses that the access log shows.
 //!
-//! When a line is written its response is out and its memory is another one's. So the values that some field of the log asks
-//! for are noted when the head passes; where none does, nothing is.
+//! When a line is written, its response is out and its memory is in other use. So the values that some field of the log needs are
+//! noted when the head passes; if none does, nothing is.
 
 use stillgate_config::{AccessFormat, AccessValue};
 use stillgate_route::HeaderName;
 use stillgate_wire::ResponseHead;
 
-/// Whose response it is.
+/// The side whose response it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
-    /// As the client gets it.
+    /// The response as sent to the client.
     Sent,
-    /// As the node has sent it.
+    /// The response as received from the node.
     Node,
 }
 
-/// The fields that the log asks for, in the order in which they are in a line.
+/// The fields that the log needs, in the order in which they are in a line.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct WantedFields(Box<[(Side, HeaderName)]>);
 
-/// Their values in one response, in the same order. Its memory is kept from request to request.
+/// Their values in one response, in the same order. Its memory is reused from request to request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ResponseFields {
     text: Vec<u8>,
-    /// Where they are in `text`; `None`: the response has no such field. Empty: none has been noted.
+    /// Their positions in `text`; `None`: the response has no such field. Empty: none has been noted.
     values: Vec<Option<(usize, usize)>>,
 }
 
@@ -51,7 +51,7 @@ impl ResponseFields {
         self.values.clear();
     }
 
-    /// Of a node's response, and of the head that we have made of it for the client.
+    /// Notes the fields of a node's response, and of the head that we have made of it for the client.
     #[inline]
     pub(crate) fn note_response(&mut self, wanted: &WantedFields, response: &ResponseHead, head: &[u8], sent: &[u8]) {
         if !wanted.is_empty() {
@@ -61,14 +61,14 @@ impl ResponseFields {
         }
     }
 
-    /// Of an answer of our own.
+    /// Notes the fields of an answer of our own.
     pub(crate) fn note_answer(&mut self, wanted: &WantedFields, sent: &[u8]) {
         if !wanted.is_empty() {
             self.note(wanted, Side::Sent, fields_of(sent));
         }
     }
 
-    /// Notes what is wanted of a response with these fields, in the place of what was noted of that side before.
+    /// Notes the wanted fields of a response, replacing what was noted for that side before.
     fn note<'a>(
         &mut self,
         wanted: &WantedFields,
@@ -90,7 +90,7 @@ impl ResponseFields {
         }
     }
 
-    /// The value of the field that is the `slot`th in a line.
+    /// The value of the `slot`th field in a line.
     pub(crate) fn get(&self, slot: usize) -> Option<&[u8]> {
         let (start, end) = (*self.values.get(slot)?)?;
         self.text.get(start..end)

@@ -1,6 +1,6 @@
-//! What connections of devices add. The device itself is no label, however few there are.
+//! What connections of devices add. The device itself is not a label, however few there are.
 //!
-//! Series are looked up by their labels: connections come and go seldom, and messages are told of together.
+//! Series are looked up by their labels: connections come and go seldom, and messages are reported together.
 
 use super::Recorder;
 use crate::plan::metrics::MetricsPlan;
@@ -8,15 +8,15 @@ use stillgate_config::{Label, LabelSource, Measure};
 use stillgate_devices::protocol::Protocol;
 use stillgate_metrics::family::LABELS_MAX;
 
-/// Of which devices something is told.
+/// Labels that select the devices reported on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeviceLabels<'a> {
     /// The id of their route.
     pub(crate) route: &'a str,
     pub(crate) protocol: Protocol,
-    /// Of a connection that has ended.
+    /// For a connection that has ended.
     pub(crate) reason: &'a str,
-    /// Of messages.
+    /// For messages.
     pub(crate) direction: &'a str,
 }
 
@@ -37,17 +37,17 @@ impl Recorder {
                 LabelSource::Label(Label::Protocol) => name(labels.protocol).as_bytes(),
                 LabelSource::Label(Label::Reason) => labels.reason.as_bytes(),
                 LabelSource::Label(Label::Direction) => labels.direction.as_bytes(),
-                // The families have no others, and none of variables.
+                // The families have no other labels, and none from variables.
                 LabelSource::Label(_) | LabelSource::Variable(_) | LabelSource::Nothing => b"",
             };
         }
         let handle = self.writer.series(&family.declared, &values[..family.sources.len()]);
-        // Refused only where there was no memory for the series, and that the writer has counted.
+        // Refused only if there was no memory for the series, which the writer has counted.
         let _ = self.writer.add(handle, amount);
     }
 }
 
-/// As the label says it.
+/// Name of the protocol as a label.
 fn name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Json => "json",

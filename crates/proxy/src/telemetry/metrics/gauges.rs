@@ -1,8 +1,8 @@
-//! What a worker tells of its connections and of the nodes it sets aside.
+//! What a worker reports about its connections and about the nodes that it sets aside.
 //!
-//! Connections are counted in plain numbers of the worker's own; the metrics learn them on its tick, so that a
-//! connection or a request costs an addition and no series. A node is told of when it is set aside or works again, which
-//! is rare: the latest news counts, whichever worker has it.
+//! Connections are counted in plain numbers of the worker's own; the metrics get them on its tick, so that a connection or a
+//! request costs an addition and no series. A node is reported when it is set aside or works again, which is rare: the latest
+//! report counts, whichever worker sent it.
 
 use super::Recorder;
 use crate::basics::counters::WorkerCounters;
@@ -18,8 +18,8 @@ use stillgate_metrics::{Handle, Writer};
 use stillgate_upstream::Endpoint;
 
 impl Recorder {
-    /// Begins the next epoch, and tells how many connections there are: where that has changed, or if it is `due` (once a second), lest
-    /// their series be taken for idle.
+    /// Begins the next epoch, and reports how many connections there are: if that has changed, or if it is `due` (once a second),
+    /// lest their series be taken for idle.
     pub(crate) fn tick(
         &mut self,
         now_unix_ms: u64,
@@ -60,7 +60,7 @@ impl Recorder {
         }
     }
 
-    /// Tells that a node was set aside, or works again.
+    /// Reports that a node was set aside, or works again.
     pub(crate) fn tell_node(
         &mut self,
         metrics: Option<&MetricsPlan>,
@@ -71,7 +71,7 @@ impl Recorder {
         let Some(metrics) = metrics.filter(|metrics| metrics.health().is_some()) else { return };
         let state = upstream.state.borrow();
         let node = state.endpoint(index);
-        // A name stands for several addresses, and is well while one of them is.
+        // A name may resolve to several addresses, and is healthy while one of them is.
         let is_same = |other: &Endpoint| match metrics.node_is_ip {
             true => other.address == node.address,
             false => other.host == node.host,
@@ -85,8 +85,8 @@ impl Recorder {
 }
 
 impl MetricsPlan {
-    /// Tells of the nodes that `previous` did not have, which are well until they are found not to be, and begins what is counted
-    /// of their upstreams.
+    /// Reports the nodes that `previous` did not have, which are healthy until they are found not to be, and begins what is counted
+    /// for their upstreams.
     pub fn tell_new_nodes(&self, plan: &Plan, previous: Option<&Plan>, writer: &mut Writer) {
         let declared = |plan: &MetricsPlan| plan.health().map(|family| Arc::as_ptr(&family.declared));
         let has_told = |old: &&Plan| old.metrics().is_some_and(|old| declared(old) == declared(self));
@@ -111,7 +111,7 @@ impl MetricsPlan {
         }
     }
 
-    /// Tells what active checks have found of a node, which is one of `endpoints`.
+    /// Reports what active checks have found about a node, which is one of `endpoints`.
     pub fn tell_checked(&self, writer: &mut Writer, upstream: &str, node: &Endpoint, endpoints: &[Endpoint]) {
         let is_same = |other: &Endpoint| match self.node_is_ip {
             true => other.address == node.address,
@@ -133,18 +133,18 @@ impl MetricsPlan {
     }
 }
 
-/// Whether active checks, if there are any, have nothing against it.
+/// Whether active checks, if there are any, consider it healthy.
 fn is_checked_well(endpoint: &Endpoint) -> bool {
     endpoint.verdict.as_ref().is_none_or(|verdict| verdict.is_healthy())
 }
 
-/// Those of HTTP, also such as were so and have connections of it still.
+/// HTTP listeners, including former ones that still have HTTP connections.
 fn shown(listeners: &[Rc<Listener>]) -> impl Iterator<Item = &Listener> {
     let is_shown = |of: &&Listener| of.takes_connections() && (of.is_http() || of.open.get() > 0);
     listeners.iter().map(|listener| &**listener).filter(is_shown)
 }
 
-/// The states as nginx counts them (`ngx_http_stub_status_module`).
+/// Connection states as nginx counts them (`ngx_http_stub_status_module`).
 fn of_nginx(listeners: &[&Listener], counters: &WorkerCounters) -> [(&'static str, u64); 6] {
     let open = counters.connections_open.get();
     let writing = counters.requests_in_flight.get();
@@ -166,7 +166,7 @@ pub(super) fn labelled(writer: &mut Writer, family: &PlanFamily, value: &str) ->
     writer.series(&family.declared, &[value.as_bytes()])
 }
 
-/// The same of something that was counted since the gateway started, and is told now and then.
+/// Like `labelled`, for something that was counted since the gateway started, and is reported now and then.
 pub(super) fn labelled_from_start(writer: &mut Writer, family: &PlanFamily, value: &str) -> Handle {
     writer.series_since(&family.declared, &[value.as_bytes()], writer.started_ms())
 }
@@ -185,6 +185,6 @@ fn set(writer: &mut Writer, family: &PlanFamily, number: f64, value: impl Fn(Lab
     let mut bytes: [&[u8]; LABELS_MAX] = [b""; LABELS_MAX];
     bytes.iter_mut().zip(&values).for_each(|(bytes, value)| *bytes = value.as_bytes());
     let handle = writer.series(&family.declared, &bytes[..values.len()]);
-    // Refused only where there was no memory for the series, and that the writer has counted.
+    // Refused only if there was no memory for the series, which the writer has counted.
     let _ = writer.set(handle, number);
 }

@@ -1,7 +1,7 @@
-//! What a worker tells of plugins: how long their calls take, what they answer, and that they panic.
+//! What a worker reports about plugins: how long their calls take, what they answer, and that they panic.
 //!
-//! Calls are timed in few requests, and answers and panics end one; so series are looked up each time, which allocates nothing
-//! for one that is known.
+//! Calls are timed for few requests, and answers and panics end one; so series are looked up each time, which allocates nothing for
+//! a known one.
 
 use super::Recorder;
 use super::gauges::labelled;
@@ -11,19 +11,19 @@ use std::time::Duration;
 use stillgate_config::Measure;
 use stillgate_plugin::Phase;
 
-/// The most that a status takes to write.
+/// Maximum length of a status as text.
 const STATUS_BYTES_MAX: usize = 5;
 
 impl Recorder {
-    /// A call of a plugin took so long.
+    /// Records how long a call of a plugin took.
     pub(crate) fn observe_plugin(&mut self, metrics: &MetricsPlan, plugin: &str, phase: Phase, took: Duration) {
         let Some(family) = metrics.family(Measure::PluginDuration) else { return };
         let handle = self.writer.series(&family.declared, &[plugin.as_bytes(), phase.name().as_bytes()]);
-        // Refused only where there was no memory for the series, and that the writer has counted; as below.
+        // Refused only if there was no memory for the series, which the writer has counted; as below.
         let _ = self.writer.observe(handle, took.as_secs_f64());
     }
 
-    /// A plugin has answered a request.
+    /// Counts a plugin's answer to a request.
     pub(crate) fn count_plugin_answer(&mut self, metrics: &MetricsPlan, plugin: &str, status: u16) {
         let Some(family) = metrics.family(Measure::PluginAnswers) else { return };
         let mut text = [0; STATUS_BYTES_MAX];
@@ -34,26 +34,26 @@ impl Recorder {
         let _ = self.writer.add(handle, 1);
     }
 
-    /// A plugin has added more to a head than it may.
+    /// Counts a plugin that has added more to a head than it may.
     pub(crate) fn count_refused_head(&mut self, metrics: &MetricsPlan, plugin: &str) {
         let Some(family) = metrics.family(Measure::PluginHeadsRefused) else { return };
         let handle = labelled(&mut self.writer, family, plugin);
         let _ = self.writer.add(handle, 1);
     }
 
-    /// A body went no further than a filter of a plugin.
+    /// Counts a body that a plugin's filter has refused.
     pub(crate) fn count_refused_body(&mut self, metrics: &MetricsPlan, plugin: &str, reason: &str) {
         let Some(family) = metrics.family(Measure::PluginBodiesRefused) else { return };
         let handle = self.writer.series(&family.declared, &[plugin.as_bytes(), reason.as_bytes()]);
         let _ = self.writer.add(handle, 1);
     }
 
-    /// A call of a plugin has panicked.
+    /// Counts a panic of a plugin.
     pub(crate) fn count_plugin_panic(&mut self, metrics: &MetricsPlan, plugin: &str) {
         self.count_plugin(metrics, Measure::PluginPanics, plugin);
     }
 
-    /// Something has happened of which a plugin's name is all that is told.
+    /// Counts an event whose only label is a plugin's name.
     pub(crate) fn count_plugin(&mut self, metrics: &MetricsPlan, measure: Measure, plugin: &str) {
         let Some(family) = metrics.family(measure) else { return };
         let handle = labelled(&mut self.writer, family, plugin);

@@ -1,9 +1,9 @@
 //! A worker's recording of finished requests.
 //!
-//! In the steady state a request costs one look into a table, by a number made of its route, its node, its consumer and its status,
-//! and a few additions through the handles found there. Only what the table does not know, or cannot keep, is looked up
-//! by its labels: series seen for the first time, those whose label has collapsed (each such request is counted as
-//! collapsed), and families with labels from variables of the request.
+//! In the steady state a request costs one table lookup, by a number made of its route, its node, its consumer and its status, and
+//! a few additions through the handles found there. Only what the table does not contain, or cannot keep, is looked up by its
+//! labels: series seen for the first time, those whose label has collapsed (each such request is counted as collapsed), and
+//! families with labels from variables of the request.
 
 use super::table::{Handles, Key, Table};
 use super::values::{Asked, Texts, Values};
@@ -21,7 +21,7 @@ use stillgate_plugin::{Attached, Consumers};
 use stillgate_route::{Lookup, Match};
 use stillgate_wire::Method;
 
-/// Bits of [`Key::request`]: the status, the node's slot plus one, the method, and the number of the route, one bit above all.
+/// Bits of [`Key::request`]: the status, the node's slot plus one, the method, and the number of the route, with one bit above all.
 const STATUS_BITS: u32 = 10;
 const NODE_BITS: u32 = 20;
 const METHOD_BITS: u32 = 4;
@@ -31,21 +31,21 @@ const _: () = assert!(Method::NAMED.len() + 1 < 1 << METHOD_BITS);
 
 /// A request that has ended.
 pub(crate) trait Finished {
-    /// What became of it.
+    /// Its outcome.
     fn outcome(&self) -> &Outcome;
-    /// From the client.
+    /// Bytes from the client.
     fn bytes_received(&self) -> u64;
-    /// To the client.
+    /// Bytes to the client.
     fn bytes_sent(&self) -> u64;
-    /// `None`: there is no request, as none could be read.
+    /// `None`: there was no request, as none could be read.
     fn method(&self) -> Option<Method>;
-    /// Who asked, as a plugin has found out.
+    /// The consumer, as a plugin has identified it.
     fn consumer(&self) -> Option<Attached>;
     /// Set for tunnels: the consumers among which the request's was found, retained after their Plan is gone.
     fn kept_consumers(&self) -> Option<Arc<Consumers>>;
     /// The host of the request, canonical.
     fn host(&mut self) -> &[u8];
-    /// The trace it is a part of, if it is recorded.
+    /// The trace that it is part of, if that is recorded.
     fn sampled(&self) -> Option<Trace>;
     /// Calls `then` with its variables.
     fn with_vars<R>(&mut self, plan: &Plan, then: impl FnOnce(&dyn Lookup) -> R) -> R;
@@ -55,13 +55,13 @@ pub(crate) trait Finished {
 pub(crate) struct Recorder {
     pub(super) writer: Writer,
     table: Table,
-    /// What the table's keys hold for: the numbering of the Plan and the generation of the handles.
+    /// What the table's keys are valid for: the numbering of the Plan and the generation of the handles.
     numbering: u64,
     generation: u32,
     texts: Texts,
-    /// For values of variables that have to be put together.
+    /// Buffers for values of variables that have to be built.
     buffers: Vec<Vec<u8>>,
-    /// What was last told of connections.
+    /// The last numbers of connections reported.
     pub(super) told: Vec<u64>,
     pub(super) itself: Itself,
 }
@@ -73,24 +73,24 @@ pub(crate) struct Recorder {
 ///        ├── own ─────────┼── node ───────────────┼── own ──────────────────┤   request: all of it
 /// ```
 ///
-/// The node's part lasts from the first try's choice to the last try's end, however it ended. So a client that sends its
-/// body slowly is in the node's part, as the node waits too; one that takes its response slowly is in it while more of
-/// the response is to come, and in the gateway's own part where only its end is left to be written.
+/// The node's part lasts from the choice for the first try to the end of the last try, however it ended. So a client that sends its
+/// body slowly counts as the node's part, as the node waits, too; a client that reads its response slowly counts as that while more
+/// of the response is to come, and as the gateway's own part once only its end is left to be written.
 #[derive(Debug, Clone, Copy)]
 struct Amounts {
     received: u64,
     sent: u64,
     /// In the unit of the families; `None`: not measured.
     request: Option<f64>,
-    /// `None`: no node was asked.
+    /// `None`: no node was tried.
     node: Option<f64>,
     own: Option<f64>,
-    /// The same as `request`, in seconds.
+    /// Same as `request`, in seconds.
     live: Option<f64>,
 }
 
 impl Recorder {
-    /// Of the worker with this number.
+    /// Makes the recorder of the worker with this number.
     pub(crate) fn new(writer: Writer, number: usize) -> Recorder {
         let generation = writer.generation();
         Recorder {
@@ -105,7 +105,7 @@ impl Recorder {
         }
     }
 
-    /// From here on this numbering holds: slots of nodes may have changed hands. Requests that began under an older one are
+    /// From here on this numbering is valid: slots of nodes may have changed hands. Requests that began under an older one are
     /// counted without the table.
     pub(crate) fn renumber(&mut self, numbering: u64) {
         self.is_present(numbering);
@@ -129,7 +129,7 @@ impl Recorder {
             unknown &= !handles.kept;
             for aspect in Aspect::ALL {
                 if handles.kept & aspect.bit() != 0 {
-                    // It is of this generation, or it would not be in the table.
+                    // It has this generation, or it would not be in the table.
                     amounts.add(&mut self.writer, aspect, handles.of[aspect as usize]);
                 }
             }
@@ -147,7 +147,7 @@ impl Recorder {
         }
     }
 
-    /// Whether the table is of this numbering, which it becomes where that is the newest. What began under an older one is
+    /// Whether the table has this numbering, which it adopts if that is the newest. Requests that began under an older one are
     /// counted without the table.
     fn is_present(&mut self, numbering: u64) -> bool {
         let generation = self.writer.generation();
@@ -201,7 +201,7 @@ impl Recorder {
             for aspect in Aspect::ALL {
                 let Some(family) = added.aspect(aspect).filter(|_| aspects & aspect.bit() != 0) else { continue };
                 if aspect == Aspect::NodeTime && endpoint.is_none() {
-                    // Nor will there be for the next request with this key.
+                    // The next request with this key will not have any, either.
                     handles.kept |= aspect.bit();
                     continue;
                 }
@@ -210,7 +210,7 @@ impl Recorder {
                 amounts.add(writer, aspect, handle);
                 handles.of[aspect as usize] = handle;
                 let is_variable = added.variable & aspect.bit() != 0;
-                // What the dashboard's family has collapsed is not counted, and may be found the short way.
+                // If the dashboard's family has collapsed, it is not counted, and the table entry may be used.
                 let is_given_up = || aspect == Aspect::LiveTime && family.declared.collapsed() != 0;
                 let is_plain = handle != Handle::NONE && (!writer.is_collapsed(handle) || is_given_up());
                 if !is_variable && is_plain {
@@ -248,7 +248,7 @@ impl Amounts {
     #[inline]
     fn add(&self, writer: &mut Writer, aspect: Aspect, handle: Handle) {
         let mut observe = |time: Option<f64>| time.is_none_or(|time| writer.observe(handle, time));
-        // Refused only where there was no memory for the series, and that the writer has counted.
+        // Refused only if there was no memory for the series, which the writer has counted.
         let _ = match aspect {
             Aspect::RequestTime => observe(self.request),
             Aspect::NodeTime => observe(self.node),
@@ -260,7 +260,7 @@ impl Amounts {
         };
     }
 
-    /// Keeps the request's trace beside what was observed of these aspects.
+    /// Attaches the request's trace to what was observed of these aspects.
     #[cold]
     fn exemplify(&self, writer: &mut Writer, handles: &Handles, aspects: u8, trace: Trace) {
         let (trace_id, span_id) = (hex::<32>(trace.trace_id), hex::<16>(trace.span_id.into()));
@@ -268,7 +268,7 @@ impl Amounts {
         let times = [(Aspect::RequestTime, self.request), (Aspect::NodeTime, self.node), (Aspect::OwnTime, self.own)];
         for (aspect, time) in times {
             let Some(time) = time.filter(|_| aspects & aspect.bit() != 0) else { continue };
-            // Refused where the series has no memory, as in `add`.
+            // Refused if the series has no memory, as in `add`.
             let _ = writer.exemplar(handles.of[aspect as usize], time, &labels);
         }
     }
@@ -319,16 +319,16 @@ fn key(finished: &impl Finished, snapshot: &Snapshot, metrics: &MetricsPlan, hos
     });
     let node = finished.outcome().asked.map_or(0, |(slot, _)| slot as u64 + 1);
     let status = u64::from(finished.outcome().status);
-    // Zero where no label tells it, so that requests share what they have in common.
+    // Zero if no label contains it, so that requests share what they have in common.
     let method = if metrics.tells_method { finished.method().map_or(0, |method| method as u64 + 1) } else { 0 };
-    // Places are counted from zero, and zero is here that there is none.
+    // Places are counted from zero, but here zero means none.
     let consumer = finished.consumer().filter(|_| metrics.tells_consumer).map_or(0, |found| found.consumer + 1);
     let fits = route < 1 << ROUTE_BITS && node < 1 << NODE_BITS && status < 1 << STATUS_BITS;
     let place = (route << METHOD_BITS | method) << NODE_BITS | node;
     fits.then_some(Key { request: 1 << 63 | place << STATUS_BITS | status, consumer })
 }
 
-/// Which of the route's hosts the request's is: the exact one, or else the longest suffix, as the matcher takes them.
+/// The route's host that matches the request's: the exact one, or otherwise the longest suffix, as in the matcher.
 fn matched_host(finished: &mut impl Finished, snapshot: &Snapshot) -> Option<usize> {
     let kept = finished.outcome().kept.clone();
     let spec = route(finished.outcome().route, kept.as_deref(), &snapshot.plan)?.0.spec.uri()?;

@@ -1,6 +1,6 @@
 //! What sessions of `stream_proxy` add when they end.
 //!
-//! They are looked up by their labels: a session costs a connection, and one look more is nothing beside that.
+//! They are looked up by their labels: a session costs a connection, and compared with that one more lookup is nothing.
 
 use super::Recorder;
 use crate::plan::metrics::{MetricsPlan, PlanFamily, node_label};
@@ -10,7 +10,7 @@ use stillgate_config::{Label, LabelSource, Measure, Protocol};
 use stillgate_metrics::family::LABELS_MAX;
 
 impl Recorder {
-    /// Counts a session that has ended. Bytes are the client's: from it, and to it.
+    /// Counts a session that has ended. Bytes are those from the client, and to it.
     pub(crate) fn record_session(
         &mut self,
         metrics: Option<&MetricsPlan>,
@@ -50,12 +50,12 @@ impl Recorder {
                 LabelSource::Label(Label::Direction) => direction.as_bytes(),
                 LabelSource::Label(Label::Protocol) if session.protocol == Protocol::Udp => b"udp",
                 LabelSource::Label(Label::Protocol) => b"tcp",
-                // The families have no others, and none of variables.
+                // The families have no other labels, and none from variables.
                 LabelSource::Label(_) | LabelSource::Variable(_) | LabelSource::Nothing => b"",
             };
         }
         let handle = self.writer.series(&family.declared, &values[..family.sources.len()]);
-        // Refused only where there was no memory for the series, and that the writer has counted.
+        // Refused only if there was no memory for the series, which the writer has counted.
         let _ = self.writer.add(handle, amount);
     }
 }

@@ -1,7 +1,7 @@
-//! From the small numbers that tell a request's series, to the handles of those series.
+//! Maps the small numbers that identify a request's series to the handles of those series.
 //!
-//! Bounded, and without a moment at which it grows: where a bucket is full, its entries are replaced in turn, and what
-//! was replaced is looked up by its labels once more. All entries are forgotten at once by changing the stamp.
+//! The table is bounded, and never has to grow at once: if a bucket is full, its entries are replaced in turn, and a replaced one
+//! is looked up by its labels again. All entries are forgotten at once by changing the stamp.
 //!
 //! ```text
 //!  directory ──▶ bucket: keys × 5, consumers × 5, stamp   a cache line
@@ -16,12 +16,12 @@ const BUCKETS: usize = 8192;
 /// Entries of a bucket: their keys and the stamp fill a cache line.
 const ENTRIES: usize = 5;
 
-/// What tells the series of one request from those of others.
+/// What distinguishes the series of one request from those of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     /// Its route, its node, its method and its status. Not zero.
     pub(crate) request: u64,
-    /// The slot of its consumer; zero: it has none, or no label tells it.
+    /// The slot of its consumer; zero: it has none, or no label contains it.
     pub(crate) consumer: u32,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Key {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Handles {
     pub(crate) of: [Handle; Aspect::ALL.len()],
-    /// The aspects whose handles are good for the next request too.
+    /// The aspects whose handles are valid for the next request, too.
     pub(crate) kept: u8,
 }
 
@@ -41,11 +41,11 @@ impl Handles {
 #[derive(Debug)]
 pub(crate) struct Table {
     buckets: Box<[Option<Box<Bucket>>]>,
-    /// Entries with another one are none.
+    /// Entries with another stamp are invalid.
     stamp: u32,
 }
 
-/// In this order, as the first three are looked at together.
+/// The order matters, as the first three are looked at together.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Bucket {
@@ -55,7 +55,7 @@ struct Bucket {
     consumers: [u32; ENTRIES],
     stamp: u32,
     handles: [Handles; ENTRIES],
-    /// Whose turn it is to be replaced.
+    /// The entry to be replaced next.
     next: u8,
 }
 
@@ -68,11 +68,11 @@ impl Default for Table {
 impl Table {
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
-        // Buckets are not looked through: a stamp that comes again after four billion reloads would find one as old.
+        // Buckets are not cleared: a stamp that recurs after four billion reloads could match one as old.
         self.stamp = self.stamp.wrapping_add(1);
     }
 
-    /// What was kept under a key.
+    /// The handles kept under a key.
     #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<&Handles> {
         let bucket = self.buckets[place(key)].as_deref().filter(|bucket| bucket.stamp == self.stamp)?;
@@ -81,7 +81,7 @@ impl Table {
         Some(&bucket.handles[index])
     }
 
-    /// Keeps handles under a key that is not there.
+    /// Keeps handles under a key that is not in the table.
     pub(crate) fn insert(&mut self, key: Key, handles: Handles) {
         assert!(key.request != 0 && self.get(key).is_none());
         let stamp = self.stamp;
@@ -104,7 +104,7 @@ impl Table {
     }
 }
 
-/// Keys are made of numbers counted from zero, not of what clients send: multiplying spreads them well enough.
+/// Keys consist of numbers counted from zero, not of what clients send: multiplying spreads them well enough.
 #[inline]
 fn place(key: Key) -> usize {
     const ODD: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03];

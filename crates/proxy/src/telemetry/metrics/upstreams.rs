@@ -1,7 +1,7 @@
-//! What a worker tells of upstreams beside their requests: retries, what is shed or waits, new connections.
+//! What a worker reports about upstreams in addition to their requests: retries, what is shed or waits, new connections.
 //!
-//! All of it is rare beside requests, or costs far more than a look at the labels; so its series are looked up each time, which
-//! allocates nothing for one that is known.
+//! All of it is rare compared with requests, or costs far more than looking at the labels; so its series are looked up each time,
+//! which allocates nothing for one that is known.
 
 use super::Recorder;
 use super::gauges::labelled;
@@ -10,16 +10,16 @@ use crate::plan::snapshot::WorkerUpstream;
 use stillgate_config::{Measure, Upstream};
 use stillgate_metrics::{Handle, Writer};
 
-/// What is counted of an upstream.
+/// Counted events of an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UpstreamEvent {
     /// A request is sent a second time, or to another node.
     Retry,
     /// A retry skipped because the retry budget is exhausted.
     RetryOverBudget,
-    /// It is refused because of `limits.requests`.
+    /// A request is refused because of `limits.requests`.
     Shed,
-    /// It has to wait because of it.
+    /// A request has to wait because of that limit.
     Queued,
 }
 
@@ -35,8 +35,8 @@ impl UpstreamEvent {
 }
 
 impl MetricsPlan {
-    /// Begins the counts of what can happen at an upstream at 0, so that an alert on a rate sees the first of them. With
-    /// `metrics.expire` it sees it only until the idle series expires.
+    /// Starts the counters of possible events at 0, so that an alert on a rate sees the first event. With `metrics.expire` it does
+    /// so only until the idle series expires.
     pub(super) fn begin_counts(&self, writer: &mut Writer, upstream: &Upstream) {
         let of_budget = upstream.options.retry_budget.is_some().then_some(Measure::RetriesOverBudget);
         let of_limits = [Measure::RequestsShed, Measure::RequestsQueued];
@@ -44,7 +44,7 @@ impl MetricsPlan {
         for measure in [Measure::UpstreamRetries].into_iter().chain(of_budget).chain(of_limits) {
             if let Some(family) = self.family(measure) {
                 let handle = labelled(writer, family, &upstream.key);
-                // Refused only where there was no memory for the series, and that the writer has counted.
+                // Refused only if there was no memory for the series, which the writer has counted.
                 let _ = writer.add(handle, 0);
             }
         }
@@ -52,7 +52,7 @@ impl MetricsPlan {
 }
 
 impl Recorder {
-    /// Tells something of an upstream, where that is wanted.
+    /// Reports something about an upstream, if that is wanted.
     pub(crate) fn tell_upstream(
         &mut self,
         metrics: Option<&MetricsPlan>,
@@ -63,7 +63,7 @@ impl Recorder {
         let Some(family) = metrics.and_then(|metrics| metrics.family(measure)) else { return };
         let key = &upstream.planned.definition.key;
         let handle = labelled(&mut self.writer, family, key);
-        // Refused only where there was no memory for the series, and that the writer has counted.
+        // Refused only if there was no memory for the series, which the writer has counted.
         let _ = tell(&mut self.writer, handle);
     }
 }

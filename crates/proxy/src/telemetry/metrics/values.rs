@@ -1,7 +1,7 @@
 //! The values of labels, from what a worker knows of a request.
 //!
-//! Needed where a series is not known by its number yet, and for families with labels from variables of the request.
-//! Texts that have to be put together are written into memory that is kept.
+//! Needed if a series is not known by its number yet, and for families with labels from variables of the request. Texts that have
+//! to be built are written into reused memory.
 
 use crate::plan::metrics::{Aspect, MetricsPlan, PlanFamily, node_label, write_text};
 use stillgate_config::{Label, LabelSource, Route};
@@ -23,10 +23,10 @@ const fn codes() -> [[u8; 3]; 1000] {
     codes
 }
 
-/// What stands for methods that are not registered: a client may make up any number of them.
+/// Label of methods that are not registered: a client may make up any number of them.
 const OTHER: &str = "__other__";
 
-/// Room for texts that do not stand anywhere.
+/// Room for texts that are not stored anywhere.
 #[derive(Debug, Default)]
 pub(crate) struct Texts {
     node: String,
@@ -34,20 +34,20 @@ pub(crate) struct Texts {
     host: String,
 }
 
-/// What a request came to, apart from its route.
+/// The outcome of a request, apart from its route.
 pub(crate) struct Asked<'a> {
-    /// The node asked last.
+    /// The node that was tried last.
     pub(crate) node: Option<&'a Endpoint>,
     pub(crate) status: u16,
     /// `None`: no request could be read.
     pub(crate) method: Option<Method>,
-    /// Who asked; empty where no plugin has found out.
+    /// The consumer; empty if no plugin has identified one.
     pub(crate) consumer: &'a str,
-    /// Whether all routes are called by their names.
+    /// Whether all routes are identified by their names.
     pub(crate) named: bool,
 }
 
-/// What the labels of one request say.
+/// The label values of one request.
 #[derive(Debug)]
 pub(crate) struct Values<'a> {
     route: &'a str,
@@ -61,7 +61,7 @@ pub(crate) struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Of a request that a route matched by one of its paths, maybe with one of its hosts.
+    /// Label values of a request that a route matched by one of its paths, maybe with one of its hosts.
     pub(crate) fn new(
         metrics: &MetricsPlan,
         route: Option<(&'a Route, usize)>,
@@ -105,7 +105,7 @@ impl<'a> Values<'a> {
             Label::MatchedHost => self.host.as_bytes(),
             Label::Type | Label::Direction => aspect.word().as_bytes(),
             Label::Consumer => self.consumer.as_bytes(),
-            // The others are no labels of requests.
+            // Requests do not have the other labels.
             _ => b"",
         }
     }

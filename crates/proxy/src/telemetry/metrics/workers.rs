@@ -1,7 +1,8 @@
-//! What a worker tells of itself: its CPU time, its connections, the turns of its event loop, and what its listeners accepted.
+//! What a worker reports about itself: its CPU time, its connections, the turns of its event loop, and what its listeners accepted.
 //!
-//! One worker that is busy, or blocked by something that it should not do, looks like any latency from outside; by worker it
-//! shows. A turn is timed by a look at the clock at its end, as one at its beginning is taken anyhow; all else is told on ticks.
+//! A worker that is busy, or blocked by something that it should not do, looks like any latency from outside; a label for the
+//! worker shows it. A turn is timed by reading the clock at its end, as it is read at its beginning anyway; all else is reported on
+//! ticks.
 
 use super::Recorder;
 use super::gauges::{labelled, labelled_from_start};
@@ -20,7 +21,7 @@ const EVENT_MEASURES: [(ConnectionEvent, Measure); CONNECTION_EVENTS] = [
     (ConnectionEvent::NoProxyHeader, Measure::ProxyProtocolErrors),
 ];
 
-/// What the metrics know of a worker.
+/// What the metrics have been given about a worker.
 #[derive(Debug)]
 pub(super) struct Itself {
     /// Its number, as a label.
@@ -28,7 +29,7 @@ pub(super) struct Itself {
     cpu_s: f64,
     /// Connections.
     open: u64,
-    /// The series of its turns, and the family that it is of.
+    /// The series of its turns, and its family.
     turns: Option<(Arc<DeclaredFamily>, Handle)>,
 }
 
@@ -39,7 +40,7 @@ impl Itself {
 }
 
 impl Recorder {
-    /// A turn of the event loop has taken so long.
+    /// Records how long a turn of the event loop took.
     pub(crate) fn observe_turn(&mut self, family: &PlanFamily, seconds: f64) {
         let Recorder { writer, itself, .. } = self;
         if let Some((of, handle)) = &itself.turns
@@ -50,11 +51,11 @@ impl Recorder {
         }
         let handle = labelled(writer, family, &itself.number);
         itself.turns = Some((family.declared.clone(), handle));
-        // Refused only where there was no memory for the series, and that the writer has counted.
+        // Refused only if there was no memory for the series, which the writer has counted.
         let _ = writer.observe(handle, seconds);
     }
 
-    /// What has changed, or all of it if it is `due`.
+    /// Reports what has changed, or everything if it is `due`.
     pub(crate) fn tell_itself(&mut self, metrics: &MetricsPlan, listeners: &[Rc<Listener>], open: u64, due: bool) {
         let Recorder { writer, itself, .. } = self;
         for (event, measure) in EVENT_MEASURES {
@@ -62,7 +63,7 @@ impl Recorder {
             for listener in listeners.iter().filter(|listener| listener.takes_connections()) {
                 let Some(count) = listener.news(event, due) else { continue };
                 let handle = labelled_from_start(writer, family, &listener.label);
-                // Refused only where there was no memory for the series, and that the writer has counted.
+                // Refused only if there was no memory for the series, which the writer has counted.
                 let _ = writer.add(handle, count);
             }
         }

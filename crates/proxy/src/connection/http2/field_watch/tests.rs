@@ -1,4 +1,4 @@
-//! What is marked, beside what `h2` makes of the same bytes.
+//! Compares what is marked with what `h2` makes of the same bytes.
 
 use super::super::bounds::RESETS_PER_SECOND_MAX;
 use super::super::frames::{END_STREAM, PREFACE, Watch};
@@ -27,13 +27,13 @@ fn pairs(fields: &[(&str, &str)]) -> Vec<Pair> {
     fields.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec())).collect()
 }
 
-/// How a block is put into frames.
+/// How a block is split into frames.
 #[derive(Debug, Clone)]
 struct Shape {
     form: Form,
     is_short: bool,
     padding: Option<u8>,
-    /// The stream is said to depend on this one, counted from the one itself.
+    /// The stream that the priority depends on, relative to the stream itself.
     depends_on: Option<u32>,
     cuts: Vec<usize>,
 }
@@ -48,13 +48,13 @@ fn shape() -> impl Strategy<Value = Shape> {
 }
 
 impl Shape {
-    /// The stream depends on itself: `h2` resets it, and looks at nothing of the block.
+    /// The stream depends on itself: `h2` resets it, and skips its block.
     fn is_left_out(&self) -> bool {
         self.depends_on == Some(0)
     }
 
     fn frames(&self, encoder: &mut FieldEncoder, stream: u32, fields: &[Pair], flags: u8) -> Vec<u8> {
-        // What nobody decodes changes no table.
+        // A block that is never decoded changes no table.
         let mut unused = encoder.clone();
         let encoder = if self.is_left_out() { &mut unused } else { encoder };
         let mut block = Vec::new();
@@ -150,7 +150,7 @@ fn sent(requests: &[Asked]) -> (Vec<u8>, Vec<u32>) {
     (bytes, malformed)
 }
 
-/// What `h2` makes of it: the stream, path and fields of the first `count` requests.
+/// What `h2` decodes: the stream, path and fields of the first `count` requests.
 async fn served(bytes: &[u8], count: usize) -> Vec<(u32, String, HeaderMap)> {
     let (mut near, far) = tokio::io::duplex(1 << 20);
     near.write_all(bytes).await.unwrap();
@@ -175,7 +175,7 @@ proptest! {
         let mut watch = Watch::of_client(marked.clone());
         bytes.chunks(step).for_each(|piece| watch.received(piece, 0));
         prop_assert_eq!(&*marked.streams.borrow(), &malformed);
-        // That is of use only if `h2` reads the same.
+        // This helps only if `h2` reads the same.
         let mut expected = Vec::new();
         for (at, request) in requests.iter().enumerate().filter(|(_, request)| !request.shape.is_left_out()) {
             let path = request.path.split('#').next().filter(|path| !path.is_empty()).unwrap_or("/");
@@ -218,7 +218,7 @@ fn responses() {
     check(&[head(7, 0, &ok), frame(kind::DATA, 0, 7, b"a"), head(9, 0, &ok)], &[]);
     check(&[head(7, END_STREAM, &ok), head(9, END_STREAM, &[("a", "b"), (":path", "/")])], &[7, 9]);
     check(&[head(15, 0, &[(":status", "200"), (":path", "/")])], &[15]);
-    // Over, from their side or from ours: whatever has the number again is another.
+    // The stream has ended, on their side or ours: the same number then means another stream.
     check(&[head(11, 0, &ok), frame(kind::RST_STREAM, 0, 11, &[0; 4]), head(11, END_STREAM, &ok)], &[]);
     check(&[head(13, 0, &ok)], &[]);
     watch.sent(&[PREFACE, &frame(kind::RST_STREAM, 0, 13, &[0; 4])].concat());
@@ -279,7 +279,7 @@ fn of_too_many_responses_the_oldest_are_forgotten() {
     watch.received(&frame(kind::DATA, END_STREAM, 1, b"a"), 0);
     [newest, newest + 2].into_iter().for_each(|stream| watch.received(&head(stream, 0), 0));
     let mut is_known = |stream: usize| {
-        // Fine for a head, and not for trailers.
+        // This is valid for a head, and not for trailers.
         watch.received(&head(stream, END_STREAM), 0);
         marked.take(stream as u32)
     };
@@ -287,7 +287,7 @@ fn of_too_many_responses_the_oldest_are_forgotten() {
     (5..=newest + 2).step_by(2).for_each(|stream| assert!(is_known(stream), "{stream}"));
 }
 
-/// The blocks of a real client are followed, whatever it puts into its table.
+/// The blocks of a real client are followed, whatever it adds to its table.
 #[tokio::test]
 async fn h2_is_followed() {
     let (near, mut far) = tokio::io::duplex(1 << 16);
