@@ -1,4 +1,4 @@
-//! Who may use the admin address, and the device API, as the `gateway:` section says it.
+//! Access rules of the admin address and of the device API, as the `gateway:` section defines them.
 
 use ipnet::IpNet;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -9,7 +9,7 @@ use stillgate_exporter::Hosts;
 use stillgate_measures::process_stats;
 use stillgate_plugin::Secret;
 
-/// As the `gateway:` section has it.
+/// Access rules of the admin address, from the `gateway:` section.
 pub(crate) fn access_of(gateway: &Gateway) -> Access {
     let admin = gateway.admin.as_ref();
     let names = admin.map_or(&[][..], |admin| &admin.hosts).iter().cloned();
@@ -20,7 +20,7 @@ pub(crate) fn access_of(gateway: &Gateway) -> Access {
     Access { section: "gateway.admin", is_loopback_reader, is_loopback_writer: false, keys, allow, hosts }
 }
 
-/// Who may use the device API. With a key from everywhere, as back-ends do; without one loopback alone, for all.
+/// Access rules of the device API: with a key it is open to every address, as back-ends need it; without one, to loopback only.
 pub(crate) fn access_of_devices(gateway: &Gateway) -> Access {
     let devices = gateway.devices.as_ref();
     let names = devices.map_or(&[][..], |devices| &devices.hosts).iter().cloned();
@@ -52,7 +52,7 @@ fn keys_of(short: Option<&Secret>, listed: &[stillgate_config::AdminKey]) -> Vec
     short.into_iter().chain(listed).map(key).collect()
 }
 
-/// The same with a key that was made at the first start, where none is configured.
+/// Adds the key that was generated at the first start, where none is configured.
 pub(crate) fn with_made_key(mut access: Access, key: Option<&str>) -> Access {
     if let Some(key) = key.filter(|_| access.keys.is_empty()) {
         access.keys.push(Arc::new(AdminKey {

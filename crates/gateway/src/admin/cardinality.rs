@@ -6,16 +6,16 @@ use stillgate_metrics::reader::FamilyCardinality;
 /// The answer.
 #[derive(Debug, Serialize)]
 pub(crate) struct Cardinality {
-    /// The one with the most series first.
+    /// Families, the one with the most series first.
     families: Vec<Family>,
 }
 
 #[derive(Debug, Serialize)]
 struct Family {
     name: String,
-    /// Of all writers together.
+    /// Number of series, over all writers.
     series: usize,
-    /// In the writers' memory.
+    /// Bytes of the writers' memory.
     bytes: usize,
     labels: Vec<Label>,
 }

@@ -1,8 +1,8 @@
 //! The device API at the admin address, for the dashboard: requests are passed on to `gateway.devices.address`.
 //!
-//! The admin API has decided who asks and whether they may write; here they become a back-end on this machine, with a key of
-//! `gateway.devices` if there is one. So there is one implementation of each answer, and the control thread owns nothing of
-//! devices. Not for back-ends, which ask the device API itself.
+//! The admin API has checked who sends the request and whether it may write; here it is sent on as a back-end on this machine would
+//! send it, with a key of `gateway.devices` if one is configured. So each answer has one implementation, and the control thread
+//! owns nothing of devices. This is not for back-ends, which use the device API itself.
 
 use super::refusal::error;
 use axum::body::Body;
@@ -20,15 +20,15 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// The device API is on this machine: it answers or it does not.
+/// A short timeout suffices: the device API is on this machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What of a request and of an answer is passed on besides the body.
+/// The fields of a request and of an answer that are passed on besides the body.
 const REQUEST_FIELDS: [HeaderName; 2] = [ACCEPT, CONTENT_TYPE];
 const RESPONSE_FIELDS: [HeaderName; 4] =
     [CONTENT_TYPE, RETRY_AFTER, hyper::header::CACHE_CONTROL, HeaderName::from_static("x-message-id")];
 
-/// What the dashboard asks of it.
+/// Requests that the dashboard sends to the device API.
 const PATHS: [(Method, &str, &str); 6] = [
     (Method::GET, "/v1/devices", "List devices (prefix, online, page)"),
     (Method::GET, "/v1/devices/{id}", "Get whether a device is connected"),
@@ -38,7 +38,7 @@ const PATHS: [(Method, &str, &str); 6] = [
     (Method::GET, "/v1/device-stats/top", "List the devices that have moved most bytes"),
 ];
 
-/// The pages; none where there are no devices. `access` is that of the device API, which follows the configuration.
+/// The pages; empty where no devices are configured. `access` is that of the device API, which follows the configuration.
 pub(crate) fn pages(gateway: &Gateway, access: &watch::Receiver<Access>) -> Vec<Page> {
     let Some(devices) = &gateway.devices else { return Vec::new() };
     let there = There { address: reached_at(devices.address), is_tls: devices.tls.is_some(), access: access.clone() };
@@ -67,7 +67,7 @@ async fn pass_on(there: There, request: Request) -> Response {
         let why = "the device API speaks TLS only; ask it itself, at gateway.devices.address";
         return error(StatusCode::NOT_IMPLEMENTED, why.into());
     }
-    // Reading without a key is for the admin API's own pages: who configures keys for devices means them.
+    // Reading without a key is for the admin API's own pages: an operator who configures keys for devices wants them to be checked.
     let is_nobody = request.extensions().get::<Caller>().is_none_or(|caller| caller.name.is_empty());
     if is_nobody && !there.access.borrow().keys.is_empty() {
         let why =
@@ -85,7 +85,7 @@ async fn exchange(there: &There, request: Request) -> Result<Response, String> {
     let stream = stream.map_err(|_| "it does not accept connections".to_owned())?.map_err(|error| error.to_string())?;
     let opened = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = opened.map_err(|error| error.to_string())?;
-    // It ends with the body of the answer, or when the browser has gone.
+    // The task ends with the body of the answer, or when the browser has gone.
     tokio::spawn(async move { drop(connection.await) });
     let response = sender.send_request(inner(there, request)?).await.map_err(|error| error.to_string())?;
     let (mut head, body) = response.into_parts();
@@ -95,14 +95,14 @@ async fn exchange(there: &There, request: Request) -> Result<Response, String> {
             head.headers.insert(name, value.clone());
         }
     }
-    // Refused with the key of the configuration: the dashboard must not take it for the end of its own session.
+    // The key of the configuration was refused: the dashboard must not take that for the end of its own session.
     if head.status == StatusCode::UNAUTHORIZED {
         return Err("it refuses this machine, or its key: see gateway.devices.keys and allow".to_owned());
     }
     Ok(Response::from_parts(head, Body::new(body)))
 }
 
-/// What a back-end on this machine would send. Cookies and keys of the admin API stay here.
+/// The request as a back-end on this machine would send it. Cookies and keys of the admin API stay here.
 fn inner(there: &There, request: Request) -> Result<hyper::Request<Body>, String> {
     let (asked, body) = request.into_parts();
     // A key of the admin API must not reach the device API, percent-encoded or not.

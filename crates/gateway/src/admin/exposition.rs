@@ -1,7 +1,7 @@
-//! `GET /metrics` of the admin address: what `gateway.metrics.address` exposes, in the form that the request asks for.
+//! `GET /metrics` of the admin address: what `gateway.metrics.address` exposes, in the format that the request accepts.
 //!
-//! The exporter's thread makes it and sends it over a pair of sockets; this thread passes the bytes on, as fast as the client takes
-//! them. Who may ask is the admin address's business.
+//! The exporter's thread makes it and sends it over a socket pair; this thread passes the bytes on, as fast as the client takes
+//! them. Access control is up to the admin address.
 
 use super::pages::Api;
 use super::refusal::{Refusal, refuse};
@@ -39,7 +39,7 @@ async fn answer(door: Option<SideDoor>, method: Method, uri: Uri, headers: Heade
     }
 }
 
-/// With the query, which may name families, and the fields by which the exporter chooses the form.
+/// The request to the exporter, with the query, which may name families, and the fields that choose the format.
 fn question(method: Method, uri: &Uri, headers: &HeaderMap) -> Request<Empty<&'static [u8]>> {
     let mut question = Request::new(Empty::new());
     *question.method_mut() = method;
@@ -62,7 +62,7 @@ async fn ask(door: &SideDoor, question: Request<Empty<&'static [u8]>>) -> io::Re
         return Err(io::ErrorKind::WouldBlock.into());
     }
     let (mut sender, connection) = http1::handshake(TokioIo::new(ours)).await.map_err(io::Error::other)?;
-    // It ends with the response, or when the client gives that up. The response says what went wrong with it.
+    // The task ends with the response, or when the client closes it. The response reports errors.
     tokio::spawn(async move { drop(connection.await) });
     let response = sender.send_request(question).await.map_err(io::Error::other)?;
     Ok(response.map(Body::new))

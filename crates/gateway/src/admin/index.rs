@@ -1,11 +1,11 @@
-//! `GET /` of the admin address: what there is, with links.
+//! `GET /` of the admin address: a list of its pages, with links.
 
 use axum::body::Body;
 use axum::response::Response;
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderValue};
 use std::fmt::Write;
 
-/// Path, and what it is for.
+/// Paths, each with its purpose.
 const ENTRIES: [(&str, &str); 16] = [
     ("/", "this list"),
     ("/ui/", "dashboard"),
@@ -31,7 +31,7 @@ const ENTRIES: [(&str, &str); 16] = [
     ("/apisix/admin/plugins/list", "Admin API: names of the plugins"),
 ];
 
-/// As text; as a page for browsers.
+/// The index as text, or as a page for browsers.
 pub(super) fn index(headers: &HeaderMap) -> Response {
     let is_browser = headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"text/html"));
     let (content_type, body) = match is_browser {

@@ -1,7 +1,7 @@
 //! `GET /v1/live`: the last 15 minutes and every second from now on, as server-sent events (HTML Living Standard, 9.2).
 //!
-//! With `route=ID` each second has that route's own figures as `route`, too. A stream ends after some minutes and the browser
-//! opens another one, so that a key that was taken away does not watch for ever.
+//! With `route=ID` each second has that route's own figures as `route`, too. A stream ends after some minutes and the browser opens
+//! another one, so that a revoked key cannot watch for ever.
 
 use axum::body::Body;
 use axum::response::Response;

@@ -1,4 +1,4 @@
-//! `GET /v1/lua/jit`: what LuaJIT has made of the functions in Lua, of all workers together.
+//! `GET /v1/lua/jit`: how LuaJIT has compiled the functions in Lua, over all workers.
 
 use super::lua_profile;
 use serde_json::{Value as Json, json};
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use stillgate_lua::MEMORY_BYTES_MAX;
 use stillgate_lua::health::{self, Abort, Function, Line, State, Worker};
 
-/// All of it. `shows_texts`: with the texts of functions, which may have secrets in them.
+/// The whole answer. `shows_texts`: with the texts of functions, which may contain secrets.
 pub(super) fn health(shows_texts: bool) -> Json {
     let mut workers = health::of_all_threads();
     workers.sort_by(|one, other| one.thread.cmp(&other.thread));
@@ -40,7 +40,7 @@ fn worker(Worker { thread, memory_bytes, generation, is_compiling, health }: &Wo
 /// A text with its functions and lines. Workers become warm one by one: what is furthest on one counts.
 fn source(name: &str, workers: &[Worker], shows_texts: bool) -> Json {
     let loaded: Vec<&health::Source> = workers.iter().filter_map(|worker| worker.health.sources.get(name)).collect();
-    // Those that have loaded the newest text know most of it; during a reload there are others.
+    // Workers that have loaded the newest text know most about it; during a reload others still run an older one.
     let newest = loaded.iter().max_by_key(|source| source.generation).expect("the name is one of the sources'");
     let same: Vec<_> = loaded.iter().filter(|source| source.text == newest.text).collect();
     let function = |function: &Function| {
@@ -80,14 +80,14 @@ fn source(name: &str, workers: &[Worker], shows_texts: bool) -> Json {
     })
 }
 
-/// What one has to look at first.
+/// The state that needs attention first.
 fn worst(states: impl Iterator<Item = State>) -> State {
     const BY_RANK: [State; 4] = [State::Blacklisted, State::Stitched, State::Compiled, State::Interpreted];
     let rank = |state: &State| BY_RANK.iter().position(|of| of == state);
     states.min_by_key(rank).unwrap_or(State::Interpreted)
 }
 
-/// The most frequent first.
+/// Aborts, the most frequent first.
 fn aborts(workers: &[Worker]) -> Vec<Json> {
     let mut counts: BTreeMap<&Abort, u64> = BTreeMap::new();
     for (abort, count) in workers.iter().flat_map(|worker| &worker.health.aborts) {

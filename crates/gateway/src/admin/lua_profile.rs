@@ -1,7 +1,8 @@
 //! Profiles of functions in Lua by their own stacks, from what `stillgate_lua::sampler` has seen.
 //!
-//! Where the worker was says what LuaJIT did: its interpreter, machine code that it has made, its garbage collector, its compiler, or
-//! anything in C. A profile of `cpu` is of all of them; one of `bytecode` of the interpreter only, so machine code counts nothing.
+//! The worker's position shows what LuaJIT did: its interpreter, machine code that it has made, its garbage collector, its
+//! compiler, or anything in C. A profile of `cpu` covers all of them; one of `bytecode` the interpreter only, so machine code
+//! counts nothing.
 
 use super::profiling::LuaKind;
 use serde_json::{Map, Value as Json, json};
@@ -15,13 +16,13 @@ use stillgate_profiler::names_of;
 use stillgate_profiler::profile::{Function, Label, Line, Location, Profile, Sample, THREAD, ValueType};
 use stillgate_profiler::session::{Cancel, Session};
 
-/// The label that says what LuaJIT did.
+/// The label with the activity of LuaJIT.
 pub(crate) const DOING: &str = "luajit";
 
-/// Between two looks at VMs that are new.
+/// Interval of checks for new VMs.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What LuaJIT does, by the beginning of the names of its own functions; the first that fits counts.
+/// Activities of LuaJIT, by prefixes of the names of its own functions; the first match counts.
 const DOINGS: [(&str, &str); 22] = [
     // Arithmetic that machine code calls, too, and the way out of it.
     ("lj_vm_mod", "c"),
@@ -48,10 +49,10 @@ const DOINGS: [(&str, &str); 22] = [
     ("lj_snap_", "recorder"),
 ];
 
-/// What the last profile of CPU time says of LuaJIT, for `GET /v1/lua/jit`; null: none with samples was taken yet.
+/// The summary of the last profile of CPU time, for `GET /v1/lua/jit`; null: none with samples was taken yet.
 static LAST: Mutex<Json> = Mutex::new(Json::Null);
 
-/// When the last profile of CPU time ended, its samples, and the share of each thing that LuaJIT did.
+/// When the last profile of CPU time ended, its samples, and the share of each activity of LuaJIT.
 pub(super) fn last() -> Json {
     LAST.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
@@ -69,7 +70,7 @@ fn keep_shares(profile: &Profile, ended: SystemTime) {
         json!({ "ended_unix_ms": ended_ms, "samples": samples, "shares": shares });
 }
 
-/// Takes one on the calling thread.
+/// Takes a profile on the calling thread.
 pub(super) fn take(
     session: Session,
     kind: LuaKind,
@@ -114,7 +115,7 @@ pub(super) fn take(
     })
 }
 
-/// What LuaJIT did at an address of this name; `None`: it is in no file, as machine code that LuaJIT makes.
+/// The activity of LuaJIT at an address of this name; `None`: it is in no file, as machine code that LuaJIT makes.
 fn doing(name: Option<&str>) -> &'static str {
     let Some(name) = name else { return "compiled" };
     DOINGS.iter().find(|(part, _)| name.starts_with(part)).map_or("c", |(_, doing)| doing)
@@ -131,7 +132,7 @@ fn built_in(name: &str) -> Option<String> {
     }
 }
 
-/// Puts lists together in which nothing stands twice.
+/// Builds lists without duplicates.
 #[derive(Default)]
 struct Building {
     functions: HashMap<Function, usize>,
@@ -158,7 +159,7 @@ impl Building {
         });
     }
 
-    /// Functions in Lua have no name of their own: where they begin is what tells them apart.
+    /// Functions in Lua have no name of their own: the place where they begin identifies them.
     fn place(&mut self, frame: &Frame) -> usize {
         let name = match (frame.first_line, frame.line) {
             (0, 0) if frame.name.is_empty() => "a function of C".to_owned(),
@@ -185,7 +186,7 @@ impl Building {
         let mut places: Vec<((usize, u32), usize)> = self.places.into_iter().collect();
         places.sort_unstable_by_key(|(_, number)| *number);
         let location = |((function, line), number): ((usize, u32), usize)| Location {
-            // None has an address of its own, and readers tell places apart by it.
+            // No location has an address of its own, and readers distinguish locations by it.
             address: number as u64 + 1,
             mapping: None,
             lines: vec![Line { function, line: line.into() }],
@@ -248,7 +249,7 @@ mod tests {
         assert_eq!((cpu.total(0), cpu.total(1)), (13, 13_000));
         assert_eq!(cpu.shares(DOING, 0), [("compiled", 7), ("interpreter", 5), ("c", 1)]);
         keep_shares(&cpu, UNIX_EPOCH + Duration::from_millis(7));
-        // One without samples says nothing.
+        // A profile without samples changes nothing.
         keep_shares(&Building::default().finish(LuaKind::Cpu, 1_000), UNIX_EPOCH);
         let shares = json!({ "compiled": 7.0 / 13.0, "interpreter": 5.0 / 13.0, "c": 1.0 / 13.0 });
         assert_eq!(last(), json!({ "ended_unix_ms": 7, "samples": 13, "shares": shares }));

@@ -1,4 +1,4 @@
-//! The admin address: its server, who may use it, what the gateway answers there, and how the Admin API reaches the datastore.
+//! The admin address: its server, its access rules, the gateway's answers there, and how the Admin API reaches the datastore.
 //!
 //! The Admin API itself is the crate `admin`. Nothing here owns state: the control loop and the keeper of the datastore do.
 

@@ -1,6 +1,6 @@
-//! What the gateway itself answers at the admin address: how it is, what it serves, and why.
+//! The gateway's own answers at the admin address: its state, what it serves, and why.
 //!
-//! It owns no state: what it answers is asked of the control loop, which owns everything there is to know.
+//! This module owns no state: the control loop owns everything there is to know, and answers the questions.
 
 use super::cardinality::Cardinality;
 use super::exposition;
@@ -37,37 +37,38 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
-/// Questions to the control loop that may wait at once; more connections than this there are not.
+/// Maximum number of questions that wait for the control loop; there are never more connections than this.
 pub(crate) const QUESTIONS_MAX: usize = CONNECTIONS_MAX;
 
-/// Requests explained, or accounts of all upstreams given, at once; more wait. One takes up to a second where there are very many routes.
+/// Maximum number of explained requests, and of accounts of all upstreams, at once; more wait. One takes up to a second where there
+/// are very many routes.
 pub(crate) const EXPLAINED_MAX: usize = 1;
 
-/// What is asked of the control loop.
+/// A question to the control loop.
 pub(crate) enum Question {
-    /// How it is.
+    /// The status.
     Status(oneshot::Sender<Status>),
-    /// How many series there are of what; `None`: nothing is measured.
+    /// The number of series of each family; `None`: nothing is measured.
     Cardinality(oneshot::Sender<Option<Cardinality>>),
-    /// How the nodes are: what is known, and what each worker answers.
+    /// The state of the nodes: the snapshot, and each worker's answer.
     Upstreams(oneshot::Sender<(UpstreamsSnapshot, Vec<Option<Vec<UpstreamOverview>>>)>),
-    /// What it serves.
+    /// The configuration that is served.
     Served(oneshot::Sender<Served>),
 }
 
-/// What all pages need.
+/// The parts that all pages need.
 #[derive(Clone)]
 pub(crate) struct Api {
     questions: mpsc::Sender<Question>,
     /// [`EXPLAINED_MAX`] places.
     pub(super) explaining: Arc<Semaphore>,
     pub(super) lists: Arc<Lists>,
-    /// Where resources are kept; `None`: they come from the file.
+    /// The datastore; `None`: resources come from the file.
     pub(crate) kept: Option<Opened>,
     pub(super) live: Arc<Live>,
-    /// Of the access log; `None`: there is none, or resources come from the file.
+    /// Recent lines of the access log; `None`: without an access log, or where resources come from the file.
     pub(super) recent: Option<Arc<RecentLines>>,
-    /// To who makes the exposition; `None`: nothing is measured.
+    /// The door to the exporter; `None`: nothing is measured.
     pub(super) exposition: Option<SideDoor>,
     /// Returns free memory of the calling thread to the system.
     pub(super) give_back: fn(),
@@ -87,7 +88,7 @@ impl Api {
         Api { questions, explaining, lists: Arc::default(), kept, live, recent, exposition, give_back }
     }
 
-    /// Asks the control loop; `None`: the gateway is shutting down.
+    /// Sends a question to the control loop; `None`: the gateway is shutting down.
     pub(super) async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Option<T> {
         let (answer, answered) = oneshot::channel();
         self.questions.send(question(answer)).await.ok()?;
@@ -95,7 +96,7 @@ impl Api {
     }
 }
 
-/// All of them: path, what it is for, and what answers.
+/// All pages: path, purpose, and handler.
 pub(crate) fn pages(api: &Api) -> Vec<Page> {
     let page = |path, summary, answer| Page { method: Method::GET, path, summary, answer };
     let mut pages = vec![
@@ -140,7 +141,7 @@ where
     get(move || answer(api.clone()))
 }
 
-/// One that takes arguments.
+/// A page that takes arguments.
 fn asked<F>(api: &Api, answer: fn(String, Api) -> F) -> MethodRouter
 where
     F: Future<Output = Response> + Send + 'static,
@@ -205,7 +206,7 @@ fn explain_page(api: &Api) -> MethodRouter {
     })
 }
 
-/// Which route a request takes of those that are served now.
+/// Which route of those served now takes a request.
 async fn explain(query: String, api: Api, caller: Caller) -> Response {
     let asked = match ExplainQuery::parse(&query) {
         Ok(asked) => asked,
@@ -215,7 +216,7 @@ async fn explain(query: String, api: Api, caller: Caller) -> Response {
     let Some(Served { plan, loaded }) = api.ask(Question::Served).await else {
         return refuse(&Refusal::Ending);
     };
-    // The place is kept until it is done, even where whoever asked has gone.
+    // The place is kept until it is done, even if the client has gone.
     let explained = spawn_blocking(move || {
         let answer = match consumer(&loaded.config, asked.consumer.as_deref()) {
             Ok(consumer) => {
@@ -235,7 +236,7 @@ async fn explain(query: String, api: Api, caller: Caller) -> Response {
     })
 }
 
-/// How the nodes are. There may be very many.
+/// The state of the nodes. There may be very many.
 async fn upstreams(api: Api) -> Response {
     let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
     let Some((snapshot, answers)) = api.ask(Question::Upstreams).await else {

@@ -1,6 +1,6 @@
-//! What a worker does when, for profiles: the phases of its work.
+//! The phases of a worker's work, for profiles.
 
-/// Each with a part of the names of the functions that begin it: those of the module that does it. The first that fits counts.
+/// Each phase with a part of the names of the functions that begin it: those of the module that does it. The first match counts.
 pub(super) const PHASES: &[(&str, &str)] = &[
     ("TLS handshake", "stillgate_proxy::listen::handshake"),
     ("parsing", "stillgate_wire::"),

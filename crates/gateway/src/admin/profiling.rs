@@ -40,7 +40,7 @@ const INDEX: &str = concat!(
     "</ul></body></html>\n",
 );
 
-/// What is taken, with checked arguments.
+/// The requested profile, with checked arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Cpu(cpu::Options),
@@ -49,17 +49,17 @@ enum Wanted {
     Stalls(stalls::Options),
 }
 
-/// What is counted of functions in Lua.
+/// The unit that is counted in functions in Lua.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LuaKind {
     /// All CPU time.
     Cpu,
-    /// That of the interpreter.
+    /// CPU time of the interpreter.
     Bytecode,
 }
 
 impl LuaKind {
-    /// Of a note.
+    /// Title of a note.
     pub(super) fn title(self) -> &'static str {
         match self {
             LuaKind::Cpu => "CPU profile of Lua",
@@ -67,7 +67,7 @@ impl LuaKind {
         }
     }
 
-    /// What the values are.
+    /// The type of the values.
     pub(super) fn value(self) -> &'static str {
         match self {
             LuaKind::Cpu => "cpu",
@@ -76,10 +76,10 @@ impl LuaKind {
     }
 }
 
-/// How arguments are read.
+/// A parser of arguments.
 type Read = fn(&Arguments<'_>) -> Result<Wanted, String>;
 
-/// All of them.
+/// All pages of profiles.
 pub(super) fn pages(api: &Api) -> Vec<Page> {
     let page = |path, summary, answer| Page { method: Method::GET, path, summary, answer };
     vec![
@@ -103,7 +103,7 @@ pub(super) fn pages(api: &Api) -> Vec<Page> {
 fn index(api: &Api) -> MethodRouter {
     let api = api.clone();
     get(async move |headers: HeaderMap| match is_on(&api).await {
-        // As the dashboard wants to know it.
+        // The form for the dashboard.
         Ok(()) if headers.get(ACCEPT).is_some_and(|accept| accept == "application/json") => {
             json(StatusCode::OK, &serde_json::json!({ "heap_mean_bytes": heap::mean_bytes() }))
         }
@@ -159,12 +159,12 @@ async fn take(api: &Api, read: Read, query: &str, who: &str) -> Result<Response,
     let cancel = waiting.0.clone();
     let give_back = api.give_back;
     let work = move || {
-        // The reader may have gone.
+        // The receiver may have gone.
         let _ = send.send(wanted.take(session, &cancel).map(|mut profile| {
             profile.name_phases(PHASES);
             answered.write(&profile)
         }));
-        // Symbols took much of it, for a moment.
+        // Symbols took much memory, for a moment.
         give_back();
     };
     thread::Builder::new().name("profiler".to_owned()).spawn(work).map_err(|error| failed(&error))?;
@@ -186,11 +186,11 @@ async fn take(api: &Api, read: Read, query: &str, who: &str) -> Result<Response,
     Ok(response)
 }
 
-/// In which form a profile is given.
+/// The format of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answered {
     Pprof,
-    /// Of the dashboard.
+    /// JSON for the dashboard.
     Json,
 }
 
@@ -258,7 +258,7 @@ impl Wanted {
     }
 }
 
-/// Of a query.
+/// Arguments of a query.
 struct Arguments<'a>(&'a str);
 
 impl Arguments<'_> {
@@ -309,7 +309,7 @@ fn read_stalls(arguments: &Arguments<'_>) -> Result<Wanted, String> {
     stalls::Options::new(duration, over).map(Wanted::Stalls).map_err(|refused| refused.to_string())
 }
 
-/// As `10ms` or `1s`.
+/// Parses a duration such as `10ms` or `1s`.
 fn span(text: &str) -> Option<Duration> {
     match (text.strip_suffix("ms"), text.strip_suffix('s')) {
         (Some(number), _) => number.parse().ok().map(Duration::from_millis),

@@ -8,16 +8,16 @@ use stillgate_replay::replay::{self, Comparison, Routed};
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
-/// Why there is nothing to compare.
+/// Why the comparison is missing.
 const NO_LOG: &str = "not known: gateway.access_log is off";
 const NOT_JSON: &str = "not known: gateway.access_log does not write JSON";
 const NOT_COMPILED: &str = "not known: the routes cannot be compiled";
 const ENDING: &str = "not known: the gateway is shutting down";
 
-/// The last requests in what is served and in `next`: the shape of `stillgate check --requests`, or a reason.
+/// The last requests with the served configuration and with `next`: the shape of `stillgate check --requests`, or a reason.
 pub(super) async fn compared(api: &Api, next: Config) -> Json {
     let Some(recent) = api.recent.clone() else { return reason(NO_LOG) };
-    // One of these takes as long as an explanation, and there is room for one.
+    // A comparison takes as long as an explanation, and one runs at a time.
     let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
     let Some(served) = api.ask(Question::Served).await else { return reason(ENDING) };
     if let Some(why) = unrecorded(&served.loaded.config.gateway) {

@@ -1,4 +1,4 @@
-//! The form of what the gateway's own pages answer, and why they do not where they do not.
+//! The form of the answers of the gateway's own pages, and of their errors.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -7,7 +7,7 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
 use std::borrow::Cow;
 
-/// Why a page is not there.
+/// Why a page cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
     NoMetrics,

@@ -1,4 +1,4 @@
-//! What the Admin API reads and writes: the datastore behind its keeper, and the tables of keys and plugins.
+//! The Admin API's access to its data: the datastore behind its keeper, and the tables of keys and plugins.
 
 use super::pages::Api;
 use super::recent_requests;
@@ -25,7 +25,7 @@ const NOT_FOLLOWED_YET: &str = "stored, but not read back from etcd within ten s
 const FROM_FILE: &str =
     "this gateway's resources come from its file; edit the file, or set gateway.config.source to store";
 
-/// Made once: it takes milliseconds, and most of a mebibyte.
+/// It is made once: it takes milliseconds, and most of a mebibyte.
 static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| Schemas::new(stillgate_plugins::TABLE));
 
 /// The control side, as the Admin API sees it.
@@ -41,7 +41,7 @@ impl Resources {
         Resources { kept: api.kept.clone(), api, nothing: Arc::default() }
     }
 
-    /// Asks the thread of the datastore.
+    /// Sends a request to the thread of the datastore.
     fn ask<T: Send + 'static>(
         &self,
         asked: impl FnOnce(oneshot::Sender<Result<T, WriteFailure>>) -> Asked,
@@ -66,7 +66,7 @@ impl Resources {
         self.kept.as_ref().map_or(OwnPlugins::NONE, |kept| kept.keeper.own_plugins())
     }
 
-    /// What a write is answered with, once it has come as far as `wait` says.
+    /// The answer to a write, once it has come as far as `wait` says.
     fn outcome(
         &self,
         written: impl Future<Output = Result<Written, WriteError>> + Send + 'static,
@@ -217,7 +217,7 @@ impl Control for Resources {
     }
 }
 
-/// Waits until all workers serve a revision: the number of the configuration, or why it was not waited for longer.
+/// Waits until all workers serve a revision: the number of the configuration, or why the wait has ended.
 async fn served(keeper: &Keeper, revision: u64) -> Result<u64, &'static str> {
     let (mut served, mut is_leaving) = (keeper.served.subscribe(), keeper.is_leaving.subscribe());
     let reached = timeout(SERVED_TIMEOUT, served.wait_for(|served| served.revision >= revision));
@@ -227,7 +227,7 @@ async fn served(keeper: &Keeper, revision: u64) -> Result<u64, &'static str> {
             let reached = reached.ok().and_then(Result::ok);
             reached.map(|served| served.generation).ok_or(NOT_SERVED_YET)
         }
-        // Nothing is published here any more, and the process may end soon.
+        // This process publishes nothing any more, and may end soon.
         _ = is_leaving.wait_for(|is_leaving| *is_leaving) => Err(SUCCESSOR_SERVES),
     }
 }

@@ -1,8 +1,8 @@
 //! The routes that are served, as they are searched: each with its text in lower case.
 //!
-//! Made when somebody searches, once for each configuration; a route that is the same as before keeps its text. Routes that are
-//! not served, because they are switched off or refused, are known of a datastore only: a file is refused as a whole, and what
-//! is off in it is not kept.
+//! The list is made at the first search, once for each configuration; a route that is the same as before keeps its text. Routes
+//! that are not served, because they are disabled or refused, are known from a datastore only: a file is refused as a whole, and
+//! its disabled routes are not kept.
 
 use memchr::memmem::Finder;
 use serde_json::{Value as Json, json};
@@ -15,40 +15,40 @@ use stillgate_config::{Kind, Loaded, Rejected, Route, Serving, Target};
 use stillgate_datastore::Documents;
 use stillgate_route::RouteMatch;
 
-/// Routes of one page.
+/// Maximum number of routes on one page.
 pub(super) const PAGE_MAX: usize = 500;
 
-/// Longest expression that is shown and searched.
+/// Longest expression that is shown and searched, in characters.
 const EXPRESSION_CHARS_MAX: usize = 2000;
 
-/// What a route's text has mostly, so that it does not grow.
+/// Typical length of a route's text, so that it need not grow.
 const TEXT_BYTES: usize = 128;
 
 /// All routes of one configuration.
 #[derive(Default)]
 pub(super) struct RouteList {
-    /// What it was made of.
+    /// The configuration that it was made from.
     version: (u64, String),
     routes: Vec<Listed>,
 }
 
-/// A route and what became of it.
+/// A route and its state.
 pub(super) struct Listed {
     id: Arc<str>,
     what: What,
     status: Status,
-    /// What is searched.
+    /// The text that is searched.
     text: Arc<str>,
 }
 
 enum What {
-    /// With the line it begins in; 0: it has none.
+    /// The route, with the line where it begins; 0: it has none.
     Served(Arc<Route>, u32),
-    /// Its document.
+    /// The document of a route that is not served.
     Left(Arc<str>),
 }
 
-/// What became of a route.
+/// The state of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
     Served,
@@ -69,7 +69,7 @@ impl Status {
 }
 
 impl RouteList {
-    /// Of a configuration; `former`: the list before it.
+    /// The list of a configuration; `former`: the list before it.
     pub(super) fn new(
         generation: u64,
         loaded: &Loaded,
@@ -103,12 +103,12 @@ impl RouteList {
         RouteList { version: (generation, config.digest.clone()), routes }
     }
 
-    /// Whether it was made of this.
+    /// Whether the list was made of this configuration.
     pub(super) fn is_of(&self, generation: u64, loaded: &Loaded) -> bool {
         self.version.0 == generation && self.version.1 == loaded.config.digest
     }
 
-    /// A page, from 1, of the routes that have a text anywhere; and how many have.
+    /// A page, numbered from 1, of the routes that contain a text; and the number of all of them.
     pub(super) fn page(&self, search: &str, (page, page_size): (usize, usize), sees_secrets: bool) -> Json {
         let search = search.trim().to_lowercase();
         let found: Vec<&Listed> = match search.is_empty() {
@@ -130,7 +130,7 @@ impl RouteList {
 }
 
 impl Listed {
-    /// As a list shows it.
+    /// The entry of a route in a list.
     pub(super) fn summary(&self, sees_secrets: bool) -> Json {
         let mut summary = match &self.what {
             What::Served(route, _) => summary_of(route, sees_secrets),
@@ -154,7 +154,7 @@ pub(super) fn rejected(loaded: &Loaded) -> impl Iterator<Item = &Rejected> {
     loaded.rejected.iter().filter(|of| of.kind == Kind::Routes)
 }
 
-/// Routes of a datastore that are not served: switched off, or refused with nothing in their place.
+/// Routes of a datastore that are not served: disabled, or refused without a replacement.
 fn left(documents: &dyn Documents, served: &[Listed], rejected: &HashSet<&str>) -> Vec<Listed> {
     let known: HashSet<&str> = served.iter().map(|listed| &*listed.id).collect();
     let others = documents.below("routes/").into_iter().filter(|(key, _)| !known.contains(key.id()));
@@ -210,7 +210,7 @@ fn shortened(expression: &str) -> String {
     expression.chars().take(EXPRESSION_CHARS_MAX).collect()
 }
 
-/// The upstream that a route names, itself or by its service. One that is written in either has no name.
+/// The upstream that a route names, itself or by its service. An upstream that is written inline has no name.
 fn upstream_of(route: &Route) -> Option<&str> {
     let is_own = |key: &str| key.starts_with("routes/") || key.starts_with("services/");
     match &route.target {
@@ -219,7 +219,7 @@ fn upstream_of(route: &Route) -> Option<&str> {
     }
 }
 
-/// The same of one that is not served. It may be anything.
+/// Summary of a document that is not served. The document may be any JSON.
 fn summary_of_document(id: &str, document: &str, sees_secrets: bool) -> Json {
     let mut document: Json = serde_json::from_str(document).unwrap_or_default();
     if !sees_secrets {
@@ -246,7 +246,8 @@ fn summary_of_document(id: &str, document: &str, sees_secrets: bool) -> Json {
     })
 }
 
-/// All that is searched of a route, one a line, as those see it who see no secrets: what is not shown is not found either; not by way of its summary, since there may be very many.
+/// All text of a route that is searched, one item a line, as callers without access to secrets see it: what is hidden is not found
+/// either. It is not made from the summary, since there may be very many routes.
 fn text_of_route(route: &Route) -> Arc<str> {
     let mut text = String::with_capacity(TEXT_BYTES);
     let mut add = |part: &dyn Display| {
@@ -271,7 +272,7 @@ fn text_of_route(route: &Route) -> Arc<str> {
     if text.is_ascii() { text.into() } else { text.to_lowercase().into() }
 }
 
-/// The same of one that is not served.
+/// Search text of a route that is not served.
 fn text_of(summary: &Json) -> Arc<str> {
     let mut text = String::new();
     let each = summary.as_object().into_iter().flatten().map(|(_, value)| value);
@@ -291,7 +292,7 @@ fn text_of(summary: &Json) -> Arc<str> {
     text.to_lowercase().into()
 }
 
-/// What is served in the place of a rejected route, and why.
+/// What is served in place of a rejected route, and why.
 pub(super) fn refusal(loaded: &Loaded, id: &str) -> Option<(String, Serving)> {
     rejected(loaded).find(|of| of.id == id).map(|of| (of.reason.clone(), of.serving))
 }
@@ -348,7 +349,7 @@ mod tests {
         assert!(list.is_of(1, &one) && !list.is_of(2, &one) && next.is_of(2, &one));
     }
 
-    /// How long it takes is printed, not judged.
+    /// The time it takes is printed, not judged.
     #[test]
     fn one_route_is_found_among_many() {
         let routes: String = (0..20_000)

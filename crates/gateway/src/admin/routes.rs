@@ -1,6 +1,6 @@
-//! `GET /v1/routes` and `GET /v1/routes/{id}`: what is served, wherever it comes from, to be searched and looked at.
+//! `GET /v1/routes` and `GET /v1/routes/{id}`: the routes that are served, whatever their source, for searching and viewing.
 //!
-//! The Admin API shows documents as they were written; here is what became of them: which routes take requests, through which
+//! The Admin API shows documents as they were written; these pages show their effect: which routes take requests, through which
 //! plugins they go and where each of those is written.
 
 use super::pages::{Api, Question};
@@ -21,10 +21,10 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::warn;
 
-/// Routes of a page unless it is said how many.
+/// Default number of routes on a page.
 const PAGE_DEFAULT: usize = 50;
 
-/// A list that nobody has asked for during this time is forgotten: it is some two hundred bytes a route.
+/// A list that is not used for this time is dropped: it takes some two hundred bytes a route.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// The list of the configuration that was searched last.
@@ -34,13 +34,13 @@ pub(super) struct Lists(Mutex<Kept>);
 #[derive(Default)]
 struct Kept {
     list: Option<Arc<RouteList>>,
-    /// Whether it has been used since somebody looked whether it is.
+    /// Whether it has been used since the last check.
     is_used: bool,
-    /// Whether somebody looks.
+    /// Whether a task checks that.
     is_watched: bool,
 }
 
-/// A page of those that are searched for. `sees_secrets`: whether expressions show all that they compare with.
+/// A page of the search results. `sees_secrets`: whether expressions show all values that they compare with.
 pub(super) async fn search(api: Api, query: &str, sees_secrets: bool) -> Response {
     let arguments: Vec<(Cow<'_, str>, Cow<'_, str>)> = form_urlencoded::parse(query.as_bytes()).collect();
     let argument = |name: &str| arguments.iter().find(|(of, _)| of == name).map(|(_, value)| &**value);
@@ -53,7 +53,7 @@ pub(super) async fn search(api: Api, query: &str, sees_secrets: bool) -> Respons
     answer(api, move |list, _| Some(list.page(&search, (page, size), sees_secrets))).await
 }
 
-/// One of them.
+/// One route.
 pub(super) async fn route(api: Api, id: String, sees_secrets: bool) -> Response {
     answer(api, move |list, served| {
         let listed = list.get(&id)?;
@@ -73,7 +73,7 @@ pub(super) async fn route(api: Api, id: String, sees_secrets: bool) -> Response 
     .await
 }
 
-/// What comes of the list of what is served, on a thread that may take its time.
+/// Evaluates the list of what is served, on a thread that may take its time.
 async fn answer(api: Api, look: impl FnOnce(&RouteList, &Served) -> Option<Json> + Send + 'static) -> Response {
     let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
     let Some(served) = api.ask(Question::Served).await else {
@@ -104,7 +104,7 @@ async fn answer(api: Api, look: impl FnOnce(&RouteList, &Served) -> Option<Json>
     }
 }
 
-/// The list of this configuration. Only one is made at a time: who makes it has the place.
+/// The list of this configuration. Only one is made at a time: its maker holds the place.
 fn list_of(api: &Api, generation: u64, loaded: &Loaded) -> Arc<RouteList> {
     let former = api.lists.lock().list.clone();
     let documents = api.kept.as_ref().map(|kept| &*kept.keeper as &dyn Documents);
@@ -123,7 +123,7 @@ impl Lists {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets the list when nobody uses it any more.
+    /// Drops the list when it is not used any more.
     fn watch(self: &Arc<Self>) {
         if std::mem::replace(&mut self.lock().is_watched, true) {
             return;

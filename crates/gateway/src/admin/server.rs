@@ -1,5 +1,5 @@
-//! The server of the admin address, on the control thread; what takes long is done on another. What there is to ask is in the
-//! crate `admin`, and in `pages`.
+//! The server of the admin address, on the control thread; slow work is done on another thread. The endpoints are in the crate
+//! `admin`, and in `pages`.
 //!
 //! Everything is bounded, since this address may be reachable for others: connections, a connection's age, the time for a head.
 
@@ -28,20 +28,20 @@ use tokio_rustls::TlsAcceptor;
 use tower::Service;
 use tracing::{debug, warn};
 
-/// Within this a TLS handshake has to be done.
+/// Time for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What a connection without a request gets to send one in, once the server ends.
+/// Time for a connection without a request to send one, once the server ends.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a kept connection gets to send another request in, once another process accepts the new ones: a request that is on its way
-/// when its connection is closed would be lost. Its answer says that the connection ends.
+/// Time for a kept connection to send another request, once another process accepts the new ones: a request in flight would be lost
+/// if its connection were closed. Its answer says that the connection ends.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What all connections get to end in, once the server ends.
+/// Time for all connections to end, once the server ends.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of a request's head.
+/// Maximum size of a request's head, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
 /// Answers requests, each with a [`Peer`] in its extensions.
@@ -57,32 +57,32 @@ impl Answers for Router {
     }
 }
 
-/// What every connection needs.
+/// The parts that every connection needs.
 #[derive(Clone)]
 pub(crate) struct Server<A> {
     pub(crate) answers: A,
-    /// `None`: HTTP is spoken.
+    /// `None`: plain HTTP.
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) bounds: Bounds,
 }
 
-/// How much of it anybody may have.
+/// Bounds on the use of the address.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// What it is called in the log.
+    /// Its name in the log.
     pub(crate) name: &'static str,
-    /// Within this a request's head has to be there, on a new connection as on one that is kept.
+    /// Time for a request's head to arrive, on a new connection as on one that is kept.
     pub(crate) head: Duration,
-    /// After this a connection gets no further request, so that nobody holds a place for good.
+    /// Maximum age: after this a connection gets no further request, so that no client holds a place for good.
     pub(crate) age: Duration,
-    /// What a connection has to finish in, once it is too old or the server ends.
+    /// Time for a connection to finish, once it is too old or the server ends.
     pub(crate) end: Duration,
-    /// It is there for traffic.
+    /// The address is meant for traffic.
     pub(crate) is_wide: bool,
 }
 
 impl Bounds {
-    /// Of the admin API.
+    /// Bounds of the admin API.
     pub(crate) const ADMIN: Bounds = Bounds {
         name: "admin API",
         head: Duration::from_secs(3),
@@ -92,7 +92,7 @@ impl Bounds {
     };
 }
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub(crate) struct Serving {
     accepting: AbortHandle,
@@ -103,7 +103,7 @@ pub(crate) struct Serving {
     name: &'static str,
 }
 
-/// How far a server is.
+/// The state of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     Serving,
@@ -138,17 +138,17 @@ impl Serving {
         self.accepting.clone()
     }
 
-    /// Accepts no more, and has each connection end with the answer that it waits for, or with the next one.
+    /// Accepts no more, and ends each connection with the answer that it waits for, or with the next one.
     pub(crate) fn leave(&self) {
         self.accepting.abort();
         self.ending.send_replace(Ending::Leaving);
     }
 
-    /// Answers what has been asked or is about to be, on connections that are there.
+    /// Answers requests that have arrived or are about to, on open connections.
     pub(crate) async fn end(mut self) {
         self.accepting.abort();
         self.ending.send_if_modified(|ending| {
-            // One that is leaving stays so.
+            // A server that is already leaving stays so.
             let is_serving = *ending == Ending::Serving;
             if is_serving {
                 *ending = Ending::Over;
@@ -218,8 +218,9 @@ async fn serve_connection(
     }
 }
 
-/// Until a connection is too old, or the server ends and the connection has had a request: its client may have sent the first one
-/// already, and would get no answer. Where the server leaves, each client has some time: the next answer tells it.
+/// Waits until a connection is too old, or until the server ends and the connection has had a request: its client may have sent the
+/// first one already, and would get no answer. When the server leaves, each client gets some time: the next answer carries
+/// `Connection: close`.
 async fn until_over(age: Duration, mut is_ending: watch::Receiver<Ending>, mut is_asked: watch::Receiver<bool>) {
     let ends = async {
         // A server that is gone has ended.
@@ -271,7 +272,7 @@ mod tests {
         serving.await.unwrap();
     }
 
-    /// Whoever has connected may have sent something already, and whoever has asked waits for an answer.
+    /// A client that has connected may have sent something already, and one that has sent a request waits for an answer.
     #[tokio::test]
     async fn at_the_end_nobody_is_left_without_an_answer() {
         let (begun, mut has_begun) = watch::channel(false);

@@ -16,7 +16,7 @@ use stillgate_proxy::access_log::rfc3339;
 /// `GET /v1/status`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Status {
-    /// Of this program.
+    /// Version of this program.
     pub(crate) version: &'static str,
     /// Where resources come from: `file`, `store` or `etcd`.
     pub(crate) source: &'static str,
@@ -27,17 +27,17 @@ pub(crate) struct Status {
     /// Why the datastore cannot be followed; absent where it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) source_error: Option<String>,
-    /// When the datastore was heard of last, RFC 3339; absent where it never was, and where resources come from the file.
+    /// When the datastore last answered, RFC 3339; absent if it never did, and where resources come from the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) source_heard_at: Option<String>,
     /// Resources that are not served as they were put.
     pub(crate) rejected: Vec<RejectedStatus>,
-    /// Plugins that requests are served without, each with the number of resources that have it; absent where there is none.
+    /// Plugins that are ignored, each with the number of resources that have it; absent if there are none.
     #[serde(skip_serializing_if = "Ignored::is_empty")]
     pub(crate) ignored_plugins: Ignored,
     /// The configuration that is served.
     pub(crate) config: ConfigStatus,
-    /// Keys of the configuration that is served whose values take effect at the next start only, as paths.
+    /// Keys of the served configuration whose values take effect at the next start only, as paths.
     pub(crate) pending_restart: Vec<&'static str>,
     /// Worker threads.
     pub(crate) workers: usize,
@@ -56,7 +56,7 @@ pub(crate) struct Status {
     /// Absent where no access log is written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) access_log: Option<AccessLogStatus>,
-    /// Of the entries of `ssls`; absent where there is none.
+    /// Certificates of the entries of `ssls`; absent if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) certificates: Vec<CertificateStatus>,
     /// Whether everything is answered 503, because the datastore has not been read yet.
@@ -69,11 +69,11 @@ pub(crate) struct Status {
 /// The certificates of one entry of `ssls`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct CertificateStatus {
-    /// The entry's.
+    /// The entry's id.
     pub(crate) id: String,
-    /// When the first of them ends, RFC 3339; null where an ordered one is not there yet.
+    /// The earliest end of validity, RFC 3339; null where an ordered certificate has not arrived yet.
     pub(crate) not_after: Option<String>,
-    /// How ordering it goes; absent where it is not ordered.
+    /// The state of ordering it; absent where it is not ordered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) acme: Option<State>,
 }
@@ -106,7 +106,7 @@ pub(crate) struct Requests {
     pub(crate) total: u64,
     /// Now.
     pub(crate) in_flight: u64,
-    /// Of HTTP/2, refused before they were requests; not in `total`.
+    /// HTTP/2 streams that were refused before they became requests; not in `total`.
     pub(crate) http2_refused: u64,
     /// Lines of their headers that were dropped because of `underscores_in_headers`.
     pub(crate) header_lines_dropped: u64,
@@ -124,11 +124,11 @@ pub(crate) struct Tunnels {
 /// Connections and sessions of `stream_proxy`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Streams {
-    /// To nodes, now.
+    /// Open connections to nodes, now.
     pub(crate) open: u64,
     /// Ended since the start, those that were not served included.
     pub(crate) total: u64,
-    /// Of those that are open, sessions of UDP.
+    /// Open sessions of UDP; counted in `open`.
     pub(crate) udp_open: u64,
     /// Datagrams that could not be passed on.
     pub(crate) datagrams_dropped: u64,
@@ -195,7 +195,7 @@ pub(crate) fn counted(counters: &Counters) -> (Connections, Requests, Tunnels, S
     )
 }
 
-/// What is known of the certificates that are served; `states`: of those that are ordered.
+/// The state of the certificates that are served; `states`: of those that are ordered.
 pub(crate) fn certificates(served: &Candidate, states: &BTreeMap<String, State>) -> Vec<CertificateStatus> {
     let ends: HashMap<_, _> = served.tls.expiries().collect();
     let end = |seconds: i64| rfc3339(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000));

@@ -9,14 +9,14 @@ use stillgate_tls::rustls::server::WebPkiClientVerifier;
 use stillgate_tls::rustls::{Error, RootCertStore, ServerConfig};
 use stillgate_tls::{FILE_BYTES_MAX, Problem};
 
-/// What clients are offered.
+/// The protocol that clients are offered.
 const ALPN: &[u8] = b"http/1.1";
 
-/// Where the keys are.
+/// The path of the keys in the configuration.
 pub(crate) const ADMIN: &str = "gateway.admin.tls";
 pub(crate) const DEVICES: &str = "gateway.devices.tls";
 
-/// Why the admin address of a configuration, or that of its devices, can have no TLS, for `check`; `None`: it can, or has none.
+/// Why TLS of the admin address of a configuration, or of its device API, cannot work, for `check`; `None`: it works, or is off.
 pub(crate) fn problem(config: &Config) -> Option<Problem> {
     let gateway = &config.gateway;
     let admin = gateway.admin.as_ref().and_then(|admin| server_config(admin.tls.as_ref()?, ADMIN).err());
@@ -30,7 +30,7 @@ pub(crate) fn trusted(pem: &Pem) -> Result<Vec<u8>, String> {
     read(pem)
 }
 
-/// As the configuration has it; the error names the key.
+/// TLS settings from the configuration; the error names the key.
 pub(crate) fn server_config(keys: &AdminTls, path: &str) -> Result<Arc<ServerConfig>, Problem> {
     let at = |key: &str, message: String| Problem { path: format!("{path}.{key}"), message, hint: None };
     let (chain, key) = certificate(keys, path)?;
@@ -63,7 +63,7 @@ pub(crate) fn certificate(
     Ok((chain, key))
 }
 
-/// Whom to trust.
+/// The certificate authorities to trust.
 pub(crate) fn roots(ca: &Pem, path: &str) -> Result<RootCertStore, Problem> {
     let at = |message: String| Problem { path: format!("{path}.client_ca"), message, hint: None };
     let mut roots = RootCertStore::empty();

@@ -1,7 +1,7 @@
 //! What `GET /v1/upstreams` answers; the only owner of its JSON shapes.
 //!
-//! It is put together from three sides: the Plan says which endpoints there are, the checks what they have found, and
-//! each worker whom it has set aside and how busy its nodes are.
+//! It combines three sources: the Plan lists the endpoints, the checks report their state, and each worker reports which nodes it
+//! has set aside and how busy they are.
 
 use serde::Serialize;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use stillgate_proxy::access_log::rfc3339;
 use stillgate_proxy::{Plan, UpstreamOverview};
 use stillgate_upstream::{Circuit, Endpoint, EndpointStatus};
 
-/// What is known before workers are asked.
+/// The part that is known before workers are asked.
 pub(crate) struct UpstreamsSnapshot {
     pub(crate) plan: Arc<Plan>,
     pub(crate) records: HashMap<Peer, Record>,
@@ -25,7 +25,7 @@ pub(crate) type Peer = (String, SocketAddr, Arc<str>);
 #[derive(Debug, Serialize)]
 pub(crate) struct Upstreams {
     upstreams: Vec<UpstreamStatus>,
-    /// Workers that did not answer in time, from 0: what only they know is missing.
+    /// Workers that did not answer in time, numbered from 0: their part is missing.
     silent_workers: Vec<usize>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Upstreams {
 struct UpstreamStatus {
     /// Its id, or `routes/ID` or `services/ID` for one written inline.
     id: String,
-    /// For a place among those in flight.
+    /// Requests that wait for a place among those in flight.
     requests_waiting: usize,
     endpoints: Vec<Node>,
 }
@@ -45,22 +45,22 @@ struct Node {
     weight: u32,
     priority: i32,
     state: State,
-    /// Null where there are no active checks.
+    /// Null where no active checks are configured.
     active_checks: Option<ActiveChecks>,
-    /// Of the workers that have set it aside.
+    /// The workers that have set it aside.
     set_aside: Vec<SetAside>,
     requests_in_flight: u64,
     idle_connections: u64,
 }
 
-/// The worst that is known of a node.
+/// The worst known state of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
     Healthy,
-    /// Some worker keeps away from it.
+    /// Some worker has set it aside.
     SetAside,
-    /// Active checks have failed: all workers keep away from it.
+    /// Active checks have failed: all workers avoid it.
     Unhealthy,
 }
 
@@ -69,7 +69,7 @@ struct ActiveChecks {
     healthy: bool,
     /// When that last changed, RFC 3339; null: never.
     since: Option<String>,
-    /// Why.
+    /// The reason.
     reason: Option<String>,
     checks: u64,
     failures: u64,
@@ -80,25 +80,25 @@ struct ActiveChecks {
 struct LastCheck {
     at: String,
     latency_ms: f64,
-    /// Null where there was no response.
+    /// Null without a response.
     status: Option<u16>,
-    /// Null where there was one, or only a connection was asked for.
+    /// Null where a response came, or where only a connection is checked.
     error: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
 struct SetAside {
-    /// From 0.
+    /// Number of the worker, from 0.
     worker: usize,
     circuit: &'static str,
-    /// What is left of the time.
+    /// Time left, in milliseconds.
     for_ms: u64,
     /// Set-aside periods in a row.
     periods: u32,
 }
 
 impl Upstreams {
-    /// `answers`: each worker's, as [`stillgate_proxy::Inquiry::ask`] has them.
+    /// `answers`: each worker's, as [`stillgate_proxy::Inquiry::ask`] returns them.
     pub(crate) fn new(snapshot: &UpstreamsSnapshot, answers: Vec<Option<Vec<UpstreamOverview>>>) -> Upstreams {
         let silent_workers = (0..answers.len()).filter(|worker| answers[*worker].is_none()).collect();
         let mut by_peer: HashMap<Peer, Vec<(usize, EndpointStatus)>> = HashMap::new();

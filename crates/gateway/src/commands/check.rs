@@ -1,8 +1,8 @@
-//! `stillgate check`: everything that is wrong with a configuration file, or probably not meant, for people or programs.
+//! `stillgate check`: reports errors in a configuration file, and what is probably not meant, for people or programs.
 //!
 //! It looks at the file, at the certificates and keys that it names, and at what `run` needs of this machine (`environment`).
-//! Whether its addresses are free and its names resolve is seen when it runs. With `--against` and `--requests` it also tells
-//! which requests of a log would change route (`replaying`).
+//! Whether its addresses are free and its names resolve is only seen when it runs. With `--against` and `--requests` it also
+//! reports which requests of a log would change route (`replaying`).
 
 use super::cli::{Check, EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Format};
 use super::deep_hosts::{DeepHosts, deep_hosts};
@@ -24,26 +24,26 @@ use stillgate_replay::explain::explanation::counted;
 use stillgate_replay::replay::{self, Routed};
 use stillgate_route::lint::{self, Finding, FindingKind};
 
-/// What was found, as `--format json` prints it.
+/// The report, as `--format json` prints it.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// Whether the gateway would take the file.
+    /// Whether the gateway would accept the file.
     valid: bool,
-    /// The file that was looked at.
+    /// The file that was checked.
     file: String,
-    /// How much it holds; null where it is not valid.
+    /// Number of routes; null where the file is not valid.
     routes: Option<usize>,
-    /// Absent where there is none.
+    /// Absent if the file has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     stream_routes: Option<usize>,
     upstreams: Option<usize>,
     errors: usize,
     warnings: usize,
-    /// In the order of the file.
+    /// Findings, in the order of the file.
     diagnostics: Vec<Found>,
     /// Findings beyond the loader's bound, or lint's.
     omitted: usize,
-    /// What a log's requests come to; absent where none is asked about, or the file is not valid.
+    /// Summary of a log's requests; absent without `--requests`, or where the file is not valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     requests: Option<replay::Report>,
 }
@@ -53,7 +53,7 @@ struct Report {
 struct Found {
     #[serde(flatten)]
     diagnostic: Diagnostic,
-    /// The route it is about, where it is about what routes take; then those that take its requests.
+    /// The route it is about, for findings about matching; then the routes that take its requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     routes: Vec<RouteAt>,
 }
@@ -65,7 +65,7 @@ struct RouteAt {
     line: u32,
 }
 
-/// A file that the gateway would take.
+/// A file that the gateway would accept.
 pub(crate) struct Compiled {
     pub(crate) config: Config,
     pub(crate) plan: Plan,
@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &Check) -> u8 {
         return EXIT_GOOD;
     };
     let depth = if arguments.offline { Depth::File } else { Depth::Machine };
-    // What replaces a file that ends with `#END` must end with it, too.
+    // A file that replaces one with `#END` must end with it, too.
     let had_end_flag = arguments.against.as_deref().is_some_and(has_end_flag);
     let (mut report, new) = match look_at(file, depth, had_end_flag) {
         Ok(looked_at) => looked_at,
@@ -123,18 +123,18 @@ fn replayed(old: &Path, log: &Path, new: &Compiled) -> Result<replay::Report, St
     replay::run(log, (old, compiled.routed()), new.routed()).map_err(|error| error.to_string())
 }
 
-/// How far a file is looked into.
+/// How deep a file is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Depth {
-    /// Whether it can be routed by.
+    /// Checks whether routes can be compiled.
     Routes,
-    /// Also for what is probably not meant.
+    /// Also reports what is probably not meant.
     File,
-    /// Also at what it needs of this machine.
+    /// Also checks what it needs of this machine.
     Machine,
 }
 
-/// One that cannot be read is reported when it is looked at.
+/// Whether the file ends with the end flag. A file that cannot be read is reported when it is checked.
 fn has_end_flag(file: &Path) -> bool {
     ConfigSource::File(file.to_owned()).read().is_ok_and(|text| end_flag::is_at_end_of(&text))
 }
@@ -153,7 +153,7 @@ fn look_at(file: &Path, depth: Depth, had_end_flag: bool) -> Result<(Report, Opt
         diagnostics.extend(of_machine(config, &text).into_iter().map(plain));
     }
     let is_usable = !diagnostics.iter().any(|found| found.diagnostic.severity == Severity::Error);
-    // Compiling finds what reading cannot: bounds of the whole table of routes.
+    // Compiling finds errors that reading cannot: bounds of the whole table of routes.
     let compiled = match config.filter(|_| is_usable).map(compile) {
         Some(Ok(compiled)) => Some(compiled),
         Some(Err(found)) => {
@@ -188,7 +188,7 @@ fn look_at(file: &Path, depth: Depth, had_end_flag: bool) -> Result<(Report, Opt
     Ok((report, compiled))
 }
 
-/// What of the machine is in the way: certificates and keys, folders, addresses.
+/// Problems of this machine: certificates and keys, folders, addresses.
 fn of_machine(config: &Config, text: &[u8]) -> Vec<Diagnostic> {
     let (errors, warnings) = match tls_material::load(config, None) {
         Ok((_, warnings)) => (Vec::new(), warnings),
@@ -222,7 +222,7 @@ fn compile(config: Config) -> Result<Compiled, Diagnostic> {
     }
 }
 
-/// A finding about what routes take. It has a line, that of its route, and no column.
+/// A finding about matching. It has the line of its route, and no column.
 fn lint_found(finding: &Finding, config: &Config) -> Found {
     let at = |route: usize, id: &str| RouteAt { id: id.to_owned(), line: config.route_lines[route] };
     let others: Vec<RouteAt> = match &finding.kind {
@@ -245,7 +245,7 @@ fn lint_found(finding: &Finding, config: &Config) -> Found {
     Found { diagnostic, routes }
 }
 
-/// A finding about hosts that client certificates do not reach, told at the first route that takes such.
+/// A finding about hosts that client certificates do not reach, reported at the first route with one of them.
 fn deep_found(deep: DeepHosts, config: &Config) -> Found {
     let at = |route: &usize| RouteAt { id: config.routes[*route].spec.id.clone(), line: config.route_lines[*route] };
     let routes: Vec<RouteAt> = deep.routes.iter().map(at).collect();
@@ -261,7 +261,7 @@ fn deep_found(deep: DeepHosts, config: &Config) -> Found {
     Found { diagnostic, routes }
 }
 
-/// A finding about plugins, told where they are written.
+/// A finding about plugins, reported where they are configured.
 fn chain_found(finding: ChainFinding, config: &Config) -> Found {
     let at = |route: usize| RouteAt { id: config.routes[route].spec.id.clone(), line: config.route_lines[route] };
     let diagnostic = Diagnostic {
@@ -300,7 +300,7 @@ fn text(report: &Report) -> String {
     if report.omitted > 0 {
         out.push_str(&format!("and {} more\n", report.omitted));
     }
-    // Of a file that is taken only warnings are left out.
+    // Where the file is valid, only warnings are left out.
     let (warnings, more) = match report.valid {
         true => (report.warnings + report.omitted, None),
         false => (report.warnings, (report.omitted > 0).then(|| format!("{} more", report.omitted))),

@@ -1,24 +1,24 @@
-//! Routes whose hosts reach deeper than the names by which `ssls` asks clients for certificates.
+//! Routes whose hosts have more labels than the names for which `ssls` requests client certificates.
 //!
-//! A wildcard of `ssls` stands for one label in a handshake, that of a route's host for any number of them. Requests for what is in
-//! between are answered 421 unless the connection has shown a certificate under another name, which is rarely what was meant.
-//! What expressions take is not looked at.
+//! A wildcard of `ssls` matches one label in a handshake, that of a route's host any number of them. Requests for hosts in between
+//! are answered 421 unless the connection has shown a certificate under another name, which is rarely what was meant. Hosts that
+//! expressions match are not checked.
 
 use std::collections::HashSet;
 use stillgate_config::{Config, SslUse};
 use stillgate_route::{HostPattern, RouteSpec};
 
-/// Routes that reach beyond one name.
+/// Routes whose hosts exceed one name.
 pub(crate) struct DeepHosts {
-    /// What to tell of the first of them.
+    /// The warning about the first of them.
     pub(crate) message: String,
-    /// What to do about it.
+    /// How to fix it.
     pub(crate) hint: String,
     /// Their indices, in the order of the file; never empty.
     pub(crate) routes: Vec<usize>,
 }
 
-/// One finding for each wildcard that asks for certificates and that routes reach beyond.
+/// One finding for each wildcard that requires client certificates and that hosts of routes exceed.
 pub(crate) fn deep_hosts(config: &Config) -> Vec<DeepHosts> {
     let servers = || {
         config.ssls.iter().filter_map(|ssl| match &ssl.usage {
@@ -64,7 +64,7 @@ fn beyond(
     Some(DeepHosts { message, hint, routes: found.iter().map(|(route, _)| *route).collect() })
 }
 
-/// Whether `host`, of a route, takes names more than one label below `parent` (with its leading dot) that no handshake has a name for.
+/// Whether `host`, of a route, matches names more than one label below `parent` (with its leading dot) that no handshake covers.
 fn is_beyond(host: &str, parent: &str, names: &HashSet<&str>) -> bool {
     match host.strip_prefix('*') {
         Some(suffix) => suffix.ends_with(parent) || parent.ends_with(suffix),

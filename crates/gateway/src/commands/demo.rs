@@ -1,7 +1,7 @@
 //! `stillgate demo`: a gateway, two small upstreams and a little traffic in one process, so that a first look needs nothing else.
 //!
-//! Its resources are in a store of its own, in a folder that goes with the process: the dashboard can change them, and nothing
-//! stays of it.
+//! Its resources are in a store of its own, in a folder that is removed with the process: the dashboard can change them, and
+//! nothing of them stays.
 
 use super::cli::EXIT_ERRORS;
 use super::demo_resources::{self, Nodes};
@@ -18,13 +18,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use stillgate_admin::Role;
 
-/// Where the demo listens if nobody else does.
+/// Port of the demo, if it is free.
 const PORT: u16 = 9080;
 
-/// Where its admin API listens if nobody else does.
+/// Port of its admin API, if it is free.
 const ADMIN_PORT: u16 = 9180;
 
-/// Where its metrics are if nobody else is there.
+/// Port of its metrics, if it is free.
 const METRICS_PORT: u16 = 9091;
 
 /// The device API's port, unless something else uses it.
@@ -33,7 +33,7 @@ const DEVICES_PORT: u16 = 9190;
 /// How long the link to the dashboard can be opened.
 const LINK_AGE: Duration = Duration::from_secs(3600);
 
-/// Whose name changes from the link have in the history.
+/// Author of changes by the link, as the history shows it.
 const NAME: &str = "demo";
 
 /// Runs the command; returns the exit code. `with_devices`: with a page of appliances that hold connections.
@@ -98,18 +98,18 @@ fn free_or_any(port: u16) -> SocketAddr {
     }
 }
 
-/// The same with a port that is known before it is listened on.
+/// Like [`free_or_any`], with a port that is known before it is listened on.
 fn certain(port: u16) -> SocketAddr {
     let address = free_or_any(port);
     let taken = TcpListener::bind(address).and_then(|listener| listener.local_addr());
-    // Where not even that is possible, the start says why.
+    // If even that fails, the start reports the reason.
     taken.unwrap_or(address)
 }
 
 fn config([listen, admin, metrics]: [SocketAddr; 3], devices: Option<SocketAddr>, store: &Path) -> String {
     let store = store.display();
     let devices = devices.map(|address| format!("  devices: {{address: \"{address}\"}}\n")).unwrap_or_default();
-    // The label `uri` is what one should not do: the dashboard shows what comes of it.
+    // The label `uri` is an intentional mistake: the dashboard shows its effect.
     format!(
         r#"gateway:
   config:

@@ -1,6 +1,6 @@
-//! What the demo serves: a handful of routes, a service, a consumer and a rule, written into its store as documents.
+//! The resources of the demo: a handful of routes, a service, a consumer and a rule, written into its store as documents.
 //!
-//! They go through the same checks as what is put through the Admin API; tests/control/demo.rs checks that none is rejected.
+//! They pass the same checks as resources put through the Admin API; tests/control/demo.rs checks that none is rejected.
 
 use serde_json::{Value as Json, json};
 use std::net::SocketAddr;
@@ -79,7 +79,7 @@ fn documents(nodes: &Nodes) -> Vec<(&'static str, Json)> {
     ]
 }
 
-/// Who an appliance is, it says itself: the demo listens on loopback only.
+/// A route for appliances, which name themselves: the demo listens on loopback only.
 fn devices() -> Json {
     json!({
         "name": "devices", "desc": "Connections of appliances end here.", "uri": "/connect",

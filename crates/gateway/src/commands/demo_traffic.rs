@@ -1,6 +1,6 @@
 //! A little traffic for the demo, so that the dashboard has something to show: a few requests a second of several kinds.
 //!
-//! One thread, which ends with the process, and one connection a request. It is for looking at, not for measuring.
+//! It is one thread, which ends with the process, and one connection a request. It is for looking at, not for measuring.
 
 use std::f64::consts::TAU;
 use std::io::{self, Read as _, Write as _};
@@ -11,20 +11,20 @@ use std::time::{Duration, Instant};
 /// Requests a second, on average.
 const RATE: f64 = 5.0;
 
-/// It swings around that by so much, in so long.
+/// The rate swings around that by so much, in so long.
 const SWING: f64 = 0.5;
 const PERIOD: Duration = Duration::from_secs(120);
 
-/// What a request may take.
+/// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Between two requests while the gateway does not answer, as at its end.
+/// Pause between two requests while the gateway does not answer, as at its end.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// One payment in so many is declined by its node, which is an error.
+/// One payment in so many is declined by its node, with an error.
 const DECLINED: u64 = 12;
 
-/// Begins to ask.
+/// Starts sending requests.
 pub(super) fn start(gateway: SocketAddr) -> io::Result<()> {
     let thread = thread::Builder::new().name("demo-traffic".to_owned());
     thread.spawn(move || run(gateway)).map(drop)
@@ -51,7 +51,7 @@ fn ask(gateway: SocketAddr, request: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Kinds in turn; every second one is a search, each for something else.
+/// The kinds take turns; every second request is a search, each for something else.
 fn request(turn: u64) -> String {
     let kinds = turn / 2;
     let get = |path: String, fields: &str| {

@@ -1,4 +1,4 @@
-//! A small upstream for the demo: it says who it is and what it was asked, and can be slow, stream or echo.
+//! A small upstream for the demo: it answers its name and the request, and can be slow, stream or echo.
 //!
 //! It has a thread of its own, which ends with the process. It is for looking at, not for measuring.
 
@@ -33,7 +33,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 type Answer = Response<BoxBody<Bytes, hyper::Error>>;
 
-/// Starts one on any free loopback port.
+/// Starts an upstream on any free loopback port.
 pub(crate) fn start(name: &'static str) -> io::Result<SocketAddr> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     listener.set_nonblocking(true)?;
@@ -125,7 +125,7 @@ where
     response
 }
 
-/// A body that says one line at a time.
+/// A body that sends one line at a time.
 struct Ticks {
     left: u32,
     pause: Interval,

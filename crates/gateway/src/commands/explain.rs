@@ -1,8 +1,7 @@
-//! `stillgate explain`: which route of a file takes a request, and why not each better-placed one, and
-//! which plugins run.
+//! `stillgate explain`: which route of a file takes a request, why each route before it does not, and which plugins run.
 //!
-//! The search itself is told by the `route` crate; here the request is made from what was typed. How an answer looks is in
-//! `explanation`. Nothing is sent anywhere.
+//! The `route` crate explains the search itself; here the request is made from the arguments. `explanation` renders the answer.
+//! Nothing is sent anywhere.
 
 use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Explain, Format};
 use super::stdout::show;
@@ -14,7 +13,7 @@ use stillgate_replay::explain::explanation::Answer;
 use stillgate_replay::explain::request_head::RequestHead;
 use stillgate_replay::explain::request_line::RequestLine;
 
-/// Runs the command; returns the exit code. That no route takes the request is an answer, not an error.
+/// Runs the command; returns the exit code. A request without a route is an answer, not an error.
 pub(crate) fn run(arguments: &Explain) -> u8 {
     let source = ConfigSource::File(arguments.file.clone());
     let text = match source.read() {

@@ -1,7 +1,7 @@
 //! `stillgate exporter`: a process of its own that exposes what gateways write to a shared folder.
 //!
-//! It only reads, so it may be stopped, killed or restarted at any moment, and several may run side by side. The folder
-//! need not be there when it starts: what a gateway writes later is picked up, and until then scrapes are answered 503.
+//! It only reads, so it may be stopped, killed or restarted at any moment, and several may run side by side. The folder need not
+//! exist when it starts: what a gateway writes later is picked up, and until then scrapes are answered 503.
 
 use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Exporter as Arguments};
 use crate::control::signals::Ending;
@@ -28,7 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Why the exporter did not start, or ended as it should not have.
 #[derive(Debug)]
 enum ExporterError {
-    /// What is to be read is no folder.
+    /// The path to read is not a folder.
     NotAFolder(PathBuf),
     /// The folder cannot be read.
     Unreadable(PathBuf, io::Error),
@@ -130,7 +130,7 @@ fn serve(arguments: &Arguments) -> Result<(), ExporterError> {
     result
 }
 
-/// What is not there may still come; what is no folder will not become one.
+/// A path that does not exist yet may still appear; a path that is not a folder will not become one.
 fn look_at(folder: &Path) -> Result<(), ExporterError> {
     match std::fs::read_dir(folder) {
         Ok(_) => Ok(()),

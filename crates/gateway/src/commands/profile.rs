@@ -1,6 +1,6 @@
-//! `stillgate profile`: takes a profile of a running gateway, and writes it in the form that the file's name asks for.
+//! `stillgate profile`: takes a profile of a running gateway, and writes it in the format that the file's name implies.
 //!
-//! The gateway gives pprof's form only; every other is made here, so it costs the gateway nothing.
+//! The gateway serves pprof's format only; every other is made here, so it costs the gateway nothing.
 
 use super::cli::{EXIT_GOOD, Profile as Arguments, ProfileKind, ProfileThreads};
 use super::stdout::show;

@@ -1,12 +1,12 @@
-//! Writing what a command was asked for to standard output.
+//! Writes the output of a command to standard output.
 //!
-//! `println!` panics where nobody reads any more (`stillgate check --schema | head -1`) or the disk is full.
+//! `println!` panics where the reader is gone (`stillgate check --schema | head -1`) or the disk is full.
 
 use super::cli::EXIT_ERRORS;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 
-/// Writes all of it, or ends the process: quietly where the reader has what it wanted, with a message otherwise.
+/// Writes all of it, or ends the process: quietly where the reader has closed the pipe, with a message otherwise.
 #[expect(clippy::disallowed_methods, reason = "the commands that show something hold nothing that has to be closed")]
 pub(crate) fn show(text: impl Display) {
     let mut out = io::stdout().lock();

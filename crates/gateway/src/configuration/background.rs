@@ -1,10 +1,10 @@
 //! Runs a reload's work where it takes no core from a worker.
 //!
-//! A niced thread still keeps a core until its time slice is over, milliseconds in which a worker waits; one of the idle
-//! policy gives it up at once. But on a machine whose cores are all busy an idle thread gets a few thousandths of one. So
-//! work begins idle, and where it is not done after [`PATIENCE`], or sooner where a writer waits, it goes on merely niced. Not every process may leave the
-//! idle policy again (it takes `CAP_SYS_NICE` or a limit on niceness that allows it); where it may not, all work is niced: a
-//! worker may wait for a time slice then, but however busy the cores are, a reload comes to an end.
+//! A niced thread still keeps a core until its time slice is over, milliseconds in which a worker waits; one of the idle policy
+//! gives it up at once. But on a machine whose cores are all busy an idle thread gets a few thousandths of one. So work begins
+//! idle, and where it is not done after [`PATIENCE`], or sooner where a writer waits, it goes on merely niced. Not every process
+//! may leave the idle policy again (it takes `CAP_SYS_NICE` or a limit on niceness that allows it); where it may not, all work is
+//! niced: a worker may wait for a time slice then, but however busy the cores are, a reload comes to an end.
 
 use std::sync::LazyLock;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -19,25 +19,25 @@ use thread_priority::{ThreadPriority, ThreadPriorityValue};
 /// The control thread's niceness: a reload must not take a core from a worker.
 pub(crate) const CONTROL_NICE: i32 = 10;
 
-/// What idle work gets before it is taken for starved.
+/// Time for idle work before it counts as starved.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// The same where somebody waits for it: who has written to a datastore is answered when that is served.
+/// Time for idle work where a client waits: a write to a datastore is answered when its result is served.
 const PATIENCE_OF_WRITERS: Duration = Duration::from_millis(5);
 
-/// Who waits for work.
+/// What waits for the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waits {
-    /// Nobody.
+    /// No client waits.
     Nobody,
-    /// Who has written to a datastore.
+    /// A client that has written to a datastore.
     Writer,
 }
 
-/// Of the crate's scale of 100, what it makes [`CONTROL_NICE`]; a test checks that.
+/// Priority on the crate's scale of 100 that gives [`CONTROL_NICE`]; a test checks that.
 const CONTROL_PRIORITY: u8 = 22;
 
-/// Does `work`, on a thread of its own where that may begin idle, and waits for it.
+/// Runs `work`, on a thread of its own where that may begin idle, and waits for it.
 pub(crate) fn run<T: Send>(waits: Waits, work: impl FnOnce() -> T + Send) -> T {
     static CAN_RETURN: LazyLock<bool> = LazyLock::new(can_return);
     if !*CAN_RETURN {
@@ -51,7 +51,7 @@ pub(crate) fn run<T: Send>(waits: Waits, work: impl FnOnce() -> T + Send) -> T {
         let take = &mut take;
         let (go, gone) = mpsc::sync_channel::<()>(1);
         let idle = thread::Builder::new().name("control-idle".to_owned()).spawn_scoped(scope, move || {
-            // Whoever waits has not gone: it waits for this thread's end.
+            // The send cannot fail: the receiver waits for this thread's end.
             let _ = begin.send(thread_native_id());
             let _ = gone.recv();
             let profiled = Registration::of_current();
@@ -61,7 +61,7 @@ pub(crate) fn run<T: Send>(waits: Waits, work: impl FnOnce() -> T + Send) -> T {
             result
         });
         let idle = idle.ok()?;
-        // From here, where there is a core for it: an idle thread might not even come to say that it has begun.
+        // The policy is set from here, where a core is available: an idle thread might not even get to report that it has begun.
         if let Ok(thread) = begun.recv() {
             set_policy(thread, NormalThreadSchedulePolicy::Idle);
             drop(go);
@@ -82,13 +82,13 @@ pub(crate) fn run<T: Send>(waits: Waits, work: impl FnOnce() -> T + Send) -> T {
     }
 }
 
-/// Whether a thread may leave the idle policy again: tried with one that does nothing.
+/// Whether a thread may leave the idle policy again: tested with a thread that does nothing.
 fn can_return() -> bool {
     thread::scope(|scope| {
         let (begin, begun) = mpsc::sync_channel(1);
         let (end, ended) = mpsc::sync_channel::<()>(1);
         let tried = thread::Builder::new().name("control-idle".to_owned()).spawn_scoped(scope, move || {
-            // As above.
+            // It cannot fail, as above.
             let _ = begin.send(thread_native_id());
             let _ = ended.recv();
         });
@@ -102,17 +102,18 @@ fn can_return() -> bool {
     })
 }
 
-/// Gives a thread a policy; false where that is refused. The calling thread's niceness becomes the control thread's, which it
-/// should be already.
+/// Sets a thread's policy; false if that is refused. The calling thread's niceness becomes the control thread's, which it should be
+/// already.
 fn set_policy(thread: ThreadId, policy: NormalThreadSchedulePolicy) -> bool {
     let priority = match policy {
-        // Niceness has no meaning in it, and the crate knows none; what it sets instead is put right below.
+        // Niceness does not apply to the idle policy, and the crate has none for it; the value that it sets instead is replaced
+        // below.
         NormalThreadSchedulePolicy::Idle => ThreadPriority::Min,
         _ => ThreadPriorityValue::try_from(CONTROL_PRIORITY).map_or(ThreadPriority::Min, ThreadPriority::Crossplatform),
     };
     let set = set_thread_priority_and_policy(thread, priority, ThreadSchedulePolicy::Normal(policy));
-    // The crate changes the niceness after the policy, to a lower one for the idle policy, which may be refused: that is
-    // no failure.
+    // The crate changes the niceness after the policy, to a lower one for the idle policy. The system may refuse that, which is not
+    // a failure.
     let _ = rustix::process::setpriority_process(None, CONTROL_NICE);
     set.is_ok() || policy == NormalThreadSchedulePolicy::Idle
 }

@@ -1,7 +1,6 @@
-//! What of the plugins of a configuration is probably not meant: authentication that lets nobody in or is never asked for, and
-//! plugins that cannot do what they are there for.
+//! Lints the plugins of a configuration: authentication that admits nobody or never runs, and plugins that can have no effect.
 //!
-//! Chains that routes share are looked at once, and an entry is told of once, at the place where it is written.
+//! Chains that routes share are checked once, and an entry is reported once, at the place where it is written.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -9,21 +8,21 @@ use stillgate_config::Config;
 use stillgate_plugin::{Chain, DeviceSettings, Entry};
 use stillgate_route::Variable;
 
-/// Most findings that are told; the others are counted.
+/// Maximum number of findings that are reported; the others are counted.
 const FINDINGS_MAX: usize = 1000;
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChainLint {
     pub(crate) findings: Vec<ChainFinding>,
-    /// How many more there are.
+    /// Number of further findings.
     pub(crate) omitted: usize,
 }
 
 /// One finding.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ChainFinding {
-    /// 0: of the file as a whole.
+    /// Line of the entry; 0: the file as a whole.
     pub(crate) line: u32,
     pub(crate) message: String,
     pub(crate) hint: &'static str,
@@ -59,7 +58,7 @@ impl Kind {
     }
 }
 
-/// Looks at all chains.
+/// Checks all chains.
 pub(crate) fn chain_lint(config: &Config) -> ChainLint {
     let credentials = config.plugins.consumers.plugins_with_credentials();
     let has_devices = config.gateway.devices.is_some();
@@ -94,20 +93,20 @@ fn labels(config: &Config) -> Vec<(&'static str, String, Variable)> {
 #[derive(Default)]
 struct Looker {
     lint: ChainLint,
-    /// The plugins of which somebody has a credential.
+    /// The plugins for which some consumer has a credential.
     credentials: BTreeSet<&'static str>,
     /// Whether `gateway.devices` is configured.
     has_devices: bool,
     /// Labels of metrics that the configuration adds: family, label, and the variable it is of.
     labels: Vec<(&'static str, String, Variable)>,
-    /// Those that some chain has.
+    /// The ones that occur in some chain.
     asked: HashSet<&'static str>,
-    /// Entries by their address, and what was told of them.
+    /// Entries by their address, and the kinds of findings reported about them.
     told: HashSet<(usize, Kind)>,
 }
 
 impl Looker {
-    /// One chain, behind the global rules.
+    /// Checks one chain, behind the global rules.
     fn look_at(&mut self, global: &[Arc<Entry>], chain: &Chain, route: Option<usize>) {
         let mut first: Option<&Entry> = global.iter().map(|entry| &**entry).find(|entry| entry.authenticates);
         for entry in chain.entries() {
@@ -146,7 +145,7 @@ impl Looker {
                 self.tell(entry, Kind::ServesNoDevices, message, route);
             }
         }
-        // What a global rule needs, routes may find out; but its own phases come before theirs.
+        // Routes may provide what a global rule needs, but its own phases come before theirs.
         if first.is_none() {
             for entry in chain.entries().iter().filter(|entry| entry.plugin.reads_consumer()) {
                 let message = "depends on the consumer, and no plugin before it authenticates";
@@ -157,12 +156,12 @@ impl Looker {
 
     fn look_at_filter(&mut self, entry: &Entry, route: Option<usize>) {
         if entry.meta.filter.as_ref().is_some_and(|filter| filter.never_holds()) {
-            // Why it cannot hold is not told: its values may stand for secrets.
+            // The reason that it cannot hold is not reported: its values may come from secrets.
             self.tell(entry, Kind::NeverRuns, "never runs, since no request can satisfy its _meta.filter", route);
         }
     }
 
-    /// A label with a value for each device: what every connect then costs grows with all devices there ever were.
+    /// A label with a value for each device: the cost of every connect then grows with the number of devices ever seen.
     fn look_at_labels(&mut self, entry: &Entry, settings: &DeviceSettings, route: Option<usize>) {
         let has_query = settings.id_variables.iter().any(|variable| matches!(variable, Variable::Arg(_)));
         let is_each = |variable: &Variable| {

@@ -1,7 +1,7 @@
 //! APISIX's `#END`, the last line of a YAML file: without it, a file that was cut off looks like a whole one.
 //!
-//! Half of a YAML file is mostly valid, too, and whatever guards its other half has are missing from it. Which files need the flag
-//! is known by their names, by their first comment, and by the versions before. A file in JSON is whole if it can be read.
+//! Half of a YAML file is mostly valid, too, but lacks the guards in its other half. Files that need the flag are recognised by
+//! their names, by their first comment, and by earlier versions. A file in JSON is whole if it can be read.
 
 use std::path::Path;
 use stillgate_config::{Diagnostic, Errors, FILE_BYTES_MAX, Severity};
@@ -9,13 +9,13 @@ use stillgate_config::{Diagnostic, Errors, FILE_BYTES_MAX, Severity};
 /// The flag, as APISIX has it.
 const END_FLAG: &[u8] = b"#END";
 
-/// What an export says at its top, so that it needs the flag wherever it is read.
+/// The comment at the top of an export, so that it needs the flag wherever it is read.
 pub(crate) const ANNOUNCEMENT: &str = "# The last line is #END; without it, the file is refused as cut off.\n";
 
 /// The last line of an export.
 pub(crate) const LAST_LINE: &str = "#END\n";
 
-/// Whether the last characters of a text, but for white space, are the flag.
+/// Whether the last characters of a text, ignoring white space, are the flag.
 pub(crate) fn is_at_end_of(text: &[u8]) -> bool {
     text.trim_ascii_end().ends_with(END_FLAG)
 }

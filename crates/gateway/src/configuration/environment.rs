@@ -1,7 +1,7 @@
-//! What `run` needs of the machine beside the configuration and the certificates it names: folders and addresses.
+//! What `run` needs of the machine besides the configuration and the certificates it names: folders and addresses.
 //!
-//! `check` looks at it without a trace: no file or folder is made, nothing is listened on. What is missing is an error, since
-//! `run` would end with it. What only this user may not do is a warning, since the service is often run by another.
+//! `check` checks it without a trace: it creates no file or folder and listens nowhere. A missing requirement is an error, since
+//! `run` would end with it. A missing permission of this user is a warning, since the service is often run by another.
 
 use super::kept;
 use crate::upgrade::PidFile;
@@ -23,7 +23,7 @@ const PRIVILEGED_PORTS: u16 = 1024;
 /// File systems of the kernel's own, in which nothing can be made, whatever their permissions say: proc and sysfs.
 const KERNELS_OWN: [rustix::fs::FsWord; 2] = [0x9fa0, 0x6265_6572];
 
-/// All that is in the way, by the keys that are concerned.
+/// All problems, by the keys that they concern.
 pub(crate) fn look_at(config: &Config) -> Vec<(Problem, Severity)> {
     let gateway = &config.gateway;
     let mut found = Vec::new();
@@ -51,7 +51,7 @@ pub(crate) fn look_at(config: &Config) -> Vec<(Problem, Severity)> {
     found
 }
 
-/// A file that is appended to, or made in a folder that has to be there.
+/// A file that is appended to, or created in a folder that has to exist.
 fn file_problem(
     key: &str,
     file: &Path,
@@ -71,7 +71,7 @@ fn file_problem(
         }),
         Ok(_) => not_permitted(key, file, Access::WRITE_OK),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            // Of a bare name the folder is the current one.
+            // A bare name refers to the current folder.
             let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
             match fs::metadata(folder) {
                 Ok(metadata) if metadata.is_dir() => not_possible(key, folder),
@@ -89,7 +89,7 @@ fn file_problem(
     }
 }
 
-/// A folder that is made where it is missing.
+/// A folder that is created where it is missing.
 fn folder_problem(key: &str, folder: &Path) -> Option<(Problem, Severity)> {
     let is_there = |folder: &&Path| !matches!(fs::metadata(folder), Err(error) if error.kind() == ErrorKind::NotFound);
     let nearest = folder.ancestors().find(is_there)?;
@@ -111,7 +111,7 @@ fn folder_problem(key: &str, folder: &Path) -> Option<(Problem, Severity)> {
     }
 }
 
-/// Nothing that is served depends on it, so it is never more than a warning.
+/// Serving does not depend on it, so it is never more than a warning.
 fn pid_file_problem(file: &Path) -> Option<(Problem, Severity)> {
     const KEY: &str = "gateway.pid_file";
     if let Err(error) = PidFile::check(file) {
@@ -121,7 +121,7 @@ fn pid_file_problem(file: &Path) -> Option<(Problem, Severity)> {
     file_problem(KEY, file, Severity::Warning, |folder| format!("create it (`mkdir -p {}`)", folder.display()))
 }
 
-/// Whether a program has a pipe open to read it. Opening it would tell, too, but its reader would see the end then.
+/// Whether a program has a pipe open to read it. Opening the pipe would show that, too, but its reader would then see the end.
 fn has_reader(pipe: &fs::Metadata) -> bool {
     const ACCESS_MODE: u32 = 0o3;
     const WRITE_ONLY: u32 = 0o1;
@@ -143,7 +143,7 @@ fn has_reader(pipe: &fs::Metadata) -> bool {
     })
 }
 
-/// Why nothing can be made in a folder.
+/// Why nothing can be created in a folder.
 fn not_possible(key: &str, folder: &Path) -> Option<(Problem, Severity)> {
     if statfs(folder).is_ok_and(|of| KERNELS_OWN.contains(&of.f_type)) {
         let message = format!("nothing can be made in {}, which is the kernel's", folder.display());
@@ -165,14 +165,14 @@ fn not_permitted(key: &str, path: &Path, wanted: Access) -> Option<(Problem, Sev
     }
 }
 
-/// What cannot be looked at; where that is a matter of permissions, another user may.
+/// A path that cannot be checked; where permissions are the reason, another user may.
 fn unseen(key: &str, path: &Path, error: &io::Error, severity: Severity) -> (Problem, Severity) {
     let severity = if error.kind() == ErrorKind::PermissionDenied { Severity::Warning } else { severity };
     let message = format!("{}: {error}", path.display());
     (Problem { path: key.to_owned(), message, hint: None }, severity)
 }
 
-/// All that are listened on, with their keys.
+/// All addresses to listen on, with their keys.
 fn addresses(config: &Config) -> Vec<(String, SocketType, SocketAddr)> {
     let gateway = &config.gateway;
     let listeners = listener_paths(&config.listeners).map(|(path, listener)| {
@@ -192,7 +192,7 @@ fn addresses(config: &Config) -> Vec<(String, SocketType, SocketAddr)> {
     listeners.chain(admin).chain(metrics).chain(devices).chain(peer).collect()
 }
 
-/// Binds it without listening. That it is in use is no problem: probably by the gateway that the file is for.
+/// Binds it without listening. An address in use is not a problem: the gateway that the file is for probably uses it.
 fn address_problem(key: String, kind: SocketType, address: SocketAddr) -> Option<(Problem, Severity)> {
     let (message, hint, severity) = match try_bind(kind, address) {
         Ok(()) | Err(Errno::ADDRINUSE) => return None,

@@ -7,10 +7,10 @@ use stillgate_config::Config;
 use stillgate_plugin::Entry;
 use tracing::warn;
 
-/// By name: in how many resources the plugin is ignored.
+/// Number of resources in which a plugin is ignored, by its name.
 pub(crate) type Ignored = BTreeMap<&'static str, usize>;
 
-/// What is ignored of a configuration. Costs a look at each route, but nothing where no plugin is to be ignored.
+/// The plugins of a configuration that are ignored. It checks each route, but costs nothing where no plugin is to be ignored.
 pub(crate) fn of(config: &Config) -> Ignored {
     if config.gateway.config.ignore_plugins.is_empty() {
         return Ignored::new();
@@ -20,7 +20,7 @@ pub(crate) fn of(config: &Config) -> Ignored {
     let of_consumers = config.plugins.consumers.iter().flat_map(|consumer| consumer.plugins.iter());
     let is_ignored = |entry: &&Arc<Entry>| entry.meta.is_ignored;
     let key = |entry: &'_ Arc<Entry>| (entry.name, entry.origin.to_string());
-    // What routes share is in each of their chains.
+    // Resources that routes share are in each of their chains.
     let resources: BTreeSet<(&'static str, String)> =
         of_chains.chain(of_consumers).filter(is_ignored).map(key).collect();
     let mut ignored = Ignored::new();
@@ -30,7 +30,7 @@ pub(crate) fn of(config: &Config) -> Ignored {
     ignored
 }
 
-/// Names plugins that are ignored and were not before.
+/// Logs plugins that are ignored and were not before.
 pub(crate) fn warn_of(now: &Ignored, before: &Ignored) {
     for (plugin, resources) in now.iter().filter(|(plugin, _)| !before.contains_key(*plugin)) {
         warn!(plugin, resources, "requests are served without this plugin, as gateway.config.ignore_plugins says");

@@ -1,4 +1,4 @@
-//! From where the configuration comes to what is served: finding, reading and watching its files, and reloading it.
+//! The way from the configuration to what is served: finding, reading and watching its files, and reloading it.
 
 pub(crate) mod background;
 pub(crate) mod chain_lint;

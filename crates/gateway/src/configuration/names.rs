@@ -1,4 +1,4 @@
-//! The DNS names in a configuration, and what they stand for now.
+//! The DNS names in a configuration, and their current addresses.
 //!
 //! Looking them up is the resolver's business; here is only what the start and a reload both need.
 
@@ -8,7 +8,7 @@ use stillgate_config::{Config, Host};
 use stillgate_upstream::Resolver;
 use tracing::warn;
 
-/// Names told of in the log at once.
+/// Maximum number of names in one line of the log.
 const NAMES_SHOWN_MAX: usize = 10;
 
 /// The DNS names of a configuration's nodes.
@@ -22,7 +22,7 @@ pub(crate) fn of(config: &Config) -> BTreeSet<String> {
         .collect()
 }
 
-/// What the names of a configuration stand for now.
+/// Current addresses of the names of a configuration.
 pub(crate) fn addresses(resolver: &Resolver, config: &Config) -> HashMap<String, Vec<IpAddr>> {
     of(config)
         .into_iter()
@@ -33,7 +33,7 @@ pub(crate) fn addresses(resolver: &Resolver, config: &Config) -> HashMap<String,
         .collect()
 }
 
-/// Tells of names without addresses: their nodes are left out until they have some.
+/// Warns of names without addresses: their nodes are left out until they have some.
 pub(crate) fn warn_unresolved(resolver: &Resolver) {
     let unresolved = resolver.unresolved();
     for name in unresolved.iter().take(NAMES_SHOWN_MAX) {

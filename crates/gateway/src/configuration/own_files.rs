@@ -1,4 +1,4 @@
-//! Plugins in Lua that `gateway.lua.path` names: files, and what is in folders. In folders below are modules that they require.
+//! Plugins in Lua that `gateway.lua.path` names: files, and the contents of folders. Subfolders have modules that they require.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -11,12 +11,12 @@ use stillgate_plugin::OwnFile;
 const FILE_BYTES_MAX: usize = 1024 * 1024;
 /// Most files.
 const FILES_MAX: usize = 256;
-/// Folders within one another.
+/// Maximum depth of nested folders.
 const DEPTH_MAX: usize = 8;
-/// Most folders below those that are named.
+/// Maximum number of subfolders.
 const FOLDERS_MAX: usize = 256;
 
-/// Files, each with the folder that it is looked for in.
+/// Files, each with the folder where it was found.
 type Files = BTreeMap<PathBuf, PathBuf>;
 
 /// Reads the files, and those of the folders whose names end in `.lua`; each once, in the order of their paths.
@@ -28,7 +28,7 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<OwnFile>, String> {
     files.iter().map(|(file, folder)| read_one(file.clone(), folder.clone(), name_among(file, &files))).collect()
 }
 
-/// The file's name, with as many folders before it as tell it from all others.
+/// The file's name, with as many parent folders as it takes to distinguish it from all others.
 fn name_among(file: &Path, files: &Files) -> String {
     let is_taken = |end: &Path| files.keys().any(|other| other != file && other.ends_with(end));
     let parts: Vec<&OsStr> = file.iter().collect();
@@ -37,7 +37,7 @@ fn name_among(file: &Path, files: &Files) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// What has to be watched besides the paths: files that are links, since what they lead to may change, and folders below.
+/// Paths to watch besides the configured ones: files that are links, since their targets may change, and subfolders.
 pub(crate) fn others(paths: &[PathBuf]) -> Vec<PathBuf> {
     let links = files(paths).unwrap_or_default().into_keys().filter(|file| file.is_symlink());
     let below = paths
@@ -57,7 +57,7 @@ fn files(paths: &[PathBuf]) -> Result<Files, String> {
         for folder in folders(path)? {
             let found = of_folder(&folder).map_err(|error| unreadable(&folder, &error))?;
             for file in found {
-                // Of two paths that are named, the one that is nearer to the file.
+                // If two named paths lead to the same file, the one nearer to the file is used.
                 match files.get(&file) {
                     Some(known) if known.starts_with(path) => {}
                     _ => _ = files.insert(file, path.clone()),
@@ -68,7 +68,7 @@ fn files(paths: &[PathBuf]) -> Result<Files, String> {
     Ok(files)
 }
 
-/// A folder, and those below it. Links are not followed: what a name leads to stays within the folder.
+/// A folder and its subfolders. Links are not followed: everything found stays within the folder.
 fn folders(top: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = vec![top.to_owned()];
     let mut at = 0;
@@ -92,7 +92,7 @@ fn of_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(entries(folder)?.into_iter().filter(|file| is_lua(file)).collect())
 }
 
-/// What is in a folder. Editors keep their own copies under names that begin with a dot.
+/// The entries of a folder. Editors keep their own copies under names that begin with a dot.
 fn entries(folder: &Path) -> io::Result<BTreeSet<PathBuf>> {
     let is_hidden = |path: &Path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     let paths = folder.read_dir()?.map(|entry| entry.map(|entry| entry.path()));

@@ -11,50 +11,50 @@ use stillgate_config::{Config, Loaded};
 use stillgate_tls::Material;
 use tracing::{debug, warn};
 
-/// How reading ended.
+/// The result of reading.
 pub(crate) enum Read {
     /// The text is the one that was looked at last, and so are the files that it names.
     Unchanged,
     /// Everything is valid.
     Good(Candidate),
-    /// It is not, or there is none.
+    /// Something is invalid, or the text is missing.
     Refused {
-        /// Of the text, where there is one.
+        /// Digest of the text, if it could be read.
         digest: Option<String>,
         /// One line per finding.
         errors: Vec<String>,
     },
 }
 
-/// What became of a look at the configuration.
+/// The result of a look at the configuration.
 pub(crate) struct Look {
-    /// Of the text, and of the certificates that it names.
+    /// Result for the text, and for the certificates that it names.
     pub(crate) read: Read,
-    /// The certificates of what is served, where they are others by now and what was read is not to take its place.
+    /// The certificates of what is served, if they have changed and what was read is not to replace it.
     pub(crate) renewed: Option<Arc<Material>>,
 }
 
-/// What could be served.
+/// A configuration that could be served.
 #[derive(Clone)]
 pub(crate) struct Candidate {
     pub(crate) loaded: Arc<Loaded>,
     pub(crate) tls: Arc<Material>,
-    /// What of the certificates its author should know.
+    /// Warnings about certificates for its author.
     pub(crate) tls_warnings: Vec<String>,
-    /// Why the file as it is now is not part of it, one line per finding; empty where it is.
+    /// Why the current file is not part of it, one line per finding; empty where it is.
     pub(crate) file_errors: Vec<String>,
 }
 
 /// Reads one configuration after the other.
 pub(crate) struct Reading {
     source: Box<dyn Source>,
-    /// Makes what must be there before the files of a configuration are watched.
+    /// Creates what must exist before the files of a configuration are watched.
     prepare: fn(&Config),
-    /// What became of the last text that was valid.
+    /// The result for the last text that was valid.
     last: Option<Last>,
-    /// Files for TLS of a text that cannot be put to use because of them.
+    /// Files for TLS that a text names and that make it unusable.
     missed: BTreeSet<PathBuf>,
-    /// Why certificates that are served were not read anew when they were looked at last, which has been told.
+    /// Why certificates that are served were not read again at the last look; this has been reported already.
     stays: Vec<String>,
 }
 
@@ -83,14 +83,14 @@ impl Reading {
             self.last.as_ref().is_some_and(|last| last.loaded.config.digest == *digest && last.errors.is_empty());
         let renewed = match &read {
             Read::Good(_) => None,
-            // These certificates have been looked at just now.
+            // These certificates were checked just now.
             Read::Unchanged if is_whole => None,
             Read::Unchanged | Read::Refused { .. } => self.renewed(served),
         };
         Look { read, renewed }
     }
 
-    /// Looks at the certificates of what is served only: what was read is not to take its place.
+    /// Checks only the certificates of what is served: what was read is not to replace it.
     pub(crate) fn look_at_served(&mut self, served: &Candidate) -> Look {
         Look { read: Read::Unchanged, renewed: self.renewed(served) }
     }
@@ -118,14 +118,14 @@ impl Reading {
         }
     }
 
-    /// What was read last cannot be put to use: whether the source has something else in its place.
+    /// What was read last cannot be used: whether the source has something else in its place.
     pub(crate) fn put_back(&mut self, errors: &[String]) -> bool {
         self.source.put_back(errors)
     }
 
     /// The text is the same as before.
     fn look_at_certificates(&mut self, served: &Material) -> Read {
-        // Of a text that is refused it does not matter what files it names.
+        // Once a text is refused, the files that it names do not matter.
         let Some(Last { loaded, errors: before }) = self.last.take() else { return Read::Unchanged };
         match self.with_certificates(loaded, served) {
             Read::Good(candidate) if before.is_empty() && candidate.tls.is_same(served) => Read::Unchanged,
@@ -155,8 +155,8 @@ impl Reading {
         read
     }
 
-    /// The certificates of what is served, if some are others by now: neither a mistake in the text nor a file that is broken
-    /// must keep one that was renewed from clients until the one before has ended.
+    /// The certificates of what is served, if some have changed: neither a mistake in the text nor a broken file must keep a
+    /// renewed certificate from clients until the one before has ended.
     fn renewed(&mut self, served: &Candidate) -> Option<Arc<Material>> {
         let (tls, problems) = tls_material::renew(&served.loaded.config, &served.tls);
         let stays: Vec<String> = problems.iter().map(ToString::to_string).collect();

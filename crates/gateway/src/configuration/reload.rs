@@ -1,9 +1,9 @@
 //! From a changed file or a changed DNS answer to a published Plan, one step at a time.
 //!
-//! Nothing is swapped in before it is whole: read and validated, its new names resolved, compiled. What takes long runs
-//! on a thread of its own, so that the control loop goes on answering meanwhile; what comes in during a step is
-//! remembered (not queued: ten touches of the file are one reload) and done next. A file that is refused changes nothing
-//! but what the status says, and so is one with an address that cannot be listened on.
+//! Nothing is swapped in before it is complete: read and validated, its new names resolved, compiled. Slow work runs on a thread of
+//! its own, so that the control loop goes on answering meanwhile; requests during a step are remembered (not queued: ten touches of
+//! the file are one reload) and done next. A file that is refused changes nothing but the status, and so does one with an address
+//! that cannot be bound.
 //!
 //! ```text
 //!  request() ──▶ Reading ──▶ Resolving ──▶ Building ──▶ publish ──▶ Idle
@@ -41,24 +41,24 @@ use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
-/// What new names get to be resolved in before a configuration is published without their addresses.
+/// Time for new names to be resolved before a configuration is published without their addresses.
 pub(crate) const NAMES_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same, where other changes wait behind it.
+/// Timeout for new names while other changes are waiting.
 const NAMES_TIMEOUT_WHILE_OTHERS_WAIT: Duration = Duration::from_millis(500);
 
 /// Called with a configuration that is published, and its number.
 pub(crate) type Published = Box<dyn Fn(&Config, u64)>;
 
-/// What of the process follows a reload besides the Plan.
+/// The parts of the process besides the Plan that follow a reload.
 pub(crate) struct Reloadable {
     /// Takes over `gateway.log.level`.
     pub(crate) logging: Logging,
-    /// Others follow what is published.
+    /// Notifies those that follow what is published.
     pub(crate) published: Published,
-    /// Makes what must be there before the files of a configuration are watched.
+    /// Creates what must exist before the files of a configuration are watched.
     pub(crate) prepare: fn(&Config),
-    /// Takes over what of `gateway.metrics` needs no restart; `None`: the process was started without.
+    /// Takes over the part of `gateway.metrics` that needs no restart; `None`: the process was started without metrics.
     pub(crate) metering: Option<Metering>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Served {
     pub(crate) loaded: Arc<Loaded>,
 }
 
-/// Owns the configuration that is served, and all that leads to the next one.
+/// Owns the configuration that is served, and all steps to the next one.
 pub(crate) struct Reloader {
     source: ConfigSource,
     plans: Arc<PlanCell>,
@@ -77,13 +77,13 @@ pub(crate) struct Reloader {
     served: Arc<Loaded>,
     /// The certificates that `served` is served with.
     tls: Arc<Material>,
-    /// What was logged about certificates last; it is not said again.
+    /// The last warnings about certificates that were logged; they are not repeated.
     tls_warnings: Vec<String>,
     /// Plugins that `served` is served without.
     ignored: Ignored,
-    /// When these end.
+    /// When those certificates end.
     certificate_ends: Arc<BTreeMap<String, i64>>,
-    /// `None`: it is at work.
+    /// `None`: it is in use.
     reading: Option<Box<Reading>>,
     /// The files besides the configuration's own that may change what is read.
     files: BTreeSet<PathBuf>,
@@ -91,7 +91,7 @@ pub(crate) struct Reloader {
     had_end_flag: bool,
     /// What the process was started with; some of it holds until its end.
     started: Gateway,
-    /// The keys that differ from it, and so wait for the next start.
+    /// The keys that differ from it, and so take effect at the next start.
     pending_restart: Vec<&'static str>,
     loaded_at: String,
     last_error: Option<LastError>,
@@ -101,14 +101,14 @@ pub(crate) struct Reloader {
     work: Work,
     wanted: Wanted,
     retired: Retired,
-    /// What nobody uses any more, to be freed where that takes no time from anybody.
+    /// Garbage, to be freed where that delays nothing.
     garbage: Garbage,
 }
 
-/// What is under way.
+/// The work in progress.
 enum Work {
     Idle,
-    /// And whether somebody asked for it, who wants to hear of the same errors again.
+    /// The flag says whether a user requested it, and should see the same errors again.
     Reading(JoinHandle<(Box<Reading>, Look)>, bool),
     Resolving {
         next: Candidate,
@@ -117,15 +117,15 @@ enum Work {
     Building(JoinHandle<Built>, Option<Box<Next>>),
 }
 
-/// What building comes to.
+/// The result of building.
 type Built = (Candidate, Result<Arc<Plan>, PlanError>);
 
-/// What is to be done after that.
+/// The work that follows it.
 #[derive(Default)]
 struct Wanted {
-    /// The file is to be looked at; `Some(true)`: and published even if it is the same.
+    /// Read the file; `Some(true)`: and publish it even if it is the same.
     reload: Option<bool>,
-    /// The certificates of what is served are to be looked at: what was to take its place is not published.
+    /// Check the certificates of what is served: what was to replace it is not published.
     certificates: bool,
     /// Addresses, or certificates, changed since the last build began.
     parts: bool,
@@ -234,12 +234,12 @@ impl Reloader {
         &self.ignored
     }
 
-    /// For the metrics.
+    /// Times for the metrics.
     pub(crate) fn times(&self) -> ReloadTimes {
         self.times
     }
 
-    /// For the status page.
+    /// State for the status page.
     pub(crate) fn status(&self) -> ConfigStatus {
         let plan = self.plans.load();
         ConfigStatus {
@@ -250,7 +250,7 @@ impl Reloader {
         }
     }
 
-    /// The revision of the datastore that is served; `None`: there is no datastore.
+    /// The revision of the datastore that is served; `None`: no datastore is configured.
     pub(crate) fn revision(&self) -> Option<u64> {
         revision_of(&self.served.config.digest)
     }
@@ -270,7 +270,7 @@ impl Reloader {
         }
     }
 
-    /// The metrics; `None`: there are none.
+    /// The metrics; `None`: they are disabled.
     pub(crate) fn metering(&mut self) -> Option<&mut Metering> {
         self.reloadable.metering.as_mut()
     }
@@ -280,14 +280,14 @@ impl Reloader {
         self.reloadable.metering.take()
     }
 
-    /// Wants the file to be looked at; where `even_if_same`, also published if it is the same.
+    /// Requests that the file is read; where `even_if_same`, also published if it is the same.
     pub(crate) fn request(&mut self, even_if_same: bool) {
         let before = self.wanted.reload.unwrap_or(false);
         self.wanted.reload = Some(before || even_if_same);
         self.begin();
     }
 
-    /// Waits for the next thing to happen; where `is_held`, nothing is published. May be cancelled without losing anything.
+    /// Waits for the next step; where `is_held`, nothing is published. May be cancelled without losing anything.
     pub(crate) async fn next(&mut self, is_held: bool) -> Step {
         let resolver = &mut self.resolver;
         match &mut self.work {
@@ -299,7 +299,7 @@ impl Reloader {
             Work::Resolving { since, .. } => {
                 let bound = if self.wanted.reload.is_some() { NAMES_TIMEOUT_WHILE_OTHERS_WAIT } else { NAMES_TIMEOUT };
                 let left = bound.saturating_sub(since.elapsed());
-                // Who is still without addresses is told when it is published.
+                // Names still without addresses are reported when it is published.
                 let _unresolved = resolver.resolve_all(left).await;
                 Step::NamesSettled
             }
@@ -310,7 +310,7 @@ impl Reloader {
         }
     }
 
-    /// Takes in what happened and begins what follows from it. Without a fleet nothing is listened on any more.
+    /// Takes in a step and begins what follows from it. Without a fleet nothing is bound any more.
     pub(crate) fn handle(&mut self, step: Step, fleet: Option<&mut Fleet>) {
         match step {
             Step::Read(Ok((reading, look))) => {
@@ -349,7 +349,7 @@ impl Reloader {
         self.begin();
     }
 
-    /// Begins what is wanted, unless something is under way.
+    /// Begins what is wanted, unless a step is in progress.
     fn begin(&mut self) {
         if !matches!(self.work, Work::Idle) {
             return;
@@ -357,7 +357,7 @@ impl Reloader {
         let reload = self.wanted.reload.take();
         if std::mem::take(&mut self.wanted.certificates) || reload.is_some() {
             let looked_at = self.looked_at.clone();
-            // One that was lost to a bug leaves the next one to begin anew.
+            // If a step was lost to a bug, the next one starts over.
             let begin_anew = || {
                 let source = self.source.open(self.had_end_flag);
                 Box::new(Reading::new(source, None, self.reloadable.prepare))
@@ -380,7 +380,7 @@ impl Reloader {
         }
     }
 
-    /// Who waits for the next configuration.
+    /// What waits for the next configuration.
     fn waits(&self) -> Waits {
         if self.revision().is_some() { Waits::Writer } else { Waits::Nobody }
     }
@@ -451,7 +451,7 @@ impl Reloader {
             Ok(plan) => {
                 let reloaded = plan.generation != self.plans.load().generation;
                 let config = &candidate.loaded.config;
-                // Before anything is published: an address that cannot be had leaves all as it was.
+                // This comes before anything is published: an address that cannot be bound leaves everything as it was.
                 let opened = fleet.filter(|_| reloaded).map(|fleet| {
                     let opened = fleet.open_listeners(&config.listeners);
                     opened.map(|opened| (fleet, opened))
@@ -481,9 +481,9 @@ impl Reloader {
         }
     }
 
-    /// A configuration that was valid is not published all the same.
+    /// A valid configuration can still fail to publish.
     fn give_up(&mut self, errors: Vec<String>) {
-        // While its names were resolved, changes were not told one by one.
+        // While its names were resolved, changes were not reported one by one.
         self.wanted.parts = true;
         self.wanted.certificates = true;
         self.resolver.set_names(names::of(&self.served.config));
@@ -535,7 +535,7 @@ impl Reloader {
         self.tls = tls;
     }
 
-    /// Whether these were the last errors: resources may change many times before a file beside them is mended.
+    /// Whether these were the last errors: resources may change many times before a broken file is repaired.
     fn is_told(&self, errors: &[String]) -> bool {
         self.last_error.as_ref().is_some_and(|last| last.errors == errors)
     }
@@ -556,7 +556,7 @@ impl Reloader {
         // Otherwise the next build frees it, on its thread.
         if matches!(self.work, Work::Idle) && !self.garbage.is_empty() {
             let garbage = std::mem::take(&mut self.garbage);
-            // It ends by itself; nobody has to wait for it.
+            // It ends by itself; nothing has to wait for it.
             drop(spawn_blocking(move || background::run(Waits::Nobody, || drop(garbage))));
         }
         if let Some(metering) = &mut self.reloadable.metering {
@@ -577,7 +577,7 @@ pub(crate) fn provide_limits(plans: &PlanCell, plan: &Plan, gateway: &Gateway) {
     }
 }
 
-/// Tells whether routes are cached, and why.
+/// Logs whether routes are cached, and why.
 pub(crate) fn tell_route_cache(plan: &Plan) {
     let cost = plan.match_cost();
     let ns = |of: fn(&MatchCost) -> f64| cost.map(|cost| of(cost).round() as u64);

@@ -1,6 +1,6 @@
-//! Which keys take effect only at the next start.
+//! Lists the keys that take effect only at the next start.
 //!
-//! Each table of keys is taken apart in full: a key that is added does not compile until it is said here when it takes effect.
+//! Each table of keys is destructured in full: a new key does not compile until this file says when it takes effect.
 
 use stillgate_config::{Admin, ConfigSourceKeys, Devices, Gateway, Limits, Log, Metrics};
 
@@ -90,7 +90,7 @@ fn of_admin(started: &Admin, new: &Admin) -> Keys<2> {
     [("gateway.admin.address", *address != new.address), ("gateway.admin.tls", *tls != new.tls)]
 }
 
-/// Who may use the API is followed by a reload.
+/// Compares what only a restart changes; a reload applies the access rules of the API.
 fn of_devices(started: &Devices, new: &Devices) -> Keys<6> {
     let Devices { node, address, tls, peer, registry, limits, key: _, keys: _, allow: _, hosts: _ } = started;
     [

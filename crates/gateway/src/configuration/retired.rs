@@ -1,7 +1,7 @@
-//! Replaced Plans until no request needs them, and what is to be freed then.
+//! Keeps replaced Plans until no request needs them, and what is to be freed then.
 //!
-//! A worker that holds a Plan last would have to free it, which takes milliseconds where there are many routes. So each
-//! replaced Plan is held here too, and let go once nobody else has it.
+//! The last worker to hold a Plan would have to free it, which takes milliseconds where there are many routes. So each replaced
+//! Plan is held here too, and dropped once nothing else has it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct Retired {
     count: u64,
 }
 
-/// What nobody uses any more.
+/// Garbage that nothing uses any more.
 #[derive(Debug, Default)]
 pub(crate) struct Garbage {
     plans: Vec<Arc<Plan>>,

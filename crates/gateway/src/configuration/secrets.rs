@@ -1,4 +1,4 @@
-//! What references to secrets stand for: environment variables, files, and what Vaults keep.
+//! Resolves references to secrets: environment variables, files, and secrets in Vaults.
 //!
 //! ```text
 //!  $env://NAME             the variable            $secret://file/run/secrets/key        the file /run/secrets/key
@@ -7,7 +7,7 @@
 //!                                                  $secret://vault/ID/PATH/KEY           a key of what a Vault has
 //! ```
 //!
-//! No message has anything of what was found.
+//! No message contains any part of a secret.
 
 use super::vault::{Vaults, connector};
 use serde_json::Value as Json;
@@ -21,7 +21,7 @@ use stillgate_plugin::secrets::{Manager, Managers};
 use stillgate_schema::lenient_json;
 use tokio::sync::watch;
 
-/// The longest secret.
+/// Maximum size of a secret, in bytes.
 const SECRET_BYTES_MAX: usize = 64 * 1024;
 
 const ENVIRONMENT: &str = "$env://";
@@ -29,7 +29,7 @@ const MANAGER: &str = "$secret://";
 const OF_FILES: &str = "file/";
 const OF_VAULTS: &str = "vault/";
 
-/// The secrets of this process and machine. Of them nothing is kept: a file is read whenever it is asked for.
+/// The secrets of this process and machine. Nothing is cached: a file is read each time it is needed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MachineSecrets {
     pub(crate) managers: Managers,
@@ -76,7 +76,7 @@ impl MachineSecrets {
         self.managers.0.get(id).ok_or_else(|| format!("there is no secret manager \"vault/{id}\"; add it to `secrets`"))
     }
 
-    /// Where in a Vault a reference leads, if it leads there.
+    /// The place in a Vault that a reference names, if it names one.
     fn place(&self, reference: &str) -> Option<(Arc<Manager>, Box<str>)> {
         match parse(reference) {
             Ok(SecretLocation::Vault { id, path, .. }) => Some((self.managers.0.get(id)?.clone(), path.into())),
@@ -85,7 +85,7 @@ impl MachineSecrets {
     }
 }
 
-/// What Vaults keep, as far as this process has asked for it.
+/// The secrets in Vaults, as far as this process has read them.
 fn vaults() -> Result<&'static Vaults, String> {
     let start = || Vaults::start(connector, CHANGES.clone()).map_err(|error| format!("no Vault can be asked: {error}"));
     VAULTS.get_or_init(start).as_ref().map_err(Clone::clone)
@@ -94,7 +94,7 @@ fn vaults() -> Result<&'static Vaults, String> {
 static VAULTS: OnceLock<Result<Vaults, String>> = OnceLock::new();
 static CHANGES: LazyLock<watch::Sender<u64>> = LazyLock::new(|| watch::Sender::new(0));
 
-/// Counts the times that a secret of a Vault became another one.
+/// Counts the changes of secrets in Vaults.
 pub(crate) fn changes() -> watch::Receiver<u64> {
     CHANGES.subscribe()
 }
@@ -107,9 +107,9 @@ pub(crate) fn file_of(reference: &str) -> Option<PathBuf> {
     }
 }
 
-/// What of the file's permissions its owner should know.
+/// A warning about the file's permissions for its owner.
 pub(crate) fn too_open(file: &Path) -> Option<String> {
-    /// Read or written by everybody, or written by the group.
+    /// Readable or writable by all users, or writable by the group.
     const OPEN: u32 = 0o026;
     let mode = file.metadata().ok()?.mode() & 0o777;
     let path = file.display();
@@ -117,7 +117,7 @@ pub(crate) fn too_open(file: &Path) -> Option<String> {
         .then(|| format!("{path} can be read or changed by others (mode {mode:04o}); `chmod 0640 {path}`"))
 }
 
-/// Where a secret is.
+/// The place of a secret.
 #[derive(Debug, PartialEq)]
 enum SecretLocation<'a> {
     Variable { name: &'a str, key: Option<&'a str> },
@@ -170,7 +170,7 @@ fn read(file: &Path) -> Result<String, String> {
         return Err(format!("{path} is larger than {SECRET_BYTES_MAX} bytes"));
     }
     let mut text = String::from_utf8(bytes).map_err(|_| format!("{path} is not UTF-8"))?;
-    // What editors and `echo` add.
+    // Editors and `echo` add a newline.
     if text.ends_with('\n') {
         text.pop();
         if text.ends_with('\r') {
@@ -180,7 +180,7 @@ fn read(file: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-/// The text, or what it has under a key as a JSON object.
+/// The text, or the value of a key in it as a JSON object.
 fn of_key(text: String, key: Option<&str>) -> Result<String, String> {
     let Some(key) = key else { return Ok(text) };
     let Ok(Json::Object(object)) = lenient_json::read(&text) else {

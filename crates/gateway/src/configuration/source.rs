@@ -1,7 +1,7 @@
-//! Where the configuration comes from: finding the file, reading it, and its text's way through the loader.
+//! Finds and reads the configuration file, and passes its text to the loader.
 //!
-//! Finding and reading are kept apart from validating because they fail differently: a file that cannot be read is an
-//! argument that cannot be used, a file that is wrong is a finding.
+//! Finding and reading are separate from validating because they fail differently: a file that cannot be read is an unusable
+//! argument, an invalid file is a finding.
 
 use super::end_flag;
 use super::own_files;
@@ -16,10 +16,10 @@ use stillgate_files::read_bounded;
 use stillgate_plugin::Secrets;
 use stillgate_plugin::secrets::Managers;
 
-/// Where `run` looks unless it is told, in this order.
+/// Paths that `run` tries by default, in this order.
 pub(crate) const DEFAULT_FILES: [&str; 2] = ["./stillgate.yaml", "/etc/stillgate/stillgate.yaml"];
 
-/// What a configuration is read from.
+/// The place that a configuration is read from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ConfigSource {
     /// A file, which may change.
@@ -28,16 +28,16 @@ pub(crate) enum ConfigSource {
     Text(String),
 }
 
-/// Why there is no text.
+/// Why the text could not be read.
 #[derive(Debug)]
 pub(crate) enum ReadError {
-    /// No file was named, and none is where they are looked for.
+    /// No file was named, and none exists at the default paths.
     NotFound,
     /// It cannot be read.
     Unreadable {
-        /// Which file.
+        /// Path of the file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -88,7 +88,7 @@ impl Secrets for Noted {
 }
 
 impl Noted {
-    /// What their owner should know.
+    /// Warnings for the owner of the secrets.
     fn warnings(&self) -> Vec<Diagnostic> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let warning = |message| Diagnostic {
@@ -138,7 +138,7 @@ impl ConfigSource {
         Ok(loaded)
     }
 
-    /// [`ConfigSource::parse`] where other texts came before, in proportion to what changed since.
+    /// [`ConfigSource::parse`] after earlier texts; the work is in proportion to the changes since.
     pub(crate) fn parse_next(&self, reader: &mut Reader, text: Text) -> Result<Arc<Loaded>, Errors> {
         reader.load(text, &environment).map_err(|errors| self.named(errors))
     }

@@ -1,6 +1,7 @@
-//! Where configurations come from, one after the other. What a source refuses, and what it serves instead, is its own policy.
+//! The sources of configurations. What a source refuses, and what it serves instead, is its own policy.
 //!
-//! A source is what implements [`Source`], and an arm of [`ConfigSource::open`]. Nothing outside of this room knows which it is.
+//! A source is a type that implements [`Source`], and an arm of [`ConfigSource::open`]. Nothing outside of this module knows which
+//! one is in use.
 
 use super::end_flag;
 use super::kept::{KeptSource, Opened};
@@ -16,10 +17,10 @@ use tracing::debug;
 
 /// Gives configurations.
 pub(crate) trait Source: Send {
-    /// Reads the text alone, once, before all else: the log is as it says, and opening a datastore may take long.
+    /// Reads the text alone, once, before all else: the log depends on it, and opening a datastore may take long.
     fn begin(&mut self) -> Result<Arc<Loaded>, Refused>;
 
-    /// Reads what there is now, unless its digest is `unless`. It may take long.
+    /// Reads the current configuration, unless its digest is `unless`. It may take long.
     fn read(&mut self, unless: Option<&str>) -> Result<Given, Refused>;
 
     /// The files whose change may change what is read, besides those that the configuration itself names.
@@ -31,12 +32,12 @@ pub(crate) trait Source: Send {
     /// A former process has read a version that ended with `#END`. An error: the text that was read here does not.
     fn require_end_flag(&mut self) -> Result<(), Refused>;
 
-    /// What was given last cannot be put to use, and why: whether something else is given in its place.
+    /// The last configuration cannot be used, for these reasons: whether the source has something else in its place.
     fn put_back(&mut self, _errors: &[String]) -> bool {
         false
     }
 
-    /// What was put back may be given again.
+    /// A configuration that was put back may be returned again.
     fn try_again(&mut self) {}
 
     /// The datastore that it reads; `None`: it is a text.
@@ -45,34 +46,34 @@ pub(crate) trait Source: Send {
     }
 }
 
-/// What a source gives.
+/// The result of reading a source.
 pub(crate) enum Given {
-    /// What was given before.
+    /// The same configuration as before.
     Same,
     /// A configuration that can be used.
     Loaded {
-        /// What it is.
+        /// The configuration.
         loaded: Arc<Loaded>,
-        /// Why the text that was read is not part of it, but the last good one before.
+        /// Why the last text is not part of it, but the last good one before.
         text_refused: Option<Refused>,
     },
 }
 
-/// Why a source gives nothing, or not all.
+/// Why a source returns nothing, or not everything.
 pub(crate) enum Refused {
-    /// There is nothing to be read.
+    /// The text cannot be read.
     Unreadable(ReadError),
-    /// What there is, is wrong.
+    /// The text is invalid.
     Wrong {
-        /// Of what was read.
+        /// Digest of what was read.
         digest: String,
-        /// What is wrong with it.
+        /// Its errors.
         errors: Errors,
     },
 }
 
 impl Refused {
-    /// Of the text, where there is one.
+    /// Digest of the text, if it could be read.
     pub(crate) fn digest(&self) -> Option<String> {
         match self {
             Refused::Unreadable(_) => None,
@@ -96,7 +97,7 @@ impl Refused {
 }
 
 impl ConfigSource {
-    /// Gives its configurations from now on. `had_end_flag`: a version of the text that was read before ended with `#END`.
+    /// Opens the source. `had_end_flag`: a version of the text that was read before ended with `#END`.
     pub(crate) fn open(&self, had_end_flag: bool) -> Box<dyn Source> {
         match self {
             ConfigSource::File(_) | ConfigSource::Text(_) => {
@@ -108,31 +109,31 @@ impl ConfigSource {
     }
 }
 
-/// What the text of the file says that it is: all there is, or the `gateway:` section beside a datastore.
+/// The source that the text of the file selects: the whole configuration, or the `gateway:` section with a datastore.
 struct Chosen {
     text: OneText,
-    /// What was read to begin with, and is given next.
+    /// The text that was read to begin with, and is returned next.
     begun: Option<Arc<Loaded>>,
-    /// What was found at the start, which holds until the end of the process.
+    /// The kind that was found at the start, which holds until the end of the process.
     kind: Option<SourceKind>,
     kept: Option<Beside>,
 }
 
-/// A datastore, and the text beside it.
+/// A datastore, and the text with the `gateway:` section.
 struct Beside {
     store: KeptSource,
     /// The last text that was good.
     text: Arc<Loaded>,
     /// The one before that, if the last look replaced it.
     replaced: Option<Arc<Loaded>>,
-    /// Whether the text that was read last is another one than `text`, because it was refused.
+    /// Whether the text that was read last differs from `text`, because it was refused.
     is_refused: bool,
-    /// A text that was read well and could not be put to use, and why.
+    /// A text that was valid and could not be used, and why.
     unusable: Option<(String, Vec<String>)>,
 }
 
 impl Beside {
-    /// Reads both. A text that is wrong does not keep changes of the datastore from being served.
+    /// Reads both. An invalid text does not keep changes of the datastore from being served.
     fn read(
         &mut self,
         of_text: &mut OneText,
@@ -144,7 +145,7 @@ impl Beside {
         let was_refused = std::mem::replace(&mut self.is_refused, refused.is_some());
         match refused {
             Some(refused) if !self.store.has_news() => Err(refused),
-            // One that is right again is given again, so that it is seen to be right.
+            // A text that is valid again is returned again, so that its recovery is seen.
             text_refused => match self.store.read(&self.text, unless.filter(|_| !was_refused)) {
                 Some(loaded) => Ok(Given::Loaded { loaded, text_refused }),
                 None => Ok(Given::Same),
@@ -230,7 +231,7 @@ impl Source for Chosen {
     }
 }
 
-/// Refuses a text that says that resources come from elsewhere than they did at the start.
+/// Refuses a text that selects another source than the one at the start.
 fn check_kind(loaded: &Loaded, started: Option<SourceKind>) -> Result<(), Refused> {
     match started {
         Some(started) if started != loaded.config.gateway.config.source => {
@@ -262,7 +263,7 @@ struct OneText {
     reader: Reader,
     /// Whether a version that was read here or by a former process ended with `#END`.
     had_end_flag: bool,
-    /// What the version that was read last is refused for where one before it ended with `#END`.
+    /// Why the last version is refused if an earlier one ended with `#END`.
     refused_if_required: Option<Refused>,
 }
 

@@ -14,14 +14,14 @@ pub(crate) struct ConfigStatus {
     pub(crate) digest: String,
     /// When it was published, RFC 3339.
     pub(crate) loaded_at: String,
-    /// Why a later file is not served; null where the last attempt went well.
+    /// Why a later file is not served; null where the last attempt succeeded.
     pub(crate) last_error: Option<LastError>,
 }
 
 /// A resource that is not served as it was put.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct RejectedStatus {
-    /// As in the configuration: `routes`.
+    /// Name of the kind in the configuration: `routes`.
     kind: &'static str,
     /// Unique among its kind.
     id: String,

@@ -12,24 +12,25 @@ use stillgate_files::read_bounded;
 use stillgate_tls::rustls::pki_types::UnixTime;
 use stillgate_tls::{FILE_BYTES_MAX, Files, Inputs, Material, Problem, Refused, files_of};
 
-/// What clients are offered (RFC 7301), the best first.
+/// The protocols that clients are offered (RFC 7301), the best first.
 const ALPN: &[&[u8]] = &[b"h2", b"http/1.1"];
-/// What nodes are.
+/// The protocols that nodes are offered.
 const UPSTREAM_ALPN: &[&[u8]] = &[b"http/1.1"];
 
-/// Loads everything that `config` needs for TLS; what `previous` has and did not change is kept.
+/// Loads everything that `config` needs for TLS; unchanged parts of `previous` are kept.
 pub(crate) fn load(config: &Config, previous: Option<&Material>) -> Result<(Arc<Material>, Vec<Problem>), Refused> {
     Material::load(config, &inputs(previous)).map(|(material, warnings)| (Arc::new(material), warnings))
 }
 
-/// The same of what is served with `served`: what cannot be used any more stays as it was, and why is told.
+/// Reads the material again beside what is served with `served`: what cannot be used any more stays as it was, and the reason is
+/// reported.
 pub(crate) fn renew(config: &Config, served: &Material) -> (Arc<Material>, Vec<Problem>) {
     let (material, problems) = Material::renew(config, &inputs(Some(served)));
     (Arc::new(material), problems)
 }
 
 fn inputs(previous: Option<&Material>) -> Inputs<'_> {
-    // A clock before 1970 finds every certificate not yet valid, which is what is said then.
+    // With a clock before 1970 every certificate is not yet valid, and is reported as that.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = UnixTime::since_unix_epoch(now);
     Inputs { files: &System, previous, now, alpn: ALPN, upstream_alpn: UPSTREAM_ALPN }
@@ -62,7 +63,7 @@ impl Files for System {
     fn system_roots(&self) -> io::Result<Vec<Vec<u8>>> {
         let found = rustls_native_certs::load_native_certs();
         match found.errors.into_iter().next() {
-            // Where some could be read, a broken one beside them is the system's affair.
+            // Where some could be read, a broken one among them is up to the system's administrator.
             Some(error) if found.certs.is_empty() => Err(io::Error::other(error)),
             _ => Ok(found.certs.into_iter().map(|certificate| certificate.to_vec()).collect()),
         }

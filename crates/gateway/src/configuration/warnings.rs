@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use stillgate_config::{Diagnostic, Loaded, Rejected, SourceKind};
 use tracing::{error, warn};
 
-/// Tells what the authors of a configuration should know, but for what they were told of the one that is served. What is in a
-/// datastore is not in the file.
+/// Logs warnings for the authors of a configuration, except those already logged for the served one. The contents of a datastore
+/// are not in the file.
 pub(crate) fn tell_warnings(loaded: &Loaded, served: Option<&Loaded>, file: Option<&str>) {
     let key = |warning: &'_ Diagnostic| (warning.path.clone(), warning.message.clone());
     let all = |loaded: &'_ Loaded| loaded.warnings.iter().chain(&loaded.warnings_beside).map(key).collect();
@@ -18,7 +18,7 @@ pub(crate) fn tell_warnings(loaded: &Loaded, served: Option<&Loaded>, file: Opti
     }
 }
 
-/// Tells of rejected resources, but for those that were told before.
+/// Logs rejected resources, except those logged before.
 pub(crate) fn tell_rejected(rejected: &[Rejected], told: &[Rejected]) {
     for of in rejected.iter().filter(|of| !told.contains(of)) {
         let Rejected { kind, id, reason, origin, serving } = of;

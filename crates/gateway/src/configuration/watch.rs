@@ -1,8 +1,8 @@
 //! Notices that the configuration file, or one that it names, may have changed.
 //!
-//! Folders are watched, not files: editors replace a file by renaming another over it, and Kubernetes swaps a
-//! symbolic link (`..data`) beside it. Where a file is itself a link, the folder of what it points to is watched too.
-//! Whether the content differs is for the reader to find out: here a burst of events becomes one notice.
+//! Folders are watched, not files: editors replace a file by renaming another over it, and Kubernetes swaps a symbolic link
+//! (`..data`) beside it. Where a file is itself a link, the folder of its target is watched too. Whether the content differs is for
+//! the reader to find out: here a burst of events becomes one notice.
 
 use super::source::ConfigSource;
 use notify::event::{AccessKind, AccessMode, ModifyKind};
@@ -21,7 +21,7 @@ use tracing::warn;
 /// or a file that is written all the time would never be read.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// Watches the configuration file, and others beside it.
+/// Watches the configuration file, and other files.
 pub(crate) struct FileWatch {
     file: PathBuf,
     /// Certificates and keys.
@@ -29,35 +29,35 @@ pub(crate) struct FileWatch {
     /// `None`: the system would not let us watch, and only SIGHUP reloads.
     watcher: Option<RecommendedWatcher>,
     touched: Arc<Notify>,
-    /// Those that are watched.
+    /// The folders that are watched.
     folders: BTreeMap<PathBuf, Identity>,
-    /// The same, as the watcher's thread knows them.
+    /// The names in these folders, as the watcher's thread knows them.
     names: Arc<Mutex<BTreeMap<PathBuf, Names>>>,
     /// When the notice is due, once something has happened. Kept here so that [`FileWatch::changed`] can be cancelled.
     due: Option<Instant>,
 }
 
-/// Which file is at a path, and when it last changed; another stamp tells of a change that nobody watched.
+/// Which file is at a path, and when it last changed; another stamp shows a change that the watcher missed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Stamp(Option<(u64, u64, u64, i64, i64)>);
 
 impl Stamp {
-    /// As it is now. To be taken before the file is read.
+    /// The stamp of a file now, to be taken before the file is read.
     pub(crate) fn of(file: &Path) -> Stamp {
         let metadata = file.metadata();
         Stamp(metadata.ok().map(|file| (file.dev(), file.ino(), file.size(), file.ctime(), file.ctime_nsec())))
     }
 }
 
-/// Device and inode of a folder: another may have taken its name. `None`: there is no such folder.
+/// Device and inode of a folder: another one may have taken its name. `None`: the folder does not exist.
 type Identity = Option<(u64, u64)>;
 
-/// What in a folder is ours.
+/// The names in a folder that concern us.
 #[derive(Debug, Clone, PartialEq)]
 enum Names {
     /// Files and links with these names.
     These(HashSet<OsString>),
-    /// Anything: a link leads to it, and how is not ours to know.
+    /// Any name: a link leads there, and its path is not known to us.
     Any,
 }
 
@@ -108,7 +108,7 @@ impl FileWatch {
         watch
     }
 
-    /// Watches these files beside the configuration file, and no others.
+    /// Watches these files besides the configuration file, and no others.
     pub(crate) fn set_others(&mut self, others: &BTreeSet<PathBuf>) {
         if self.others != *others {
             self.others.clone_from(others);
@@ -126,13 +126,13 @@ impl FileWatch {
             }
         };
         tokio::time::sleep_until(due).await;
-        // What happened meanwhile is told of by this notice too: a change is mostly several events.
+        // This notice also covers what happened meanwhile: a change is mostly several events.
         let _ = tokio::time::timeout(Duration::ZERO, self.touched.notified()).await;
         self.due = None;
         self.watch_folders();
     }
 
-    /// Watches the folders the files are in by now; a link may point elsewhere than before.
+    /// Watches the folders that contain the files now; a link may point elsewhere than before.
     pub(crate) fn watch_folders(&mut self) {
         let Some(watcher) = &mut self.watcher else {
             return;
@@ -167,9 +167,9 @@ impl FileWatch {
     }
 }
 
-/// The folders that the files' names are in, and those of what the names finally point to. Of a folder among them everything is
-/// ours, too. A folder of several names is
-/// there by one of them: the system would tell of all its events by the last one that was watched.
+/// The folders that contain the files' names, and those of the files that the names finally point to. A folder among the
+/// files themselves is watched as a whole. A folder with several names is listed under one of them: the system would report all
+/// its events under the last one that was watched.
 fn folders_of<'a>(files: impl Iterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf, (Identity, Names)> {
     let mut folders = BTreeMap::new();
     let mut spelled: BTreeMap<(u64, u64), PathBuf> = BTreeMap::new();
@@ -192,7 +192,7 @@ fn folders_of<'a>(files: impl Iterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf,
         }
         let names = links_of(file).filter_map(|link| Some(link.file_name()?.to_owned())).collect();
         let folder = folder_of(file);
-        // While the file does not exist, only its own folder can tell of its return.
+        // While the file does not exist, only its own folder can report its return.
         let target = file.canonicalize().ok().map(|target| folder_of(&target));
         let is_elsewhere = |target: &PathBuf| folder.canonicalize().ok().as_ref() != Some(target);
         let target = target.filter(is_elsewhere);
@@ -206,7 +206,7 @@ fn folders_of<'a>(files: impl Iterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf,
 
 /// The file and, where it is a link, what it leads to, link by link.
 fn links_of(file: &Path) -> impl Iterator<Item = PathBuf> {
-    /// As the system has it (`ELOOP`).
+    /// The system's limit (`ELOOP`).
     const LINKS_MAX: usize = 40;
     let next = |link: &PathBuf| Some(folder_of(link).join(link.read_link().ok()?));
     std::iter::successors(Some(file.to_owned()), next).take(LINKS_MAX)
@@ -221,9 +221,9 @@ fn folder_of(file: &Path) -> PathBuf {
 
 /// Whether an event may mean other content of a file of ours.
 fn concerns(event: &Event, folders: &BTreeMap<PathBuf, Names>) -> bool {
-    // Reading a file is an event too, and must not lead to reading it again. Nor does a write: what is written slowly
-    // would be read half, and half a list of routes is valid too. The writer's closing the file says that it is whole. A
-    // new file is written and closed as well; a link that appears is not.
+    // Reading a file is an event too, and must not lead to reading it again. Neither must a write: a file that is written slowly
+    // would be read half, and half a list of routes is valid too. Closing the file shows that it is complete. A new file is written
+    // and closed as well; a link that appears is not.
     let changes = match event.kind {
         EventKind::Access(access) => access == AccessKind::Close(AccessMode::Write),
         EventKind::Create(_) => event.paths.iter().any(|path| path.is_symlink()),
@@ -231,8 +231,8 @@ fn concerns(event: &Event, folders: &BTreeMap<PathBuf, Names>) -> bool {
         EventKind::Any | EventKind::Modify(_) => false,
         EventKind::Other => event.need_rescan(),
     };
-    // Another file of the same folder, a log say, is no concern of ours, but for what our files link to and Kubernetes's
-    // links. An event of the folder itself is: it may be gone.
+    // Another file of the same folder, such as a log, does not concern us, except for the targets of our links and Kubernetes's
+    // links. An event of the folder itself does: it may be gone.
     let ours = |path: &PathBuf| match path.parent().and_then(|folder| folders.get(folder)) {
         Some(Names::These(names)) => {
             path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"..") || names.contains(name))
@@ -312,7 +312,7 @@ mod tests {
             fs::rename(at("..tmp"), at("..data")).expect("swap");
         })
         .await;
-        // And the folder it points to by now is watched.
+        // The folder that it points to now is watched, too.
         notices(&mut watch, || {
             fs::write(at("..v2").join("stillgate.yaml"), "3").expect("in place");
         })
@@ -346,7 +346,7 @@ mod tests {
         let mut watch = FileWatch::start(&file, Stamp::of(&file));
         fs::rename(at("k"), at("old")).expect("move away");
         fs::rename(at("new"), at("k")).expect("swap");
-        // What SIGHUP does.
+        // This happens on SIGHUP.
         watch.watch_folders();
         notices(&mut watch, || fs::write(&file, "2").expect("in place")).await;
     }
@@ -355,7 +355,7 @@ mod tests {
     async fn files_that_the_configuration_names_are_watched_while_it_does() {
         let (folder, elsewhere) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         let file = folder.path().join("stillgate.yaml");
-        // The same folder by another name, one with a link into a third, and one that is not there yet.
+        // One folder under two names, one with a link into a third, and one that does not exist yet.
         let beside = folder.path().join(".").join("beside.pem");
         let (linked, target) = (elsewhere.path().join("linked.pem"), folder.path().join("target"));
         fs::create_dir(&target).expect("a folder");

@@ -1,8 +1,8 @@
 //! The process's allocator: mimalloc, because it can give memory back after a burst of connections.
 //!
-//! The C library's allocator keeps the 20 MB of ten thousand closed connections for ever, as a few survivors are spread
-//! over them. mimalloc gives them back, but only while its thread goes on allocating, which an idle worker does not: so
-//! the workers ask for it ([`give_back`]). Around it are the samples of heap profiles, if there are to be any.
+//! The C library's allocator keeps the 20 MB of ten thousand closed connections for ever, as a few survivors are spread over them.
+//! mimalloc gives them back, but only while its thread goes on allocating, which an idle worker does not: so the workers call
+//! [`give_back`]. The sampling of heap profiles wraps it, if enabled.
 
 use stillgate_profiler::heap::SamplingAllocator;
 

@@ -1,7 +1,7 @@
 //! The control loop: everything that can wake the main thread, and what it does about it.
 //!
-//! It owns the workers' handle, the configuration and the logs; the admin server and the signals only ask it. Nothing
-//! here takes long: what would is done on another thread and comes back as an event.
+//! It owns the workers' handle, the configuration and the logs; the admin server and the signals only send it requests. Nothing
+//! here takes long: slow work is done on another thread and comes back as an event.
 
 mod datastore;
 mod upgrading;
@@ -37,53 +37,53 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, Interval, interval, sleep_until};
 use tracing::{error, info, warn};
 
-/// What the access log gets to be written out in, after the last request: for a disk or a reader that is slow, and for its thread to
+/// Time for the access log to be written out, after the last request: for a disk or a reader that is slow, and for its thread to
 /// get a core.
 const ACCESS_LOG_END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long is waited for the thread that sends for plugins, which has a bound of its own, to get a core.
+/// Time to wait for the thread that sends for plugins, which has a bound of its own, until it gets a core.
 const LOGS_END_TIMEOUT: Duration = LOGS_FLUSH_TIMEOUT.saturating_add(Duration::from_secs(5));
 
-/// How often the workers are looked after and the metrics told.
+/// How often the workers are checked and the metrics updated.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Everything that can wake the control thread.
 enum Event {
     /// SIGHUP: reload, whether or not the file changed; without a file as SIGTERM.
     Hangup,
-    /// SIGTERM, SIGINT or SIGQUIT: finish and end; the second time at once.
+    /// SIGTERM, SIGINT or SIGQUIT: finish and end; the second time end at once.
     Terminate(&'static str),
     /// `timeouts.shutdown_delay` after such a signal is over.
     DelayEnded,
-    /// SIGUSR1: open the access log anew.
+    /// SIGUSR1: reopen the access log.
     ReopenLogs,
     /// SIGUSR2: another process of our binary is to take over.
     Upgrade,
-    /// That has come a step further.
+    /// The upgrade has come a step further.
     UpgradeStep(upgrade::Step),
     /// The configuration file, or one that it names, may have changed.
     FileTouched,
-    /// The admin API wants to know how things are.
+    /// A question of the admin API.
     Asked(Question),
     /// A reload, or a change of addresses, has come a step further.
     Reload(Box<Step>),
-    /// Active checks have found that a node is not what it was.
+    /// Active checks have found that a node's state has changed.
     NodeChanged(Box<Change>),
     /// A certificate was ordered and stored.
     CertificateStored,
-    /// A secret of a Vault is another one by now.
+    /// A secret of a Vault has changed.
     SecretChanged,
-    /// The datastore has something new.
+    /// The datastore has changed.
     Stored,
-    /// The exporter has done what it was told.
+    /// The exporter has carried out its orders.
     OrdersEnded,
     /// A second has passed.
     Second,
-    /// All workers have ended, as they were told to.
+    /// All workers have ended, as requested.
     WorkersEnded(Result<(), String>),
 }
 
-/// The workers, as seen from here.
+/// The workers, as the control loop sees them.
 enum Workers {
     Serving(Fleet),
     /// Finishing what is in flight; giving the rest away, where another process has taken over.
@@ -94,15 +94,15 @@ enum Workers {
     },
 }
 
-/// Owns what runs.
+/// Owns everything that runs.
 pub(crate) struct Control {
     signals: Signals,
     /// `None`: the configuration is not a file.
     watch: Option<FileWatch>,
     questions: mpsc::Receiver<Question>,
-    /// The admin address's connections; `None`: there is none, or they were ended.
+    /// The admin address's connections; `None`: not configured, or they were ended.
     admin: Option<Serving>,
-    /// `None`: there are no devices, or it was ended.
+    /// `None`: no devices are configured, or the thread has ended.
     devices: Option<DeviceThread>,
     reloader: Reloader,
     orders_ended: Arc<Notify>,
@@ -118,19 +118,19 @@ pub(crate) struct Control {
     access_log: Option<AccessLogWriter>,
     /// `None`: the thread has ended, or is being waited for.
     logs: Option<Logs>,
-    /// What became of what it was to send.
+    /// Counts of the entries that it was to send.
     sent: Arc<Counts>,
     limits: LimitsReader,
     predecessor: Predecessor,
     /// Removed as the process ends; `None` once it is the successor's.
     pid_file: Option<PidFile>,
-    /// The signal that ends us, and when the listeners close.
+    /// The signal that ends us, and the time at which the listeners close.
     announced: Option<(&'static str, Instant)>,
-    /// Why it did not go well although all workers have ended.
+    /// What failed, although all workers have ended.
     failure: Option<String>,
     started: Instant,
     is_exporter_lost: bool,
-    /// When to look whether all workers are there and what they still hold, and to tell the metrics how things are.
+    /// When to check whether all workers are there and what they still hold, and to update the metrics.
     second: Interval,
 }
 
@@ -156,7 +156,7 @@ impl Control {
             questions,
             admin,
             devices,
-            // Without metrics nobody ever tells.
+            // Without metrics this never reports.
             orders_ended: reloader.metering().map(|metering| metering.orders_ended()).unwrap_or_default(),
             limits: LimitsReader::new(reloader.plans().limits.clone()),
             reloader,
@@ -181,12 +181,12 @@ impl Control {
         }
     }
 
-    /// Runs until the gateway has ended; an error says that it should not have.
+    /// Runs until the gateway has ended; an error says that it ended by a failure.
     pub(crate) async fn run(mut self) -> Result<(), String> {
         loop {
             let event = self.next().await;
             if let ControlFlow::Break(result) = self.handle(event) {
-                // Also where a worker has failed: what the others gave away is to arrive.
+                // This also runs where a worker has failed: connections that the others gave away have to arrive.
                 let handed_over = self.finish_handing_over().await;
                 self.end_admin().await;
                 self.end_devices().await;
@@ -235,7 +235,7 @@ impl Control {
             }
         };
         tokio::select! {
-            // Ending goes before answering, so that a flood of questions cannot hold it up.
+            // Ending takes priority over answering, so that a flood of questions cannot delay it.
             biased;
             signal = self.signals.ending.next() => Event::Terminate(signal),
             () = delay_ended => Event::DelayEnded,
@@ -251,7 +251,7 @@ impl Control {
             () = self.certificates.stored() => Event::CertificateStored,
             Ok(()) = self.secrets.changed() => Event::SecretChanged,
             () = stored => Event::Stored,
-            // A successor judges by what is served now; what comes meanwhile is published when that is decided.
+            // A successor compares itself with what is served now; later changes are published when that is decided.
             step = self.reloader.next(is_deciding) => Event::Reload(Box::new(step)),
             Some(question) = self.questions.recv() => Event::Asked(question),
         }
@@ -277,7 +277,7 @@ impl Control {
                 self.reloader.request(true);
             }
             Event::CertificateStored => {
-                // The folder may not have been there when it was to be watched.
+                // The folder may have been missing when it was to be watched.
                 self.watch_folders();
                 self.reloader.request(false);
             }
@@ -319,7 +319,7 @@ impl Control {
             Event::Second => {
                 self.reloader.sweep();
                 self.tell_metrics();
-                // The others would serve on, with less and less; whoever supervises us starts anew with all.
+                // The others would serve on, with less and less; the supervisor restarts the whole process.
                 if matches!(&self.workers, Workers::Serving(fleet) if fleet.has_ended()) {
                     error!("a worker has ended, which is a bug; so the gateway ends");
                     return self.terminate("worker lost");
@@ -361,7 +361,7 @@ impl Control {
         format!("{signal} again: ending at once, with {open} requests in flight")
     }
 
-    /// What the workers have cut off at their end.
+    /// Logs what the workers have cut off at their end.
     fn log_cut(&self) {
         let Counters { cut_requests: requests, cut_tunnels: tunnels, cut_streams: streams, .. } = self.tally.read();
         if requests + tunnels + streams > 0 {
@@ -386,19 +386,19 @@ impl Control {
             }
         }
         self.await_workers(false);
-        // Said after the workers were told; each does so at its next turn.
+        // Logged after the workers were notified; each acts on it at its next turn.
         info!(in_flight, deadline_seconds = deadline.as_secs_f64(), "{signal}: finishing what is in flight");
         ControlFlow::Continue(())
     }
 
-    /// From here on the workers are on their way to their end.
+    /// From here on the workers are ending.
     fn await_workers(&mut self, is_handing_over: bool) {
         let Workers::Serving(fleet) = &self.workers else { return };
         let commander = fleet.commander();
         let (start, started) = std::sync::mpsc::sync_channel::<Fleet>(1);
         let ended = spawn_blocking(move || match started.recv() {
             Ok(fleet) => fleet.join(),
-            // The sender sends before it is dropped.
+            // It always sends before it is dropped.
             Err(_) => Ok(()),
         });
         let ending = Workers::Ending { ended, commander, is_handing_over };
@@ -408,7 +408,7 @@ impl Control {
     }
 
     async fn end_access_log(&mut self) {
-        // Who is told to end at once has workers still, which write to it.
+        // If the process is to end at once, it still has workers, which write to it.
         let has_ended = matches!(&self.workers, Workers::Ending { ended, .. } if ended.is_finished());
         let Some(access_log) = self.access_log.take_if(|_| has_ended) else { return };
         let written = spawn_blocking(|| access_log.finish(ACCESS_LOG_END_TIMEOUT));
@@ -417,17 +417,17 @@ impl Control {
         }
     }
 
-    /// Whoever has asked something at the admin address gets an answer.
+    /// Requests at the admin address that have arrived get an answer.
     async fn end_admin(&mut self) {
         let has_ended = matches!(&self.workers, Workers::Ending { ended, .. } if ended.is_finished());
         let Some(admin) = self.admin.take_if(|_| has_ended) else { return };
-        // From here on nobody answers these.
+        // From here on these are not answered.
         self.questions.close();
         while self.questions.try_recv().is_ok() {}
         self.signals.ending.unless_asked(admin.end()).await;
     }
 
-    /// Whoever has asked something of the device API gets an answer.
+    /// Requests of the device API that have arrived get an answer.
     async fn end_devices(&mut self) {
         let has_ended = matches!(&self.workers, Workers::Ending { ended, .. } if ended.is_finished());
         let Some(devices) = self.devices.take_if(|_| has_ended) else { return };
@@ -435,14 +435,14 @@ impl Control {
         self.signals.ending.unless_asked(joined).await;
     }
 
-    /// Nobody writes any more; what was written is to be found by the next start.
+    /// All writers have ended; what was written has to be found by the next start.
     async fn end_datastore(&mut self) {
         if let Some(datastore) = self.datastore.take() {
             self.signals.ending.unless_asked(datastore.end()).await;
         }
     }
 
-    /// What plugins have logged is sent, as far as its receivers take it.
+    /// Sends what plugins have logged, as far as its receivers accept it.
     async fn end_logs(&mut self) {
         let has_ended = matches!(&self.workers, Workers::Ending { ended, .. } if ended.is_finished());
         let Some(logs) = self.logs.take_if(|_| has_ended) else { return };
@@ -451,7 +451,7 @@ impl Control {
     }
 
     fn answer(&mut self, question: Question) {
-        // Whoever asked may have gone meanwhile.
+        // The sender of the question may have gone meanwhile.
         match question {
             Question::Status(answer) => drop(answer.send(self.status())),
             Question::Cardinality(answer) => match self.reloader.metering() {
@@ -512,7 +512,8 @@ impl Control {
         }
     }
 
-    /// The exposition is there until the last request is counted. A scrape in flight is waited for, unless told otherwise.
+    /// The exposition is there until the last request is counted. A scrape in flight is waited for, unless the process is to end at
+    /// once.
     async fn end_metrics(&mut self) {
         self.tell_metrics();
         let Some(metering) = self.reloader.take_metering() else { return };

@@ -1,4 +1,4 @@
-//! The control thread: how a gateway is brought up, what can wake it, and what keeps its work from disturbing the workers.
+//! The control thread: how a gateway starts, which events can wake it, and how its work is kept from disturbing the workers.
 
 mod allocator;
 mod event_loop;

@@ -1,16 +1,17 @@
-//! The signals of a process that serves: those that it acts on, and those that it survives although they end others.
+//! The signals of a process that serves: those that it acts on, and those that it survives although their default action ends a
+//! process.
 //!
-//! They are taken before anything else is done: one that comes during the start waits until it can be acted on. What a process
-//! inherits makes no difference: also where `nohup`, or a shell that starts it in the background, has SIGHUP or SIGINT
-//! ignored, they mean what they always mean. A process that is started in its turn gets the system's actions again.
+//! They are caught before anything else is done: one that arrives during the start waits until it can be acted on. Inherited
+//! dispositions do not matter: where `nohup`, or a shell that starts it in the background, ignores SIGHUP or SIGINT, they still
+//! have their usual effect. A process that it starts gets the system's default actions again.
 
 use rustix::process::Signal as Number;
 use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Signals whose default action ends the process, although who sends them wants something else: timers and notifications that
-/// a process inherits or is sent by mistake, and a file that may not grow any further (`ulimit -f`), which writing tells as well.
-/// Beside them the end of a child, which cannot be waited for where it is ignored. SIGPIPE is ignored by every Rust program.
+/// Signals whose default action ends the process, although their senders want something else: timers and notifications that a
+/// process inherits or is sent by mistake, and the limit of a file's size (`ulimit -f`), which writing reports as well. The list
+/// also has the end of a child, which cannot be waited for where it is ignored. SIGPIPE is ignored by every Rust program.
 const SURVIVED: [Number; 8] = [
     Number::ALARM,
     Number::VTALARM,
@@ -22,14 +23,14 @@ const SURVIVED: [Number; 8] = [
     Number::CHILD,
 ];
 
-/// Those that ask the process to end.
+/// Signals that end the process.
 pub(crate) struct Ending {
     terminate: Signal,
     interrupt: Signal,
     quit: Signal,
 }
 
-/// Those that a gateway acts on.
+/// Signals that a gateway acts on.
 pub(crate) struct Signals {
     pub(crate) ending: Ending,
     pub(crate) hangup: Signal,
@@ -48,7 +49,8 @@ impl Ending {
         })
     }
 
-    /// The same of a process that has nothing to reload, to reopen or to upgrade: it is often signalled with those that have.
+    /// The signals of a process that has nothing to reload, to reopen or to upgrade, but often receives signals meant for one that
+    /// has.
     pub(crate) fn take_alone() -> io::Result<Ending> {
         survive(&[Number::HUP, Number::USR1, Number::USR2])?;
         Ending::take()
@@ -63,7 +65,7 @@ impl Ending {
         }
     }
 
-    /// Waits for something, unless the process is asked to end: `None`.
+    /// Waits for something, unless the process is signalled to end: `None`.
     pub(crate) async fn unless_asked<T>(&mut self, last: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             done = last => Some(done),
@@ -84,7 +86,7 @@ impl Signals {
     }
 }
 
-/// A handler that does nothing. It stays when nobody listens, and unlike an ignored signal it is not inherited.
+/// Installs a handler that does nothing. It stays when nothing listens, and unlike an ignored signal it is not inherited.
 fn survive(signals: &[Number]) -> io::Result<()> {
     signals.iter().try_for_each(|number| signal(SignalKind::from_raw(number.as_raw())).map(drop))
 }

@@ -1,7 +1,7 @@
-//! Brings the parts up in the order that lets each failure be told before traffic is taken.
+//! Starts the parts in the order that lets each failure be reported before traffic is accepted.
 //!
-//! Reading, resolving and compiling first, then what may be taken by others (addresses, files), workers last. From then
-//! on the control loop has everything.
+//! Reading, resolving and compiling come first, then resources that others may hold (addresses, files), workers last. From then on
+//! the control loop owns everything.
 
 use super::allocator;
 use super::event_loop::Control;
@@ -59,15 +59,15 @@ use tracing::{info, warn};
 /// Reloading is one step at a time, and so is ordering certificates; another is for the workers' end, the rest for explaining.
 const BLOCKING_THREADS_MAX: usize = 3 + admin::pages::EXPLAINED_MAX;
 
-/// How long the exporter may take to begin on the former process's socket: its thread gets what time others leave.
+/// How long the exporter may take to begin on the former process's socket: its thread has a low priority.
 const EXPOSED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What plugins that log and trace get to send what is left in, after the last request.
+/// Time for plugins that log and trace to send the rest, after the last request.
 pub(crate) const LOGS_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 const NO_TAKEOVER: &str = "cannot take over from the former process";
 
-/// Where the gateway is found, once it is up.
+/// The addresses of the gateway, once it is up.
 pub(crate) struct Up<'a> {
     /// The addresses that take traffic.
     pub(crate) listeners: &'a [SocketAddr],
@@ -75,22 +75,22 @@ pub(crate) struct Up<'a> {
     pub(crate) admin: Option<SocketAddr>,
     /// The metrics'.
     pub(crate) metrics: Option<SocketAddr>,
-    /// Lets into the admin API.
+    /// Authorises requests to the admin API.
     pub(crate) guard: &'a Guard,
 }
 
-/// Why the gateway did not come up, or ended as it should not have.
+/// Why the gateway did not start, or ended by a failure.
 #[derive(Debug)]
 pub(crate) enum RunError {
-    /// There is no configuration text.
+    /// The configuration text could not be read.
     Read(ReadError),
     /// The configuration is wrong.
     Config(Errors),
     /// Certificates or keys that it names cannot be used.
     Certificates(stillgate_tls::Refused),
-    /// The system refuses something that nothing works without.
+    /// The system refuses something essential.
     System(&'static str, io::Error),
-    /// The log cannot be had as asked for.
+    /// The log cannot be opened as configured.
     Log(LevelError),
     /// The system's resolver configuration cannot be used.
     Resolver(String),
@@ -98,9 +98,9 @@ pub(crate) enum RunError {
     Plan(PlanError),
     /// An address cannot be listened on.
     Listen(ListenError),
-    /// TLS of the admin address cannot be had.
+    /// TLS of the admin address cannot be set up.
     Admin(stillgate_tls::Problem),
-    /// There can be no metrics.
+    /// Metrics cannot be set up.
     Metrics(MeteringError),
     /// The access log cannot be written.
     AccessLog(OpenError),
@@ -149,18 +149,18 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .build()
         .map_err(|error| RunError::System("cannot start the control thread's runtime", error))?;
-    // Before all else: until then they end the process.
+    // This comes before all else: until then they end the process.
     let signals = {
         let _entered = runtime.enter();
         Signals::take().map_err(|error| RunError::System("cannot take signals", error))?
     };
-    // Soon: later there may be another file at its path.
+    // This comes early: later there may be another file at its path.
     let program = Program::own().map_err(|error| RunError::System("cannot find the file of this program", error))?;
     let stamp = FileWatch::stamp(&source);
     let mut opened = source.open(false);
     let begun = opened.begin()?;
     let logging = Logging::start(&begun.config.gateway.log).map_err(RunError::Log)?;
-    // Before the datastore is read: what it takes shows in the first profile.
+    // This comes before the datastore is read: the memory that it takes shows in the first profile.
     sample_heap(&begun.config);
     drop(begun);
     let loaded = match opened.read(None)? {
@@ -168,7 +168,7 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
         // What was given before: nothing yet.
         Given::Same => return Err(RunError::Read(ReadError::NotFound)),
     };
-    // What reading took is many times what stays of it.
+    // Reading took many times the memory that its result keeps.
     allocator::give_back();
     tell_warnings(&loaded, None, source.name().as_deref());
     tell_rejected(&loaded.rejected, &[]);
@@ -186,17 +186,17 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
             None => Ok(()),
         }
     });
-    // Not dropped: that would wait for a reload, or for workers that were told to end at once.
+    // It is not dropped: that would wait for a reload, or for workers that were ordered to end at once.
     runtime.shutdown_background();
     result
 }
 
-/// What is there before anything is started.
+/// What exists before anything is started.
 struct Beginning {
     signals: Signals,
     source: ConfigSource,
     opened: Box<dyn Source>,
-    /// Of the file, before it was read.
+    /// Stamp of the file, from before it was read.
     stamp: Option<Stamp>,
     loaded: Arc<Loaded>,
     logging: Logging,
@@ -210,7 +210,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let (takeover, mut former) = takeover.map_or_else(Default::default, |(way, former)| (Some(way), former));
     let config = &loaded.config;
     stillgate_acme::prepare(config);
-    // Before the certificates are read, and with an eye on the file as it was: a change during the start is seen after it.
+    // This comes before the certificates are read, with the file's former stamp: a change during the start is noticed after it.
     let reading = Reading::new(opened, Some(loaded.clone()), stillgate_acme::prepare);
     let kept = reading.kept().cloned();
     tell_start(&source, config);
@@ -219,7 +219,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let tls_warnings = told(warnings);
     let gateway = &config.gateway;
     raise_descriptors(config);
-    // This alone takes long.
+    // This is the only slow step.
     let Some(resolver) = signals.ending.unless_asked(resolve(config)).await.transpose()? else {
         info!("asked to end before it served");
         return Ok(None);
@@ -235,7 +235,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let devices = listen_devices(gateway, &mut former)?;
     let (sinks, access_log) = start_access_log(gateway)?;
     let workers = stillgate_proxy::worker_count(gateway);
-    // Before clients come, who could take all descriptors.
+    // This comes before clients can connect, which could take all descriptors.
     let (measuring, mut metering) = start_metrics(prepared, workers, &plan, access_log.as_ref())?;
     drop(plan);
     let sockets = Sockets::open(&config.listeners, workers, &mut former.listeners).map_err(RunError::Listen)?;
@@ -245,11 +245,12 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
         .map_err(RunError::Workers)?;
     let (device_access, mut devices) = start_devices(gateway, devices, &mut fleet, takeover.is_some())?;
     let launcher = start_launcher(program)?;
-    // What nobody listens on any more is closed by the former process, after it has taken who waits there.
+    // Sockets that nothing listens on any more are closed by the former process, after it has accepted the connections waiting
+    // there.
     former.listeners = Inherited::default();
     let following = takeover.map(|takeover| takeover.serve(&former, &plans.load(), &mut fleet)).transpose();
     let mut following = following.map_err(|error| RunError::System(NO_TAKEOVER, error))?;
-    // After the workers' threads were started, since a new thread inherits it.
+    // This comes after the workers' threads were started, since a new thread inherits it.
     lower_priority();
     if let Some(following) = &mut following {
         following.went().await;
@@ -269,7 +270,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     tell_supervisor("READY=1");
     let metrics = metering.as_ref().and_then(Metering::address);
     let admin_address = admin.as_ref().and_then(|admin| admin.listener.local_addr().ok());
-    // Plans take more while they are built than what stays of them.
+    // Building Plans takes more memory than they keep.
     allocator::give_back();
     announce(&Up { listeners: &fleet.addresses(), admin: admin_address, metrics, guard: &guard });
     serve_all(following, &fleet, devices.as_mut());
@@ -284,7 +285,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     Ok(Some(Control::new(signals, changes, asked, reloader, (fleet, devices), written, predecessor)))
 }
 
-/// All that could fail is done: what the former process has given is read, and it may go.
+/// Nothing can fail any more: what the former process has given is read, and it may go.
 fn serve_all(mut following: Option<Following>, fleet: &Fleet, devices: Option<&mut Devices>) {
     let told = following.as_mut().map(Following::told);
     if let (Some((_, devices)), Some(told)) = (devices, told) {
@@ -296,12 +297,12 @@ fn serve_all(mut following: Option<Following>, fleet: &Fleet, devices: Option<&m
     }
 }
 
-/// Samples the heap as the configuration says.
+/// Samples the heap as configured.
 fn sample_heap(config: &Config) {
     heap::sample_every(config.gateway.debug.heap.map(|bytes| bytes as u64));
 }
 
-/// What is done with each configuration that is published: access follows it, and writers who wait for it are answered.
+/// What each published configuration triggers: access rules follow it, and writers that wait for it are answered.
 fn publishing(
     (access, device_access): (watch::Sender<Access>, watch::Sender<Access>),
     made_key: Option<Arc<str>>,
@@ -327,7 +328,7 @@ fn prepare_metrics(config: &Config, former: &mut Former) -> Result<Option<Prepar
     prepared.map_err(RunError::Metrics)
 }
 
-/// What each worker writes to, and what reads it.
+/// The writers of the workers, and their reader.
 fn start_metrics(
     prepared: Option<Prepared>,
     workers: usize,
@@ -341,7 +342,7 @@ fn start_metrics(
     Ok(((writers, metering.as_ref().map(expose_by)), metering))
 }
 
-/// How workers have scrapes answered.
+/// How workers get scrapes answered.
 fn expose_by(metering: &Metering) -> Expose {
     let door = metering.side_door();
     Arc::new(move |connection| door.give(connection))
@@ -356,7 +357,7 @@ fn start_logs(workers: usize) -> Result<(Logs, Vec<Outbox>), RunError> {
         .map_err(|error| RunError::System("cannot start the thread for logs of plugins", error))
 }
 
-/// As the entries of plugins that log name it.
+/// The process as the entries of logging plugins name it.
 fn process() -> Process {
     Process { hostname: process_stats::hostname().into(), pid: std::process::id(), version: env!("CARGO_PKG_VERSION") }
 }
@@ -379,7 +380,7 @@ fn tell_start(source: &ConfigSource, config: &Config) {
     );
 }
 
-/// Where workers find the first Plan, with the former process's table of limits or, if it needs one, another.
+/// The cell where workers find the first Plan, with the former process's table of limits or, if it needs one, another.
 fn first(plan: &Arc<Plan>, limits: Option<Limits>, gateway: &Gateway) -> Arc<PlanCell> {
     let plans = PlanCell::new(plan.clone());
     if let Some(limits) = limits {
@@ -392,14 +393,14 @@ fn first(plan: &Arc<Plan>, limits: Option<Limits>, gateway: &Gateway) -> Arc<Pla
 /// Answers scrapes, on a former process's socket from now on.
 async fn expose(metering: Option<&mut Metering>) {
     let Some(metering) = metering else { return };
-    // Of its own, so that it goes on where it is not waited for.
+    // It is a task of its own, so that it goes on where nothing waits for it.
     let served = tokio::spawn(metering.serve());
     if timeout(EXPOSED_TIMEOUT, served).await.is_err() {
         warn!("the exporter is slow to begin; going on, and scrapes wait until it does");
     }
 }
 
-/// What the metrics are told before anything has happened.
+/// Initial values of the metrics, before anything has happened.
 fn at_start(access_log: Option<&AccessLogWriter>) -> Facts {
     Facts {
         generation: 1,
@@ -419,7 +420,7 @@ fn at_start(access_log: Option<&AccessLogWriter>) -> Facts {
 async fn resolve(config: &Config) -> Result<Resolver, RunError> {
     let mut resolver = Resolver::new(ResolverSettings::default()).map_err(RunError::Resolver)?;
     resolver.set_names(names::of(config));
-    // Who is without addresses is told right below.
+    // Names without addresses are reported right below.
     let _unresolved = resolver.resolve_all(NAMES_TIMEOUT).await;
     names::warn_unresolved(&resolver);
     Ok(resolver)
@@ -432,7 +433,7 @@ fn raise_descriptors(config: &Config) {
     }
 }
 
-/// Clients alone could take all descriptors, and then none is left to reach a node with.
+/// Warns of a low limit: clients alone could take all descriptors, and then none is left to reach a node with.
 fn tell_descriptors(limit: Option<u64>, config: &Config) {
     let gateway = &config.gateway;
     let has_udp = config.listeners.iter().any(|listener| listener.kind.transport() == Transport::Udp);
@@ -504,10 +505,10 @@ fn refused(key: &str, address: SocketAddr, error: io::Error) -> RunError {
     RunError::Listen(ListenError { key: key.to_owned(), error })
 }
 
-/// Where back-ends ask for devices, and the thread that answers.
+/// The socket that back-ends send requests about devices to, and the thread that answers.
 type Devices = (DeviceSocket, DeviceThread);
 
-/// Starts the thread of devices, before priorities are lowered, and says how their access is told.
+/// Starts the thread of devices, before priorities are lowered, and returns the sender of its access rules.
 fn start_devices(
     gateway: &Gateway,
     listening: Option<DevicesListening>,
@@ -535,7 +536,7 @@ fn start_devices(
     Ok((told, Some((socket, thread))))
 }
 
-/// What is answered at the admin address.
+/// The pages of the admin address.
 fn admin_server(
     gateway: &Gateway,
     (guard, device_access): (&Arc<Guard>, &watch::Sender<Access>),
@@ -564,7 +565,7 @@ fn start_access_log(gateway: &Gateway) -> Result<(Vec<access_log::Sink>, Option<
     let Some(access_log) = &gateway.access_log else {
         return Ok((Vec::new(), None));
     };
-    // Only changes of resources ask for them.
+    // Only changes of resources use them.
     let recent = (gateway.config.source != SourceKind::File).then(Arc::default);
     let workers = stillgate_proxy::worker_count(gateway);
     let (sinks, drain) = access_log::channel(&access_log.format, workers);

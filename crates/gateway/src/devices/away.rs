@@ -1,4 +1,4 @@
-//! Sessions of devices that are away: each waits for its device for as long as its route says, with what was not acknowledged.
+//! Sessions of devices that are away: each is kept for its device for as long as its route says, with unacknowledged messages.
 //!
 //! Bounded in bytes; beyond that the sessions that would end first end early.
 
@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use stillgate_devices::session::{Notice, ResumeToken, Session, SessionLimits};
 
-/// What a session counts beside its messages.
+/// What a session counts in addition to its messages.
 const SESSION_BYTES: usize = 256;
 
 /// The sessions of one node.
@@ -15,7 +15,7 @@ pub(super) struct Away {
     bytes_max: usize,
     bytes: usize,
     sessions: HashMap<Arc<str>, Kept>,
-    /// When each is to be looked at next.
+    /// When each session is to be checked next.
     due: BTreeSet<(u64, Arc<str>)>,
 }
 
@@ -32,7 +32,7 @@ impl Away {
         Away { bytes_max, bytes: 0, sessions: HashMap::new(), due: BTreeSet::new() }
     }
 
-    /// Keeps a session. One that the device had before ends.
+    /// Keeps a session. A session that the device had before ends.
     pub(super) fn keep(
         &mut self,
         device: &Arc<str>,
@@ -61,7 +61,7 @@ impl Away {
         if is_it { self.remove(device).map(|kept| (kept.session, kept.limits)) } else { None }
     }
 
-    /// The device does not come back to it.
+    /// The device does not resume it.
     pub(super) fn end(&mut self, device: &str, notices: &mut Vec<Notice>) {
         if let Some(mut kept) = self.remove(device) {
             kept.session.end(notices);
@@ -75,7 +75,7 @@ impl Away {
         Some(kept)
     }
 
-    /// Does what is due.
+    /// Runs the work that is due.
     pub(super) fn tick(&mut self, now_ms: u64, notices: &mut Vec<Notice>) {
         while let Some((due_ms, device)) = self.due.first().cloned()
             && due_ms <= now_ms

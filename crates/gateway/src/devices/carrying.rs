@@ -14,18 +14,18 @@ use stillgate_devices::protocol::{Encoded, MessageId};
 use stillgate_devices::session::{OutgoingMessage, ResumeToken, Session, SessionTransfer};
 use tokio::time::sleep;
 
-/// How long the end of the device's older connection is waited for, which it has been told.
+/// How long to wait for the end of the device's older connection, which has been requested.
 const ENDING_MS: u64 = 1_500;
 const ENDING_LOOK: Duration = Duration::from_millis(10);
 
-/// What is wanted.
+/// The request for a session.
 #[derive(Serialize, Deserialize)]
 struct Wanted {
     device: String,
     token: String,
 }
 
-/// A session; behind it the messages, one after the other.
+/// A session, followed by its messages.
 #[derive(Serialize, Deserialize)]
 struct Given {
     sent: u64,
@@ -40,7 +40,7 @@ struct GivenMessage {
     is_text: bool,
 }
 
-/// Fetches the session that a device wants to go on with from the node that has it.
+/// Fetches the session that a device wants to resume from the node that has it.
 pub(super) async fn fetch(shared: &Shared, device: &str, token: ResumeToken) -> Option<Session> {
     let wanted = Wanted { device: device.to_owned(), token: token.to_string() };
     let given = shared.ask_any(CARRY, serde_json::to_vec(&wanted).ok()?.into(), PATIENCE).await?;

@@ -1,4 +1,4 @@
-//! The two clocks of a node: the calendar, and the one that sessions are timed by, which is that of the workers.
+//! The two clocks of a node: the calendar, and the clock of sessions, which is that of the workers.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,12 +7,12 @@ pub(super) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
-/// Of sessions.
+/// The clock of sessions, in milliseconds.
 pub(super) fn session_ms() -> u64 {
     stillgate_proxy::device_link::process_ms()
 }
 
-/// As RFC 3339 has it, in UTC.
+/// The time in the format of RFC 3339, in UTC.
 pub(super) fn rfc3339(unix_ms: u64) -> String {
     let (days, ms) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
     let (year, month, day) = civil(days as i64);

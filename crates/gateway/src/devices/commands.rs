@@ -1,4 +1,4 @@
-//! Commands to the workers: those of messages are refused where there is no room, the others wait.
+//! Commands to the workers: those with messages are refused where a worker's queue is full, the others wait.
 
 use std::collections::VecDeque;
 use stillgate_proxy::device_link::{Command, worker_of};
@@ -13,11 +13,11 @@ pub(super) struct Commands {
 #[derive(Debug)]
 struct Worker {
     sender: Sender<Command>,
-    /// Of connections that come and go: no more than there are of those.
+    /// Commands about connections that open and close: no more than one for each of those.
     waiting: VecDeque<Command>,
 }
 
-/// More waits for a worker than may.
+/// The queue for a worker is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Busy;
 
@@ -27,17 +27,17 @@ impl Commands {
         Commands { workers: senders.into_iter().map(worker).collect() }
     }
 
-    /// How many workers there are.
+    /// The number of workers.
     pub(super) fn workers(&self) -> usize {
         self.workers.len()
     }
 
-    /// Tells the worker of a connection, now or not at all.
+    /// Sends a command to the worker of a connection, now or not at all.
     pub(super) fn try_send(&mut self, connection: u64, command: Command) -> Result<(), Busy> {
         self.try_send_to(worker_of(connection), command)
     }
 
-    /// Tells a worker, now or not at all.
+    /// Sends a command to a worker, now or not at all.
     pub(super) fn try_send_to(&mut self, worker: usize, command: Command) -> Result<(), Busy> {
         let worker = self.workers.get_mut(worker).ok_or(Busy)?;
         if !worker.waiting.is_empty() {
@@ -46,7 +46,7 @@ impl Commands {
         worker.sender.try_send(command).map_err(|_| Busy)
     }
 
-    /// Tells the worker of a connection, as soon as there is room.
+    /// Sends a command to the worker of a connection, as soon as there is room.
     pub(super) fn send(&mut self, connection: u64, command: Command) {
         if let Some(worker) = self.workers.get_mut(worker_of(connection)) {
             worker.waiting.push_back(command);
@@ -54,7 +54,7 @@ impl Commands {
         }
     }
 
-    /// Sends what has waited.
+    /// Sends waiting commands.
     pub(super) fn flush(&mut self) {
         self.workers.iter_mut().for_each(Worker::flush);
     }

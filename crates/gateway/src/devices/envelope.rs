@@ -1,7 +1,7 @@
-//! Posts and verdicts as they go from node to node: one line of JSON, then a body as it is.
+//! The encoding of posts and verdicts between nodes: one line of JSON, then a body as it is.
 //!
-//! Nodes of two releases may talk while one replaces the other: a key that is not known is passed over, and a verdict that
-//! is not known counts as an outcome that nobody knows.
+//! Nodes of two releases may talk while one replaces the other: an unknown key is skipped, and an unknown verdict counts as an
+//! unknown outcome.
 
 use super::post::{Post, Verdict};
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ enum LevelName {
     Replied,
 }
 
-/// [`Verdict`], without what a sender's own node says only.
+/// [`Verdict`], without the variants that only a sender's own node uses.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 enum VerdictHead {
@@ -71,10 +71,10 @@ enum VerdictHead {
     Lost,
 }
 
-/// What a node answers.
+/// The answer of a node.
 #[derive(Serialize, Deserialize)]
 struct AnswerHead<'a> {
-    /// Of the message that was sent, if the request repeats an earlier one.
+    /// The message that was sent before, if the request repeats an earlier one.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     id: Option<Cow<'a, str>>,
     #[serde(flatten)]
@@ -99,7 +99,7 @@ pub(super) fn write_post(post: &Post) -> Vec<u8> {
     join(&head, post.body.bytes())
 }
 
-/// What a request says; `None`: it is none of ours.
+/// Parses a request; `None`: it is not one of ours.
 pub(super) fn read_post(bytes: &[u8]) -> Option<Post> {
     let (head, body) = split(bytes)?;
     let head: PostHead<'_> = serde_json::from_slice(head).ok()?;
@@ -155,7 +155,7 @@ pub(super) fn write_verdict(verdict: &Verdict, id: Option<MessageId>) -> Vec<u8>
     join(&AnswerHead { id: id.map(|id| id.to_string().into()), verdict }, body)
 }
 
-/// What an answer says.
+/// Parses an answer.
 pub(super) fn read_verdict(bytes: &[u8]) -> (Option<MessageId>, Verdict) {
     let read = split(bytes).and_then(|(head, body)| Some((serde_json::from_slice::<AnswerHead<'_>>(head).ok()?, body)));
     let Some((head, body)) = read else { return (None, Verdict::Lost) };
@@ -205,7 +205,7 @@ fn kind(body: &Body<'_>) -> BodyKind {
     }
 }
 
-/// What is JSON was checked where it came in.
+/// JSON was checked where it arrived.
 fn body_of(kind: BodyKind, bytes: &[u8]) -> Option<Body<'static>> {
     let text = || String::from_utf8(bytes.to_vec()).ok();
     Some(match kind {
@@ -215,7 +215,7 @@ fn body_of(kind: BodyKind, bytes: &[u8]) -> Option<Body<'static>> {
     })
 }
 
-/// A line of JSON and what follows it.
+/// A line of JSON, followed by a body.
 pub(super) fn join(head: &impl Serialize, body: &[u8]) -> Vec<u8> {
     let mut bytes = serde_json::to_vec(head).expect("numbers, words and text become JSON");
     bytes.push(b'\n');
@@ -223,7 +223,7 @@ pub(super) fn join(head: &impl Serialize, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// [`join`], taken apart.
+/// The inverse of [`join`].
 pub(super) fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     Some((&bytes[..end], &bytes[end + 1..]))

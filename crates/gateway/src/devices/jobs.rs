@@ -21,24 +21,24 @@ const BATCH: usize = 64;
 const BATCH_EVERY: Duration = Duration::from_millis(2);
 /// How long a copy may wait for its device.
 const COPY_MS: u64 = 30_000;
-/// Jobs that are remembered, the last ones; none is forgotten while it sends.
+/// Maximum number of jobs that are kept, the last ones; none is dropped while it sends.
 pub(super) const JOBS_MAX: usize = 100;
 /// Jobs that send at the same time.
 pub(super) const SENDING_MAX: usize = 8;
 
-/// Which devices.
+/// A selection of devices.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Match {
     pub(super) prefix: String,
     pub(super) labels: Vec<(String, String)>,
 }
 
-/// The jobs of a node, by their messages: an id that no other node or process gives to another job. Those of processes before
-/// this one are among them.
+/// The jobs of a node, by their messages: ids that no other node or process gives to another job. They include jobs of earlier
+/// processes.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     jobs: HashMap<MessageId, Job>,
-    /// In the order in which they began.
+    /// Jobs in the order in which they began.
     order: VecDeque<MessageId>,
 }
 
@@ -50,13 +50,13 @@ struct Job {
     nodes: Vec<String>,
     /// The job belongs to the former process, which reports its progress.
     is_former: bool,
-    /// The counts have changed since the successor was last told.
+    /// The counts have changed since the last report to the successor.
     is_news: bool,
     /// The copies to send. `None` once all have been sent and no other process will hand over more devices.
     copies: Option<Box<Copies>>,
 }
 
-/// What is sent to whom.
+/// What is sent, and its recipients.
 #[derive(Debug, Clone)]
 struct Copies {
     of: Match,
@@ -67,7 +67,7 @@ struct Copies {
     is_through: bool,
 }
 
-/// What a process tells the one that takes over.
+/// The report of a process to the one that takes over.
 #[derive(Serialize, Deserialize)]
 struct Told {
     job: String,
@@ -84,7 +84,7 @@ pub(super) struct Known {
     pub(super) nodes: Vec<String>,
 }
 
-/// How a job goes, on one node or on several.
+/// The progress of a job, on one node or on several.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Counts {
     is_sending: bool,
@@ -95,23 +95,23 @@ pub(super) struct Counts {
     late: u64,
 }
 
-/// Why a job does not begin.
+/// Why a job cannot begin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NoJob {
-    /// Not what a request is.
+    /// The request is malformed.
     Asked(String),
     /// Longer than a message may be.
     TooLong,
-    /// Its body cannot be said in a protocol.
+    /// Its body cannot be expressed in a protocol.
     Body(BodyError),
-    /// Too many are being sent.
+    /// Too many jobs are being sent.
     TooMany,
     /// Another process has taken over, and has the devices.
     Leaving,
 }
 
 impl Jobs {
-    /// What became of a message, which may be a copy of a job's.
+    /// Notes the outcome of a message, which may be a copy of a job's.
     pub(super) fn note(&mut self, message: MessageId, outcome: Result<&Outcome, Refused>) {
         let Some(job) = self.jobs.get_mut(&message) else { return };
         job.is_news = true;
@@ -146,7 +146,7 @@ impl Jobs {
         self.order.push_back(message);
     }
 
-    /// All devices that are here have been sent a copy. `more_come`: another process still gives some.
+    /// All devices here have been sent a copy. `more_come`: another process still hands over some.
     fn is_through(&mut self, message: MessageId, more_come: bool) {
         if let Some(job) = self.jobs.get_mut(&message) {
             job.counts.is_sending = false;
@@ -163,7 +163,7 @@ impl Jobs {
         }
     }
 
-    /// What the process that takes over has not been told, job by job.
+    /// What has not been reported yet to the process that takes over, job by job.
     pub(super) fn news(&mut self) -> Vec<Vec<u8>> {
         let mut news = Vec::new();
         for message in &self.order {
@@ -178,7 +178,7 @@ impl Jobs {
         news
     }
 
-    /// Takes in what the former process tells.
+    /// Takes in a report of the former process.
     pub(super) fn learn(&mut self, told: &[u8]) {
         let read = serde_json::from_slice::<Told>(told).ok();
         let read = read.and_then(|Told { job, known }| Some((MessageId::parse(&job)?, known)));
@@ -209,7 +209,7 @@ impl Jobs {
         self.jobs.values_mut().for_each(Job::settle);
     }
 
-    /// A job, as it goes on this node.
+    /// The state of a job on this node.
     pub(super) fn known(&self, message: MessageId) -> Option<Known> {
         let Job { counts, nodes, .. } = self.jobs.get(&message)?;
         Some(Known { counts: *counts, nodes: nodes.clone() })
@@ -228,7 +228,7 @@ impl Job {
 }
 
 impl Copies {
-    /// What a device gets; `None`: it does not match.
+    /// The copy for a device; `None`: it does not match.
     fn for_device(&self, device: &str, local: &Local) -> Option<usize> {
         let has = |(name, value): &(String, String)| {
             local.facts.labels.iter().any(|(known, is)| **known == **name && **is == **value)
@@ -262,7 +262,7 @@ impl Counts {
         self.late += other.late;
     }
 
-    /// For who asks.
+    /// The job as the API shows it.
     pub(super) fn shown(&self, message: MessageId) -> Json {
         let is_done = !self.is_sending && self.told() >= self.matched;
         json!({

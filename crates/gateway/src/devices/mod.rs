@@ -1,4 +1,4 @@
-//! The node of devices: who is connected to it, and its API for back-ends.
+//! The node of devices: its connected devices, and its API for back-ends.
 //!
 //! ```text
 //!  back-end ─▶ api ─▶ Node::send(Post) ─▶ registry: where is it? ─▶ here ─▶ Command ─▶ worker ─▶ device

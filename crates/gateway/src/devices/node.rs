@@ -1,4 +1,4 @@
-//! One node: which devices are connected to it, and who waits for what.
+//! One node: its connected devices, and the senders that wait for outcomes.
 
 use super::away::Away;
 use super::clock::session_ms;
@@ -28,21 +28,21 @@ use tokio::time::{sleep, timeout};
 
 /// How long idempotency keys are known.
 const KEYS_KEPT_MS: u64 = 10 * 60 * 1000;
-/// Bytes of all of them, with the replies that are kept.
+/// Maximum size of all of them, with the replies that are kept, in bytes.
 const KEYS_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// How much longer than its message's time a sender waits for word of it, which the worker tells.
+/// How much longer than its message's time a sender waits for its outcome, which the worker reports.
 const WORD_LATE: Duration = Duration::from_secs(1);
-/// Messages whose senders wait, at most.
+/// Maximum number of messages whose senders wait.
 const WAITING_MAX: usize = 1_000_000;
 
-/// How often a message is sent: once more to a device that has another connection by then.
+/// Maximum number of attempts: one more for a device that has reconnected by then.
 const SENDS_MAX: usize = 2;
 
 /// Another process gives what it has without such a pause.
 const FILLING_MS: u64 = 5_000;
-/// A time that does not come.
+/// A time that is never reached.
 const FAR_MS: u64 = u64::MAX / 2;
-/// Between two looks whether a device has come.
+/// Interval of checks whether a device has come.
 const FILLING_LOOK: Duration = Duration::from_millis(10);
 
 const KEYS: IdempotencyLimits = IdempotencyLimits { keep_ms: KEYS_KEPT_MS, bytes_max: KEYS_BYTES_MAX };
@@ -54,32 +54,32 @@ pub(crate) struct Node {
     pub(super) limits: DeviceLimits,
     pub(super) registry: Registry,
     pub(super) presence: Presence,
-    /// When another process has given something last, by the clock of sessions; 0: there is none, [`FAR_MS`]: it has not begun.
+    /// When another process last gave something, by the clock of sessions; 0: no process gives, [`FAR_MS`]: it has not begun.
     filled_ms: AtomicU64,
     /// The process that this one follows lives, and may have devices that are not free to move yet.
     former_lives: AtomicBool,
-    /// Another process serves beside this one, and may take over.
+    /// Another process serves alongside this one, and may take over.
     has_company: Arc<AtomicBool>,
     /// Another process has taken over.
     has_left: AtomicBool,
-    /// Where its device API is reached then; nowhere over TLS.
+    /// The address of its device API then; empty over TLS.
     pub(super) successor_api: OnceLock<SocketAddr>,
     state: Mutex<State>,
 }
 
-/// What changes.
+/// The state that changes.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) commands: Commands,
-    /// Connected here, in order, so that a prefix can be listed.
+    /// Devices connected here, in order, so that a prefix can be listed.
     pub(super) devices: BTreeMap<Arc<str>, Local>,
-    /// Connections, those included that end and whose sessions are on their way here.
+    /// Connections, including those that are ending and whose sessions are on their way here.
     pub(super) connections: HashMap<u64, Arc<str>>,
-    /// How many connections of a device end because another has taken their place.
+    /// How many connections of a device are ending because another has replaced them.
     pub(super) ending: HashMap<Arc<str>, usize>,
-    /// Connections that wait to be let in.
+    /// Connections that wait for admission.
     pub(super) arriving: HashSet<u64>,
-    /// Devices that want a session which is not here yet.
+    /// Devices that wait for a session which is not here yet.
     pub(super) resuming: HashMap<Arc<str>, (u64, ResumeToken)>,
     pub(super) away: Away,
     waiting: HashMap<MessageId, Waiting>,
@@ -99,7 +99,7 @@ pub(super) struct Local {
     pub(super) facts: Box<DeviceFacts>,
 }
 
-/// Who waits for word of a message.
+/// A sender that waits for the outcome of a message.
 #[derive(Debug)]
 struct Waiting {
     device: Arc<str>,
@@ -107,13 +107,13 @@ struct Waiting {
     senders: Vec<oneshot::Sender<Verdict>>,
 }
 
-/// How a device is that is connected here.
+/// The state of a device that is connected here.
 #[derive(Debug)]
 pub(super) struct Online {
     pub(super) generation: Generation,
     pub(super) since_ms: u64,
     pub(super) facts: Box<DeviceFacts>,
-    /// `None`: its worker has not said.
+    /// `None`: its worker has not reported it.
     pub(super) state: Option<DeviceState>,
 }
 
@@ -166,7 +166,7 @@ impl Node {
         let (is_here, known) = {
             let mut state = self.state();
             let is_here = state.devices.contains_key(&post.device);
-            // A key is kept where the device is; of one that has gone elsewhere since, its outcome is known here still.
+            // A key is kept where the device is; if the device has moved since, its outcome is still known here.
             (is_here, if is_here { None } else { state.recall(post) })
         };
         if let Some(known) = known {
@@ -179,13 +179,13 @@ impl Node {
         }
     }
 
-    /// The same where this is the only node.
+    /// Sends where this is the only node.
     async fn send_here(&self, post: &mut Post) -> Verdict {
         for _ in 0..SENDS_MAX {
             if let Some(verdict) = self.receive(post).await {
                 return verdict;
             }
-            // It is on its way here, or to the process that has taken over.
+            // The device is moving here, or to the process that has taken over.
             if self.is_between() {
                 return Verdict::Away;
             }
@@ -205,10 +205,10 @@ impl Node {
         }
     }
 
-    /// Asks the node of a device that is not here.
+    /// Sends a request to the node of a device that is not here.
     pub(super) async fn ask_elsewhere(&self, device: &str, kind: &str) -> Result<Bytes, Gone> {
         let Some(shared) = self.registry.shared() else {
-            // It is on its way here, or to the process that has taken over.
+            // The device is moving here, or to the process that has taken over.
             return Err(if self.is_between() { Gone::Away } else { self.gone(device) });
         };
         let asked = shared.ask(device, kind, Bytes::copy_from_slice(device.as_bytes()), peers::PATIENCE).await;
@@ -218,7 +218,7 @@ impl Node {
         })
     }
 
-    /// Another process has taken over: who asks here from now on is to ask there.
+    /// Another process has taken over: requests that arrive here from now on are to go there.
     pub(super) fn leave(&self) {
         self.has_left.store(true, Relaxed);
         self.state().hold = None;
@@ -230,12 +230,12 @@ impl Node {
         self.has_left.load(Relaxed)
     }
 
-    /// Set while another process serves beside this one.
+    /// Set while another process serves alongside this one.
     pub(super) fn company(&self) -> Arc<AtomicBool> {
         self.has_company.clone()
     }
 
-    /// Whether another process serves beside this one, and it is open which of them goes on.
+    /// Whether another process serves alongside this one, and it is undecided which of them goes on.
     pub(super) fn has_company(&self) -> bool {
         let is_new = self.follows() && self.filled_ms.load(Relaxed) == FAR_MS;
         !self.has_left() && (is_new || self.has_company.load(Relaxed))
@@ -253,12 +253,12 @@ impl Node {
         self.former_lives.load(Relaxed)
     }
 
-    /// Whether what is not here may be in another process of this node.
+    /// Whether a device that is not here may be in another process of this node.
     pub(super) fn is_between(&self) -> bool {
         self.follows() || self.has_company() || self.has_left()
     }
 
-    /// What is known of a job. One that another process may know is waited for so long.
+    /// What is known of a job. If another process may know it, it is waited for so long.
     pub(super) async fn job(&self, message: MessageId, patience: Duration) -> Option<KnownJob> {
         let until_ms = session_ms() + patience.as_millis() as u64;
         loop {
@@ -306,7 +306,7 @@ impl Node {
 
     /// Sends a message to a device that is connected here; `None`: it is not.
     pub(super) async fn receive(&self, post: &mut Post) -> Option<Verdict> {
-        // Before its key is remembered: who asks may go meanwhile.
+        // This comes before its key is remembered: the sender may go meanwhile.
         self.filled(post).await;
         let known = self.state().remembered(post);
         if let Some(known) = known {
@@ -320,7 +320,7 @@ impl Node {
                 verdict?
             }
         };
-        // It went before its worker had the message.
+        // The device disconnected before its worker had the message.
         (verdict != Verdict::Refused(Refused::Offline)).then_some(verdict)
     }
 
@@ -330,13 +330,13 @@ impl Node {
         waiting.into_values().for_each(|waiting| waiting.tell(&Verdict::Lost));
     }
 
-    /// Waits for what becomes of a message.
+    /// Waits for the outcome of a message.
     async fn word(&self, known: Known, post: &Post) -> Verdict {
         match known {
             Known::Verdict(verdict) => verdict,
             Known::Pending(word) => {
                 let within = Duration::from_millis(post.timeout_ms) + WORD_LATE;
-                // Without a sender the worker is gone, and nobody knows.
+                // If the sender is dropped, the worker is gone, and the outcome is not known.
                 let verdict = timeout(within, word).await.ok().and_then(Result::ok);
                 verdict.unwrap_or_else(|| {
                     self.state().give_up(post.id);
@@ -346,7 +346,7 @@ impl Node {
         }
     }
 
-    /// How a device is; `None`: it is not connected here.
+    /// The state of a device; `None`: it is not connected here.
     pub(super) async fn inspect(&self, device: &str) -> Option<Online> {
         let (generation, since_ms, facts, answered) = {
             let mut state = self.state();
@@ -356,7 +356,7 @@ impl Node {
                 .map(|local| (local.connection, local.generation, local.since_ms, local.facts.clone()))
                 .map(|(connection, generation, since_ms, facts)| {
                     let (answer, answered) = oneshot::channel();
-                    // Without room the rest is told.
+                    // If the queue is full, the rest is still reported.
                     let _ = state.commands.try_send(connection, Command::Inspect { connection, answer });
                     (generation, since_ms, facts, answered)
                 })?
@@ -365,7 +365,7 @@ impl Node {
         Some(Online { generation, since_ms, facts, state })
     }
 
-    /// Closes the connection of a device; false: it has none here.
+    /// Closes the connection of a device; false: it is not connected here.
     pub(super) fn close(&self, device: &str) -> bool {
         let connection = self.state().devices.get(device).map(|local| local.connection);
         if let Some(connection) = connection {
@@ -374,12 +374,12 @@ impl Node {
         connection.is_some()
     }
 
-    /// Closes a connection, if it is there still.
+    /// Closes a connection, if it is still open.
     pub(super) fn close_connection(&self, connection: u64, why: CloseWhy) {
         self.state().commands.send(connection, Command::Close { connection, why });
     }
 
-    /// Has all that is due be done; called some times a second.
+    /// Runs everything that is due; called a few times a second.
     pub(super) fn tick(&self) {
         let mut state = self.state();
         state.commands.flush();
@@ -389,14 +389,15 @@ impl Node {
     }
 }
 
-/// What is known of a request.
+/// The earlier result for a request.
 enum Known {
     Verdict(Verdict),
     Pending(oneshot::Receiver<Verdict>),
 }
 
 impl State {
-    /// What became of an earlier request with the same key; the post gets its id. `None`: there was none, and the key is this one's now.
+    /// The outcome of an earlier request with the same key; the post gets its id. `None`: this is the first one, and the key is now
+    /// taken.
     fn remembered(&mut self, post: &mut Post) -> Option<Known> {
         let key = post.idempotency.as_deref()?;
         let again = self.idempotency.begin((&post.device, key), &fingerprint(post), post.id, session_ms(), KEYS);
@@ -420,7 +421,7 @@ impl State {
         }
     }
 
-    /// The same, without taking the key.
+    /// Looks a message up, without taking its key.
     fn recall(&mut self, post: &mut Post) -> Option<Known> {
         let known = self.remembered(post);
         if known.is_none() {
@@ -435,7 +436,7 @@ impl State {
         }
     }
 
-    /// Hands a message to the worker that has its device. Without a verdict: the device is not here.
+    /// Hands a message to the worker that has its device. `None` as the verdict: the device is not here.
     fn begin(&mut self, post: &Post) -> Result<oneshot::Receiver<Verdict>, Option<Verdict>> {
         let local = self.devices.get(&post.device).ok_or(None)?;
         if self.waiting.len() >= WAITING_MAX {
@@ -455,7 +456,7 @@ impl State {
         Ok(word)
     }
 
-    /// One who waited for a message does not any more.
+    /// A sender no longer waits for a message.
     fn give_up(&mut self, id: MessageId) {
         if let Some(waiting) = self.waiting.get_mut(&id) {
             waiting.senders.retain(|sender| !sender.is_closed());
@@ -465,7 +466,7 @@ impl State {
         }
     }
 
-    /// Tells senders what became of their messages.
+    /// Notifies senders of the outcome of their messages.
     pub(super) fn tell(&mut self, notices: Vec<Notice>) {
         for Notice { id, outcome } in notices {
             self.jobs.note(id, Ok(&outcome));
@@ -478,7 +479,7 @@ impl State {
         }
     }
 
-    /// Tells the sender of a message that it was not taken.
+    /// Notifies the sender of a message that it was not accepted.
     pub(super) fn tell_refused(&mut self, id: MessageId, why: Refused) {
         self.jobs.note(id, Err(why));
         if let Some(waiting) = self.waiting.remove(&id) {
@@ -493,13 +494,13 @@ impl State {
 impl Waiting {
     fn tell(self, verdict: &Verdict) {
         for sender in self.senders {
-            // Who has gone does not want to know.
+            // A sender that has gone needs no answer.
             let _ = sender.send(verdict.clone());
         }
     }
 }
 
-/// What must be the same in a request that is repeated.
+/// The part that must be the same in a request that is repeated.
 fn fingerprint(post: &Post) -> Vec<u8> {
     let kind = match post.body {
         Body::Json(_) => b'j',
@@ -512,7 +513,7 @@ fn fingerprint(post: &Post) -> Vec<u8> {
     bytes
 }
 
-/// Whether a message may have reached its device, for who counts.
+/// Whether a message may have reached its device, for the counters.
 pub(super) fn was_written(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Written | Outcome::Acknowledged | Outcome::Replied(_) => true,
@@ -523,7 +524,7 @@ pub(super) fn was_written(outcome: &Outcome) -> bool {
     }
 }
 
-/// A change that is told to those who listen.
+/// A change that listeners are notified of.
 pub(super) fn change(local: &Local, device: &Arc<str>, is_connected: bool, reason: &'static str) -> Change {
     Change {
         device: device.clone(),

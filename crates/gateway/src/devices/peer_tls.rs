@@ -1,4 +1,4 @@
-//! TLS of nodes among each other: the files that a configuration names.
+//! TLS between nodes: the files that a configuration names.
 
 use super::thread::node_name;
 use crate::admin::tls::{certificate, roots};
@@ -7,16 +7,16 @@ use stillgate_config::{Config, Devices};
 use stillgate_tls::Problem;
 use stillgate_tls::rustls::RootCertStore;
 
-/// Where the keys are.
+/// The path of the keys in the configuration.
 const PEER: &str = "gateway.devices.peer.tls";
 
-/// Why a node of a configuration cannot show who it is, for `check`; `None`: it can, or does not have to.
+/// Why a node of a configuration cannot authenticate itself, for `check`; `None`: it can, or does not have to.
 pub(crate) fn problem(config: &Config) -> Option<Problem> {
     let devices = config.gateway.devices.as_ref()?;
     peer_tls(devices, &node_name(devices)).err()
 }
 
-/// Of a node among others; `None`: it has no peers, or none that are elsewhere.
+/// TLS of a node among others; `None`: it has no peers, or none on other machines.
 pub(super) fn peer_tls(devices: &Devices, node: &str) -> Result<Option<PeerTls>, Problem> {
     let Some(keys) = devices.peer.as_ref().and_then(|peer| peer.tls.as_ref()) else { return Ok(None) };
     let at = |key: &str, message: String| Problem { path: format!("{PEER}.{key}"), message, hint: None };

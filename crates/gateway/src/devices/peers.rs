@@ -1,6 +1,6 @@
-//! What nodes ask each other, and what this one answers.
+//! Requests that nodes send each other, and this node's answers.
 //!
-//! What is about a device goes to the node that has it, by way of the directory; lists and broadcasts go to all nodes.
+//! A request about a device goes to the node that has it, by way of the directory; lists and broadcasts go to all nodes.
 
 use super::api::{begun, connected_page, shown};
 use super::carrying;
@@ -17,27 +17,27 @@ use stillgate_devices::protocol::MessageId;
 
 /// A message for a device.
 const MESSAGE: &str = "message";
-/// How a device is.
+/// The state of a device.
 pub(super) const SHOW: &str = "show";
 /// The end of a device's connection.
 pub(super) const DISCONNECT: &str = "disconnect";
-/// A page of what is connected.
+/// A page of the connected devices.
 pub(super) const LIST: &str = "list";
-/// A message for all that match.
+/// A message for all matching devices.
 pub(super) const BROADCAST: &str = "broadcast";
-/// How that went.
+/// The progress of a broadcast.
 pub(super) const JOB: &str = "job";
-/// A session that its device wants to go on with elsewhere.
+/// A session that its device wants to resume on another node.
 pub(super) const CARRY: &str = "carry";
 
-/// How long a node has to answer what is no message.
+/// How long a node has to answer a request that does not carry a message.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
-/// How long word of a job is waited for that another process of this node may have: less than that.
+/// How long to wait for the state of a job that another process of this node may have: less than that.
 const JOB_WAIT: Duration = Duration::from_millis(1_500);
 /// How much longer than its message's time a node waits for the node of the device.
 const ANSWER_LATE: Duration = Duration::from_secs(2);
 
-/// Which page.
+/// The requested page.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Page {
     pub(super) prefix: String,
@@ -90,7 +90,7 @@ pub(super) async fn answer(node: &Arc<Node>, call: &Call) -> Reply {
     };
     match answer {
         Some(answer) => Reply::Taken(Bytes::from(answer)),
-        // The former process has told of its jobs, or has been waited for.
+        // The former process has reported its jobs, or has been waited for.
         None if node.has_left() || node.is_between() && &*call.kind != JOB => Reply::Leaving,
         None => Reply::Moved,
     }

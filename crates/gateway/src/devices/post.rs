@@ -1,4 +1,4 @@
-//! A message as it goes to the node that has its device, and what its sender is answered.
+//! A message on its way to the node that has its device, and the answer to its sender.
 
 use super::registry::Gone;
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use stillgate_devices::session::{Level, Outcome, Refused};
 #[derive(Debug, Clone)]
 pub(crate) struct Post {
     pub(crate) device: Arc<str>,
-    /// Chosen by the node that was asked.
+    /// The node that received the request chooses it.
     pub(crate) id: MessageId,
-    /// Encoded by the node that has the device.
+    /// The body, encoded by the node that has the device.
     pub(crate) body: Body<'static>,
     pub(crate) level: Level,
     pub(crate) timeout_ms: u64,
-    /// What it is the latest value of.
+    /// The key whose latest value it is.
     pub(crate) key: Option<Box<str>>,
-    /// Of the node that has the device.
+    /// Idempotency key, as the node that has the device knows it.
     pub(crate) idempotency: Option<Box<str>>,
 }
 
-/// What a sender is answered.
+/// The answer to a sender.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Verdict {
-    /// What became of the message.
+    /// The message's outcome.
     Outcome(Outcome),
-    /// The device has replied to the first request with this key, and what it said was not kept.
+    /// The device has replied to the first request with this key, and its reply was not kept.
     RepliedBefore,
     /// The session did not take it.
     Refused(Refused),
-    /// Its body cannot be said in the device's protocol.
+    /// Its body cannot be expressed in the device's protocol.
     Body(BodyError),
     /// More bytes than a message may have.
     TooLong { bytes_max: usize },
@@ -38,15 +38,15 @@ pub(crate) enum Verdict {
     OtherBody,
     /// No room for another key.
     KeysFull,
-    /// Nobody has seen the device.
+    /// The device has never been seen.
     Unknown,
-    /// It is not connected. Of a node that has died nobody knows when its devices went.
+    /// It is not connected. If its node has died, the time at which it went is not known.
     Offline { last_seen_ms: Option<u64> },
-    /// Nobody can say now.
+    /// The state is not known now.
     Away,
-    /// More waits for the device's worker than may.
+    /// The queue for the device's worker is full.
     Busy,
-    /// No word in time.
+    /// The outcome did not arrive in time.
     Lost,
 }
 

@@ -1,10 +1,10 @@
-//! Connects and disconnects, as they are told to whoever listens.
+//! Connects and disconnects, published to listeners.
 
 use std::sync::Arc;
 use stillgate_devices::Generation;
 use tokio::sync::broadcast::{Receiver, Sender, channel};
 
-/// Changes that a slow listener may be behind; what is older it misses, and is told how many.
+/// Changes that a slow listener may be behind; it misses older ones, and is sent their number.
 const BEHIND_MAX: usize = 4096;
 
 /// A device came or went.
@@ -37,7 +37,7 @@ impl Presence {
 
     pub(super) fn tell(&self, change: impl FnOnce() -> Change) {
         if self.0.receiver_count() > 0 {
-            // Who has gone meanwhile does not want to know.
+            // Without listeners the change is dropped.
             let _ = self.0.send(change());
         }
     }

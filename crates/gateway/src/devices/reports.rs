@@ -1,4 +1,4 @@
-//! What the workers report, and what follows from it.
+//! The reports of the workers, and their effects.
 
 use super::carrying;
 use super::clock::{session_ms, unix_ms};
@@ -15,12 +15,12 @@ use stillgate_proxy::device_link::{Admission, Before, CloseWhy, Command, DeviceF
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Reports that are taken at once.
+/// Maximum number of reports that are taken at once.
 const AT_ONCE: usize = 256;
-/// Between two looks at what is due.
+/// Interval of checks for due work.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Takes what is reported, until the workers are gone.
+/// Takes in reports, until the workers are gone.
 pub(super) async fn take(node: Arc<Node>, mut reports: mpsc::Receiver<Report>) {
     let mut batch = Vec::with_capacity(AT_ONCE);
     let mut ticks = interval(TICK);
@@ -69,7 +69,7 @@ impl Node {
         }
     }
 
-    /// Lets a device in, or not.
+    /// Admits a device, or refuses it.
     async fn arrive(self: Arc<Node>, connection: u64, facts: Box<DeviceFacts>, answer: oneshot::Sender<Admission>) {
         let (device, duplicate) = (facts.device.clone(), facts.settings.duplicate);
         let refusal = {
@@ -87,7 +87,7 @@ impl Node {
             None => match self.registry.connect(&device, connection, duplicate).await {
                 Ok(ConnectOutcome::Current { generation, .. }) => Ok(generation),
                 Ok(ConnectOutcome::Occupied { .. }) => Err(Admission::Occupied),
-                // It is reachable here, and registered when the directory is back.
+                // The device is reachable here, and is registered when the directory is back.
                 Err(_) => Ok(self
                     .state()
                     .devices
@@ -99,7 +99,7 @@ impl Node {
         let is_there = state.arriving.remove(&connection);
         let admission = match registered {
             Err(refusal) => refusal,
-            // It went while it waited.
+            // The device left while it waited.
             Ok(_) if !is_there => {
                 drop(state);
                 return self.registry.disconnect(&device, connection);
@@ -111,11 +111,11 @@ impl Node {
                 Admission::Admitted { generation, session: SessionId(random()) }
             }
         };
-        // Who does not wait any more reports that the connection has gone.
+        // If nothing waits for it any more, the connection's end is reported separately.
         let _ = answer.send(admission);
     }
 
-    /// Goes on with a connection that another process has had. Whether it is known here decides nothing: it is there.
+    /// Adopts a connection of another process. Whether it is known here does not matter: it exists.
     fn adopt(&self, connection: u64, facts: Box<DeviceFacts>, former: Former, answer: oneshot::Sender<Admission>) {
         let device = facts.device.clone();
         self.is_given_from_now();
@@ -165,7 +165,7 @@ impl Node {
         }
     }
 
-    /// Gives a connection the session that its device wants to go on with, or says that it is nowhere.
+    /// Gives a connection the session that its device wants to resume, or reports that it does not exist.
     fn resume(self: &Arc<Node>, connection: u64, token: ResumeToken) {
         let mut state = self.state();
         let Some(device) = state.connections.get(&connection).cloned() else { return };
@@ -239,7 +239,7 @@ mod tests {
     use stillgate_devices::session::Policy;
     use stillgate_proxy::device_link::Hold;
 
-    /// A device that goes again while its session is on its way to it finds that the next time.
+    /// A device that leaves again while its session is on its way finds it the next time.
     #[test]
     fn a_session_that_finds_its_device_gone_waits_for_it_again() {
         let limits = DeviceLimits { devices: 10, queue_bytes: 1024, message_bytes: 1024, node_bytes: 1 << 20 };
@@ -251,7 +251,7 @@ mod tests {
         let token = session.token();
         let limits =
             SessionLimits { queue_bytes_max: 1024, resume_ms: 60_000, policy: Policy::Refuse, acknowledges: true };
-        // As the connection has left it.
+        // The session as the connection has left it.
         let mut session = session;
         session.detach(session_ms(), &limits, &mut Vec::new());
         node.clone().take_report(Report::Returned(Box::new(Before { device, session, limits })));

@@ -7,16 +7,16 @@ use stillgate_proxy::handover::{BROADCAST_BYTES_MAX, Parcel, State};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-/// Between two looks at what there is to tell.
+/// Interval of looks for news.
 const TELL_EVERY: Duration = Duration::from_millis(50);
 
-/// Tells it until `over` is dropped, when the workers have ended. Nothing more goes to the other process after this.
+/// Sends the news until `over` is dropped, when the workers have ended. Nothing more goes to the other process after this.
 pub(super) async fn tell(node: Arc<Node>, outbox: mpsc::Sender<Parcel>, mut over: oneshot::Receiver<()>) {
     let mut is_over = false;
     loop {
         let news = node.state().jobs.news();
         for bytes in news {
-            // With the names of so many nodes it cannot be told.
+            // With the names of so many nodes the report would be too large.
             if bytes.len() > BROADCAST_BYTES_MAX {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The thread of devices: its event loop, and what it is started with.
+//! The thread of devices: its event loop, and its parameters.
 
 use super::api::Api;
 use super::commands::Commands;
@@ -27,34 +27,34 @@ use stillgate_tls::rustls::ServerConfig;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
-/// Within this a request's head has to be there. A back-end's idle connection is kept as long.
+/// Time for a request's head to arrive. A back-end's idle connection is kept as long.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
-/// A stream of events may last.
+/// Maximum age of a connection: a stream of events may last.
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// What a connection has to finish in: as long as a sender may wait.
+/// Time for a connection to finish: as long as a sender may wait.
 const END_TIMEOUT: Duration = Duration::from_secs(310);
 
-/// What the workers have to take in what the process before this one gave last.
+/// Time for the workers to take in what the process before this one gave last.
 const ADOPTING: Duration = Duration::from_millis(500);
 
-/// What the thread begins with.
+/// The parameters of the thread.
 pub(crate) struct Starting {
     pub(crate) queues: DeviceQueues,
     pub(crate) listener: TcpListener,
     pub(crate) access: watch::Receiver<Access>,
     pub(crate) tls: Option<Arc<ServerConfig>>,
-    /// With a shared directory.
+    /// The socket for peers, with a shared directory.
     pub(crate) peer: Option<PeerSocket>,
     /// Another process is about to give what it has.
     pub(crate) follows: bool,
 }
 
-/// Where other nodes reach this one.
+/// The address for other nodes.
 #[derive(Debug)]
 pub(crate) struct PeerSocket {
     pub(crate) listener: TcpListener,
-    /// Of the process that this one follows.
+    /// Directory of the process that this one follows.
     pub(crate) former: Option<FormerDirectory>,
 }
 
@@ -63,16 +63,16 @@ pub(crate) struct PeerSocket {
 pub(crate) struct DeviceThread {
     /// `None` once it has been taken.
     leaving: Option<Leaving>,
-    /// The process that this one follows gives what it has, and is over when this is. It tells of its broadcasts.
+    /// The process that this one follows gives what it has, and is over when this is. It also sends reports of its broadcasts.
     follows: Option<oneshot::Sender<mpsc::Receiver<Vec<u8>>>>,
-    /// Dropped, the API ends: it answers what has been asked.
+    /// When it is dropped, the API ends: it answers the requests that have arrived.
     end: oneshot::Sender<()>,
     thread: JoinHandle<()>,
     /// The directory that it shares with other nodes.
     pub(crate) directory: Option<Watch>,
 }
 
-/// What the node is called.
+/// The name of the node.
 pub(super) fn node_name(keys: &Devices) -> String {
     keys.node.clone().unwrap_or_else(hostname)
 }
@@ -150,7 +150,7 @@ impl DeviceThread {
         Ok(DeviceThread { leaving, follows: Some(follows), end, thread, directory })
     }
 
-    /// What the upgrade needs to tell this thread that another process takes over. It can be taken once.
+    /// What the upgrade needs to notify this thread that another process takes over. It can be taken once.
     pub(crate) fn leaving(&mut self) -> Leaving {
         let none = || Leaving { outbox: oneshot::channel().0, has_company: Arc::default() };
         self.leaving.take().unwrap_or_else(none)
@@ -164,7 +164,7 @@ impl DeviceThread {
         }
     }
 
-    /// Ends the API, and waits until what has been asked is answered. The workers have ended.
+    /// Ends the API, and waits until the requests that have arrived are answered. The workers have ended.
     pub(crate) fn end(self) {
         let DeviceThread { leaving, follows, end, thread, directory: _ } = self;
         drop((leaving, follows, end));

@@ -19,14 +19,14 @@ use tracing::warn;
 /// Bytes of a datagram.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 192 * 1024;
 const _: () = assert!(PARCEL_BYTES_MAX <= DATAGRAM_BYTES_MAX);
-/// Bytes that may wait to be received, in what the system counts of them: of small datagrams about a third. Tunnels among them
-/// stand still, so they are few.
+/// Bytes that may wait to be received, as the system counts them: about a third of them is payload with small datagrams. Tunnels in
+/// transit stand still, so they are few.
 const WAITING_BYTES_MAX: usize = 16 * 1024;
-/// The same while a datagram is sent that does not fit.
+/// The bound while a datagram is sent that exceeds it.
 const LARGE_WAITING_BYTES_MAX: usize = DATAGRAM_BYTES_MAX + 8192;
-/// Descriptors beside one: what the system takes.
+/// Maximum number of descriptors with one datagram: the system's limit.
 pub(crate) const DESCRIPTORS_MAX: usize = 253;
-/// How long sending waits where too many descriptors are on their way, or there is no memory for it.
+/// How long sending waits when too many descriptors are in flight, or when memory for them is short.
 const IN_FLIGHT_WAIT: Duration = Duration::from_millis(2);
 /// How long receiving waits where this process may open no more descriptors.
 const DESCRIPTORS_WAIT: Duration = Duration::from_millis(10);
@@ -39,21 +39,21 @@ pub(crate) struct Channel {
     space: RefCell<Vec<u8>>,
     /// How long sending may wait.
     patience: Cell<Option<Duration>>,
-    /// It has been told that there are too few descriptors.
+    /// The lack of descriptors has been reported.
     is_short: Cell<bool>,
 }
 
-/// What came.
+/// A received datagram.
 #[derive(Debug)]
 pub(crate) struct Datagram {
     pub(crate) bytes: Vec<u8>,
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
-/// What is next.
+/// The next item.
 enum Looked {
     Datagram(Datagram),
-    /// This process may not open as many as are beside it.
+    /// This process may not open as many descriptors as came with it.
     NoDescriptors,
     TooLong,
     End,
@@ -86,7 +86,7 @@ impl Channel {
         Ok(set_socket_timeout(&self.end, Timeout::Send, patience)?)
     }
 
-    /// The system makes the double of what is asked for.
+    /// The system doubles the requested size.
     fn limit_waiting(&self, bytes: usize) -> io::Result<()> {
         Ok(set_socket_send_buffer_size(&self.end, bytes / 2)?)
     }
@@ -113,8 +113,8 @@ impl Channel {
             match sendmsg(&self.end, &[IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
-                // More are on their way than the process may have open, which the other one takes meanwhile; or the system is short
-                // of memory.
+                // More descriptors are in flight than the process may have open, and the other process takes them meanwhile; or the
+                // system is short of memory.
                 Err(Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM)
                     if end.is_none_or(|end| Instant::now() < end) =>
                 {
@@ -131,12 +131,13 @@ impl Channel {
         Ok(shutdown(&self.end, Shutdown::Write)?)
     }
 
-    /// The next datagram; `None`: the other end is closed. An error of the kind `TimedOut`: there was none in time, or no
-    /// descriptors for what is beside it. One of the kind `InvalidData`: it was too long, and those after it can be received.
+    /// The next datagram; `None`: the other end is closed. An error of the kind `TimedOut`: none arrived in time, or descriptors
+    /// for those that come with it are missing. An error of the kind `InvalidData`: it was too long, and those after it can be
+    /// received.
     pub(crate) fn receive(&self, within: Option<Duration>) -> io::Result<Option<Datagram>> {
         let end = within.map(|within| Instant::now() + within);
         self.wait(within)?;
-        // What could not be received whole would be gone: so it is looked at until it can, and removed then.
+        // A datagram that is not received whole would be lost: so it is peeked at until it can be, and removed then.
         loop {
             match self.look()? {
                 Looked::Datagram(datagram) => return self.remove().map(|()| Some(datagram)),
@@ -160,7 +161,7 @@ impl Channel {
         }
     }
 
-    /// Waits for the next one and leaves it where it is.
+    /// Waits for the next datagram and leaves it in the queue.
     fn look(&self) -> io::Result<Looked> {
         let mut bytes = self.space.borrow_mut();
         bytes.resize(DATAGRAM_BYTES_MAX, 0);
@@ -272,7 +273,7 @@ mod tests {
         }
     }
 
-    /// In a process of its own, since the others of this one need descriptors.
+    /// The test runs in a process of its own, since the others of this one need descriptors.
     #[test]
     fn without_descriptors_nothing_is_lost() {
         const CHILD: &str = "STILLGATE_TEST_WITHOUT_DESCRIPTORS";
@@ -289,7 +290,7 @@ mod tests {
         for text in ["first", "second"] {
             a.send(text.as_bytes(), &[file.as_fd(), file.as_fd()]).unwrap();
         }
-        // The next is one of two.
+        // The next datagram is one of two.
         let mut fillers: Vec<OwnedFd> = vec![file.try_clone().unwrap().into()];
         let highest = fillers[0].as_raw_fd() as u64 + 2;
         let limit = Rlimit { current: Some(highest), maximum: getrlimit(Resource::Nofile).maximum };

@@ -1,8 +1,8 @@
 //! The thread that starts the new process and talks to it, for the old one.
 //!
-//! It is there from the start, for it must not have the control thread's niceness, which a process started by it would inherit
-//! as a whole. It owns the child: it kills one that does not get ready, and waits for one that has ended. The old process is told
-//! that it may leave when the new one has been told to go on, and hears at once when that is gone.
+//! It runs from the start, for it must not have the control thread's niceness, which a process started by it would inherit as a
+//! whole. It owns the child: it kills one that does not get ready, and waits for one that has ended. The old process may leave once
+//! the new one has been ordered to go on, and is notified at once when that one is gone.
 
 use super::channel::Channel;
 use super::messages::Message;
@@ -28,52 +28,52 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-/// How long one that says no more has to end by itself.
+/// Time for a process that sends no more to end by itself.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
-/// How much longer one may take that has let go of its memory: each of its threads needs a core for its end.
+/// How much longer a process may take that has released its memory: each of its threads needs a core for its end.
 const LET_GO_TIMEOUT: Duration = Duration::from_secs(60);
 const END_POLL: Duration = Duration::from_millis(10);
-/// How long one that accepts connections has to do the rest, for which its control thread, which is nice, needs a core.
+/// Time for a process that accepts connections to do the rest, for which its control thread, which is nice, needs a core.
 pub(crate) const GO_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long one that serves has to say that it has everything.
+/// Time for a process that serves to confirm that it has everything.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long it may take to be known, once all is sent, whether it has arrived.
+/// Time until it is known, once all is sent, whether it has arrived.
 pub(super) const VERDICT_TIMEOUT: Duration =
     ANSWER_TIMEOUT.saturating_add(END_TIMEOUT).saturating_add(LET_GO_TIMEOUT).saturating_add(Duration::from_secs(1));
-/// Between two looks whether the new process is there, while nothing is sent.
+/// Interval of checks whether the new process is still there, while nothing is sent.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// News for the control thread that may wait.
+/// Maximum number of waiting news for the control thread.
 const NEWS_MAX: usize = 8;
 
-/// What is told to the new process, with the descriptors beside it.
+/// The messages that the new process is sent, each with its descriptors.
 pub(crate) type Offer = Vec<(Message, Vec<OwnedFd>)>;
 
-/// What the thread is to do.
+/// Orders to the thread.
 pub(crate) enum Order {
     /// Start the new process and make it this offer.
     Launch(Offer),
-    /// It is to go, and gets these.
+    /// The new process is to go on, and gets these parcels.
     Go(mpsc::Receiver<Parcel>),
-    /// It is not to go after all.
+    /// The new process is not to go on after all.
     Abandon,
 }
 
-/// What has come of it.
+/// The progress of an upgrade.
 #[derive(Debug)]
 pub(crate) enum Progress {
     /// The new process runs.
     Started(u32),
     /// It serves.
     Ready(Heard),
-    /// It has been told that it serves alone from here on.
+    /// It has been notified that it serves alone from here on.
     Going,
-    /// There is no new process.
+    /// The new process could not be started, or has failed.
     Failed(String),
     /// Everything that was given away has been sent.
     HandedOver,
     /// It took over, and has ended in order; nothing that was given to it is lost.
     Ended(String),
-    /// It took over, and is gone with what it had.
+    /// It took over, and is gone with everything it had.
     Lost(String),
 }
 
@@ -82,9 +82,9 @@ pub(crate) struct Launcher {
     orders: SyncSender<Order>,
     progress: mpsc::Receiver<Progress>,
     starting: Arc<Starting>,
-    /// Upgrades that have come to nothing.
+    /// Number of failed upgrades.
     failures: u64,
-    /// Since the last order it has been said that the thread is gone.
+    /// Since the last order, the end of the thread has been reported.
     is_loss_told: bool,
 }
 
@@ -93,13 +93,13 @@ pub(crate) struct Launcher {
 struct Starting {
     /// The launcher's thread.
     thread: AtomicI32,
-    /// Zero: there is none.
+    /// Zero: no process runs.
     pid: AtomicI32,
     is_unwanted: AtomicBool,
 }
 
 impl Starting {
-    /// It runs. Whoever comes second sees what the other has written.
+    /// The child runs. The second of two callers sees what the first has written.
     fn began(&self, child: &Child) {
         self.pid.store(i32::try_from(child.id()).unwrap_or_default(), Ordering::SeqCst);
         if self.is_unwanted() {
@@ -107,7 +107,7 @@ impl Starting {
         }
     }
 
-    /// It serves, or is about to be waited for: its number may soon be another's.
+    /// It serves, or is about to be waited for: its number may soon belong to another process.
     fn ended(&self) {
         self.pid.store(0, Ordering::SeqCst);
     }
@@ -131,29 +131,30 @@ impl Launcher {
         let (news, progress) = mpsc::channel(NEWS_MAX);
         let starting = Arc::<Starting>::default();
         let seen = starting.clone();
-        // Now, for later there may be no descriptors for it.
+        // The runtime is made now, for later there may be no descriptors for it.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let serve = move || serve(&program, &runtime, &ordered, &news, &seen);
         thread::Builder::new().name(LAUNCHER_NAME.to_owned()).spawn(serve)?;
         Ok(Launcher { orders, progress, starting, failures: 0, is_loss_told: false })
     }
 
-    /// Has the thread do something, for which it waits at most one step of its work.
+    /// Sends the thread an order; the caller waits at most one step of its work.
     pub(crate) fn order(&mut self, order: Order) {
-        // The thread ends with us, or by a panic that its own line in the log describes. Who orders waits for an answer.
+        // The thread ends with us, or by a panic that its own line in the log describes. The sender of an order waits for an
+        // answer.
         if self.orders.send(order).is_err() {
             self.is_loss_told = false;
         }
     }
 
-    /// This process is to end, and the one that it starts with it: killed before it serves, told to end after that.
-    /// [`Progress::Failed`] follows.
+    /// This process is to end, and with it the one that it starts: that one is killed before it serves, and ordered to end after
+    /// that. [`Progress::Failed`] follows.
     pub(crate) fn end_child(&self) {
         self.starting.is_unwanted.store(true, Ordering::SeqCst);
         self.starting.kill();
     }
 
-    /// What comes next.
+    /// Waits for the next progress.
     pub(crate) async fn progress(&mut self) -> Progress {
         match self.progress.recv().await {
             Some(progress) => {
@@ -170,12 +171,12 @@ impl Launcher {
         }
     }
 
-    /// So that `stillgate upgrade` sees it, which has no other way to ask. Told by the thread that takes signals: the next one
-    /// finds it done with this upgrade.
+    /// Shows the failure to `stillgate upgrade`, which has no other way to see it. The thread that takes signals does so: the next
+    /// signal finds it done with this upgrade.
     fn tell_failure(&mut self) {
         self.failures += 1;
         let comm = format!("/proc/self/task/{}/comm", self.starting.thread.load(Ordering::SeqCst));
-        // Of the name the system takes 15 bytes, which is enough for as many as there can be. Nobody but that command misses it.
+        // The system keeps 15 bytes of the name, which is enough for any possible number. Only that command needs it.
         let _ = fs::write(comm, format!("{FAILURES_NAME}{}", self.failures));
     }
 }
@@ -187,7 +188,7 @@ fn serve(
     news: &mpsc::Sender<Progress>,
     starting: &Starting,
 ) {
-    // The control thread ends with the process: nobody is left to hear what cannot be told.
+    // The control thread ends with the process: then nothing is left to receive the news.
     let tell = |progress| drop(news.blocking_send(progress));
     starting.thread.store(gettid().as_raw_nonzero().get(), Ordering::SeqCst);
     while let Ok(order) = orders.recv() {
@@ -203,7 +204,7 @@ fn serve(
         match ready {
             Ok((mut child, channel, parcels)) => {
                 tell(Progress::Going);
-                // Not before: what is still in it goes with it.
+                // This comes last: what is still in the channel goes with it.
                 tell(runtime.block_on(hand_over(&mut child, channel, parcels)));
             }
             Err(reason) => tell(Progress::Failed(reason)),
@@ -211,14 +212,14 @@ fn serve(
     }
 }
 
-/// Keeps the new process beside this one for a while. An error: it is gone, and nothing has changed here.
+/// Lets the new process serve alongside this one for a while. An error: it is gone, and nothing has changed here.
 fn on_probation(child: Child, channel: Channel, starting: &Starting) -> Result<(Child, Channel), String> {
     info!("upgrade: both processes accept connections for {} s", PROBATION.as_secs());
     match prove(&channel, || starting.is_unwanted()) {
         Found::Proven => Ok((child, channel)),
         Found::Unwanted => Err(dismiss(child, channel)),
         Found::Gone => {
-            // Before it is waited for: one that spoke out of turn sees that nobody listens.
+            // It is dropped before the wait: a process that sends out of turn sees that nothing listens.
             drop(channel);
             Err(format!(
                 "the new process had started to serve, but ended ({}); its own log lines say why",
@@ -228,7 +229,7 @@ fn on_probation(child: Child, channel: Channel, starting: &Starting) -> Result<(
     }
 }
 
-/// Has the new process serve alone. An error: it is gone, and this one has changed nothing that cannot be undone.
+/// Orders the new process to serve alone. An error: it is gone, and this one has changed nothing that cannot be undone.
 fn go(child: &mut Child, channel: &Channel) -> Result<(), String> {
     let answer = Message::Go {}.send_with(channel, &[]).and_then(|()| Message::receive(channel, Some(GO_TIMEOUT)));
     let answer = match answer {
@@ -244,7 +245,7 @@ fn go(child: &mut Child, channel: &Channel) -> Result<(), String> {
 
 /// Ends a process that serves already, and finishes what it has.
 fn dismiss(mut child: Child, channel: Channel) -> String {
-    // It waits for a word, and sees by this that none comes.
+    // It waits for an order, and sees by this that none comes.
     drop(channel);
     // It may have ended by itself.
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
@@ -325,7 +326,7 @@ fn hear(channel: &Channel, deadline: Instant) -> io::Result<Option<Heard>> {
     }
 }
 
-/// Sends what comes until nothing more does, or nobody takes it; what has not been taken off `parcels` by then stays here.
+/// Sends parcels until no more come, or the receiver is gone; those still in `parcels` by then stay here.
 async fn hand_over(child: &mut Child, channel: Channel, mut parcels: mpsc::Receiver<Parcel>) -> Progress {
     let (mut count, mut lost) = (0u64, 0u64);
     let sent = async {
@@ -333,7 +334,7 @@ async fn hand_over(child: &mut Child, channel: Channel, mut parcels: mpsc::Recei
         loop {
             let parcel = match timeout(LOOK_EVERY, parcels.recv()).await {
                 Ok(Some(parcel)) => parcel,
-                // It says no more: what there is to hear is its end.
+                // It sends no more: what is left to receive is its end.
                 _ if channel.has_something(Duration::ZERO) => return Err(io::ErrorKind::BrokenPipe.into()),
                 Ok(None) => return conclude(&channel),
                 Err(_) => continue,
@@ -345,7 +346,7 @@ async fn hand_over(child: &mut Child, channel: Channel, mut parcels: mpsc::Recei
         }
     };
     let sent: io::Result<()> = sent.await;
-    // From here on the workers keep what they have. What they have given up already is in nobody's hands.
+    // From here on the workers keep what they have. What they have given up already belongs to no process.
     parcels.close();
     while let Some(parcel) = parcels.recv().await {
         lost += u64::from(parcel.is_connection());
@@ -365,7 +366,7 @@ async fn hand_over(child: &mut Child, channel: Channel, mut parcels: mpsc::Recei
     }
 }
 
-/// Hears that what has been sent is there: a process that is about to be gone may still let things be sent to it.
+/// Waits for the confirmation that everything sent has arrived: a process that is about to end may still receive.
 fn conclude(channel: &Channel) -> io::Result<()> {
     channel.finish()?;
     match Message::receive(channel, Some(ANSWER_TIMEOUT))? {
@@ -375,7 +376,7 @@ fn conclude(channel: &Channel) -> io::Result<()> {
     }
 }
 
-/// False: the connection is lost. An error: nobody takes any.
+/// False: the connection is lost. An error: the receiver accepts none.
 fn send(channel: &Channel, parcel: &Parcel) -> io::Result<bool> {
     let sockets: Vec<BorrowedFd<'_>> = parcel.sockets.iter().map(AsFd::as_fd).collect();
     match channel.send(&parcel.encode(), &sockets) {
@@ -405,12 +406,12 @@ fn ending(child: &mut Child) -> Option<ExitStatus> {
     }
 }
 
-/// Whether a process has given its memory up, after which it closes its files. The system may be long about the rest.
+/// Whether a process has released its memory, after which it closes its files. The system may take long for the rest.
 fn has_let_go(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.is_empty())
 }
 
-/// The same, and else brings it about.
+/// The exit status of the child, which is killed if it has not ended.
 fn ended(mut child: Child) -> String {
     let Some(status) = ending(&mut child) else {
         end(&mut child);
@@ -420,7 +421,7 @@ fn ended(mut child: Child) -> String {
 }
 
 fn end(child: &mut Child) {
-    // Neither fails for a child that nobody else waits for.
+    // Neither fails for a child that nothing else waits for.
     let _ = child.kill();
     let _ = child.wait();
 }

@@ -1,7 +1,7 @@
-//! What the two processes of an upgrade say to each other before connections are handed over.
+//! The messages between the two processes of an upgrade, before connections are handed over.
 //!
-//! A message is a datagram of JSON; descriptors go beside it. Keys that are not known are ignored, so that a later version
-//! may say more; what an earlier one cannot do without is a new [`VERSION`].
+//! A message is a datagram of JSON; descriptors travel with it. Unknown keys are ignored, so that a later version may send more; a
+//! change that an earlier version must understand takes a new [`VERSION`].
 
 use super::channel::{Channel, DATAGRAM_BYTES_MAX, DESCRIPTORS_MAX, Datagram};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use stillgate_config::ListenPlace;
 use stillgate_proxy::handover::RouteDigest;
 
-/// Of these messages and of parcels.
+/// Version of these messages and of parcels.
 pub(crate) const VERSION: u32 = 1;
 
 /// Routes in one message.
@@ -21,9 +21,9 @@ const ROUTES_AT_ONCE: usize = 256;
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Message {
-    /// Old to new: who hands over. `digest` is the configuration's. Beside it the table of limits, where there is one.
-    /// `had_end_flag`: a version of its file ended with `#END`, so the new process must not serve one that does not. An earlier
-    /// version did not say it.
+    /// Old to new: the process that hands over. `digest` is the configuration's. The descriptor of the table of limits comes with
+    /// it, if there is one. `had_end_flag`: a version of its file ended with `#END`, so the new process must not serve one that
+    /// does not. An earlier version did not send it.
     Hello {
         version: u32,
         pid: u32,
@@ -31,13 +31,13 @@ pub(crate) enum Message {
         #[serde(default)]
         had_end_flag: bool,
     },
-    /// Old to new: what listens. Beside it its descriptors; where they are too many, further messages say the same. `digest` is
-    /// what it does; `as_served`: the configuration of [`Message::Hello`] says so as well. An earlier version could not change it by a
+    /// Old to new: a listener, with its descriptors; where they are too many, further messages repeat the fields. `digest` is what
+    /// it does; `as_served`: the configuration of [`Message::Hello`] says so as well. An earlier version could not change it by a
     /// reload.
     Sockets { of: Part, place: ListenPlace, bound: ListenPlace, digest: u64, as_served: bool },
-    /// Old to new: where other nodes of devices connect to, as configured. Beside it its socket. `epoch` is the node's, `filled` the
-    /// era in which the directory has all its devices, and `members` are names and addresses of nodes. An earlier version did not
-    /// tell the latter two.
+    /// Old to new: the address for other nodes of devices, as configured, with its socket. `epoch` is the node's, `filled` the era
+    /// in which the directory has all its devices, and `members` are names and addresses of nodes. An earlier version did not send
+    /// the latter two.
     Peers {
         place: ListenPlace,
         epoch: u64,
@@ -46,26 +46,26 @@ pub(crate) enum Message {
         #[serde(default)]
         members: Vec<(Box<str>, Box<str>)>,
     },
-    /// Old to new: memory of the metrics, beside it, or the folder that they are in.
+    /// Old to new: memory of the metrics, as a descriptor, or the folder that they are in.
     Metrics {
         #[serde(default)]
         shared: Option<String>,
     },
     /// Old to new: routes that may have tunnels.
     Routes { routes: Vec<RouteDigest> },
-    /// Old to new: that was all.
+    /// Old to new: the end of the offer.
     End {},
-    /// New to old: keys of those that it has.
+    /// New to old: keys of those routes that it has.
     Has { routes: Vec<String> },
-    /// New to old: it serves. Listeners that it has taken, and which of them do as they did. `broadcasts`: it takes what is known of
-    /// broadcasts, which an earlier version does not.
+    /// New to old: it serves. The listeners that it has taken, and which of them work as before. `broadcasts`: it accepts reports
+    /// about broadcasts, which an earlier version does not.
     Ready {
         listening: Vec<ListenPlace>,
         alike: Vec<ListenPlace>,
         #[serde(default)]
         broadcasts: bool,
     },
-    /// Old to new: it exposes no more, and accepts none from the answer on. What follows are parcels.
+    /// Old to new: it exposes no more, and accepts none from the answer on. Parcels follow.
     Go {},
     /// New to old: it does all that the old one did, and serves alone from here on.
     Going {},
@@ -73,7 +73,7 @@ pub(crate) enum Message {
     Taken {},
 }
 
-/// Whose socket it is.
+/// Owner of the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Part {
@@ -92,7 +92,7 @@ impl Message {
         channel.send(&text, descriptors)
     }
 
-    /// The next one, and what came beside it.
+    /// The next message, and its datagram with the descriptors.
     pub(crate) fn receive(channel: &Channel, within: Option<Duration>) -> io::Result<Option<(Message, Datagram)>> {
         let Some(datagram) = channel.receive(within)? else { return Ok(None) };
         Ok(Some((Message::decode(&datagram)?, datagram)))

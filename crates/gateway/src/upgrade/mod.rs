@@ -34,11 +34,11 @@ pub(crate) use probation::PROBATION;
 pub(crate) use program::{Program, READY_TIMEOUT};
 pub(crate) use takeover::{Following, Former, Takeover};
 
-/// Is the former process's number where standard input is its end of a socket pair.
+/// The former process's number, set where standard input is its end of a socket pair.
 const VARIABLE: &str = "STILLGATE_UPGRADE";
-/// What the thread that starts successors is called: by it, and by the workers, `stillgate upgrade` knows a gateway.
+/// Name of the thread that starts successors: `stillgate upgrade` recognises a gateway by it, and by the workers.
 pub(crate) const LAUNCHER_NAME: &str = "upgrade";
-/// The same once some came to nothing, before their number.
+/// Prefix of that name once upgrades have failed, followed by their number.
 pub(crate) const FAILURES_NAME: &str = "lost-";
-/// What the main thread of a process is called that another one has taken over from, as `ps` and /proc show it.
+/// Name of the main thread of a process that has been replaced, as `ps` and /proc show it.
 pub(crate) const OLD_NAME: &std::ffi::CStr = c"stillgate-old";

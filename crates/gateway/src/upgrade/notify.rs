@@ -1,4 +1,4 @@
-//! What a supervisor is told (`sd_notify(3)`): that the process serves, and which one it is after an upgrade.
+//! Notices to a supervisor (`sd_notify(3)`): that the process serves, and its pid after an upgrade.
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use tracing::debug;
 
-/// Tells it, where there is one that wants to know.
+/// Notifies the supervisor, if one is configured.
 pub(crate) fn tell_supervisor(what: &str) {
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
         && let Err(error) = send(&socket, what)
@@ -16,7 +16,7 @@ pub(crate) fn tell_supervisor(what: &str) {
     }
 }
 
-/// Whether a supervisor ends the service with this process, since nothing tells it of another; then what to do about it.
+/// Whether a supervisor ends the service with this process, since nothing informs it of another; then what to do about it.
 pub(crate) fn supervisor_loses_us() -> Option<&'static str> {
     let is_service = std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|pid| pid == std::process::id().to_string());
     (is_service && std::env::var_os("NOTIFY_SOCKET").is_none()).then_some(

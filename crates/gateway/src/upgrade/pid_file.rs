@@ -9,23 +9,23 @@ use tracing::warn;
 #[derive(Debug)]
 pub(crate) struct PidFile(PathBuf);
 
-/// More than a number and a line's end take.
+/// Maximum size of a number and a line's end, in bytes.
 const FILE_BYTES_MAX: u64 = 32;
 
 impl PidFile {
-    /// Writes it in one step: who reads it sees a former number or this one.
+    /// Writes it in one step: a reader sees a former number or this one.
     pub(crate) fn write(path: &Path) -> Option<PidFile> {
         put(path).then(|| PidFile(path.to_owned()))
     }
 
-    /// Writes it again where a process that was to follow has put its own number there, or removed it as it ended.
+    /// Writes it again where a process that was to follow has written its own number, or removed the file as it ended.
     pub(crate) fn restore(&self) {
         if PidFile::read(&self.0).ok() != Some(std::process::id()) {
             put(&self.0);
         }
     }
 
-    /// Whether the file may be written: what is there already must be one of these, as it is replaced and in the end removed.
+    /// Whether the file may be written: an existing file must be a pid file, as it is replaced and in the end removed.
     pub(crate) fn check(path: &Path) -> io::Result<()> {
         let is_ours = match fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -37,8 +37,8 @@ impl PidFile {
         if is_ours { Ok(()) } else { Err(io::Error::new(io::ErrorKind::AlreadyExists, foreign)) }
     }
 
-    /// It is another process's from here on, which replaces it at any moment: whoever looks at it and removes it then may remove
-    /// that one's.
+    /// From here on the file belongs to another process, which replaces it at any moment: checking and removing it then may remove
+    /// that process's file.
     pub(crate) fn leave(self) {
         std::mem::forget(self);
     }
@@ -57,7 +57,7 @@ fn put(path: &Path) -> bool {
     beside.push(format!(".{pid}"));
     let write = || fs::write(&beside, format!("{pid}\n")).and_then(|()| fs::rename(&beside, path));
     if let Err(error) = PidFile::check(path).and_then(|()| write()) {
-        // Nothing that is served depends on it.
+        // Serving does not depend on it.
         warn!(file = %path.display(), %error, "gateway.pid_file cannot be written");
         let _ = fs::remove_file(&beside);
         return false;
@@ -68,7 +68,7 @@ fn put(path: &Path) -> bool {
 impl Drop for PidFile {
     fn drop(&mut self) {
         if PidFile::read(&self.0).is_ok_and(|pid| pid == std::process::id()) {
-            // Whoever removed it meanwhile wanted the same.
+            // If another process removed it meanwhile, that is what was to be done.
             let _ = fs::remove_file(&self.0);
         }
     }

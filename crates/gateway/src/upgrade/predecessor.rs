@@ -1,4 +1,4 @@
-//! The old process's side, as its control thread holds it: what it leaves, and how far that is.
+//! The old process's side, as its control thread holds it: what it leaves, and its progress.
 
 use super::launcher::{Launcher, Offer, Order, Progress, VERDICT_TIMEOUT};
 use super::messages::{Message, Part, VERSION, in_parts};
@@ -21,68 +21,68 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 use tracing::warn;
 
-/// The most nodes in a message to the successor, and the bytes that each takes beside its name and address.
+/// Maximum size of the nodes in a message to the successor, and the bytes that each takes besides its name and address.
 const MEMBERS_BYTES_MAX: usize = 128 * 1024;
 const MEMBER_BYTES: usize = 8;
 
-/// What the new process has said of itself.
+/// The new process's report on itself.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     pub(crate) listening: HashSet<ListenPlace>,
     pub(crate) alike: HashSet<ListenPlace>,
     pub(crate) routes: HashSet<String>,
-    /// It takes what is known of broadcasts.
+    /// It accepts reports about broadcasts.
     pub(crate) broadcasts: bool,
 }
 
-/// The admin API's socket, and who serves on it.
+/// The admin API's socket, and the task that serves it.
 #[derive(Debug)]
 pub(crate) struct AdminSocket {
-    /// As configured.
+    /// The address as configured.
     pub(crate) address: SocketAddr,
     pub(crate) listener: TcpListener,
     pub(crate) serving: AbortHandle,
 }
 
-/// The device API's socket, and who accepts on it.
+/// The device API's socket, and the task that accepts on it.
 #[derive(Debug)]
 pub(crate) struct DeviceSocket {
-    /// As configured.
+    /// The address as configured.
     pub(crate) address: SocketAddr,
     pub(crate) listener: TcpListener,
     pub(crate) leaving: Leaving,
-    /// With a shared directory.
+    /// The socket for peers, with a shared directory.
     pub(crate) peer: Option<PeerOffer>,
 }
 
-/// Says that another process takes over. Dropped, it has.
+/// Notifies the thread that another process takes over. When it is dropped, that has happened.
 #[derive(Debug)]
 pub(crate) struct Leaving {
-    /// Where that learns of broadcasts.
+    /// The channel by which that process receives reports about broadcasts.
     pub(crate) outbox: oneshot::Sender<mpsc::Sender<Parcel>>,
-    /// The other process serves beside this one.
+    /// The other process serves alongside this one.
     pub(crate) has_company: Arc<AtomicBool>,
 }
 
-/// Where other nodes of devices connect to, and what the directory knows this one by.
+/// The address for other nodes of devices, and the node's identity in the directory.
 #[derive(Debug)]
 pub(crate) struct PeerOffer {
-    /// As configured.
+    /// The address as configured.
     pub(crate) address: SocketAddr,
     pub(crate) listener: TcpListener,
     pub(crate) directory: Watch,
 }
 
-/// Everything that an upgrade waits for.
+/// The events that an upgrade waits for.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// The new process is further.
+    /// The new process has made progress.
     Progress(Progress),
     /// No scrape is answered here any more.
     Unexposed,
 }
 
-/// Hands everything over to a successor, once one is wanted.
+/// Hands everything over to a successor, once one is requested.
 pub(crate) struct Predecessor {
     launcher: Launcher,
     admin: Option<AdminSocket>,
@@ -91,19 +91,19 @@ pub(crate) struct Predecessor {
 }
 
 enum Phase {
-    /// There is no successor.
+    /// No successor runs.
     Alone,
-    /// One was started, and is this process.
+    /// A successor was started, and is this process.
     Launching(Option<u32>),
     /// It serves, and we expose our last scrapes.
     Leaving { successor: u32, heard: Heard, unexposed: JoinHandle<()> },
-    /// It is being told that it serves alone from here on.
+    /// It is being notified that it serves alone from here on.
     Going { successor: u32, heard: Heard, outbox: mpsc::Sender<Parcel> },
     /// Everything is its, and what the workers give is sent.
     Left,
-    /// There was one that is not wanted any more, and it is to end.
+    /// A successor was started that is not wanted any more, and it is to end.
     Abandoned,
-    /// That was all.
+    /// The handover is complete.
     Done,
 }
 
@@ -112,7 +112,7 @@ impl Predecessor {
         Predecessor { launcher, admin, devices, phase: Phase::Alone }
     }
 
-    /// What comes next. Can be dropped at any time.
+    /// Waits for the next step. Can be dropped at any time.
     pub(crate) async fn next(&mut self) -> Step {
         let unexposed = async {
             match &mut self.phase {
@@ -142,9 +142,7 @@ impl Predecessor {
         matches!(self.phase, Phase::Alone)
     }
 
-    /// Starts one.
-    /// An error: what there is to leave cannot be put together.
-    /// `had_end_flag`: see [`Message::Hello`].
+    /// Starts a successor. `had_end_flag`: see [`Message::Hello`]. An error: the offer cannot be put together.
     pub(crate) fn launch(
         &mut self,
         (fleet, plans): (&Fleet, &PlanCell),
@@ -191,24 +189,24 @@ impl Predecessor {
         Ok(())
     }
 
-    /// It has been started.
+    /// The successor has been started.
     pub(crate) fn started(&mut self, pid: u32) {
         if let Phase::Launching(successor) = &mut self.phase {
             *successor = Some(pid);
         }
     }
 
-    /// Whether one was started and has not said that it serves.
+    /// Whether a successor was started and has not reported that it serves.
     pub(crate) fn is_launching(&self) -> bool {
         matches!(self.phase, Phase::Launching(_))
     }
 
-    /// Whether it is open who serves on.
+    /// Whether it is undecided which process serves on.
     pub(crate) fn is_deciding(&self) -> bool {
         matches!(self.phase, Phase::Launching(_) | Phase::Leaving { .. } | Phase::Going { .. })
     }
 
-    /// There is none after all.
+    /// The successor has failed.
     pub(crate) fn failed(&mut self) {
         if self.is_deciding() {
             self.has_company(false);
@@ -216,14 +214,14 @@ impl Predecessor {
         }
     }
 
-    /// Whether the new process serves devices beside this one.
+    /// Whether the new process serves devices alongside this one.
     fn has_company(&self, has_company: bool) {
         if let Some(devices) = &self.devices {
             devices.leaving.has_company.store(has_company, Relaxed);
         }
     }
 
-    /// It serves; what we expose ends with `unexposed`.
+    /// The successor serves; our exposition ends with `unexposed`.
     pub(crate) fn leave(&mut self, heard: Heard, unexposed: JoinHandle<()>) {
         if let Phase::Launching(Some(successor)) = self.phase {
             self.has_company(true);
@@ -231,7 +229,7 @@ impl Predecessor {
         }
     }
 
-    /// It is to serve alone, if it is there still.
+    /// The successor is to serve alone, if it still runs.
     pub(crate) fn go(&mut self) {
         self.phase = match std::mem::replace(&mut self.phase, Phase::Alone) {
             Phase::Leaving { successor, heard, .. } => {
@@ -243,7 +241,8 @@ impl Predecessor {
         }
     }
 
-    /// It does: ends what is not the workers', and returns whom they give to, and its pid.
+    /// The successor serves alone: ends what does not belong to the workers, and returns the recipient of their connections, and
+    /// its pid.
     pub(crate) fn gone(&mut self) -> Option<(Successor, u32)> {
         match std::mem::replace(&mut self.phase, Phase::Left) {
             Phase::Going { successor, heard: Heard { listening, alike, routes, broadcasts }, outbox } => {
@@ -253,7 +252,7 @@ impl Predecessor {
                 if let Some(devices) = self.devices.take()
                     && broadcasts
                 {
-                    // A thread that has ended has nothing to tell.
+                    // A thread that has ended has nothing to report.
                     let _ = devices.leaving.outbox.send(outbox.clone());
                 }
                 Some((Successor { outbox, listening, alike, routes }, successor))
@@ -265,8 +264,7 @@ impl Predecessor {
         }
     }
 
-    /// Waits until what the workers gave away is sent, or a successor that is not wanted has ended.
-    /// An error: it was lost.
+    /// Waits until everything that the workers gave away is sent, or until an unwanted successor has ended. An error: it was lost.
     pub(crate) async fn finish(&mut self) -> Result<(), String> {
         let over = async {
             while matches!(self.phase, Phase::Left | Phase::Abandoned) {
@@ -298,12 +296,12 @@ impl Predecessor {
     }
 }
 
-/// What is said of a successor that has ended before this process. Whether another has taken over from it is not known here.
+/// The message about a successor that has ended before this process. Whether another has taken over from it is not known here.
 pub(crate) fn ended(reason: &str) -> String {
     format!("upgrade: the successor exited ({reason}); draining the remaining connections")
 }
 
-/// The same of one that did not end in order.
+/// The message about a successor that did not end in order.
 pub(crate) fn lost(reason: &str) -> String {
     format!(
         "upgrade: the process that had taken over is gone ({reason}), with all connections that it had; start the \
@@ -311,7 +309,8 @@ pub(crate) fn lost(reason: &str) -> String {
     )
 }
 
-/// What a successor learns of the directory, in one message: of very many nodes it learns some, and the rest by its first reading.
+/// The part of the directory that a successor receives, in one message: of very many nodes it gets some, and the rest by its first
+/// reading.
 fn peers(place: ListenPlace, directory: FormerDirectory) -> Message {
     let FormerDirectory { epoch, filled, members } = directory;
     let mut bytes = 0;

@@ -1,28 +1,28 @@
-//! Probation of a new process: for a second it serves beside the old one, which gives nothing away.
+//! Probation of a new process: for a second it serves alongside the old one, which gives nothing away.
 //!
-//! A new version that crashes usually does so at once: on its first requests, or because the memory it may have is used up.
-//! The old process still has everything then, so it just goes on. What is lost with the new one is what that had accepted.
+//! A new version that crashes usually does so at once: on its first requests, or because the memory it may have is used up. The old
+//! process still has everything then, so it just goes on. Only the connections that the new one had accepted are lost with it.
 
 use super::channel::Channel;
 use std::time::{Duration, Instant};
 
 /// How long the new process serves before the old one leaves.
 pub(crate) const PROBATION: Duration = Duration::from_secs(1);
-/// How soon it is noticed that the new process is not wanted any more. Its end is noticed at once.
+/// Interval of checks whether the new process is still wanted. Its end is noticed at once.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// How probation ended.
+/// The result of probation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// It has served all the time.
     Proven,
-    /// It has ended, or says something although it has nothing to say.
+    /// It has ended, or has sent a message out of turn.
     Gone,
     /// This process is to end, and the new one with it.
     Unwanted,
 }
 
-/// Waits for the end of the new process, which there should not be.
+/// Waits for the end of the new process, which is not expected.
 pub(super) fn prove(channel: &Channel, is_unwanted: impl Fn() -> bool) -> Found {
     let end = Instant::now() + PROBATION;
     loop {

@@ -1,4 +1,4 @@
-//! What a process starts to be followed by: the file that it was called by itself, and its arguments.
+//! The program that a process starts as its successor: the file by which it was called itself, and its arguments.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -8,19 +8,19 @@ use std::time::Duration;
 /// How long the new process has until it serves.
 pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is started.
+/// The program to start.
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
-    /// The path of our own binary: what is there now.
+    /// The path of our own binary, as it is installed now.
     pub(crate) path: PathBuf,
-    /// What it is called in its command line.
+    /// Its name in the command line.
     pub(crate) name: OsString,
     pub(crate) arguments: Vec<OsString>,
     pub(crate) ready_timeout: Duration,
 }
 
 impl Program {
-    /// This process's own; to be asked for at its start, since the file may be replaced later.
+    /// This process's own program; to be determined at its start, since the file may be replaced later.
     pub(crate) fn own() -> io::Result<Program> {
         let mut arguments = std::env::args_os();
         let (name, file) = (arguments.next().unwrap_or_default(), std::env::current_exe()?);
@@ -29,8 +29,8 @@ impl Program {
     }
 }
 
-/// The path by which `file` was called, where it still leads there: a link may lead to another version later, of which the
-/// system's own answer, which follows links, knows nothing.
+/// The path by which `file` was called, where it still leads there: a link may lead to another version later, which the system's
+/// own answer, with links resolved, does not show.
 fn as_called(name: &OsStr, file: &Path) -> Option<PathBuf> {
     let called = Path::new(name);
     let is_it = |path: &PathBuf| path.canonicalize().is_ok_and(|path| path == file);

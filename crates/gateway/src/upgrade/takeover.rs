@@ -1,4 +1,4 @@
-//! The new process's side: it takes what the old one has, says when it serves, and takes connections in.
+//! The new process's side: it takes what the old one has, reports when it serves, and adopts connections.
 
 use super::VARIABLE;
 use super::channel::{Channel, Datagram};
@@ -19,12 +19,12 @@ use stillgate_proxy::{Fleet, Inherited, Plan};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
 
-/// How long the old process may take to its next word.
+/// Time for the old process's next message.
 const WORD_TIMEOUT: Duration = Duration::from_secs(30);
-/// What it tells of broadcasts that may wait to be read.
+/// Maximum number of its reports about broadcasts that wait to be read.
 const TOLD_MAX: usize = 16;
 
-/// The way to the old process.
+/// The channel to the old process.
 pub(crate) struct Takeover(Channel);
 
 /// Waits for the old process to leave. When this is dropped without [`Following::serves`], the old process serves on.
@@ -34,22 +34,22 @@ pub(crate) struct Following {
     told: Option<mpsc::Receiver<Vec<u8>>>,
 }
 
-/// What the old process has left.
+/// What the old process has handed over.
 #[derive(Default)]
 pub(crate) struct Former {
     pub(crate) pid: u32,
-    /// Of its configuration.
+    /// Digest of its configuration.
     digest: String,
     /// A version of its file ended with `#END`.
     pub(crate) had_end_flag: bool,
     pub(crate) listeners: Inherited,
-    /// Of the listeners, what they do, and whether the configuration of that digest says so.
+    /// What each listener does, as a digest, and whether the configuration of `digest` says so.
     digests: HashMap<ListenPlace, (u64, bool)>,
     /// The admin API's, and its address as configured.
     pub(crate) admin: Option<(SocketAddr, TcpListener)>,
     /// The device API's, and its address as configured.
     pub(crate) devices: Option<(SocketAddr, TcpListener)>,
-    /// What other nodes of devices connect to, its address as configured, and what the directory knows the node by.
+    /// The socket for other nodes of devices, its address as configured, and the node's identity in the directory.
     pub(crate) peers: Option<(SocketAddr, TcpListener, FormerDirectory)>,
     pub(crate) metrics: Handover,
     /// `None`: it has no table of limits, or one that this process cannot use.
@@ -57,7 +57,7 @@ pub(crate) struct Former {
     routes: Vec<RouteDigest>,
 }
 
-/// What of it is as it was.
+/// The parts of it that are unchanged.
 struct Verdict {
     routes: Vec<String>,
     changed: HashSet<String>,
@@ -66,7 +66,7 @@ struct Verdict {
 }
 
 impl Takeover {
-    /// Finds out whether this process was started by one that it is to follow, and takes what that leaves.
+    /// Finds out whether this process was started by one that it is to follow, and receives what that hands over.
     pub(crate) fn find() -> io::Result<Option<(Takeover, Former)>> {
         // It is inherited also by those that a process of an upgrade starts in its turn.
         let parent = rustix::process::getppid().map(|pid| pid.to_string());
@@ -82,13 +82,13 @@ impl Takeover {
         Ok(Some((Takeover(channel), former)))
     }
 
-    /// Says that this process accepts connections.
+    /// Reports that this process accepts connections.
     pub(crate) fn serve(self, former: &Former, plan: &Plan, fleet: &mut Fleet) -> io::Result<Following> {
         let verdict = former.judge(plan, fleet);
         let inbox = fleet.inbox(verdict.changed.clone());
         let ((gone, went), (serves, served)) = (oneshot::channel(), oneshot::channel());
         let (tell, told) = mpsc::channel(TOLD_MAX);
-        // The inbox ends with it, which the workers wait for where they are to hand over in their turn.
+        // The inbox ends with it; the workers wait for that before they hand over in their turn.
         let follow = move || {
             if let Err(error) = follow(&self.0, &verdict, (gone, served), (&inbox, &tell)) {
                 error!(%error, "upgrade: what the former process still holds is lost");
@@ -100,18 +100,19 @@ impl Takeover {
 }
 
 impl Following {
-    /// Waits until the old process exposes no more, so that this one can do what only one of them may.
+    /// Waits until the old process exposes no more, so that this one can do the work that only one of them may do.
     pub(crate) async fn went(&mut self) {
-        // Where the old process is gone already there is nobody to wait for.
+        // If the old process is gone already, there is nothing to wait for.
         let _ = (&mut self.went).await;
     }
 
-    /// What the former process tells of broadcasts; it ends when that holds nothing any more. There is one.
+    /// The former process's reports about broadcasts; the channel ends when that process holds nothing any more. It can be taken
+    /// once.
     pub(crate) fn told(&mut self) -> mpsc::Receiver<Vec<u8>> {
         self.told.take().unwrap_or_else(|| mpsc::channel(TOLD_MAX).1)
     }
 
-    /// This process does all of it: the old one may leave, and connections come in from here on.
+    /// This process does all work: the old one may leave, and connections come in from here on.
     pub(crate) fn serves(self) {
         // The thread that listens ends with an error of its own.
         let _ = self.serves.send(());
@@ -136,21 +137,21 @@ fn follow(
             false
         }
     };
-    // Whoever waits has gone where this process ends already.
+    // The receiver is gone where this process ends already.
     let _ = gone.send(());
     if served.blocking_recv().is_err() {
-        // It could not: the old process sees by our end that it is to serve on.
+        // It failed: the old process sees by our end that it is to serve on.
         return Ok(());
     }
     if has_gone {
-        // Whether anybody is left to hear it makes no difference here.
+        // Whether the receiver still exists makes no difference here.
         let _ = Message::Going {}.send_with(channel, &[]);
     }
     let mut count = 0u64;
     while let Some(datagram) = next_parcel(channel, &mut has_gone)? {
         match Parcel::decode(&datagram.bytes, datagram.descriptors) {
             Ok(parcel) if !parcel.is_connection() => {
-                // Without devices there is no receiver.
+                // Without devices the channel has no receiver.
                 let _ = tell.blocking_send(parcel.bytes);
             }
             Ok(parcel) => {
@@ -163,13 +164,13 @@ fn follow(
             Err(error) => warn!(%error, "upgrade: a connection came damaged and is closed"),
         }
     }
-    // One that is gone by now has not waited for it.
+    // If the former process is gone by now, it has not waited for this.
     let _ = Message::Taken {}.send_with(channel, &[]);
     info!(connections = count, "upgrade: the former process holds nothing any more");
     Ok(())
 }
 
-/// What comes next. Before it may come the word that this process has not waited for any longer.
+/// The next parcel. Before it may come the message that this process has stopped waiting for.
 fn next_parcel(channel: &Channel, has_gone: &mut bool) -> io::Result<Option<Datagram>> {
     let datagram = loop {
         match channel.receive(None) {
@@ -240,11 +241,11 @@ impl Former {
         Ok(former)
     }
 
-    /// What of it this process has.
+    /// Compares it with what this process has.
     fn judge(&self, plan: &Plan, fleet: &Fleet) -> Verdict {
         let ours: HashMap<String, u64> =
             plan.tunnel_routes().into_iter().map(|route| (route.key, route.digest)).collect();
-        // What the same text means may look different to another version, and is the same all the same.
+        // Another version may compute other digests from the same text, which still means the same.
         let is_same_file = self.digest == plan.digest;
         let routes = ours.keys().cloned().collect();
         let mut verdict = Verdict { routes, changed: HashSet::new(), listening: Vec::new(), alike: Vec::new() };
@@ -286,7 +287,7 @@ mod tests {
             let next = next_parcel(&theirs, &mut has_gone).expect("it is there").expect("a datagram");
             assert_eq!(next.bytes, expected, "{}", next.bytes.escape_ascii());
         }
-        // Who never says it may give all the same.
+        // A process that never sends `Go` may still hand over parcels.
         let (ours, theirs) = Channel::pair().expect("sockets");
         let theirs = Channel::new(theirs).expect("one of ours");
         ours.send(b"parcel", &[]).expect("room");

@@ -1,4 +1,4 @@
-//! The requests that ADC (API7's declarative CLI) makes, against the Admin API of a running gateway: `sync`, `diff`, `dump`.
+//! The requests of ADC (API7's declarative CLI) to the Admin API of a running gateway: `sync`, `diff`, `dump`.
 //!
 //! ADC itself is not run: its releases are binaries and containers, and the npm registry has no package `@api7/adc`. The
 //! requests are those of its backends `apisix` and `apisix-standalone`, read in their sources: which paths, in which order,
@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use std::net::TcpStream;
 use stillgate_testkit::{Connection, Upstream};
 
-/// Status and JSON of an answer; null where there is none.
+/// Status and JSON of an answer; null without a body.
 fn ask(site: &Site, request: &str, body: &Json, digest: Option<&str>) -> (u16, Json) {
     let mut connection = Connection::new(TcpStream::connect(site.gateway.admin_addr()).expect("connect"));
     let body = if body.is_null() { String::new() } else { body.to_string() };
@@ -60,7 +60,7 @@ fn service(node: &Upstream) -> [(&'static str, Json); 8] {
 #[test]
 fn the_backend_for_apisix_syncs_and_dumps() {
     let (site, node) = (Site::new(), Upstream::echo());
-    // The version: none is told, so ADC assumes the newest.
+    // The version: without one, ADC assumes the newest.
     assert_eq!(ask(&site, "GET /apisix/admin/routes", &Json::Null, None).0, 200);
     for collection in [
         "services",
@@ -90,12 +90,12 @@ fn the_backend_for_apisix_syncs_and_dumps() {
     assert_eq!((status, &credentials["list"][0]["value"]["plugins"]["key-auth"]["key"]), (200, &json!("jacks-key")));
     assert_eq!(list(&site, "consumers").len(), 1, "credentials are no consumers");
     assert_eq!(list(&site, "plugin_metadata")[0]["key"], "/apisix/plugin_metadata/http-logger");
-    // `diff` is made of these: what was written comes back.
+    // `diff` relies on these: the written fields come back.
     let route = &list(&site, "routes")[0]["value"];
     for (field, value) in resources[2].1.as_object().expect("an object") {
         assert_eq!(&route[field], value, "{field}");
     }
-    // Services go before their upstreams.
+    // Services are deleted before their upstreams.
     for path in [
         "routes/a1b",
         "services/7c9",
@@ -123,7 +123,7 @@ fn the_backend_without_etcd_replaces_everything_at_once() {
     let nodes = json!([{"host": node.addr().ip().to_string(), "port": node.addr().port(), "weight": 1}]);
     whole["services"] =
         json!([{"modifiedIndex": 1, "id": "s", "name": "s", "upstream": {"type": "roundrobin", "nodes": nodes}}]);
-    // Many more than a transaction has: one change all the same.
+    // Many more than fit in a transaction: it is still one change.
     whole["routes"] = (0..2_000).map(route).collect();
     whole["consumers"] = json!([
         {"modifiedIndex": 1, "username": "jack"},
@@ -143,7 +143,7 @@ fn the_backend_without_etcd_replaces_everything_at_once() {
     assert_eq!(dumped["X-Digest"], "first");
     assert_eq!(dumped["routes"].as_array().map(Vec::len), Some(2_000));
     assert_eq!(dumped["consumers"][1]["id"], "jack/credentials/c");
-    // The same again changes nothing; without what it has, everything goes.
+    // A repeated request changes nothing; without its resources, everything goes.
     assert_eq!(ask(&site, "PUT /apisix/admin/configs", &whole, Some("first")).0, 204);
     let mut empty = dumped;
     for kind in ["services", "routes", "consumers"] {

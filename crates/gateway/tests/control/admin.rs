@@ -1,4 +1,4 @@
-//! The admin API and the exposition, as those on this machine see them: what there is, and who is answered.
+//! The admin API and the exposition, as clients on this machine see them: the endpoints, and which clients are answered.
 
 use crate::shared::STILLGATE;
 use std::net::{SocketAddr, TcpStream};
@@ -39,7 +39,7 @@ fn the_root_lists_every_path() {
     assert!(page.contains("href=\"/v1/status\""), "{page}");
 }
 
-/// Without a store there is nothing that the Admin API could change.
+/// Without a store the Admin API has nothing to change.
 #[test]
 fn resources_of_a_file_are_not_written() {
     let key = "key-of-an-admin-0123456789";
@@ -75,7 +75,7 @@ fn what_waits_for_a_restart_is_told_until_it_is_undone() {
     eventually("the metrics to tell", || is_exposed("0"));
 }
 
-/// A page whose own name is made to resolve to 127.0.0.1 asks by that name.
+/// A page whose own name is made to resolve to 127.0.0.1 sends requests under that name.
 #[test]
 fn over_loopback_only_own_names_are_answered() {
     let metrics = ReservedPort::new();
@@ -125,7 +125,7 @@ fn names_are_added_by_a_reload() {
     eventually("the new name to be known", || status(gateway.admin_addr(), "/v1/health") == 200);
 }
 
-/// Where others than this machine's may come, a scraper asks by whatever name it knows.
+/// Where other machines may connect, a scraper uses whatever name it knows.
 #[test]
 fn an_exposition_that_is_open_to_others_has_any_name() {
     let metrics = ReservedPort::new();

@@ -1,4 +1,4 @@
-//! `export`, `diff`, `apply`, `store backup`: what is written in a file is what a gateway serves, and comes back as it was.
+//! `export`, `diff`, `apply`, `store backup`: a gateway serves the contents of a file, and they come back unchanged.
 
 use crate::shared::authority::Authority;
 use crate::transfer::{KEY, Site, as_file, resources, run};
@@ -98,7 +98,7 @@ fn differences_are_listed_and_prune_deletes_dependants_first() {
         + global_rules/renamed\n~ routes/shop\n    uri: \"/shop/*\" -> \"/market/*\"\n\
         1 only in the file, 2 different, 1 only in the gateway, 10 equal\n";
     assert_eq!(listed, expected);
-    // Two rules with the same plugin cannot be there: the message names the resource and its place.
+    // Two rules with the same plugin are not allowed: the message names the resource and its place.
     let refused = site.run("apply", &file, &[]).expect(1);
     assert!(refused.err.contains("changed.yaml:") && refused.err.contains("global_rules/renamed: "), "{refused:?}");
     let done = site.run("apply", &file, &["--prune"]).expect(0);
@@ -124,7 +124,7 @@ fn differences_are_listed_and_prune_deletes_dependants_first() {
 fn what_is_refused_in_the_middle_leaves_whole_batches() {
     let site = Site::new();
     let route = |id: usize| {
-        // A variable that is not set on the gateway's machine: a file cannot know.
+        // A variable that is not set on the gateway's machine cannot be checked in a file.
         let plugins = if id == 200 { "{csrf: {key: $env://STILLGATE_NOT_SET_ANYWHERE}}" } else { "{}" };
         format!("  - {{id: {id}, uri: /{id}, plugins: {plugins}, upstream: {{nodes: {{\"127.0.0.1:9\": 1}}}}}}\n")
     };
@@ -309,7 +309,7 @@ fn random(seed: u64) -> Json {
     lists
 }
 
-/// Several looks find the same, and each change of something else is a reason to look again.
+/// Several checks find the same, and each change of something else is a reason to check again.
 #[test]
 fn a_warning_is_said_once_and_blames_no_file() {
     let authority = Authority::new();

@@ -1,4 +1,4 @@
-//! Resources come from, and go to, other places than a store over HTTP: an etcd, an APISIX, an address with TLS.
+//! Resources from and to places other than a store over HTTP: an etcd, an APISIX, an address with TLS.
 
 use crate::shared::authority::Authority;
 use crate::transfer::{KEY, Site, resources, run, server};
@@ -30,7 +30,7 @@ fn resources_go_from_a_store_to_an_etcd() {
     assert_eq!(gone.summary(), "0 created, 0 changed, 303 deleted, 0 unchanged");
 }
 
-/// A store takes keys of plugins that it does not know, and warns: others may write there who know more.
+/// A store accepts keys of unknown plugins, and warns: other gateways that know them may use it.
 #[test]
 fn what_a_store_takes_comes_from_a_file_too() {
     let (one, other) = (Site::new(), Site::new());

@@ -1,4 +1,5 @@
-//! Whoever answers at the address of the Admin API and is none: nothing is read from it, and nothing counts as written to it.
+//! Servers at the address of the Admin API that are something else: nothing is read from them, and nothing counts as written to
+//! them.
 
 use crate::shared::authority::Authority;
 use crate::transfer::{KEY, Site, run, server};
@@ -6,7 +7,7 @@ use stillgate_testkit::ReservedPort;
 
 const FILE: &str = "routes:\n  - {id: a, uri: /a, upstream: {nodes: {\"127.0.0.1:9\": 1}}}\n";
 
-/// Checks that every command that asks this address ends with 1 and says so.
+/// Checks that every command that uses this address ends with 1 and says so.
 #[track_caller]
 fn refused(site: &Site, url: &str, expected: &[&str]) {
     let file = site.file("routes.yaml", FILE).display().to_string();
@@ -55,7 +56,7 @@ fn a_server_that_answers_everything_is_not_the_admin_api() {
     }
 }
 
-/// An address that can be read and answers writes with something else than the Admin API does.
+/// An address that can be read, but answers writes in another form than the Admin API.
 #[test]
 fn a_write_that_is_not_answered_by_the_admin_api_is_not_made() {
     let site = Site::new();

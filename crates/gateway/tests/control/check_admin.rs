@@ -1,4 +1,4 @@
-//! What `check` says of a store and of the admin address: whatever `run` would end with.
+//! The findings of `check` about a store and the admin address: every problem that `run` would end with.
 
 use crate::shared::authority::Authority;
 use crate::shared::folder::Folder;
@@ -9,7 +9,7 @@ const STORE: &str = "gateway:\n  config: {source: store, store: \"STORE\"}\n  ad
 const TLS: &str = "gateway:\n  admin:\n    address: \"127.0.0.1:0\"\n    tls: {cert: \"DIR/a.pem\", key: \"KEY\", client_ca: \"CA\"}\n\
                    \x20 listeners: [{address: \"127.0.0.1:0\"}]\nroutes: []\n";
 
-/// Checks that `run` refuses the file, that `check` does with this line, and that `check --offline` does not look.
+/// Checks that `run` refuses the file, that `check` reports this line, and that `check --offline` does not check it.
 #[track_caller]
 fn refused(text: &str, expected: &str) {
     let folder = Folder::with(&[("f.yaml", text)]);
@@ -44,7 +44,7 @@ fn the_place_of_a_store() {
         std::fs::write(&file, text).expect("write a file");
         refused(&at(&file.display().to_string()), &format!("{name}: {why}"));
     }
-    // The key that a former start has made.
+    // The key that an earlier start has generated.
     let file = folder.path().join("keyed.redb");
     std::fs::write(folder.path().join("keyed.redb.admin-key"), "short").expect("write a file");
     refused(&at(&file.display().to_string()), "keyed.redb.admin-key has no valid admin key; remove the file");
@@ -67,7 +67,7 @@ fn the_connection_to_etcd() {
         ", tls: {cert: /none/c.pem}",
         "only one of cert and key is here; write both, or neither",
     );
-    // Where it is, is missing: no machine makes that good.
+    // The path is missing, which no machine can make valid.
     let missing = "gateway:\n  config: {source: etcd}\n  listeners: [{address: \"127.0.0.1:0\"}]\n";
     let folder = Folder::with(&[("f.yaml", missing)]);
     for arguments in [&["check", "f.yaml"][..], &["check", "--offline", "f.yaml"], &["run", "-c", "f.yaml"]] {

@@ -1,4 +1,4 @@
-//! What the commands print and how they end: the contract of scripts outside the project.
+//! The output and the exit codes of the commands: the contract with scripts outside the project.
 
 use crate::shared::folder::{Folder, KINDS, SHOP, WRONG};
 use expect_test::{Expect, expect};
@@ -344,7 +344,7 @@ fn check_looks_at_what_run_needs_of_this_machine() {
     assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 1, "nothing is made");
 }
 
-/// Who may not write there may check it for the service's user.
+/// A user without write permission there may check it for the service's user.
 #[test]
 fn what_only_this_user_may_not_do_is_a_warning() {
     let folder = Folder::with(&[("log.yaml", "gateway: {access_log: {path: /usr/access.log}}\nroutes: []\n")]);

@@ -13,11 +13,11 @@ use stillgate_testkit::{
     ACCEPT_OPENMETRICS, ACCEPT_TEXT, Client, Connection, Process, ReservedPort, Rounds, Upstream, eventually, scrape,
 };
 
-/// Kills; `STILLGATE_KILLS` asks for more.
+/// Number of kills; `STILLGATE_KILLS` overrides it.
 const KILLS: usize = 8;
 /// Connections, each with one request at a time.
 const CLIENTS: usize = 3;
-/// How long the gateway serves between two of them, at least.
+/// The shortest time that the gateway serves between two kills.
 const LIFE: Duration = Duration::from_millis(150);
 
 fn start(words: &[&str], addr: SocketAddr, log: &Path) -> Process {
@@ -110,11 +110,11 @@ fn kill_9_loses_no_total() {
         let in_between = ((kills + 1) * CLIENTS) as f64;
         assert!(told + in_between >= answered, "{answered} requests were answered, {told} are told of");
     });
-    // By a thread that gets what time others leave.
+    // A thread with low priority folds them.
     eventually("segments of the dead to be folded", || std::fs::read_dir(&shared).unwrap().count() < 20);
 }
 
-/// Sends requests until the end; a broken connection is made anew.
+/// Sends requests until the end; a broken connection is replaced by a new one.
 fn load(addr: SocketAddr, rounds: &Rounds) {
     while rounds.go_on() {
         let Ok(stream) = TcpStream::connect(addr) else {

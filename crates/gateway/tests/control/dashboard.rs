@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use stillgate_testkit::{Client, END_PATIENCE, Gateway, Process, Setup, Upstream, eventually};
 
-/// Every page, with the text that says that it is there.
+/// Every page, with the text that shows that it is loaded.
 const PAGES: [(&str, &str); 14] = [
     ("/overview", "Requests per second"),
     ("/routes", "routes"),
@@ -60,7 +60,7 @@ fn without_metrics_one_panel_says_so() {
     }
 }
 
-/// Without a section `gateway.metrics` they are on. Of few requests a second the slowest is shown, and no high percentile.
+/// Without a section `gateway.metrics` they are on. With few requests a second the slowest is shown, and no high percentile.
 #[test]
 fn of_few_requests_the_slowest_is_shown() {
     let keys = format!("  keys: [{{name: admin, key: {KEY}, role: admin}}]\n");
@@ -80,7 +80,7 @@ fn of_few_requests_the_slowest_is_shown() {
             "[...document.querySelectorAll('.legend li')].some((it) => it.innerText.replaceAll('\\n', '') === 'p99–')",
         ),
     ];
-    // Far fewer in a second than a high percentile takes, however late the gateway counts them.
+    // These are far fewer in a second than a high percentile needs, however late the gateway counts them.
     let mut sent = None;
     for (path, script) in shown {
         page.visit(path);
@@ -94,7 +94,7 @@ fn of_few_requests_the_slowest_is_shown() {
     }
 }
 
-/// A gateway with something of everything, most of it with a name that breaks out.
+/// A gateway with resources of every kind, most of them with a hostile name.
 fn full() -> (Gateway, Upstream) {
     let gateway = gateway();
     let node = Upstream::echo();
@@ -198,7 +198,7 @@ fn a_route_is_made_by_the_form_edited_as_text_rolled_back_and_deleted() {
     make_by_form(&mut page, &node);
     assert_eq!(gateway.get("/made").head.status(), 200, "the page says it when every worker serves it");
 
-    // By text.
+    // Selects by text.
     page.visit("/new/routes");
     page.fill("#new-id", "typed");
     page.fill(".editor textarea", r#"{"uri": "/typed", "upstream_id": "u"}"#);
@@ -208,7 +208,7 @@ fn a_route_is_made_by_the_form_edited_as_text_rolled_back_and_deleted() {
     page.settle();
     assert_eq!(gateway.get("/typed").head.status(), 200);
 
-    // The dry run refuses what is wrong.
+    // The dry run refuses invalid input.
     page.visit("/edit/routes/made");
     page.fill(".editor textarea", r#"{"uri": "/a/**", "upstream_id": "u"}"#);
     page.click("button", "Review and save");
@@ -218,7 +218,7 @@ fn a_route_is_made_by_the_form_edited_as_text_rolled_back_and_deleted() {
     page.fill(".editor textarea", r#"{"uri": "/edited", "upstream_id": "u", "name": "as text"}"#);
     page.click("button", "Review and save");
     page.click("dialog[open] button[type=submit]", "Save");
-    // Until it says so, leaving the page would ask about unsaved changes.
+    // Until it says so, leaving the page would show the prompt about unsaved changes.
     page.until("document.querySelector('#toasts').innerText.includes('Saved.')");
     eventually("the edited route", || gateway.get("/edited").head.status() == 200);
     assert_eq!(gateway.get("/made").head.status(), 404);
@@ -301,7 +301,7 @@ fn the_keyboard_is_enough() {
     page.until("document.querySelector('dialog[open]')");
     page.press("Escape");
     page.until("!document.querySelector('dialog[open]')");
-    // What has the focus can be seen.
+    // The focused element is visible.
     page.press("Tab");
     let seen = "getComputedStyle(document.activeElement).outlineStyle !== 'none' || getComputedStyle(document.activeElement).boxShadow !== 'none'";
     assert_eq!(page.eval(seen), true, "the focus is seen");
@@ -313,7 +313,7 @@ fn with_a_file_pages_are_read_only_and_say_how_to_edit() {
     let setup = Setup::to(node.addr()).route("name: from a file\nplugins: {cors: {}}\n");
     let gateway = Gateway::start(STILLGATE, &setup);
     let mut page = Page::open(DESK);
-    // Without a key, loopback reads.
+    // Without a key, loopback may read.
     page.navigate(&format!("http://{}/ui/", gateway.admin_addr()));
     page.until("document.querySelector('.side a')");
     page.visit("/routes");
@@ -381,7 +381,7 @@ fn the_demo_has_something_to_show() {
         page.assert_calm(path);
     }
 
-    // Figures, not judged: first paint, and until the Overview is there.
+    // Measurements without a limit: first paint, and the time until the Overview is shown.
     page.navigate(&format!("http://{authority}/ui/"));
     page.until("window.overview_shown_ms");
     let paint = page.eval("performance.getEntriesByName('first-contentful-paint')[0]?.startTime");

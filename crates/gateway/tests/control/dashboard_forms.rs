@@ -1,4 +1,5 @@
-//! The dashboard's forms in Chromium, beside those of routes: every kind is made and deleted, conflicts are told, a viewer reads.
+//! The dashboard's forms in Chromium, except those of routes: every kind is made and deleted, conflicts are reported, a viewer
+//! reads.
 
 use crate::shared::STILLGATE;
 use crate::shared::dashboard::chromium::{DESK, Page};
@@ -89,15 +90,15 @@ fn every_kind_is_made_and_deleted_by_its_page() {
         page.settle();
         let (status, stored) = admin(&gateway, "GET", &format!("/apisix/admin/{resource}"), &Json::Null);
         assert_eq!(status, 200, "{resource}: {stored}");
-        // Its own fields come back, but for secrets, which are masked.
+        // Its own fields come back, except for secrets, which are masked.
         for (name, value) in document.as_object().expect("an object") {
             let is_secret = ["key", "token", "plugins"].contains(&name.as_str());
             assert!(is_secret || stored["value"][name] == *value, "{resource}: {stored}");
         }
-        // Whether there is one already was asked, and answered 404.
+        // The page has requested whether one exists, and got 404.
         page.forget();
     }
-    // Those that others name come last.
+    // Resources that others refer to are deleted last.
     for Made { resource, .. } in all.iter().rev() {
         page.visit(&format!("/edit/{resource}"));
         page.click("main button.is-danger", "Delete");
@@ -106,7 +107,7 @@ fn every_kind_is_made_and_deleted_by_its_page() {
         page.settle();
         let (status, _) = admin(&gateway, "GET", &format!("/apisix/admin/{resource}"), &Json::Null);
         assert_eq!(status, 404, "{resource} is deleted");
-        // A list of no credentials is answered 404, as by APISIX; the consumer's page asks for it.
+        // An empty list of credentials is answered 404, as by APISIX; the consumer's page requests it.
         if resource.contains("consumers") {
             page.forget();
         }
@@ -134,7 +135,7 @@ fn plugins_are_added_in_the_form_of_a_global_rule_and_run() {
     page.visit("/new/global_rules");
     page.fill("#new-id", "everywhere");
     add(&mut page, "request-id", "Add a plugin");
-    // Its own fields are offered, and one is filled in.
+    // The form offers its own fields, and one is filled in.
     add(&mut page, "header_name", "Add a field");
     let label = "[...document.querySelectorAll('.schema-form label')].find((one) => one.textContent === 'header_name')";
     page.mark(&format!("document.getElementById({label}.htmlFor)"), "header");
@@ -161,7 +162,7 @@ fn a_conflict_is_told_and_nothing_is_overwritten() {
     put(&gateway, "upstreams/u", &document("theirs"));
     page.click("button", "Review and save");
     page.until("document.querySelector('dialog[open]').innerText.includes('revision')");
-    // 412 is logged by the browser.
+    // The browser logs the 412.
     page.forget();
     page.click("dialog[open] button[type=submit]", "Save");
     page.until("document.querySelector('main').innerText.includes('Somebody has changed it since you loaded it')");
@@ -219,7 +220,7 @@ fn pages_that_were_left_keep_no_connection() {
     let mut page = Page::open(DESK);
     sign_in(&mut page, &gateway);
     for time in 0..TIMES_LEFT {
-        // Each is kept by the browser, to be gone back to.
+        // The browser keeps each page, to go back to it.
         page.navigate(&format!("http://{}/ui/?{time}#/overview", gateway.admin_addr()));
         page.until("document.querySelector('main .verdict')");
     }

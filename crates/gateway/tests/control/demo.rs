@@ -1,4 +1,4 @@
-//! `stillgate demo`: what it prints works when it is typed.
+//! `stillgate demo`: the printed commands work when they are typed.
 
 use crate::shared::STILLGATE;
 use crate::shared::dashboard::chromium::{DESK, Page};
@@ -7,10 +7,10 @@ use std::sync::{Mutex, PoisonError};
 use stillgate_testkit::{END_PATIENCE, Process, eventually, require_tool};
 use tempfile::TempDir;
 
-/// Two demos that start at the same moment take the same ports for free.
+/// Two demos that start at the same moment would find the same ports free.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A demo, once it has printed all; with the lines to type.
+/// A demo, once it has printed everything; with the commands to type.
 fn start(words: &[&str]) -> (Process, Vec<String>, TempDir) {
     require_tool("curl", "curl");
     let folder = tempfile::tempdir().expect("a temporary folder");

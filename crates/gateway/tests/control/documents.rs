@@ -5,7 +5,7 @@
 use crate::shared::folder::Folder;
 use std::path::{Path, PathBuf};
 
-/// What examples read from the environment.
+/// The environment variables that examples use.
 const ENVIRONMENT: [(&str, &str); 2] = [("ADMIN_KEY", "k"), ("ACME_HMAC_KEY", "a2V5")];
 
 /// The words that may follow "```yaml".

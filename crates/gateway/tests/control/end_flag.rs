@@ -1,4 +1,4 @@
-//! `#END`, the last line of APISIX's files: half of a file that had it is served by no way of reading it.
+//! `#END`, the last line of APISIX's files: half of a file that had it is never served, whichever way it is read.
 
 use crate::shared::STILLGATE;
 use crate::transfer::{KEY, Site, run};
@@ -41,7 +41,7 @@ fn a_file_that_is_written_in_two_goes_is_served_when_it_is_whole() {
     let before = std::fs::read_to_string(&file).expect("the file");
     let generation = |gateway: &Gateway| gateway.status()["config"]["generation"].as_u64();
 
-    // Closed in between, as by two commands, and also where the writer never closes it and somebody sends SIGHUP.
+    // Closed in between, as by two commands, and also where the writer never closes it and SIGHUP arrives.
     for (number, (closes, more)) in [(true, "# one\n"), (false, "# two\n")].into_iter().enumerate() {
         let whole = before.replace("#END\n", &format!("{more}#END\n"));
         let errors = last_error(&gateway);
@@ -65,7 +65,7 @@ fn a_file_that_is_written_in_two_goes_is_served_when_it_is_whole() {
         assert!(is_guarded(&gateway));
     }
 
-    // It stays so until the next start, and a file in JSON needs no flag.
+    // The requirement holds until the next start, and a file in JSON needs no flag.
     let json = before.replace("#END\n", "");
     gateway.write_config_text(&json);
     eventually("the flag to be missed", || last_error(&gateway).contains("`#END` is missing"));
@@ -102,7 +102,7 @@ fn a_file_named_as_apisix_names_it_needs_the_flag() {
         std::fs::write(&file, resources(&node) + "#END\n").expect("write it whole");
         run("", &["check", "--offline", &path]).expect(0);
     }
-    // What is to replace a file that has the flag must have it.
+    // A file that replaces one with the flag must have it, too.
     let (old, new) = (folder.path().join("apisix.yaml"), folder.path().join("new.yaml"));
     let log = folder.path().join("access.log");
     std::fs::write(&log, "").expect("write a log");

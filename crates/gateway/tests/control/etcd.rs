@@ -1,4 +1,4 @@
-//! A gateway whose resources are in an etcd that others write too: what is served, through whatever happens to etcd.
+//! A gateway whose resources are in an etcd with other writers: what is served, through all failures of etcd.
 
 mod gateways;
 mod source;
@@ -18,16 +18,16 @@ use stillgate_testkit::{
     eventually_within, run_tool, with_longer_times,
 };
 
-/// Of every connection, until it is disarmed.
+/// Cuts every connection, until it is disarmed.
 const CUT: Cut = Cut { side: Side::Client, after: 0, end: End::Fin };
 
-/// How long etcd is stopped; `STILLGATE_ETCD_STOPPED_SECONDS` says otherwise.
+/// How long etcd is stopped; `STILLGATE_ETCD_STOPPED_SECONDS` overrides it.
 const STOPPED_SECONDS: u64 = 3;
 
 /// A key of `gateway.data_encryption.keyring`, and the same in hexadecimal digits.
 const KEYRING: (&str, &str) = ("qeddd145sfvddff3", "71656464643134357366766464666633");
 
-/// What APISIX makes of a secret with [`KEYRING`], by OpenSSL.
+/// A secret as APISIX encrypts it with [`KEYRING`], by OpenSSL.
 fn encrypted(secret: &str) -> String {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("secret");
@@ -90,7 +90,7 @@ fn every_kind_of_resource_that_another_program_writes_is_served() {
         ("routes/a", json!({"id": "a", "uri": "/a/*", "service_id": "1", "plugin_config_id": "1", "status": 1})),
         ("routes/auth", id(with("/auth", json!({"key-auth": {}})), "auth")),
         ("routes/abort", id(with("/abort", json!({"fault-injection": abort, "error-page": {}})), "abort")),
-        // What APISIX keeps there besides resources.
+        // Keys of APISIX that are not resources.
         ("data_plane/server_info/1", json!({"version": "3"})),
         ("plugins", json!([{"name": "cors"}])),
     ] {
@@ -137,7 +137,7 @@ fn a_certificate_whose_key_is_encrypted_is_shown() {
         run_tool("curl", "curl", &["--silent", "--fail", "--max-time", "300", "--cacert", &ca, "--resolve", &at, &url])
     };
     assert!(curl("shop.example.com").status.success());
-    // One that cannot be used takes nothing from the others.
+    // A certificate that cannot be used takes nothing from the others.
     let broken = json!({"id": "2", "cert": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----", "key": key, "snis": ["b.example.com"]});
     write(&etcd, "ssls/2", &broken);
     eventually("the refusal", || rejected(&gateway).iter().any(|(kind, id, _)| (&**kind, &**id) == ("ssls", "2")));
@@ -180,7 +180,7 @@ fn etcd_comes_and_goes_under_load() {
     let (mut etcd, node) = (Etcd::start(), Upstream::echo());
     let relay = Cutter::to(etcd.addr(0));
     write(&etcd, "routes/always", &route("/always", node.addr()));
-    // Short enough to notice an etcd that says nothing.
+    // The timeout is short enough to notice an etcd that sends nothing.
     let setup_here = setup_within(&[format!("http://{}", relay.addr())], "5s", "");
     let gateway = Gateway::start(STILLGATE, &setup_here.gateway("workers: 2"));
     let load = Load::start(gateway.addr(), "/always");
@@ -201,7 +201,7 @@ fn etcd_comes_and_goes_under_load() {
         assert_eq!(generation(&gateway), before, "nothing was written, and something was applied");
         change(&etcd, round);
     }
-    // Compacted while away: everything is listed anew, of which only what is new is applied.
+    // Compacted while away: everything is listed again, and only what is new is applied.
     relay.arm(Some(CUT));
     eventually("the loss to be told", lost);
     for number in 0..20 {
@@ -211,7 +211,7 @@ fn etcd_comes_and_goes_under_load() {
     relay.arm(None);
     await_status(&gateway, "/x19", 200);
     assert_eq!(status(&gateway, "/v4"), 404);
-    // Silent, but there.
+    // etcd is silent, but running.
     let seconds = std::env::var("STILLGATE_ETCD_STOPPED_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     let stopped = Duration::from_secs(seconds.unwrap_or(STOPPED_SECONDS));
     let since = Instant::now();
@@ -233,7 +233,7 @@ fn members_of_a_cluster_are_lost_one_after_the_other() {
     for member in 0..3 {
         etcd.kill(member);
         let other = (member + 1) % 3;
-        // While there is no leader, nothing can be written.
+        // While etcd has no leader, nothing can be written.
         eventually("a leader", || etcd.try_revision(other).is_ok());
         for number in 0..5 {
             let uri = format!("/m{member}/{number}");
@@ -275,7 +275,7 @@ fn references_may_come_in_any_order() {
         for (place, which) in order.iter().enumerate() {
             let (collection, document) = resource(*which);
             write(&etcd, &format!("{collection}/{id}"), &document);
-            // Without what it refers to a route is not served, and is no other route's either.
+            // Until the resources that it refers to exist, a route is not served, and its requests do not match another one.
             if *which == 3 && place < 3 {
                 await_status(&gateway, &format!("/{id}"), 503);
             }
@@ -348,7 +348,7 @@ fn what_cannot_be_used_is_listed_and_closes_only_what_it_would_take() {
     }
     let reasons = gateway.status()["rejected"].to_string();
     assert!(reasons.contains("ext-plugin-pre-req") && reasons.contains("/apisix/routes/unbuilt @ "), "{reasons}");
-    // It may be what keeps clients out.
+    // The resource may be the one that keeps clients out.
     write(&etcd, "global_rules/1", &json!({"plugins": {"no-such-plugin": {}}}));
     await_status(&gateway, "/good", 503);
     etcd.delete(0, "/apisix/global_rules/1");
@@ -366,7 +366,7 @@ fn writes_through_the_admin_api_are_in_etcd_and_served() {
     }
     let kept: Value = serde_json::from_str(&etcd.get(0, "/apisix/routes/1").expect("a value")).expect("JSON");
     assert_eq!((&kept["id"], &kept["uri"]), (&json!("1"), &json!("/v19")));
-    // Somebody else was faster.
+    // Another writer was faster.
     let (_, head, _) = ask(&gateway, "GET /apisix/admin/routes/1", "", &Value::Null);
     let matches = format!("If-Match: {}\r\n", head.get("etag").expect("a revision"));
     write(&etcd, "routes/1", &route("/other", node.addr()));
@@ -387,7 +387,7 @@ fn writes_through_the_admin_api_are_in_etcd_and_served() {
         was_there
     });
     assert_eq!(etcd.get(0, "/apisix/routes/short"), None);
-    // What etcd has not.
+    // Features that etcd lacks.
     for (line, body) in [("GET /v1/history", Value::Null), ("POST /v1/rollback", json!({"to": 1}))] {
         let (status, _, answer) = ask(&gateway, line, "", &body);
         assert!(status == 501 && answer.to_string().contains("etcd keeps no history"), "{line}: {status} {answer}");
@@ -426,7 +426,7 @@ fn an_etcd_that_is_away_refuses_writes() {
     assert_eq!(status(&gateway, "/two"), 200);
 }
 
-/// APISIX's parser of JSON takes them; who puts a certificate into etcd from a shell writes them.
+/// APISIX's parser of JSON accepts them; they occur where a certificate is put into etcd from a shell.
 #[test]
 fn raw_line_breaks_in_strings_are_read() {
     let (etcd, node) = (Etcd::start(), Upstream::echo());

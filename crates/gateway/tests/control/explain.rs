@@ -1,4 +1,4 @@
-//! What `stillgate explain` prints of requests that somebody typed.
+//! The output of `stillgate explain` for requests typed on the command line.
 
 use crate::shared::folder::{Folder, KINDS, SHOP, WRONG};
 use expect_test::{Expect, expect};

@@ -1,4 +1,4 @@
-//! What the admin API says of the routes that are served.
+//! The explanations of the admin API for the routes that are served.
 
 use crate::shared::STILLGATE;
 use crate::shared::authority::Authority;
@@ -155,7 +155,7 @@ fn what_is_served_is_explained() {
     let (_, answer) = explain(&gateway, "?url=/peer&route=peer");
     let verdict = "cannot take it: at 1:25, net.src.port > 1: net.src.port is not given";
     assert_eq!(answer["asked"]["verdict"], json!(verdict));
-    // As it is on the wire.
+    // The header is as it is on the wire.
     let (_, answer) = explain(&gateway, "?url=/cookie&header=Cookie:a");
     assert_eq!(answer["status"], json!(404));
     let mut connection = gateway.client().into_connection();
@@ -166,7 +166,7 @@ fn what_is_served_is_explained() {
     let (status, answer) = explain(&gateway, "?url=/else");
     assert_eq!((status, &answer["status"]), (200, &json!(404)));
 
-    // Of the next configuration as soon as it is served.
+    // It explains the next configuration as soon as that is served.
     let changed = RESOURCES.replace("x_beta == \"1\"", "x_beta == \"2\"");
     gateway.reload(&Setup::resources(changed));
     let (_, answer) = explain(&gateway, "?url=/orders/7&header=X-Beta:2");

@@ -1,4 +1,4 @@
-//! A file that is refused: who checks it sees what is wrong, and the status and the log show no secret of it.
+//! A file that is refused: `check` shows its user what is wrong, and the status and the log show no secret of it.
 
 use crate::shared::STILLGATE;
 use crate::transfer::run;

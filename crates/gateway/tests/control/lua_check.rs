@@ -1,4 +1,4 @@
-//! `stillgate lua check`: its exit codes, and what it prints of the examples in `docs/jit-health`.
+//! `stillgate lua check`: its exit codes, and its output for the examples in `docs/jit-health`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,7 +7,7 @@ fn examples() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/jit-health")
 }
 
-/// The exit code, and all that is printed.
+/// The exit code, and the whole output.
 fn check(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_stillgate"))
         .current_dir(examples())

@@ -1,4 +1,4 @@
-//! What an operator changes and reads: the command line, the Admin API, stores, etcd, the dashboard, the documentation.
+//! The tools of an operator: the command line, the Admin API, stores, etcd, the dashboard, the documentation.
 
 mod adc;
 mod admin;

@@ -1,4 +1,4 @@
-//! What `stillgate check NEW --against OLD --requests LOG` tells, of good logs and of any others.
+//! What `stillgate check NEW --against OLD --requests LOG` reports, for good logs and for any others.
 
 use crate::shared::folder::Folder;
 use expect_test::{Expect, expect};
@@ -44,7 +44,7 @@ const NEW: &str = r#"  - id: inside
     upstream_id: shop
 "#;
 
-/// As the access log of the old configuration has it.
+/// A line as the access log of the old configuration has it.
 const LOG: &str = r#"{"request_method":"GET","host":"a.example.com","target":"/orders/1","remote_addr":"192.0.2.1","beta":null}
 {"request_method":"GET","host":"a.example.com","target":"/orders/2?x=1","remote_addr":"192.0.2.1","beta":"1"}
 {"request_method":"POST","host":"a.example.com","target":"/orders/3","remote_addr":"192.0.2.1","beta":"1"}
@@ -56,7 +56,7 @@ const LOG: &str = r#"{"request_method":"GET","host":"a.example.com","target":"/o
 {"request_method":"GET","host":"a.example.com","target":"/../x","remote_addr":"192.0.2.1","beta":null}
 "#;
 
-/// With these lines for the log.
+/// A folder with these lines as the log.
 fn folder(log: impl AsRef<[u8]>) -> Folder {
     let (old, new) = (format!("{HEAD}{OLD}"), format!("{HEAD}{NEW}"));
     Folder::with(&[("old.yaml", old.as_bytes()), ("new.yaml", new.as_bytes()), ("log.json", log.as_ref())])
@@ -259,7 +259,7 @@ fn lines_may_hold_all_header_fields_or_parts_of_the_target() {
         (change["new"]["route"].as_str().map(str::to_owned), missing.join(" "))
     };
     let new = |route: &str, missing: &str| (Some(route.to_owned()), missing.to_owned());
-    // All of it, with every field that a route reads.
+    // A whole line, with every field that a route reads.
     let whole = json!({"method": "GET", "http_host": "a:443", "request_uri": "/orders/1", "remote_addr": "192.0.2.1",
         "server_port": 443, "headers": {"X-Beta": ["1"], "Accept": ["a", "b"]}, "args": ""});
     assert_eq!(counted(whole), new("beta", ""));
@@ -396,7 +396,7 @@ fn logs_that_cannot_be_used_end_with_2() {
     "#]],
     );
     assert_eq!(folder.run(&["check", "new.yaml", "--against", "old.yaml"]).status.code(), Some(2));
-    // What is new decides first.
+    // The first difference decides.
     assert_eq!(
         folder.run(&["check", "log.json", "--against", "old.yaml", "--requests", "log.json"]).status.code(),
         Some(1)
@@ -466,7 +466,7 @@ fn what_a_gateway_logs_can_be_replayed() {
         ("GET", "/a/\"\\x"),
         ("GET", "/\x7f"),
     ] {
-        // Some are refused, which ends the connection.
+        // Some requests are refused, which ends the connection.
         gateway.client().request(method, target, b"");
     }
     gateway.signal("TERM");
@@ -503,7 +503,7 @@ fn what_a_gateway_logs_can_be_replayed() {
     );
 }
 
-/// What goes on without an end, and is no log.
+/// An endless file and an empty one are not logs.
 #[test]
 fn a_file_without_an_end_is_no_log() {
     let folder = folder("");

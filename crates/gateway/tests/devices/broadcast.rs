@@ -1,4 +1,4 @@
-//! Broadcasts while one process takes over from another: each device has each message once, and it is known of each.
+//! Broadcasts while one process takes over from another: each device gets each message once, and each outcome is known.
 
 use crate::shared::devices::{SCRIPT, finish, route, setup};
 use crate::shared::upgrade::Upgraded;
@@ -35,7 +35,7 @@ fn await_line(script: &Python, line: &str) {
     });
 }
 
-/// Plays a scenario with one upgrade, when the script asks for it.
+/// Plays a scenario with one upgrade, when the script requests it.
 fn over_an_upgrade(scenario: &str) {
     let Played { mut upgraded, mut script, _api } = begin(scenario);
     await_line(&script, "upgrade");

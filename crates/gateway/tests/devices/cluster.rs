@@ -1,4 +1,4 @@
-//! Several nodes of devices with a Redis: messages from one to another, and everything that can happen to either.
+//! Several nodes of devices with a Redis: messages from one to another, and failures of either.
 
 use crate::shared::STILLGATE;
 use crate::shared::authority::Authority;
@@ -126,7 +126,7 @@ fn an_upgrade_of_a_node_is_not_noticed_on_another() {
     let ports = [Ports::new(), Ports::new()];
     let mut upgraded = Upgraded::start(&ports[0].setup("a", &redis, ""));
     let _other = Gateway::start(STILLGATE, &ports[1].setup("b", &redis, ""));
-    // Devices are connected to the one, back-ends ask the other.
+    // Devices are connected to one node, back-ends send their requests to the other.
     let (gateway, api) = (upgraded.gateway.addr().port().to_string(), ports[1].api.addr().port().to_string());
     let mut script = Python::start(SCRIPT, &["upgraded", &gateway, &api]);
     for round in 0..3 {
@@ -152,7 +152,7 @@ fn nodes_know_each_other_by_certificates_with_their_names() {
     let nodes = Nodes::start(&["a", "b", "c"], |name| tls(&authority, name));
     nodes.play("among_three");
 
-    // A certificate of the same authority with another name is not enough, and none is less.
+    // A certificate of the same authority with another name is not enough, and neither is a missing one.
     let at = nodes.nodes[0].1.peer.addr();
     let address = format!("https://a:{}/message", at.port());
     let resolve = format!("a:{}:{}", at.port(), at.ip());

@@ -1,4 +1,4 @@
-//! The dashboard's pages of devices in Chromium: found by the beginning of their ids, sent to, closed; a viewer only looks.
+//! The dashboard's pages of devices in Chromium: searched by prefixes of their ids, sent to, closed; a viewer may only read.
 
 use crate::shared::STILLGATE;
 use crate::shared::dashboard;
@@ -100,7 +100,7 @@ fn devices_are_found_sent_to_and_closed() {
     page.until("document.querySelector('main table')?.innerText.includes('lamp-1')");
     page.assert_calm("devices");
 
-    // A device of this id is not there; the answer is shown, and no text of it runs.
+    // A device with this id does not exist; the answer is shown, and no text of it runs.
     page.visit(&format!("/devices/{}", "none%3Cimg%20src%3Dx%20onerror%3Dwindow.broken%3D1%3E"));
     page.until("document.querySelector('main').innerText.includes('this device has not been seen')");
     assert_eq!(page.eval(broken), false, "an id broke out");

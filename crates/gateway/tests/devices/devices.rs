@@ -1,4 +1,4 @@
-//! Devices that are connected to the gateway: messages to one of them, and whether they have arrived.
+//! Devices that are connected to the gateway: messages to one of them, and their outcomes.
 
 use crate::shared::devices::{Node, finish, route};
 use stillgate_testkit::eventually;

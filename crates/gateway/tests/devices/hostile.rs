@@ -1,4 +1,4 @@
-//! Devices and back-ends that break the rules: each costs itself its connection, and others nothing.
+//! Devices and back-ends that break the rules: each loses its own connection, and others are not affected.
 
 use crate::shared::devices::{Node, route};
 

@@ -1,10 +1,10 @@
-//! Devices and what stands beside them: the upstream that gets their events, credentials, metrics, the access log, an upgrade.
+//! Devices and related features: the upstream that gets their events, credentials, metrics, the access log, an upgrade.
 
 use crate::shared::devices::{Node, finish, route, setup};
 use crate::shared::upgrade::Upgraded;
 use stillgate_testkit::{Client, Python, ReservedPort, Upstream, eventually};
 
-/// What an upstream was sent: device, kind, number, body.
+/// A request to an upstream: device, kind, number, body.
 type Seen = (String, String, String, String);
 
 /// An upstream that answers `statuses` in turn, the last one from then on.

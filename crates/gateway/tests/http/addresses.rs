@@ -53,7 +53,7 @@ fn a_host_may_be_an_ipv6_address() {
     }
 }
 
-/// An address has many forms, and is one host in all of them, in the configuration as in requests.
+/// An address has many forms, and all of them are the same host, in the configuration as in requests.
 #[test]
 fn an_ipv6_address_is_the_same_host_however_it_is_written() {
     let upstream = Upstream::echo();
@@ -83,7 +83,7 @@ fn an_ipv6_address_is_the_same_host_however_it_is_written() {
     }
 }
 
-/// Some balancers write the client's port behind its address. Were it not read, the balancer itself would be the client.
+/// Some balancers write the client's port behind its address. If it were not parsed, the balancer itself would be the client.
 #[test]
 fn a_forwarded_address_may_have_a_port() {
     let upstream = Upstream::echo();
@@ -105,7 +105,7 @@ fn a_forwarded_address_may_have_a_port() {
 #[test]
 fn a_listener_on_ipv6_names_its_clients() {
     let upstream = Upstream::bind();
-    // A port that nobody else is given, as the socket has it; the gateway may listen there all the same.
+    // A port that the socket keeps from all others; the gateway may still listen there.
     let holder = Socket::new(Domain::IPV6, Type::STREAM, None).expect("open a socket");
     holder.set_reuse_address(true).expect("SO_REUSEADDR");
     holder.set_reuse_port(true).expect("SO_REUSEPORT");

@@ -1,5 +1,5 @@
-//! What APISIX documents for `apisix.yaml`, in a running gateway: stars in hosts and paths, merge keys, resources without ids,
-//! and a query that an unsafe target keeps.
+//! APISIX's documentation of `apisix.yaml`, in a running gateway: stars in hosts and paths, merge keys, resources without ids, and
+//! a query that an unsafe target keeps.
 
 use crate::shared::STILLGATE;
 use stillgate_testkit::{Client, Gateway, Setup, Upstream};

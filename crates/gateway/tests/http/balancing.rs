@@ -4,7 +4,7 @@ use crate::shared::STILLGATE;
 use std::time::Duration;
 use stillgate_testkit::{Gateway, Setup, Upstream, eventually, eventually_within};
 
-/// Until a node is trusted again that the machine has held up for some seconds.
+/// Time until a node that the machine has delayed for some seconds is trusted again.
 const TRUST_PATIENCE: Duration = Duration::from_secs(300);
 
 fn resources(upstream: &str, nodes: &[&Upstream]) -> Setup {
@@ -83,7 +83,7 @@ fn ewma_prefers_the_fast_node() {
     let fast = Upstream::echo();
     let gateway = Gateway::start(STILLGATE, &resources("type: ewma", &[&slow, &fast]));
     let mut client = gateway.client();
-    // Where the machine holds up the fast one it is the slow one for a while: so not at once.
+    // If the machine delays the fast one, it is the slow one for a while: so this may take time.
     eventually_within(TRUST_PATIENCE, "the fast node to get all of 15 requests in a row", || {
         let before = fast.requests();
         for _ in 0..15 {
@@ -144,7 +144,7 @@ fn an_unchanged_upstream_survives_a_reload() {
     assert_eq!((a.connections(), b.connections()), (1, 1), "connections live across reloads");
 }
 
-/// And one that is gone lets its connections go.
+/// Connections to an upstream that is removed are closed.
 #[test]
 fn a_removed_upstream_loses_its_connections() {
     let (old, new) = (Upstream::bind(), Upstream::echo());

@@ -34,7 +34,7 @@ fn choosy() -> Upstream {
     choosy_counting(Arc::default())
 }
 
-/// The same, with a count of those that it serves.
+/// Like [`choosy`], with a count of the requests that it serves.
 fn choosy_counting(served: Arc<AtomicUsize>) -> Upstream {
     Upstream::serve(move |connection| {
         while let Ok(head) = connection.read_head() {
@@ -72,7 +72,7 @@ fn a_node_that_closes_on_what_another_serves_is_ejected() {
     assert_eq!(states(&gateway)[1], "healthy");
 }
 
-/// As long as the nodes answer others in between, such a request may come as often as it likes.
+/// As long as the nodes answer other requests in between, such a request may be repeated without limit.
 #[test]
 fn a_request_that_nodes_close_on_ejects_none_that_answers_others() {
     let counts: [Arc<AtomicUsize>; 4] = Default::default();
@@ -116,7 +116,7 @@ fn nodes_that_close_on_every_request_are_at_fault_themselves() {
         for _ in 0..10 {
             assert_eq!(gateway.get("/").head.status(), 200);
         }
-        // Never more than half of them, and none where nothing says what counts.
+        // Never more than half of them are ejected, and none without passive checks.
         let ejected = states(&gateway).iter().filter(|state| *state == "set_aside").count();
         assert_eq!(ejected, usize::from(!checks.is_empty()));
     }
@@ -126,7 +126,7 @@ fn of_tier(node: SocketAddr, priority: u8) -> String {
     format!("{{host: {}, port: {}, weight: 1, priority: {priority}}}", node.ip(), node.port())
 }
 
-/// The same of a node of HTTP/2 that resets every stream.
+/// An HTTP/2 node that resets every stream is at fault, too.
 #[test]
 fn a_node_that_resets_every_stream_is_at_fault_itself() {
     let serving = |answer: fn(&mut Http2, u32)| {
@@ -153,7 +153,7 @@ fn a_node_that_resets_every_stream_is_at_fault_itself() {
     }
 }
 
-/// Without another node to compare with it counts, as before.
+/// Without another node to compare with the failure counts, as before.
 #[test]
 fn a_node_that_closes_on_what_must_not_be_repeated_is_ejected() {
     let (closing, alive) = (Upstream::serve(|connection| drop(connection.read_head())), Upstream::echo());
@@ -194,7 +194,7 @@ const EXPECTING: [&str; 3] = [
     "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n",
 ];
 
-/// Many nodes ignore `Expect` and wait for the body: until that is there, their silence shows nothing of them.
+/// Many nodes ignore `Expect` and wait for the body: until that has arrived, their silence shows nothing about them.
 #[test]
 fn a_body_that_is_announced_and_never_sent_is_not_the_nodes_fault() {
     let nodes = [(); 2].map(|()| {
@@ -223,7 +223,7 @@ fn a_body_that_is_announced_and_never_sent_is_not_the_nodes_fault() {
     }
 }
 
-/// Neither is a node to blame that gives up waiting.
+/// A node that gives up waiting is not at fault either.
 #[test]
 fn a_node_that_closes_on_a_body_that_does_not_come_is_not_to_blame() {
     let nodes = [(); 2].map(|()| Upstream::serve(|connection| drop(connection.read_head())));
@@ -271,7 +271,7 @@ fn an_expectation_without_a_body_does_not_reach_the_node() {
     }
 }
 
-/// What a client makes a node answer may be more than the gateway takes.
+/// The answer that a client provokes may be larger than the gateway accepts.
 #[test]
 fn a_response_head_beyond_our_bounds_is_not_the_nodes_fault() {
     let node = Upstream::serve(|connection| {

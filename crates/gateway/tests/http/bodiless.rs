@@ -1,4 +1,4 @@
-//! Responses whose status says more of their framing than their fields do: 426 names a protocol, 204 has no body.
+//! Responses whose status determines their framing more than their fields do: 426 names a protocol, 204 has no body.
 
 use crate::shared::STILLGATE;
 use stillgate_testkit::{Gateway, Setup, Upstream, run_tool};
@@ -41,7 +41,7 @@ fn what_a_204_says_of_a_body_is_dropped() {
             for name in ["transfer-encoding", "content-length"] {
                 assert_eq!(answer.head.get(name), None, "{method} {path}");
             }
-            // What the node sent as a body is nobody's response.
+            // The bytes that the node sent as a body belong to no response.
             let next = client.request("GET", "/next", b"");
             assert_eq!((next.head.status(), &next.body[..]), (200, &b"ok"[..]), "after {method} {path}");
         }

@@ -1,4 +1,4 @@
-//! Active checks ask for the host that requests ask for: with `pass_host: rewrite` that is `upstream_host`.
+//! Active checks send the same host as requests do: with `pass_host: rewrite` that is `upstream_host`.
 
 use crate::shared::STILLGATE;
 use crate::shared::authority::Authority;
@@ -72,7 +72,7 @@ fn a_reload_that_changes_the_host_changes_the_checks() {
 fn over_tls_it_is_the_name_too() {
     let authority = Authority::new();
     authority.issue("shop.test", &["shop.test"]);
-    // What a check without the host asks for has a certificate, and requests need another one.
+    // The name that a check without the host would send has a certificate, and requests need another one.
     authority.issue("address", &["127.0.0.1"]);
     let node = |file: &str| {
         Nginx::start(&format!(

@@ -1,4 +1,4 @@
-//! Messages arrive whole, however they are cut and however slow either side is.
+//! Messages arrive whole, however they are split and however slow either side is.
 
 use crate::shared::STILLGATE;
 use std::net::Shutdown;
@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use stillgate_testkit::{Client, Delivery, Framing, Gateway, Setup, Upstream, eventually, payload, sha256};
 
-/// What one side sends while the other does not read.
+/// Bytes that one side sends while the other does not read.
 const PENDING_BYTES: usize = 100 * 1024 * 1024;
 
 /// The bodies of [`PENDING_BYTES`] repeat this many bytes.
 const BLOCK_BYTES: usize = 1024 * 1024;
 
-/// What the gateway may grow by while [`PENDING_BYTES`] wait: buffers of 64 KiB and the allocator's slack.
+/// Growth of the gateway while [`PENDING_BYTES`] wait: buffers of 64 KiB and the allocator's slack.
 const GROWTH_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// What may leave the sender: the kernel's buffers of two loopback connections.
+/// Bytes that may leave the sender: the kernel's buffers of two loopback connections.
 const IN_FLIGHT_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// So many looks at a counter that all find the same value mean that it stands still.
+/// If so many looks at a counter find the same value, it stands still.
 const LOOKS_UNTIL_STILL: usize = 100;
 
 #[test]
@@ -214,7 +214,7 @@ fn a_client_gone_in_its_body_ends_the_upstream_exchange() {
     }
 }
 
-/// A plain close looks like a half-close at first, yet nobody waits for the answer.
+/// A plain close looks like a half-close at first, but the client does not wait for the answer.
 #[test]
 fn a_client_gone_while_it_waits_ends_the_upstream_exchange() {
     let upstream = Upstream::bind();
@@ -227,7 +227,7 @@ fn a_client_gone_while_it_waits_ends_the_upstream_exchange() {
     eventually("the upstream connection to be closed", || node.is_closed());
 }
 
-/// And one that has merely shut its sending side still gets it, however long it takes.
+/// A client that has only shut its sending side still gets it, however long it takes.
 #[test]
 fn a_half_closed_client_waits_for_a_slow_upstream() {
     let upstream = Upstream::echo();
@@ -242,7 +242,7 @@ fn a_half_closed_client_waits_for_a_slow_upstream() {
     }
 }
 
-/// The same while the response streams: the upstream must not go on for nobody.
+/// A client that goes while the response streams: the upstream must not go on sending for nothing.
 #[test]
 fn a_client_gone_in_the_response_ends_the_upstream_exchange() {
     let upstream = Upstream::bind();
@@ -265,7 +265,7 @@ fn a_client_gone_in_the_response_ends_the_upstream_exchange() {
     client.stream().shutdown(Shutdown::Both).expect("end a live socket");
 }
 
-/// Requests that nobody has asked for yet are left with the client.
+/// Pipelined requests that cannot be served yet are not read.
 #[test]
 fn a_flood_of_pipelined_requests_bounds_memory() {
     let upstream = Upstream::bind();
@@ -310,7 +310,7 @@ fn a_refusal_reaches_a_client_that_sends_first_and_reads_later() {
             if chunked {
                 bytes.extend_from_slice(b"\r\n0\r\n\r\n");
             }
-            // That the gateway stops reading somewhere is its right.
+            // The gateway may stop reading somewhere.
             let _ = client.try_send(&bytes);
             let response = client.expect_response("POST");
             assert_eq!(response.head.status(), 413, "{size} bytes, chunked: {chunked}");

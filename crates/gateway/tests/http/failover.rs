@@ -1,4 +1,4 @@
-//! Nodes that refuse, hang, close or lie: what the client gets, and who is asked next.
+//! Nodes that refuse, hang, close or lie: what the client gets, and which node is tried next.
 
 use crate::shared::STILLGATE;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -7,9 +7,9 @@ use stillgate_testkit::{Gateway, Setup, Upstream, eventually, with_longer_times}
 
 /// A timeout in a test of timeouts.
 const SHORT: &str = "timeout: {connect: 0.2, send: 0.2, read: 0.2}";
-/// The same of connecting only: who is connected to may be held up by the machine.
+/// A short timeout for connecting only: the machine may delay a connection.
 const SHORT_CONNECT: &str = "timeout: {connect: 0.2, send: 60, read: 60}";
-/// The same of silence only: a connection and a request must come first.
+/// A short timeout for reading only: a connection and a request must come first.
 const SHORT_READ: &str = "timeout: {connect: 60, send: 60, read: 0.2}";
 
 #[test]
@@ -69,7 +69,7 @@ fn a_node_that_hangs_is_answered_504() {
     let mut node = upstream.accept();
     node.expect_request();
     assert_eq!(client.expect_response("GET").head.status(), 504);
-    // The client would not wait for the minute that holds where nothing is said.
+    // The client would not wait for the minute that is the default.
     assert!(started.elapsed() > Duration::from_millis(150), "too early");
     eventually("the upstream connection to be closed", || node.is_closed());
 }
@@ -109,7 +109,7 @@ fn a_response_that_stalls_is_cut() {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         let mut node = upstream.accept();
         node.expect_request();
-        // It may be given up by now.
+        // The connection may be closed by now.
         let _ = node.try_send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello");
         let held_up = asked.elapsed();
         let answer = client.read_response("GET");
@@ -137,7 +137,7 @@ fn a_response_that_trickles_is_not_cut() {
         });
         let timeout = format!("timeout: {{connect: 600, send: 600, read: {}}}", read.as_secs());
         let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()).upstream(&timeout));
-        // The node may have been held up.
+        // The machine may have delayed the node.
         gateway.client().try_request("GET", "/", b"").is_ok_and(|answer| answer.body == b"xxxxxxxx")
     });
 }

@@ -40,7 +40,7 @@ fn the_gateway_answers_calls_in_their_own_form() {
 fn the_deadline_of_a_call_is_kept() {
     let silent = Upstream::bind();
     let gateway = Gateway::start(STILLGATE, &Setup::to(silent.addr()).upstream("scheme: grpc"));
-    // From before there was a connection: the gateway's clock cannot be behind that.
+    // Measured from before the connection: the gateway's clock cannot be behind that.
     let began = Instant::now();
     let mut client = Http2::connect(gateway.addr());
     let fields = [
@@ -55,7 +55,7 @@ fn the_deadline_of_a_call_is_kept() {
     client.send_head(1, &fields, 0);
     client.send(kind::DATA, END_STREAM, 1, &[0, 0, 0, 0, 0]);
     let (heads, body, end) = client.finish(1);
-    // But for a tick of the gateway's clock.
+    // The deadline may come early by a tick of the gateway's clock.
     assert!(began.elapsed() >= Duration::from_millis(350));
     assert_eq!((heads.len(), heads[0].status(), body.len(), end), (1, 200, 0, StreamEnd::Whole));
     // `grpc-status: 4` as a literal: h2 does not shorten one digit by Huffman's code.

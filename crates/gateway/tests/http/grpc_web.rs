@@ -1,4 +1,4 @@
-//! gRPC-Web through the gateway to a server of Python's grpcio. The client is curl, and Python that reads what it got.
+//! gRPC-Web through the gateway to a server of Python's grpcio. The client is curl, with Python that parses its output.
 
 use crate::grpc_peer::{python, server};
 use crate::shared::STILLGATE;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use stillgate_testkit::http2::{END_STREAM, Http2, StreamEnd, kind};
 use stillgate_testkit::{Gateway, Setup, Upstream, require_tool};
 
-/// What is called over HTTP/2, too. Of answers that do not wait for the request's body curl 7.88 makes errors there, or waits for
-/// ever.
+/// What is called over HTTP/2, too. If an answer does not wait for the request's body, curl 7.88 reports an error there, or waits
+/// for ever.
 const OVER_HTTP2: [&str; 2] = ["unary_calls", "streams"];
 
 #[track_caller]
@@ -92,12 +92,12 @@ fn only_errors_take_the_form_of_a_call() {
 fn the_deadline_of_a_call_is_kept_over_http1_too() {
     let silent = Upstream::bind();
     let gateway = gateway_to(silent.addr());
-    // From before there was a connection: the gateway's clock cannot be behind that.
+    // Measured from before the connection: the gateway's clock cannot be behind that.
     let began = Instant::now();
     let mut client = gateway.client();
     client.send(call("application/grpc-web-text", "grpc-timeout: 400m\r\n", "AAAAAAA="));
     let answer = client.expect_response("POST");
-    // But for a tick of the gateway's clock.
+    // The deadline may come early by a tick of the gateway's clock.
     assert!(began.elapsed() >= Duration::from_millis(350));
     assert_eq!((answer.head.status(), answer.head.get("grpc-status"), answer.body.len()), (200, Some("4"), 0));
     assert_eq!(answer.head.get("content-type"), Some("application/grpc-web-text+proto"));
@@ -125,7 +125,7 @@ fn messages_are_passed_on_as_they_come() {
     read("2c\r\ngAAAABtncnBjLXN0YXR1czogMA0KeC1sYXN0OiAxDQo=\r\n0\r\n\r\n");
 }
 
-/// One that breaks off is not whole for the client either.
+/// A response that breaks off is not whole for the client either.
 #[test]
 fn a_node_that_resets_cuts_the_response() {
     let upstream = Upstream::bind();
@@ -141,7 +141,7 @@ fn a_node_that_resets_cuts_the_response() {
     assert!(client.read_to_end().is_ok_and(|rest| !rest.ends_with(b"0\r\n\r\n")) || client.is_closed());
 }
 
-/// A client of gRPC-Web must not take for whole what has no status.
+/// A client of gRPC-Web must not take a response without a status for a whole one.
 #[test]
 fn a_response_without_a_status_gets_one() {
     let upstream = Upstream::bind();
@@ -155,7 +155,7 @@ fn a_response_without_a_status_gets_one() {
     let answer = client.expect_response("POST");
     let status = b"grpc-status: 2\r\ngrpc-message: the node's response has no grpc-status\r\n";
     assert_eq!(answer.body, [b"\0\0\0\0\x01a\x80\0\0\0", &[status.len() as u8][..], status].concat());
-    // One that has it in its head needs no other, nor a frame with nothing in it.
+    // A response with the status in its head needs no other status, nor an empty frame.
     client.send(call("application/grpc-web", "", "\0\0\0\0\0"));
     node.until(|frame| frame.kind == kind::DATA && frame.flags & END_STREAM != 0);
     node.send_head(3, &[(":status", "200"), ("content-type", "application/grpc"), ("grpc-status", "0")], 0);
@@ -164,7 +164,7 @@ fn a_response_without_a_status_gets_one() {
     assert_eq!((answer.head.get("grpc-status"), &answer.body[..]), (Some("0"), &b"\0\0\0\0\x01a"[..]));
 }
 
-/// An answer that is none of gRPC, and an upstream that is none, are not touched.
+/// A response that is not gRPC, and an upstream that is not, are left unchanged.
 #[test]
 fn what_is_no_grpc_passes_as_it_is() {
     let upstream = Upstream::bind();
@@ -179,7 +179,7 @@ fn what_is_no_grpc_passes_as_it_is() {
     assert_eq!((answer.head.status(), answer.head.get("content-type")), (404, Some("text/html")));
     assert_eq!((answer.head.get("content-length"), &answer.body[..]), (Some("2"), &b"no"[..]));
 
-    // Whichever version of HTTP the upstream has.
+    // The version of HTTP of the upstream does not matter.
     let origin = Upstream::bind();
     let inner = Gateway::start(STILLGATE, &Setup::to(origin.addr()));
     let outer = Gateway::start(STILLGATE, &Setup::to(inner.addr()).upstream("http2: true"));
@@ -195,7 +195,7 @@ fn what_is_no_grpc_passes_as_it_is() {
     assert_eq!(answer.body, b"BBBB");
 }
 
-/// A reload that changes what the nodes are spoken to in does not leave connections behind that speak as before.
+/// A reload that changes the protocol towards the nodes does not keep connections that use the old one.
 #[test]
 fn a_change_of_the_scheme_takes_effect_at_once() {
     let server = server();

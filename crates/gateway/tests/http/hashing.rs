@@ -1,4 +1,4 @@
-//! `type: chash`: which value is hashed, and what instead of a value that is not there.
+//! `type: chash`: which value is hashed, and the fallback for a missing value.
 
 use crate::shared::STILLGATE;
 use stillgate_testkit::{Gateway, Setup, Upstream};
@@ -90,7 +90,7 @@ fn without_a_value_it_is_the_clients_address() {
     ] {
         assert_eq!(asked(&gateway(&nodes, key, plugins)), by_address, "{key} {plugins}");
     }
-    // An empty value is one.
+    // An empty value counts as a value.
     let gateway = gateway(&nodes, "hash_on: header, key: X-N", "");
     let mut client = gateway.client();
     let mut ask = |value: &str| {

@@ -1,5 +1,5 @@
-//! Health of nodes: what active and passive checks find, who gets no requests then, how it comes back, and what the admin
-//! API and the metrics tell of it.
+//! Health of nodes: the findings of active and passive checks, which nodes get no requests then, how they come back, and what the
+//! admin API and the metrics report.
 
 use crate::shared::STILLGATE;
 use crate::shared::authority::Authority;
@@ -13,10 +13,10 @@ use stillgate_testkit::{
     with_longer_times,
 };
 
-/// The first time that a node has for its answer.
+/// The timeout of the first try of a node.
 const PER_TRY: Duration = Duration::from_secs(2);
 
-/// A node whose status a test changes; checks ask for `/healthz`.
+/// A node whose status a test changes; checks request `/healthz`.
 struct Node {
     upstream: Upstream,
     is_well: Arc<AtomicBool>,
@@ -69,11 +69,11 @@ fn setup(nodes: &[SocketAddr], keys: &str) -> Setup {
     ))
 }
 
-/// No check fails only because the machine holds somebody up.
+/// Checks must not fail only because the machine is busy.
 const ACTIVE: &str = "checks: {active: {http_path: /healthz, timeout: 60, \
     healthy: {interval: 0.1, successes: 2}, unhealthy: {interval: 0.1, http_failures: 2}}}";
 
-/// What `GET /v1/upstreams` says of the node of the one upstream.
+/// The entry of `GET /v1/upstreams` for the node of the one upstream.
 #[track_caller]
 fn shown(gateway: &Gateway, node: SocketAddr) -> Value {
     let mut shown = Value::Null;
@@ -89,7 +89,7 @@ fn shown(gateway: &Gateway, node: SocketAddr) -> Value {
     found.unwrap_or_else(|| panic!("{node} is not in {shown}"))
 }
 
-/// Of twenty requests. Whose turn it was before may cost one.
+/// Checks the shares of twenty requests. The turn before them may cost one.
 fn assert_evenly(requests: [usize; 2]) {
     assert!(requests.iter().sum::<usize>() == 20 && requests.iter().all(|count| *count >= 8), "{requests:?}");
 }
@@ -154,7 +154,7 @@ fn checks_are_made_once_for_all_workers() {
     eventually("a check", || node.checks() > 0);
     let (began, before) = (Instant::now(), node.checks());
     eventually("ten more", || node.checks() >= before + 10);
-    // With one checker for each worker it would take a quarter of this.
+    // One checker for each worker would take a quarter of this.
     assert!(began.elapsed() > Duration::from_millis(700), "{:?}", began.elapsed());
     assert_eq!(shown(&gateway, node.addr())["state"], "healthy");
 }
@@ -177,12 +177,12 @@ fn what_checks_have_found_survives_a_reload() {
         assert_eq!(client.get("/").head.status(), 200);
     }
     assert_eq!(nodes[0].requests(), before);
-    // With other checks, what was found holds until they have found something else.
+    // After other checks are configured, the earlier state holds until they have found another.
     gateway.reload(&setup(&addresses, &ACTIVE.replace("successes: 2", "successes: 1")));
     assert_eq!(shown(&gateway, addresses[0])["state"], "unhealthy");
     nodes[0].set_well(true);
     await_state(&gateway, addresses[0], "healthy");
-    // Without checks nothing is said against it.
+    // Without checks nothing counts against it.
     nodes[0].set_well(false);
     await_state(&gateway, addresses[0], "unhealthy");
     gateway.reload(&setup(&addresses, "retries: 0"));
@@ -312,7 +312,7 @@ fn no_more_nodes_are_ejected_than_allowed() {
 
 #[test]
 fn one_of_three_nodes_killed_under_load_fails_no_request() {
-    // In one piece each: of a response whose head has been passed on the rest may be cut.
+    // Each response is sent in one piece: once a head is passed on, the rest may be cut.
     let serve = |connection: &mut Connection| {
         let response = [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n", &[b'x'; 100][..]].concat();
         while connection.read_request().is_ok() && connection.try_send(&response).is_ok() {}
@@ -356,7 +356,7 @@ fn the_retry_budget_bounds_retries() {
         let text = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
         text.contains("\nstillgate_upstream_retries_over_budget_total{upstream=\"main\"} 1\n")
     });
-    // With room for one, one goes.
+    // With a budget for one retry, one is made.
     let setup = Setup::to_tiers(&nodes).upstream("retry_budget: {percent: 0, min_concurrency: 1}");
     let gateway = Gateway::start(STILLGATE, &setup);
     assert_eq!(gateway.get("/").head.status(), 200);
@@ -399,7 +399,7 @@ fn a_try_ends_after_per_try_and_the_next_node_is_asked() {
         let gateway = Gateway::start(STILLGATE, &setup);
         let began = Instant::now();
         let answer = gateway.get("/?size=4&piece=1");
-        // But for a tick of the gateway's clock.
+        // The timeout may come early by a tick of the gateway's clock.
         assert!(began.elapsed() > per_try - Duration::from_millis(100), "too early");
         assert!(answer.body.len() == 4 || answer.head.status() == 504, "{answer:?}");
         answer.body.len() == 4
@@ -420,9 +420,9 @@ fn a_client_that_sends_its_request_slowly_may_take_longer_than_per_try() {
         while Instant::now() < until {
             std::thread::park_timeout(Duration::from_millis(50));
         }
-        // From here on the node is waited for.
+        // From here on the gateway waits for the node.
         let since = Instant::now();
-        // It may have been answered by then, which the response tells.
+        // It may have been answered by then, which the response shows.
         let _ = client.try_send("b");
         let answer = client.expect_response("POST");
         if answer.head.status() == 504 {

@@ -1,4 +1,4 @@
-//! Clients that speak HTTP/2: what they are served, and that every rule a hostile one breaks has its answer.
+//! Clients that speak HTTP/2: what they are served, and the answer to each rule that a hostile one breaks.
 
 use crate::shared::STILLGATE;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use stillgate_testkit::{
     sha256, with_longer_times,
 };
 
-/// What asks for a tunnel (RFC 8441).
+/// The fields that request a tunnel (RFC 8441).
 const CONNECT: [(&str, &str); 5] = [
     (":method", "CONNECT"),
     (":protocol", "websocket"),
@@ -158,7 +158,7 @@ fn a_cut_response_is_a_reset() {
     assert_eq!(client.get_status(5, "/"), 200);
 }
 
-/// A client may take a reset for a failure, and what it has been answered for nothing.
+/// A client may take a reset for a failure, and discard the answer that it has got.
 #[test]
 fn a_request_that_is_answered_early_may_come_to_its_end() {
     let gateway = Gateway::start(STILLGATE, &Setup::resources("routes: []\n"));
@@ -189,7 +189,7 @@ fn a_request_that_is_answered_early_may_come_to_its_end() {
     };
     check(1, None, &[b"da", b"ta"]);
     check(1_001, Some("4"), &[b"data"]);
-    // All of it has been there when it was answered, but for its end.
+    // All of it had arrived when it was answered, except for its end.
     check(2_001, Some("0"), &[]);
     // Not for ever.
     const NEVER_ENDS: u32 = 9_001;
@@ -218,8 +218,8 @@ fn a_reset_by_the_client_ends_the_exchange_with_the_node() {
     eventually("the node's connection to end", || node.is_closed());
 }
 
-/// Without an open window nothing is sent, and no more is taken from the node than the bounds of the gateway.
-/// DATA is let in only as the node takes it.
+/// Without an open window nothing is sent, and no more is taken from the node than the bounds of the gateway. DATA is let in only
+/// as the node takes it.
 #[test]
 fn an_idle_connection_is_told_and_closed() {
     with_longer_times(Duration::from_secs(2), "requests in time", |time| {
@@ -231,16 +231,16 @@ fn an_idle_connection_is_told_and_closed() {
             assert!(connected.elapsed() >= time * 8 / 10, "{:?}", connected.elapsed());
             return false;
         }
-        // From before the request: on a busy machine its end is seen late.
+        // Measured from before the request: on a busy machine its end is seen late.
         let began = Instant::now();
         let delay = time + Duration::from_secs(1);
         client.get(3, &format!("/?delay={}", delay.as_millis()));
         if client.finish(3).2 != StreamEnd::Whole {
-            // A request is no idleness, but the client may have been held up before it.
+            // A connection with a request is not idle, but the client may have been delayed before it.
             return false;
         }
         assert_eq!(client.closed(), Some(code::NO_ERROR));
-        // What a worker takes for the present may be a few ticks old where the machine is busy.
+        // A worker's cached time may be a few ticks old where the machine is busy.
         assert!(began.elapsed() >= delay + time / 2, "{:?}", began.elapsed());
         eventually("no open connection", || gateway.status()["connections"]["open"] == 0);
         true
@@ -333,7 +333,7 @@ fn a_tunnel_that_is_not_agreed_to_is_none() {
     let (upstream, gateway) = echo_gateway();
     let mut client = Http2::connect(gateway.addr());
     client.send_head(1, &CONNECT, 0);
-    // What the tunnel would have carried is no request, whatever it looks like.
+    // The payload of the tunnel is not a request, whatever it looks like.
     client.send(kind::DATA, 0, 1, b"GET /hidden HTTP/1.1\r\nHost: h.example\r\n\r\n");
     let (heads, _, _) = client.finish(1);
     assert_eq!(heads.len(), 1);
@@ -344,7 +344,7 @@ fn a_tunnel_that_is_not_agreed_to_is_none() {
     assert!(!seen.iter().any(|line| format!("{line:?}").contains("/hidden")), "{seen:?}");
 }
 
-/// One connection can ask for many.
+/// One connection can request many tunnels.
 #[test]
 fn tunnels_beyond_the_limit_of_connections_are_refused() {
     let upstream = Upstream::bind();

@@ -14,13 +14,13 @@ const NAME: &str = "shop.example.com";
 const POST: [(&str, &str); 4] =
     [(":method", "POST"), (":scheme", "http"), (":authority", "shop.example.com"), (":path", "/bad")];
 
-/// What ends it.
+/// The way it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Act {
     ResetStream(u32),
-    /// And the connection goes on until its streams have ended.
+    /// The connection goes on until its streams have ended.
     GoAway,
-    /// And a FIN.
+    /// A FIN follows the frame.
     GoAwayWith(u32),
     Fin,
     Reset,
@@ -76,18 +76,18 @@ fn end<S: Carrier>(peer: &mut Http2<S>, stream: u32, act: Act) {
     }
 }
 
-/// How far a node has come with a request.
+/// How far a node has got with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Reached {
-    /// Its head is there, its body is not.
+    /// Its head has arrived, its body has not.
     Head,
-    /// All of it is there.
+    /// All of it has arrived.
     Request,
-    /// An interim response is with the client.
+    /// The client has an interim response.
     Interim,
-    /// The response's head is with the client.
+    /// The client has the response's head.
     ResponseHead,
-    /// So is some of its body.
+    /// The client has some of its body, too.
     Body,
 }
 
@@ -179,7 +179,7 @@ fn a_whole_response_is_whole_though_its_request_was_not() {
     bench.await_rest();
 }
 
-/// How far a client has come.
+/// How far a client has got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Asked {
     Nothing,

@@ -1,4 +1,4 @@
-//! Clients that break the rules of HTTP/2, or lean on them too hard: every rule has its answer.
+//! Clients that break the rules of HTTP/2, or overuse them: every rule has its answer.
 
 use crate::shared::STILLGATE;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ fn echo_gateway_with(lines: &str) -> (Upstream, Gateway) {
     (upstream, gateway)
 }
 
-/// An upstream that answers 204 while nobody holds the gate, and how many requests have come to it.
+/// An upstream that answers 204 while the gate is not held, and the number of requests that have come to it.
 fn held_upstream(gate: &Arc<Mutex<()>>) -> (Upstream, Arc<AtomicUsize>) {
     let (gate, requests) = (gate.clone(), Arc::new(AtomicUsize::new(0)));
     let counter = requests.clone();
@@ -92,7 +92,7 @@ fn malformed_requests_are_refused() {
         let refused = heads.first().map(|head| head.status());
         assert!(refused == Some(400) || end == StreamEnd::Whole, "{fields:?}: {refused:?}");
     }
-    // Those are requests, and told of as such: there is one more only after the next that is none.
+    // These are requests and are counted as requests: only the malformed stream that follows adds to the refused ones.
     let mut client = Http2::connect(gateway.addr());
     client.send_head(1, &without(":path"), END_STREAM);
     assert_eq!(client.finish(1).2, StreamEnd::Reset(code::PROTOCOL_ERROR));
@@ -101,7 +101,7 @@ fn malformed_requests_are_refused() {
     assert_eq!(upstream.faults(), [""; 0]);
 }
 
-/// Requests that nobody else tells of.
+/// Waits for refused requests, which only this counter reports.
 #[track_caller]
 fn await_refused(gateway: &Gateway, expected: usize) {
     let what = format!("{expected} refused requests");
@@ -225,7 +225,7 @@ fn floods_end_the_connection() {
         assert_eq!(client.get_status(1, "/"), 200);
         client.send_bytes(&frame.repeat(900));
         assert_eq!(client.get_status(3, "/"), 200, "{what}: few are nothing bad");
-        // For half a minute's worth: one second of it is enough, and the gateway may be slow to read.
+        // This is half a minute's worth: one second of it is enough, and the gateway may be slow to read.
         client.send_bytes(&frame.repeat(30_000));
         assert_eq!(client.closed(), Some(code::ENHANCE_YOUR_CALM), "{what}");
     }

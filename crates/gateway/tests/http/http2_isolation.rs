@@ -1,4 +1,4 @@
-//! Streams that share a connection of HTTP/2: what happens on one of them, or does not, costs no other.
+//! Streams that share a connection of HTTP/2: progress or a stall of one of them does not affect the others.
 
 use crate::hostile_node;
 use crate::hostile_node::Seen::{BadGateway, Cut, GatewayTimeout, Whole};
@@ -14,7 +14,7 @@ const POST: [(&str, &str); 4] =
     [(":method", "POST"), (":scheme", "http"), (":authority", "h.example"), (":path", "/bad")];
 /// SETTINGS_INITIAL_WINDOW_SIZE of a client that reads nothing.
 const CLOSED: (u16, u32) = (4, 0);
-/// More than the gateway takes of a body that nobody reads: one buffer, and one window on each side of it.
+/// More than the gateway takes of a body that is not read: one buffer, and one window on each side of it.
 const FULL_BYTES: usize = 256 * 1024;
 /// PADDED of DATA.
 const PADDED: u8 = 8;
@@ -60,7 +60,7 @@ fn small_messages_to_a_client_that_reads_nothing_harm_no_other_client() {
         assert_eq!(seen(&mut client, "GET"), Whole, "by {frame_bytes}");
         let grown = bench.gateway.rss().saturating_sub(rss);
         assert!(grown < hostile_node::GROWTH_BYTES_MAX / 4, "{grown} bytes more");
-        // All of it is there once it is read.
+        // All of it arrives once it is read.
         node.peer.send(kind::DATA, END_STREAM, unread, &[]);
         slow.send(kind::WINDOW_UPDATE, 0, 0, &0x100_0000_u32.to_be_bytes());
         slow.send(kind::WINDOW_UPDATE, 0, 1, &0x100_0000_u32.to_be_bytes());
@@ -117,7 +117,7 @@ fn streams_that_are_not_read_stall_no_other_clients() {
     assert_eq!(seen(&mut client, "GET"), Whole);
 }
 
-/// The same on the client's side: uploads to a node that stalls, beside one to a node that does not.
+/// The client's side: uploads to a node that stalls, beside one to a node that does not.
 #[test]
 fn uploads_that_stall_leave_room_for_others_of_the_same_client() {
     let bench = Bench::new(", timeout: {send: 60s, read: 60s}");
@@ -160,7 +160,7 @@ fn a_node_that_allows_any_number_of_streams_gets_a_second_connection() {
     assert_eq!(seen(&mut clients[STREAMS_MAX], "GET"), Whole);
 }
 
-/// Whoever finds the connection full that was made for all waits for the next one rather than making one alone.
+/// A request that finds the shared connection full waits for the next one rather than opening one alone.
 #[test]
 fn a_burst_of_requests_makes_no_more_connections_than_it_needs() {
     const STREAMS_MAX: usize = 128;
@@ -211,7 +211,7 @@ fn padding_harms_no_other_client() {
     let with_padding = [&[255, 7][..], &[0; 255]].concat();
     let sent = node.fill_with(unread, &with_padding, PADDED, FULL_BYTES);
     assert!(sent > 0);
-    // Nothing but padding is no message at all. It uses up windows, more than there are at first, which are opened again.
+    // A frame with nothing but padding is not a message. It uses up windows, more than there are at first, which are opened again.
     let nothing_but_padding = [&[255][..], &[0; 255]].concat();
     for _ in 0..10 {
         let bytes = 30 * nothing_but_padding.len();
@@ -272,7 +272,7 @@ fn frames_that_are_not_read_keep_no_memory_of_others() {
     let _ = reading.join().expect("no panic");
 }
 
-/// A window of a byte now and then is no progress.
+/// A window of a byte now and then is not progress.
 #[test]
 fn a_client_that_takes_a_byte_now_and_then_loses_its_stream() {
     let node = Upstream::echo();
@@ -296,7 +296,7 @@ fn a_client_that_takes_a_byte_now_and_then_loses_its_stream() {
         slow.send(kind::WINDOW_UPDATE, 0, 1, &1_u32.to_be_bytes());
     }
     assert!(taken < 1_024, "{taken}");
-    // Its connection goes on, and who reads is served whatever the size.
+    // Its connection goes on, and a client that reads is served whatever the size.
     slow.send(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0xff, 0xff]);
     assert_eq!(slow.get_status(3, "/?size=1000"), 200);
     assert_eq!(gateway.get("/?size=1000000").body, payload(0, 1_000_000));
@@ -330,7 +330,7 @@ fn a_node_that_takes_a_byte_now_and_then_is_given_up() {
     let _ = sending.join().expect("no panic");
 }
 
-/// What moves nothing ends a connection where it is a flood, not by how many of it there were in all.
+/// Frames without progress end a connection when they are a flood, not by their total number.
 #[test]
 fn empty_frames_now_and_then_end_nothing() {
     let bench = Bench::new("");
@@ -352,7 +352,7 @@ fn empty_frames_now_and_then_end_nothing() {
     assert_eq!(seen(&mut client, "GET"), Whole);
 }
 
-/// The same of a client, which also makes a mistake now and then.
+/// A client that also makes a mistake now and then.
 #[test]
 fn mistakes_of_a_client_now_and_then_end_nothing() {
     let node = Upstream::echo();
@@ -408,7 +408,7 @@ fn a_node_that_opens_too_large_a_window_fails_its_request_at_once() {
     }
 }
 
-/// All requests of the connection fail: whoever looks why must find it.
+/// All requests of the connection fail: the log must show why.
 #[test]
 fn a_node_that_breaks_the_protocol_is_named_in_the_log() {
     let bench = Bench::new("");
@@ -439,7 +439,7 @@ fn a_window_too_large_is_noticed_on_a_connection_that_has_served_many() {
     }
     peer.send(kind::WINDOW_UPDATE, 0, stream, &0x7fff_ffff_u32.to_be_bytes());
     assert_eq!(seen(&mut lasting, "POST"), BadGateway);
-    // The node is told as well.
+    // The node is notified as well.
     assert_eq!(peer.until(|frame| frame.kind == kind::RST_STREAM).code(), 3);
 }
 

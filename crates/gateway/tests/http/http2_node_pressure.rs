@@ -1,4 +1,4 @@
-//! Nodes of HTTP/2 that hold us up, end in the midst, or send more than they may: what it costs, and whom.
+//! HTTP/2 nodes that delay us, end in the middle, or send more than they may: the cost, and who pays it.
 
 use crate::hostile_node::Seen::{BadGateway, GatewayTimeout, Whole};
 use crate::hostile_node::{Bench, GROWTH_BYTES_MAX, begin, seen};
@@ -116,7 +116,7 @@ fn a_request_finds_room_however_many_connections_are_full() {
     bench.await_rest();
 }
 
-/// What the node has not seen is asked of it again; what it has seen is served to its end.
+/// Requests that the node has not seen are sent to it again; those that it has seen are served to their end.
 #[test]
 fn an_announced_end_in_the_midst_loses_nothing() {
     let bench = Bench::new("");
@@ -138,7 +138,7 @@ fn an_announced_end_in_the_midst_loses_nothing() {
     assert_eq!(seen(&mut clients[1], "GET"), Whole);
     peer.send(kind::DATA, END_STREAM, first, b"end");
     assert_eq!(seen(&mut clients[0], "GET"), Whole);
-    // With a fault instead, what is under way fails; nobody knows what the node has done of it.
+    // With a fault instead, the requests in progress fail; it is not known what the node has done with them.
     for begun in [false, true] {
         let mut client = bench.gateway.client();
         client.send("POST /bad HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc");
@@ -188,7 +188,7 @@ fn a_body_where_none_may_be_does_not_reach_the_client() {
     }
 }
 
-/// A switch of protocols is none of HTTP/2's (RFC 9113 section 8.6), whatever the client asked for.
+/// A switch of protocols does not exist in HTTP/2 (RFC 9113 section 8.6), whatever the client requested.
 #[test]
 fn a_switch_of_protocols_over_http_2_is_refused() {
     let bench = Bench::new("");
@@ -244,7 +244,7 @@ fn noise_after_the_handshake_is_a_bad_gateway() {
     eventually("its descriptors to be closed", || gateway.fd_count() <= descriptors);
 }
 
-/// Neither the frames nor the silence of a node hold up requests to another on the same worker.
+/// Neither the frames nor the silence of a node delay requests to another on the same worker.
 #[test]
 fn others_are_served_meanwhile() {
     let bench = Bench::new(", timeout: {read: 5s}");
@@ -258,7 +258,7 @@ fn others_are_served_meanwhile() {
     let (began, is_done) = (Instant::now(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // As long as another client asks, and longer than that waits for an answer.
+            // It goes on as long as another client sends requests, and longer than that one waits for an answer.
             while !is_done.load(Ordering::Relaxed) && began.elapsed() < 4 * PATIENCE {
                 for &stream in &streams {
                     peer.send_head(stream, &[(":status", "103"), ("link", "</a>")], 0);

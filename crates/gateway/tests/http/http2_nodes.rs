@@ -1,4 +1,4 @@
-//! Nodes that speak HTTP/2: what they are asked, and what becomes of what they answer, or do not.
+//! Nodes that speak HTTP/2: their requests, and what becomes of their responses, or of missing ones.
 
 use crate::shared::STILLGATE;
 use stillgate_testkit::http2::{END_STREAM, Http2, StreamEnd, code, get_fields, kind};
@@ -91,7 +91,7 @@ fn the_node_sees_a_request_of_http_2() {
     assert_eq!(client.read_exactly(22).expect("the body"), b"2\r\nok\r\n0\r\nx-sum: 7\r\n\r\n");
 }
 
-/// In HTTP/1.1 they cannot follow a body of a length: who takes them gets chunks instead, anybody else the length.
+/// In HTTP/1.1 trailers cannot follow a body with a length: a client that accepts them gets chunks instead, any other the length.
 #[test]
 fn trailers_of_a_body_with_a_length_reach_who_takes_them() {
     let node = Upstream::bind();
@@ -130,7 +130,7 @@ fn unseen_requests_are_tried_again() {
     second.send_head(head.stream, &[(":status", "204")], END_STREAM);
     assert_eq!(client.expect_response("POST").head.status(), 204);
 
-    // The youngest connection is asked next; it says that it ends, without having seen the request.
+    // The youngest connection is used next; it announces its end, without having seen the request.
     let mut client = post(&gateway);
     second.until(|frame| frame.kind == kind::HEADERS && frame.stream > head.stream);
     let last = head.stream.to_be_bytes();
@@ -244,7 +244,7 @@ fn a_node_that_looks_at_no_request_fails_it() {
     assert_eq!(node.connections(), 2);
 }
 
-/// Nobody would say that the way to it is broken.
+/// Otherwise a broken path to the node would go unnoticed.
 #[test]
 fn a_connection_on_which_a_node_was_silent_takes_no_further_request() {
     let node = Upstream::bind();

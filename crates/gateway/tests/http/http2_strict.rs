@@ -1,4 +1,4 @@
-//! What a lenient reader of HTTP/2 would repair without a word: here it is refused.
+//! Mistakes that a lenient reader of HTTP/2 would silently repair: here they are refused.
 
 use crate::shared::STILLGATE;
 use crate::shared::authority::{Authority, TlsClient};
@@ -64,7 +64,7 @@ fn a_path_with_a_fragment_is_refused() {
         },
         reset,
     );
-    // With a body to come.
+    // A request with a body to come.
     check(&mut client, &|client, stream| client.send_head(stream, &get_fields("/a#b"), 0), reset);
     assert_eq!(upstream.requests(), 0);
     let fields = [&get_fields("/a%23b")[..], &[("referer", "http://h.example/#top")]].concat();
@@ -122,7 +122,7 @@ fn trailers_with_a_pseudo_header_break_the_request() {
         let rest = node.read_request_body(head);
         assert!(matches!(rest, Err(Broken::Closed | Broken::Truncated(_) | Broken::Reset(_))), "not whole: {rest:?}");
     }
-    // With other trailers it is one like others, whatever was in the table.
+    // With other trailers the request is an ordinary one, whatever was in the table.
     client.send_head(51, &[&[(":method", "POST")], &get_fields("/")[1..]].concat(), 0);
     let mut node = upstream.accept();
     let head = node.read_head().expect("a head");
@@ -156,14 +156,14 @@ fn the_key_of_an_extended_connect_is_ours() {
     let keys = head.all("sec-websocket-key");
     assert!(keys.len() == 1 && keys[0].len() == 24 && !keys[0].starts_with("b3Vycy"), "{head:?}");
     assert_eq!((head.all("sec-websocket-accept").len(), head.get("sec-websocket-protocol")), (0, Some("chat")));
-    // What asks for an upgrade in HTTP/1.1 is refused beside it.
+    // Fields that request an upgrade in HTTP/1.1 are refused in an extended CONNECT.
     for (stream, more) in [(3, ("connection", "upgrade")), (5, ("upgrade", "websocket"))] {
         client.send_head(stream, &[&connect[..], &[more]].concat(), 0);
         assert_eq!(client.finish(stream).2, StreamEnd::Reset(code::PROTOCOL_ERROR), "{more:?}");
     }
 }
 
-/// What is no authority, or no scheme, whatever a URI parser makes of it.
+/// Malformed authorities and schemes are refused, whatever a URI parser makes of them.
 #[test]
 fn odd_authorities_and_schemes_are_refused() {
     let (upstream, gateway) = echo_gateway();
@@ -227,7 +227,7 @@ impl Secure {
         self.authority.connect(self.gateway.addr(), "shop.example.com", alpn)
     }
 
-    /// What comes back for these bytes until the end.
+    /// The bytes that come back for these, until the end.
     fn said(&self, alpn: &[&str], bytes: &[u8]) -> Vec<u8> {
         let mut client = self.connect(alpn);
         client.write_all(bytes).expect("the connection takes it");
@@ -239,7 +239,7 @@ impl Secure {
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: shop.example.com\r\nConnection: close\r\n\r\n";
 
-/// RFC 9113 section 3.3: what the handshake has agreed on is what is spoken.
+/// RFC 9113 section 3.3: the protocol that the handshake has agreed on is used.
 #[test]
 fn what_was_agreed_on_is_spoken() {
     let server = secure("");
@@ -261,7 +261,7 @@ fn what_was_agreed_on_is_spoken() {
     assert_eq!(server.upstream.requests(), served, "none of it is a request");
 }
 
-/// A preface that came in pieces, or is cut off, is no fault of the agreement.
+/// A preface that came in pieces, or is cut off, does not affect the negotiated protocol.
 #[test]
 fn a_preface_may_come_slowly() {
     let server = secure("");

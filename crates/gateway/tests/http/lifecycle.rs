@@ -1,4 +1,4 @@
-//! Start, reload, drain, death: what an operator does to a gateway under traffic.
+//! Start, reload, drain, death: an operator's actions on a gateway under traffic.
 
 use crate::shared::STILLGATE;
 use std::fs::File;
@@ -39,14 +39,14 @@ fn a_worker_that_has_nothing_to_do_sleeps() {
     let gateway = Gateway::start(STILLGATE, &setup);
     let mut client = gateway.client();
     client.get("/");
-    // What the request has left behind is done some day, the connection and its timer stay.
+    // The work that the request left behind ends some day, the connection and its timer stay.
     eventually("two seconds with hardly a sleep of a worker", || {
         let (before, since) = (gateway.sleeps("worker-0"), Instant::now());
         std::thread::sleep(Duration::from_secs(2));
         let sleeps = gateway.sleeps("worker-0") - before;
         sleeps > 0 && sleeps <= SLEEPS_MAX * since.elapsed().as_secs() / 2
     });
-    // And it is as quick as ever, with a clock that goes.
+    // It is as quick as before, with a clock that runs.
     assert_eq!(client.get("/").head.status(), 200);
 }
 
@@ -112,7 +112,7 @@ fn a_changed_file_is_taken_and_connections_live_on() {
 fn sighup_reloads_a_file_behind_a_symlink() {
     let (old, new) = (Upstream::echo(), Upstream::echo());
     let gateway = Gateway::start(STILLGATE, &Setup::to(old.addr()));
-    // A link to another folder: that its target changes is seen by nobody who watches the link's folder.
+    // A link to another folder: a watch of the link's folder does not notice that its target changes.
     let elsewhere = tempfile::tempdir().expect("a temporary folder");
     let target = elsewhere.path().join("real.yaml");
     let yaml = gateway.write_config(&Setup::to(new.addr()));
@@ -229,7 +229,7 @@ fn sigterm_under_load_fails_no_request_that_was_begun() {
     let upstream = Upstream::echo();
     let mut gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()).gateway("workers: 2"));
     let addr = gateway.addr();
-    // A connection that nobody has taken yet when the listeners close is reset; so all of them are in use before.
+    // A connection that is not accepted yet when the listeners close is reset; so all of them are in use before.
     let (taken, served) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {

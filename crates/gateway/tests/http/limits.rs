@@ -7,7 +7,7 @@ use stillgate_testkit::{Client, Gateway, PATIENCE, Setup, Upstream, eventually, 
 /// Idle clients at once; the descriptors are the test's too.
 const IDLE: usize = 300;
 
-/// What one of them may cost, with the allocator's slack.
+/// Maximum cost of one of them, with the allocator's slack.
 const IDLE_BYTES_MAX: usize = 4 * 1024;
 
 #[test]
@@ -94,7 +94,7 @@ fn an_unmet_expectation_does_not_use_up_the_bodys_time() {
     });
 }
 
-/// And an upstream that never answers it is a gateway timeout.
+/// An upstream that never answers it is a gateway timeout.
 #[test]
 fn an_expectation_never_met_is_answered_504() {
     let upstream = Upstream::bind();
@@ -134,7 +134,7 @@ fn a_client_that_does_not_read_is_closed() {
     let upstream = Upstream::serve(|connection| {
         connection.expect_request();
         connection.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
-        // Until the gateway hangs up.
+        // It sends until the gateway hangs up.
         while connection.try_send([&b"10000\r\n"[..], &[b'x'; 65536], b"\r\n"].concat()).is_ok() {}
     });
     let setup = Setup::to(upstream.addr()).gateway("timeouts: {send: 200ms}");
@@ -204,13 +204,13 @@ fn running_out_of_descriptors_slows_accepting_and_recovers() {
     let mut gateway = Gateway::start(STILLGATE, &setup);
     let mut clients: Vec<Client> = (0..100).map(|_| gateway.client()).collect();
     eventually("all descriptors to be in use", || gateway.log().contains("cannot accept connections"));
-    // What it has begun is done some day; what spins is never.
+    // Work that has begun ends some day; a busy loop never does.
     eventually("half a second with hardly any use of CPU", || {
         let (cpu, since) = (gateway.cpu(), Instant::now());
         std::thread::sleep(Duration::from_millis(500));
         gateway.cpu() - cpu < since.elapsed() * 3 / 10
     });
-    // Those that were accepted may find no descriptor for their upstream, but are answered.
+    // The accepted connections may find no descriptor for their upstream, but are answered.
     let status = clients[0].get("/").head.status();
     assert!(matches!(status, 200 | 502 | 503), "{status}");
     clients.truncate(10);

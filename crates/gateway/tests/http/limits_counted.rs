@@ -1,14 +1,14 @@
-//! `limit-req` and `limit-count` by clients that count what was let through and know nothing else: over 1 to 4 workers, and
-//! while the configuration is loaded anew.
+//! `limit-req` and `limit-count` by clients that count what was let through and know nothing else: over 1 to 4 workers, and while
+//! the configuration is reloaded.
 
 use crate::shared::STILLGATE;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually};
 
-/// Clients at once.
+/// Number of concurrent clients.
 const CLIENTS: usize = 8;
-/// What each of them asks for in one go.
+/// Requests that each of them sends in one go.
 const REQUESTS: usize = 25;
 const ASKED: usize = CLIENTS * REQUESTS;
 
@@ -70,7 +70,7 @@ fn what_is_let_through_while_loading_anew_is_exact() {
         let admitted = std::thread::scope(|scope| {
             let clients = scope.spawn(|| admitted(addr, true, &asked));
             for change in 1..=3 {
-                // In the midst of it, also of what is let through.
+                // The change comes in the middle of the requests, also of those that are let through.
                 eventually("requests", || asked.load(Ordering::Relaxed) >= change * ASKED / 8);
                 gateway.reload(&limited(&upstream, workers, &plugin).upstream(&format!("desc: change {change}")));
             }

@@ -71,7 +71,7 @@ fn listeners_that_stay_are_served_while_others_come_and_go() {
     gateway.assert_healthy();
 }
 
-/// Whoever was let in is answered: nothing waits in the queue of a socket as it is closed.
+/// Every accepted connection is answered: nothing waits in the queue of a socket as it is closed.
 #[test]
 fn a_connection_that_was_accepted_by_the_kernel_is_served() {
     let upstream = Upstream::echo();

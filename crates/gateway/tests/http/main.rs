@@ -1,4 +1,4 @@
-//! HTTP through the binary: connections, framing, routing, nodes, WebSocket, gRPC, and the TCP and UDP sessions beside it.
+//! HTTP through the binary: connections, framing, routing, nodes, WebSocket, gRPC, and sessions of TCP and UDP.
 
 mod addresses;
 mod apisix_yaml;

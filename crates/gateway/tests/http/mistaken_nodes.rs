@@ -1,4 +1,4 @@
-//! Nodes that speak another protocol than the one they are asked in: the log says which, and what to change.
+//! Nodes that speak another protocol than the gateway uses: the log says which, and what to change.
 
 use crate::shared::STILLGATE;
 use stillgate_testkit::http2::{encode_frame, kind};
@@ -15,7 +15,7 @@ fn check(upstream: &str, node: impl Fn(&mut Connection) + Send + Sync + 'static,
     eventually(&format!("{hint} in {}", gateway.log()), || gateway.log().contains(hint));
 }
 
-/// What a server of TLS says to anything else: `unexpected_message`.
+/// A TLS server's answer to anything else: `unexpected_message`.
 fn alert(connection: &mut Connection) {
     let _ = connection.read_exactly(1);
     let _ = connection.try_send([21, 3, 1, 0, 2, 2, 10]);

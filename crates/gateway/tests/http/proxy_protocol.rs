@@ -1,4 +1,4 @@
-//! Listeners behind a balancer that tells by the PROXY protocol whose connection it forwards.
+//! Listeners behind a balancer that passes the client's address in the PROXY protocol.
 
 use crate::shared::STILLGATE;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ const SUM: [u8; 4] = [0x49, 0x9, 0xec, 0xcd];
 const V2_LONG: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\x0f\0";
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Answers who the client is said to be, and which port it is said to have asked.
+/// Answers the client's address and the port that it connected to, as the gateway reports them.
 fn witness() -> Upstream {
     Upstream::serve(|connection| {
         while let Ok(request) = connection.read_request() {
@@ -175,7 +175,7 @@ fn routes_and_trust_go_by_the_header() {
     for (source, request, status) in [
         ("192.0.2.1", GET, 200),
         ("192.0.3.1", GET, 404),
-        // 127.0.0.1, the balancer, does not make anybody trusted.
+        // 127.0.0.1, the balancer, does not make any other address trusted.
         ("192.0.3.1", named, 404),
         ("198.51.100.9", named, 200),
     ] {
@@ -213,7 +213,7 @@ fn what_is_no_header_is_closed_without_an_answer() {
     gateway.assert_healthy();
 }
 
-/// Whoever only looks whether we listen does not speak.
+/// A probe that only checks whether we listen sends nothing.
 #[test]
 fn a_connection_without_a_byte_is_no_error() {
     let upstream = witness();
@@ -240,9 +240,9 @@ fn a_header_that_does_not_come_in_time_is_not_waited_for() {
         client.send(stalled);
         client.expect_close();
         let (elapsed, cpu) = (begun.elapsed(), gateway.cpu() - cpu);
-        // A worker that stood still when it took the connection may take the time to be that of before.
+        // A worker that stood still when it took the connection may use an earlier time.
         assert!(elapsed >= Duration::from_millis(500), "{elapsed:?}");
-        // What has come of a header must not be looked at again and again.
+        // The received part of a header must not be parsed again and again.
         assert!(cpu < elapsed / 2, "{cpu:?} of CPU in {elapsed:?}");
     }
     let begun = Instant::now();
@@ -263,7 +263,7 @@ fn a_connection_with_its_header_may_be_idle() {
         let gateway = Gateway::start(STILLGATE, &setup(&upstream).gateway(&timeouts));
         let connected = Instant::now();
         let mut client = gateway.client();
-        // Where the client was held up it is closed.
+        // If the client was delayed it is closed.
         let _ = client.try_send(V1);
         let held_up = connected.elapsed();
         let mut late = gateway.client();
@@ -294,7 +294,7 @@ fn a_header_awaited_does_not_hold_up_the_end() {
     assert!(asked.elapsed() < 2 * PATIENCE, "{:?}", asked.elapsed());
 }
 
-/// Runs curl from an address that is nobody else's.
+/// Runs curl from an address that nothing else uses.
 #[track_caller]
 fn curl(addr: SocketAddr, arguments: &[&str]) -> String {
     let url = format!("http://{addr}/");

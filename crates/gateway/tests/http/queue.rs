@@ -1,4 +1,4 @@
-//! The queue of an upstream: who waits, for how long, who is next.
+//! The queue of an upstream: which requests wait, for how long, and which one is next.
 
 use crate::shared::STILLGATE;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use stillgate_testkit::{
     ACCEPT_TEXT, Client, Connection, END_PATIENCE, Gateway, ReservedPort, Setup, Upstream, eventually, scrape,
 };
 
-/// What the gateway's clock may be behind, where it stood still in the midst of a turn.
+/// How far the gateway's clock may be behind, where it stood still in the middle of a turn.
 const BEHIND: Duration = Duration::from_millis(700);
 
 /// A gateway whose upstream takes one request at a time, with one under way.
@@ -182,13 +182,13 @@ fn a_client_that_goes_away_leaves_the_queue() {
     busy.await_metric("stillgate_upstream_requests_shed_total{upstream=\"main\"} 0");
 }
 
-/// It wants its response all the same.
+/// It still wants its response.
 #[test]
 fn a_client_that_only_closes_its_sending_side_goes_on_waiting() {
     let mut busy = Busy::new(PATIENT);
     let mut second = busy.queued("/2", 0);
     second.half_close();
-    // Which tells whether it is still there: one that is gone would answer with a reset.
+    // The interim response shows whether it is still there: a client that is gone would answer with a reset.
     assert_eq!(second.read_head().expect("an interim response").status(), 100);
     let since = Instant::now();
     eventually("another look at it", || since.elapsed() > Duration::from_millis(400));
@@ -274,7 +274,7 @@ fn a_reload_that_changes_the_bound_wakes_who_waits() {
     answer(&mut nodes[0]);
     assert_eq!(clients[0].expect_response("GET").head.status(), 204);
     eventually("it to wait still", || waiting(&gateway) == 1);
-    // It took its place under the configuration it began with; the new queue takes nobody.
+    // It took its place under the configuration it began with; the new queue admits no request.
     ask(&mut clients[0], "/z");
     expect_shed(&mut clients[0]);
     answer(&mut nodes[1]);
@@ -299,7 +299,7 @@ fn streams_of_http2_wait_as_well() {
     answer(&mut busy.node);
     let (heads, _, end) = client.finish(3);
     assert_eq!((heads[0].status(), end), (204, StreamEnd::Whole));
-    // And all of a connection that goes away.
+    // All requests of a connection that goes away leave the queue.
     ask(&mut busy.first, "/again");
     expect_target(&mut busy.node, "/again");
     client.get(5, "/5");

@@ -1,7 +1,7 @@
 //! Random dialogues: valid ones must come through exactly, mutilated ones must never reach the upstream as something else.
 //!
-//! The upstream reads as strictly as can be and reports what breaks a rule. Every dialogue derives from its number, which
-//! a failure tells.
+//! The upstream reads as strictly as possible and reports what breaks a rule. Every dialogue derives from its number, which a
+//! failure shows.
 
 use crate::shared::STILLGATE;
 use stillgate_testkit::{Broken, Client, Gateway, Setup, Upstream, encode, payload, seeded, sha256};
@@ -191,8 +191,8 @@ fn mutilated_dialogues_never_become_invalid_requests() {
         let mut client = gateway.client();
         deliver(&mut client, &bytes, &mut random);
         client.half_close();
-        // Responses to methods that were mutilated cannot be told apart from those with a body; so only the frame of
-        // the conversation is looked at: it ends, in order, and does not hang.
+        // Responses to mutilated methods cannot be distinguished from those with a body; so only the frame of the conversation is
+        // checked: it ends, in order, and does not hang.
         match client.read_to_end() {
             Ok(answers) | Err(Broken::Reset(answers)) => {
                 assert!(answers.is_empty() || answers.starts_with(b"HTTP/1.1 "), "dialogue {dialogue}");
@@ -204,8 +204,8 @@ fn mutilated_dialogues_never_become_invalid_requests() {
     gateway.assert_healthy();
 }
 
-/// An upstream that talks nonsense: what the client gets is valid or cut short, and if it is complete it is what a
-/// strict reader of the upstream's bytes would have got.
+/// An upstream that sends nonsense: the client's response is valid or cut short, and if it is complete it is what a strict reader
+/// of the upstream's bytes would have read.
 #[test]
 fn mutilated_responses_never_become_other_responses() {
     let upstream = Upstream::bind();

@@ -95,13 +95,13 @@ fn nor_where_no_request_is_read() {
     assert_eq!(only.get("/").head.status(), 200);
     let (of_get, body) = answer(gateway.addr(), "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!((of_get.status(), body.is_empty()), (503, false));
-    // The gateway waits a moment for the method, and this process may be held up for longer.
+    // The gateway waits a moment for the method, and this process may be delayed for longer.
     eventually("an answer without a body", || {
         let (of_head, body) = answer(gateway.addr(), "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!((of_head.status(), of_head.get("content-length")), (503, of_get.get("content-length")));
         body.is_empty()
     });
-    // Who says nothing is told all the same.
+    // A client that sends nothing gets the answer, too.
     assert_eq!(gateway.client().expect_response("GET").head.status(), 503);
 }
 

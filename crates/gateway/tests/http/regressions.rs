@@ -1,4 +1,4 @@
-//! What once went wrong in a running gateway, so that it does not again.
+//! Regressions: bugs that occurred in a running gateway.
 
 use crate::shared::STILLGATE;
 use std::fs;
@@ -24,7 +24,7 @@ fn a_response_a_slow_client_did_not_take_ends_in_a_reset() {
     node.expect_request();
     node.send("HTTP/1.1 200 OK\r\n\r\n");
     let piece = vec![b'x'; 1 << 20];
-    // Until the gateway gives up on the client that does not read.
+    // It sends until the gateway gives up on the client that does not read.
     eventually("the gateway to give up", || node.try_send(&piece).is_err());
     assert!(matches!(client.read_to_end(), Err(Broken::Reset(_))), "cut, but not said so");
 }
@@ -41,7 +41,7 @@ fn an_early_response_outlives_the_request_it_did_not_wait_for() {
         let body = vec![b'x'; 1 << 16];
         let mut node = upstream.accept();
         node.read_head().expect("the request's head");
-        // It may be given up by now.
+        // The request may have been given up by now.
         let mut is_wanted = node.try_send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n").is_ok();
         let held_up = begin.elapsed();
         for byte in b"0123456789" {
@@ -85,7 +85,7 @@ fn logged_bytes_are_those_of_one_request() {
     assert_eq!((lines[0], lines[1]), (lines[1], lines[2]));
 }
 
-/// Empty lines are skipped, but they are no requests that would keep a connection.
+/// Empty lines are skipped, but they are not requests that would keep a connection.
 #[test]
 fn empty_lines_do_not_keep_a_connection() {
     let upstream = Upstream::echo();
@@ -152,8 +152,8 @@ fn a_config_that_became_a_fifo_is_an_error() {
     assert!(gateway.status()["config"]["last_error"].is_null());
 }
 
-/// Beside a target with a host of its own the `Host` line counts for nothing (RFC 9112 section 3.2.2): a route that read it could
-/// be had without the client certificate that its host asks for.
+/// If the target has a host of its own, the `Host` line is ignored (RFC 9112 section 3.2.2): a route that read it would be
+/// accessible without the client certificate that its host requires.
 #[test]
 fn a_host_line_beside_a_target_with_a_host_chooses_no_route() {
     let upstream = Upstream::echo();

@@ -1,4 +1,4 @@
-//! Peers that are gone at any point of an exchange: the other side must see that, and nothing of it may stay.
+//! Peers that disappear at any point of an exchange: the other side must see that, and nothing of it may stay.
 //!
 //! Two gateways with a relay between them that cuts: the outer one loses its node, the inner one its client, at every
 //! few bytes of handshake, head, body and trailers, over each protocol that they can speak.
@@ -49,12 +49,12 @@ struct Chain {
     requests: Arc<Requests>,
 }
 
-/// What the node has got.
+/// Requests that the node has received.
 #[derive(Default)]
 struct Requests {
-    /// Those that looked whole.
+    /// Requests that looked whole.
     whole: AtomicUsize,
-    /// Of them, those that were not.
+    /// Requests among them that were not whole.
     forged: AtomicUsize,
 }
 
@@ -113,7 +113,7 @@ fn answer(connection: &mut Connection, requests: &Requests) -> bool {
     connection.try_send(message("HTTP/1.1 200 OK", chunked, &payload(2, DOWNLOAD_BYTES))).is_ok()
 }
 
-/// A message whose end is told by its length, or by chunks and a trailer.
+/// A message whose end is given by its length, or by chunks and a trailer.
 fn message(start: &str, chunked: bool, body: &[u8]) -> Vec<u8> {
     let (framing, end) = match chunked {
         true => ("Transfer-Encoding: chunked".to_owned(), &b"\r\n0\r\nX-Sum: 7\r\n\r\n"[..]),
@@ -123,7 +123,7 @@ fn message(start: &str, chunked: bool, body: &[u8]) -> Vec<u8> {
     [format!("{start}\r\nHost: h\r\n{framing}\r\n\r\n{size}").as_bytes(), body, end].concat()
 }
 
-/// What the client of the outer gateway sees.
+/// The result that the client of the outer gateway sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Seen {
     /// The node's response, every byte of it.
@@ -152,7 +152,7 @@ fn ask(gateway: &Gateway, chunked: bool) -> Seen {
     }
 }
 
-/// The same by HTTP/2.
+/// Sends the request over HTTP/2.
 fn ask_http2(gateway: &Gateway, chunked: bool) -> Seen {
     let mut client = Http2::connect(gateway.addr());
     let length = UPLOAD_BYTES.to_string();
@@ -228,7 +228,7 @@ fn cut_everywhere(way: Way) {
                 runs += 1;
             }
             println!("{way:?} {side:?} {end:?} {chunked}: {seen:?}");
-            // Of a plain response nearly all is body, of the others a good deal is handshake.
+            // A plain response is nearly all body; of the others a good deal is handshake.
             let (bad, cut) = (seen[&Seen::BadGateway], seen.get(&Seen::Cut).copied().unwrap_or(0));
             assert!(bad > 0, "{way:?} {side:?} {end:?}: {seen:?}");
             cuts += cut;
@@ -266,7 +266,7 @@ fn http2_through_tls() {
     cut_everywhere(Way { tls: true, http2: true });
 }
 
-/// Where a client is gone, the node is told at once, and the log says so; HTTP/2's clients are looked at elsewhere.
+/// Where a client is gone, the node is notified at once, and the log says so; HTTP/2's clients are covered elsewhere.
 #[test]
 fn clients_that_leave() {
     let (authority, node) = (Authority::new(), Upstream::bind());
@@ -303,7 +303,7 @@ fn clients_that_leave() {
     }
 }
 
-/// A response that ends with its connection is all there only where TLS says so.
+/// A response that ends with its connection is only complete where TLS says so.
 #[test]
 fn only_a_whole_response_has_an_orderly_end() {
     let (authority, node) = (Authority::new(), Upstream::bind());

@@ -22,7 +22,7 @@ fn node() -> Upstream {
     })
 }
 
-/// Routes by id, each with what it asks for.
+/// Routes by id, each with its conditions.
 fn resources(node: &Upstream, routes: &[(&str, &str)]) -> Setup {
     let mut yaml = "routes:\n".to_owned();
     for (id, takes) in routes {
@@ -144,14 +144,14 @@ fn the_route_cache_changes_no_answer() {
             // Whatever was measured.
             ("auto", _) => eventually("the counter to be there", || metric(&metrics, hit) >= 0.0),
             (_, true) => {
-                // A path above the root is not looked up, nor one with an encoded slash; and one stands here in two forms.
+                // A path above the root is not looked up, nor one with an encoded slash; and one path occurs here in two forms.
                 let (asked, known) = (3.0 * (CASES.len() - 2) as f64, (CASES.len() - 3) as f64);
                 eventually("all look-ups to be counted", || metric(&metrics, hit) + metric(&metrics, missed) == asked);
                 assert_eq!(metric(&metrics, missed), known);
                 eventually("the entries", || metric(&metrics, "stillgate_route_cache_entries") == known);
             }
             (_, false) => {
-                // They are told some time after the last request, and stay.
+                // They are reported some time after the last request, and stay.
                 eventually("the counters to be there", || metric(&metrics, missed) >= 0.0);
                 assert_eq!((metric(&metrics, hit), metric(&metrics, missed)), (0.0, 0.0));
             }
@@ -196,7 +196,7 @@ fn one_expression_changes_while_requests_run() {
     let setup = |version: usize| {
         let expression = format!("expression: 'http.path == \"/at\" && http.queries.v == \"{version}\"'");
         let mut routes = vec![("stays", r#"expression: 'http.path ^= "/stays"'"#), ("rest", "uri: /*")];
-        // It also moves, and so does what stands behind it.
+        // It also moves, and so do the routes behind it.
         routes.insert(version % 3, ("moves", &*expression));
         resources(&node, &routes).gateway("workers: 2\nroute_cache: {mode: on}")
     };
@@ -251,7 +251,7 @@ fn a_storm_of_changes_ends_with_the_last_and_fails_no_request() {
     }
     let last = format!("GET /at?v={CHANGES} HTTP/1.1");
     eventually("the last change", || ask(&mut client, &[&last, "Host: a"]) == format!("v{CHANGES}"));
-    // Those that come within the time that a change is given to settle are done in one.
+    // Changes within the time that a change is given to settle are applied together.
     let generation = gateway.status()["config"]["generation"].as_u64().expect("a number");
     let took = since.elapsed();
     assert!(u128::from(generation) <= 2 + took.as_millis() / SETTLE.as_millis(), "{generation} in {took:?}");

@@ -1,4 +1,4 @@
-//! The end of a process: time for load balancers to see it, and what does not end in time.
+//! The end of a process: time for load balancers to see it, and work that does not end in time.
 
 use crate::shared::STILLGATE;
 use serde_json::Value;
@@ -121,7 +121,7 @@ fn a_drain_that_cuts_nothing_off_says_nothing() {
     assert!(logged(&gateway, "cut off").is_none(), "{}", gateway.log());
 }
 
-/// What nobody has to act on is no line at each start, and what somebody has to is a warning.
+/// Facts that need no action are not logged at each start, and those that need some are warnings.
 #[test]
 fn a_start_warns_of_too_few_descriptors_only() {
     let upstream = Upstream::echo();

@@ -1,4 +1,4 @@
-//! Signals: those that the gateway acts on, whatever it was started with, and those that do it no harm.
+//! Signals: those that the gateway acts on, however it was started, and those that do it no harm.
 
 use crate::shared::STILLGATE;
 use crate::shared::upgrade::{Upgraded, signal};
@@ -24,7 +24,7 @@ fn logs(gateway: &Gateway, text: &str) {
 #[test]
 fn what_was_ignored_at_the_start_means_what_it_always_means() {
     let upstream = Upstream::echo();
-    // As `nohup` does, and a shell with what it starts in the background. Who ignores SIGCHLD could not wait for a successor.
+    // `nohup` does this, and a shell with background jobs. A process that ignores SIGCHLD could not wait for a successor.
     let (_dir, wrapper) = wrapper("trap '' HUP INT QUIT TERM USR1 USR2 CHLD");
     let binary = wrapper.to_str().expect("a plain path");
     let mut upgraded = Upgraded::start_from(binary, &Setup::to(upstream.addr()));

@@ -22,7 +22,7 @@ fn page(gateway: &Gateway, path: &str) -> (u16, Json) {
     (answer.head.status(), serde_json::from_slice(&answer.body).unwrap())
 }
 
-/// The one with this path, as soon as it is there.
+/// The slow request with this path, as soon as it is listed.
 fn told(gateway: &Gateway, path: &str) -> Json {
     let mut found = Json::Null;
     eventually(&format!("{path} to be told"), || {
@@ -67,8 +67,7 @@ fn slow_requests_are_told_with_their_cause_while_that_is_switched_on() {
     assert_eq!(slow(&gateway).0, 404);
 }
 
-/// Two requests, of which the first waits for the node, and the second for the first. False: the machine took more time than the
-/// node.
+/// Two requests: the first waits for the node, and the second for the first. False: the machine took more time than the node.
 fn check_causes(gateway: &Gateway, upstream: &Upstream, node: &mut Option<Connection>, slow: Duration) -> bool {
     let [first, second] = ["first", "second"].map(|name| format!("/{name}-{}", slow.as_millis()));
     let mut asked = ask(gateway, &format!("{first}?token=secret"));
@@ -109,7 +108,7 @@ fn what_a_plugin_blocked_the_event_loop_with_is_told() {
     let plugin = format!("plugins: {{serverless-pre-function: {{phase: access, functions: [{function:?}]}}}}");
     let setup = Setup::to(upstream.addr()).route("uri: /*").route(&plugin).gateway("debug: {slow: true}\nworkers: 1");
     let gateway = Gateway::start(STILLGATE, &setup);
-    // The first may come before anybody looks, and without optimisation all that is done with a stack takes long.
+    // The first may come before the list is read, and without optimisation everything done with a stack takes long.
     let (mut told_of, mut next) = (Json::Null, Instant::now());
     eventually_within(Duration::from_secs(600), "a turn with its stack", || {
         if Instant::now() >= next {

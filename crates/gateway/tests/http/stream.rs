@@ -1,4 +1,4 @@
-//! TCP through the gateway: bytes, ends and resets of both sides, time, nodes that fail, routes, changes, and what is told.
+//! TCP through the gateway: bytes, ends and resets of both sides, time, nodes that fail, routes, changes, and what is reported.
 
 use crate::shared::streams::{Streams, lines, lines_so_far, nodes_of, wait};
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ fn either_side_may_speak_first_and_end_first() {
     let upstream = Upstream::bind();
     let streams = Streams::to(&[upstream.addr()]);
     let gateway = streams.start();
-    // The node first, as with SMTP: nobody waits for the client's bytes.
+    // The node sends first, as with SMTP: the gateway does not wait for the client's bytes.
     let mut pair = Pair { client: streams.client(), node: upstream.accept() };
     pair.node.send("220 ready");
     assert_eq!(pair.client.read_exactly(9).expect("a greeting"), b"220 ready");
@@ -64,7 +64,7 @@ fn either_side_may_speak_first_and_end_first() {
     pair.node.send("answer");
     pair.node.half_close();
     assert_eq!(pair.client.read_to_end().expect("an end"), b"answer");
-    // And by the node.
+    // Closed by the node.
     let mut pair = Pair::open(&streams, &upstream);
     pair.node.half_close();
     assert_eq!(pair.client.read_to_end().expect("an end"), b"");
@@ -361,7 +361,7 @@ fn a_changed_route_does_to_its_sessions_what_it_says() {
             pair
         })
         .collect();
-    // A name is no change.
+    // A new name does not count as a change.
     streams.resources = resources("name: other,");
     gateway.reload(&streams.setup());
     wait(Duration::from_millis(300));

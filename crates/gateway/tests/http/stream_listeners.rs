@@ -32,7 +32,7 @@ fn echo() -> SocketAddr {
     addr
 }
 
-/// With these listeners of streams.
+/// Reloads with these listeners of streams.
 #[track_caller]
 fn reload(gateway: &Gateway, node: SocketAddr, listeners: &str) {
     reload_with(gateway, &setup(node, listeners));
@@ -118,7 +118,7 @@ fn datagrams_come_to_listeners_that_come_and_go() {
         answers(&known);
         answers(&client(port.addr()));
         reload(&gateway, node, "udp: []");
-        // Back before its sessions have ended: they begin anew.
+        // The listener is back before its sessions have ended: the sessions start over.
         reload(&gateway, node, &listeners);
         answers(&known);
         (0..8).for_each(|_| answers(&client(port.addr())));

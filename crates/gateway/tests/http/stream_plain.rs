@@ -1,4 +1,4 @@
-//! Stream routes whose upstream says nothing of TCP or UDP, as APISIX writes them: they take what comes.
+//! Stream routes whose upstream does not name TCP or UDP, as APISIX writes them: they take both.
 
 use crate::shared::streams::Streams;
 use std::net::UdpSocket;

@@ -55,7 +55,7 @@ fn the_node_is_told_who_the_client_is_before_anything_else() {
             let mut node = upstream.accept();
             let own = client.stream().local_addr().expect("an address");
             let expected = [&header(own, streams.addr())[..], first.as_bytes()].concat();
-            // Also where the client waits for the node to speak first.
+            // This holds also where the client waits for the node to send first.
             assert_eq!(node.read_exactly(expected.len()).expect("the header"), expected);
             node.send("welcome");
             assert_eq!(client.read_exactly(7).expect("what the node sent"), b"welcome");
@@ -94,7 +94,7 @@ fn what_a_balancer_says_is_passed_on() {
                 assert_eq!(upstream.accept().read_to_end().expect("an end"), expected, "{version} {source}");
             }
         }
-        // IPv4 inside IPv6 is told as what it is; of the balancer's own connection its own addresses.
+        // IPv4 inside IPv6 is reported as IPv4; for the balancer's own connection its own addresses are.
         let mut client = streams.client();
         client.send("PROXY TCP6 ::ffff:192.0.2.7 ::ffff:192.0.2.8 1 2\r\n");
         client.half_close();
@@ -124,7 +124,7 @@ fn checks_begin_with_a_header_of_their_own() {
     }
 }
 
-/// Routes go by whom the header names; where that one has connected to in front of us is not for them, as in nginx.
+/// Routes match the client that the header names, not the peer that has connected to us, as in nginx.
 #[test]
 fn routes_go_by_the_client_of_the_header_and_our_own_address() {
     let upstream = Upstream::bind();
@@ -155,7 +155,7 @@ fn routes_go_by_the_client_of_the_header_and_our_own_address() {
     gateway.assert_healthy();
 }
 
-/// The header is outside of TLS, whoever does the handshake.
+/// The header is outside of TLS, whichever side does the handshake.
 #[test]
 fn the_header_comes_before_tls() {
     let authority = Authority::new();
@@ -236,7 +236,7 @@ fn peeked(node: &Connection, len: usize) -> Vec<u8> {
 fn a_listener_of_both_families_tells_ipv4_as_such() {
     let upstream = Upstream::bind();
     if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_err() {
-        // Without IPv6 there is nothing to try it with.
+        // Without IPv6 this cannot be tested.
         return;
     }
     let streams = to(&upstream, "v2");
@@ -263,7 +263,7 @@ fn a_listener_of_both_families_tells_ipv4_as_such() {
     drop(gateway);
 }
 
-/// Asks for the client's address from an address that is nobody else's.
+/// Requests the client's address from an address that nothing else uses.
 #[track_caller]
 fn curl(addr: SocketAddr) -> String {
     let url = format!("http://{addr}/");

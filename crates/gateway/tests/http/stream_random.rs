@@ -41,7 +41,7 @@ fn one(streams: &Streams, authority: Option<&Authority>, seed: u64) {
     let sent = payload(seed, len as usize);
     let socket = authority::patient(TcpStream::connect(streams.addr()).expect("connect"));
     if authority.is_none() && seed % 11 == 7 {
-        // Goes without a word, in the midst of it.
+        // It leaves without a word, in the middle of the session.
         let mut socket = socket;
         socket.write_all(&sent[..sent.len() / 2]).expect("sent");
         return;

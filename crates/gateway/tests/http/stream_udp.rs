@@ -1,4 +1,4 @@
-//! UDP through the gateway: sessions, their ends and bounds, nodes that are not there, and what is told.
+//! UDP through the gateway: sessions, their ends and bounds, nodes that are not there, and what is reported.
 
 use crate::shared::streams::{Streams, lines, wait};
 use std::collections::HashSet;
@@ -34,7 +34,7 @@ impl Echo {
                 let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
                 count.fetch_add(1, Ordering::Relaxed);
                 let answer = [from.port().to_string().as_bytes(), b" ", &buffer[..len]].concat();
-                // One that is too long with its port is not answered.
+                // An answer that is too long with its port is not sent.
                 let _ = socket.send_to(&answer, from);
             }
         });
@@ -216,7 +216,8 @@ fn what_no_route_takes_is_dropped() {
 #[test]
 fn a_node_that_is_not_there_is_passed_over() {
     let echo = Echo::start();
-    // A port that nobody answers at: the kernel says so. Who has it takes datagrams from one other only, so that nobody else gets it.
+    // A port without a listener: the kernel says so. Its owner accepts datagrams from one other peer only, so that nobody else gets
+    // it.
     let holder = UdpSocket::bind("127.0.0.1:0").expect("bind");
     holder.connect("127.0.0.1:9").expect("connect");
     let gone = holder.local_addr().expect("an address");
@@ -245,7 +246,7 @@ fn a_node_that_is_not_there_is_passed_over() {
     eventually("the log to tell of the node", || gateway.log().contains("a node fails: it is set aside"));
     let line = lines(&gateway, 1).remove(0);
     assert_eq!((line["status"].as_u64(), line["upstream_addr"].as_str()), (Some(502), Some(&*gone.to_string())));
-    // Without any node there is nothing to wait for.
+    // Without any node it does not wait.
     let streams = Streams::new(resources(&[], ""));
     let gateway = streams.start();
     let socket = client(&streams);
@@ -256,7 +257,7 @@ fn a_node_that_is_not_there_is_passed_over() {
     assert!(told().lines().count() <= 10, "{}", told());
 }
 
-/// It answers nothing, so that only refusals tell whether it is there.
+/// It answers nothing, so that only refusals show whether it is there.
 #[test]
 fn a_silent_node_that_refuses_nothing_any_more_is_used_again() {
     let bind = |at: &str| UdpSocket::bind(at).expect("bind");
@@ -290,7 +291,7 @@ fn a_changed_route_does_to_its_sessions_what_it_says() {
     ask(&socket, b"x");
     assert_eq!((echo.seen(), other.seen()), (1, 1));
     assert_eq!(lines(&gateway, 1)[0]["upstream_addr"], echo.addr.to_string().as_str());
-    // And now it stays, as long as its node does.
+    // The session now stays, as long as its node does.
     let port_now = ask(&socket, b"x");
     assert_ne!(port, port_now);
     streams.resources = resources(&[echo.addr, other.addr], ", on_change: keep, name: another");
@@ -308,16 +309,16 @@ fn a_session_leaves_a_node_that_is_there_no_more() {
     let gateway = streams.start();
     let socket = client(&streams);
     ask(&socket, b"x");
-    // Of an upstream that stays.
+    // The upstream stays, its node changes.
     streams.resources = apart(&nodes[1], "all");
     gateway.reload(&streams.setup());
     let port = ask(&socket, b"x");
     assert_eq!(nodes.each_ref().map(Echo::seen), [1, 1, 0], "the first datagram of them all");
-    // Another route to the same node is none the session would mind.
+    // Another route to the same node does not affect the session.
     streams.resources = apart(&nodes[1], "other");
     gateway.reload(&streams.setup());
     assert_eq!(ask(&socket, b"x"), port);
-    // With its upstream.
+    // The session goes with its upstream.
     streams.resources = resources(&[nodes[2].addr], "");
     gateway.reload(&streams.setup());
     ask(&socket, b"x");
@@ -394,7 +395,7 @@ fn a_busy_socket_mixes_nothing_up() {
             scope.spawn(move || {
                 socket.set_read_timeout(Some(Duration::from_secs(2))).expect("a timeout");
                 let mut buffer = [0; 2048];
-                // The next answer's turn. A lost one is no fault, nor a late one; somebody else's is.
+                // The next answer's turn. A lost answer is not a failure, nor a late one; one of another session is.
                 let mut next = || {
                     let len = socket.recv(&mut buffer).ok()?;
                     let answer = std::str::from_utf8(&buffer[..len]).expect("text");
@@ -411,7 +412,7 @@ fn a_busy_socket_mixes_nothing_up() {
                     socket.send(datagram.as_bytes()).expect("sent");
                     while next().is_some_and(|answered| answered != turn) {}
                 }
-                // What is late still.
+                // Late answers follow.
                 while next().is_some() {}
             });
         }

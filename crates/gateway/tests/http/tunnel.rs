@@ -1,4 +1,4 @@
-//! Tunnels: what is let through, what is not, and that every byte and every end arrives.
+//! Tunnels: which requests get one, which do not, and that every byte and every end arrives.
 
 use crate::shared::STILLGATE;
 use crate::shared::tunnel::{AGREE, ASK, Tunnel, setup};
@@ -204,7 +204,7 @@ fn a_node_may_decline() {
     let upstream = Upstream::bind();
     let gateway = Gateway::start(STILLGATE, &setup(&upstream));
     let mut client = gateway.client();
-    // What comes behind the request is the next one, as there is no tunnel.
+    // The bytes behind the request are the next one, as the tunnel was refused.
     client.send(format!("{ASK}GET /next HTTP/1.1\r\nHost: a\r\n\r\n"));
     let mut node = upstream.accept();
     node.expect_request();
@@ -214,7 +214,7 @@ fn a_node_may_decline() {
     assert_eq!(node.expect_request().head.start, "GET /next HTTP/1.1");
     node.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     assert_eq!(client.expect_response("GET").body, b"ok");
-    // And the same connections may become a tunnel yet.
+    // The same connections may still become a tunnel.
     client.send(ASK);
     node.expect_request();
     node.send("HTTP/1.1 103 Early Hints\r\n\r\n");
@@ -261,7 +261,7 @@ fn a_reset_is_passed_on() {
     eventually("all tunnels to end", || gateway.status()["tunnels"]["open"] == 0);
 }
 
-/// With the head half read, and with the 101 not yet there.
+/// The head is half read, or the 101 has not arrived yet.
 #[test]
 fn a_reset_before_the_tunnel_is_an_ordinary_failure() {
     let upstream = Upstream::bind();
@@ -288,7 +288,7 @@ fn a_reset_before_the_tunnel_is_an_ordinary_failure() {
     gateway.assert_healthy();
 }
 
-/// A receiver that takes nothing holds up its sender, and nothing piles up in between.
+/// A receiver that reads nothing stalls its sender, and nothing piles up in between.
 #[test]
 fn a_slow_receiver_costs_a_buffer() {
     const BYTES_MAX: usize = 1024 * 1024;
@@ -314,7 +314,7 @@ fn a_slow_receiver_costs_a_buffer() {
     });
     let grown = gateway.rss().saturating_sub(before);
     assert!(grown < BYTES_MAX, "{grown} bytes more after {sent} were sent");
-    // It is given up in the end, and what it got does not look complete.
+    // It is given up in the end, and the received part does not look complete.
     eventually("the tunnel to be given up", || gateway.status()["tunnels"]["open"] == 0);
     assert!(matches!(tunnel.client.read_to_end(), Err(Broken::Reset(_))));
 }

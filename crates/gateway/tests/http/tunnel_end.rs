@@ -1,4 +1,4 @@
-//! How tunnels end that neither side ends: time, a drain, a changed configuration; and what is told of them afterwards.
+//! How tunnels end that neither side ends: time, a drain, a changed configuration; and what is reported afterwards.
 
 use crate::shared::STILLGATE;
 use crate::shared::tunnel::{AGREE, ASK, Tunnel, setup};
@@ -13,7 +13,7 @@ use stillgate_testkit::{
 const ACCESS_LOG: &str = "access_log: {path: \"{dir}/access.log\", format: json, fields: \
     [status, bytes_sent, bytes_received, request_time, upstream_addr, route_id, request_uri, {mine: http_x_mine}]}";
 
-/// A tunnel that both sides saw end in order.
+/// A tunnel whose regular end both sides saw.
 #[track_caller]
 fn expect_end(tunnel: &mut Tunnel) {
     assert_eq!(tunnel.client.read_to_end().expect("an orderly end"), b"");
@@ -30,8 +30,8 @@ fn wait(time: Duration) {
     eventually("some time to pass", || since.elapsed() >= time);
 }
 
-/// Sends a byte from one side to the other eight times as often as it must, for so long; when it sent the last one. `None`: the
-/// tunnel was closed meanwhile, as nothing had moved for as long as may be.
+/// Sends a byte from one side to the other eight times as often as necessary, for so long; returns when it sent the last one.
+/// `None`: the tunnel was closed meanwhile, as nothing had moved for the maximum time.
 fn keep_busy(from: &mut Connection, to: &mut Connection, time: Duration, idle: Duration) -> Option<Instant> {
     let since = Instant::now();
     let mut last = since;
@@ -85,7 +85,7 @@ fn an_idle_tunnel_is_closed() {
     });
 }
 
-/// Where nothing else is said, a node may be silent for as long as before a response.
+/// By default a node may be silent for as long as before a response.
 #[test]
 fn an_idle_tunnel_is_closed_as_a_silent_node_is() {
     let upstream = Upstream::bind();
@@ -118,7 +118,7 @@ fn a_busy_tunnel_is_closed_at_its_total_time() {
             tunnel.client.is_closed()
         }
     });
-    // A worker that stood still when the tunnel began may take the time to be that of before.
+    // A worker that stood still when the tunnel began may use an earlier time.
     assert!(since.elapsed() >= Duration::from_millis(1_200), "{:?}", since.elapsed());
 }
 
@@ -189,8 +189,8 @@ fn open_at(gateway: &Gateway, upstream: &Upstream, path: &str) -> Tunnel {
     Tunnel { client, node }
 }
 
-/// Has bytes move in a tunnel that ends when nothing has moved in it for a second, for which a test may also stand still: until it
-/// is closed, or for so long. The longest time that nothing may have moved.
+/// Moves bytes in a tunnel that ends when nothing has moved in it for a second, for which a test may also stand still: until it is
+/// closed, or for so long. Returns the longest time in which nothing may have moved.
 fn keep_from_quiet(tunnel: &mut Tunnel, time: Duration) -> Duration {
     let since = Instant::now();
     let (mut last, mut longest) = (since, Duration::ZERO);
@@ -313,7 +313,7 @@ fn a_tunnel_is_told_of_once_and_exactly() {
             scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().lines().any(|have| have == line)
         });
     }
-    // How long it lasted says nothing of how long requests take.
+    // Its duration says nothing about the duration of requests.
     let text = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
     for of_requests in ["request", "upstream", "gateway"] {
         assert!(!text.contains(&format!("stillgate_http_{of_requests}_duration_seconds_count{{")), "{text}");
@@ -326,7 +326,7 @@ fn a_node_that_dies_ends_its_tunnels() {
     let mut upstream = Upstream::serve(|connection| {
         connection.expect_request();
         connection.send(AGREE);
-        // Until the end.
+        // It reads until the end.
         while connection.read_exactly(1).is_ok() {}
     });
     let mut gateway = Gateway::start(STILLGATE, &setup(&upstream));

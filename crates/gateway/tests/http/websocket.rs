@@ -1,4 +1,4 @@
-//! WebSocket by other people's programs, and thousands of tunnels at once.
+//! WebSocket with other implementations, and thousands of tunnels at once.
 
 use crate::shared::STILLGATE;
 use crate::shared::authority::Authority;
@@ -11,7 +11,7 @@ use stillgate_testkit::{Client, Gateway, Nginx, Python, Setup, Upstream, eventua
 const CLIENT_PATIENCE: Duration = Duration::from_secs(600);
 const SERVER: &str = include_str!("../data/python/ws_server.py");
 const CLIENT: &str = include_str!("../data/python/ws_client.py");
-/// What nginx's documentation says a WebSocket needs.
+/// The settings that a WebSocket needs according to nginx's documentation.
 const NGINX_TUNNEL: &str =
     "proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection 'upgrade';";
 

@@ -1,5 +1,5 @@
-//! Golden wire transcripts: what goes upstream and what the client gets, rule by rule in `data/wire`, and plugin by plugin in
-//! `data/wire/plugins`, where a file has the name of its plugin.
+//! Golden wire transcripts: the bytes that go upstream and that the client gets, rule by rule in `data/wire`, and plugin by plugin
+//! in `data/wire/plugins`, where a file has the name of its plugin.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -41,7 +41,7 @@ fn transcripts() {
     assert!(failures.is_empty(), "{} failed\n\n{}", failures.len(), failures.join("\n\n"));
 }
 
-/// Every plugin has a transcript of its name, and none is of something else.
+/// Every plugin has a transcript of its name, and every transcript a plugin.
 #[test]
 fn every_plugin_has_a_transcript() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/wire/plugins");

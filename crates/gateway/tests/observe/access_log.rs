@@ -1,4 +1,4 @@
-//! What the access log says, and that nobody waits for it.
+//! What the access log says, and that no request waits for it.
 
 use crate::shared::STILLGATE;
 use std::fs::File;
@@ -117,7 +117,7 @@ fn a_stalled_pipe_drops_lines_and_slows_nobody() {
         assert_eq!(client.expect_response("GET").head.status(), 200);
     }
     eventually("lines to be dropped", || gateway.status()["access_log"]["dropped_lines"].as_u64() > Some(0));
-    // And a gateway whose log stands still can still end.
+    // A gateway whose log stands still can still end.
     gateway.signal("TERM");
     assert!(gateway.wait_within(END_PATIENCE).success());
 }

@@ -1,4 +1,4 @@
-//! What the values of a line of the access log say: tries, ids, header fields of responses, bytes.
+//! The values in a line of the access log: tries, ids, header fields of responses, bytes.
 
 use crate::shared::STILLGATE;
 use crate::shared::tunnel;
@@ -13,7 +13,7 @@ fn logging(setup: Setup, fields: &str) -> Setup {
     setup.gateway(&format!("access_log: {{path: \"{{dir}}/access.log\", format: json, fields: [{fields}]}}"))
 }
 
-/// So many lines, once they are there.
+/// The first so many lines, once they are written.
 #[track_caller]
 fn lines(gateway: &Gateway, count: usize) -> Vec<Value> {
     let text = || std::fs::read_to_string(gateway.dir().join("access.log")).unwrap_or_default();
@@ -52,7 +52,7 @@ fn every_try_is_shown_in_its_order() {
     assert_eq!(line["upstream_addr"], format!("{}, {}, {}", dead.addr(), closing.addr(), alive.addr()));
     assert_eq!((&line["upstream_status"], &line["upstream_tries"]), (&"502, 502, 200".into(), &3.into()), "{line}");
     assert!(line["upstream_connect_time"].as_f64() > Some(0.0), "{line}");
-    // A line tells of its own request only, and a kept connection takes no time to make.
+    // A line describes its own request only, and a kept connection takes no time to establish.
     assert_eq!(client.get("/").head.status(), 200);
     let line = lines(&gateway, 2).remove(1);
     assert!(line["upstream_addr"].as_str().expect("text").ends_with(&alive.addr().to_string()), "{line}");
@@ -70,7 +70,7 @@ fn a_request_that_no_node_was_asked_for_has_no_tries() {
     assert_eq!(lines(&gateway, 1), [expected]);
 }
 
-/// A client that closes is asked whether it is there still; what it is asked with is no response.
+/// A client that closes is probed for whether it is still there; the probe is not a response.
 #[test]
 fn a_client_that_did_not_wait_was_sent_nothing() {
     let (upstream, metrics) = (Upstream::bind(), ReservedPort::new());
@@ -148,7 +148,7 @@ fn header_fields_of_the_response_on_both_sides() {
         "upstream_http_server": "\"node\"", "sent_http_content_type": null, "upstream_http_set_cookie": "a=1, b=2",
     });
     assert_eq!(lines[0], expected);
-    // Of our own answers there is one side only, and nothing is left of the response before.
+    // Local replies have one side only, and nothing is left of the response before.
     let expected = serde_json::json!({
         "status": 404, "sent_http_x_cache": null, "upstream_http_x_cache": null, "sent_http_connection": null,
         "upstream_http_server": null, "sent_http_content_type": "text/plain; charset=utf-8",

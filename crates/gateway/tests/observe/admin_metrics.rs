@@ -1,4 +1,4 @@
-//! What is measured where the configuration says nothing of metrics: it is exposed at the admin address, and shown by the dashboard.
+//! The metrics without any key for them: they are exposed at the admin address, and shown by the dashboard.
 
 use crate::shared::STILLGATE;
 use crate::shared::measured::{Exposition, Measured};
@@ -27,7 +27,7 @@ fn where_metrics_are_off_there_is_nothing() {
     eventually("the log to say so", || gateway.log().contains("gateway.metrics.enabled differs"));
 }
 
-/// Without any key for metrics they are counted, and exposed where the gateway is administered.
+/// Without any key for metrics they are counted, and exposed at the admin address.
 #[test]
 fn metrics_are_on_and_at_the_admin_address() {
     let upstream = Upstream::echo();

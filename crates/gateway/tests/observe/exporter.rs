@@ -1,4 +1,4 @@
-//! `stillgate exporter`: a process that exposes what others write to a shared folder.
+//! `stillgate exporter`: a process that exposes what other processes write to a shared folder.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use stillgate_metrics::{Family, Kind, Options, Process as Writing, Registry, Writer};
 use stillgate_testkit::{ACCEPT_TEXT, Connection, END_PATIENCE, Process, ReservedPort, eventually, scrape};
 
-/// The process under test, and where it was told to listen.
+/// The process under test, and the address that it was given to listen on.
 fn start(folder: &Path, log: &Path) -> (Process, SocketAddr) {
     start_with(folder, log, &[])
 }

@@ -1,5 +1,5 @@
-//! Loggers and traces to receivers that refuse, stall, and take a part: strict doubles, and a real Collector of OpenTelemetry.
-//! No request notices, and every entry is sent or counted as lost.
+//! Loggers and traces to receivers that refuse, stall, and accept a part: strict doubles, and a real Collector of OpenTelemetry.
+//! Requests are not affected, and every entry is sent or counted as lost.
 
 use crate::shared::logs;
 use crate::shared::logs::strict::Strict;
@@ -11,7 +11,7 @@ use stillgate_testkit::{Process, ReservedPort, Upstream, eventually};
 
 /// The bound of what waits for one receiver, with what is being written to it.
 const HELD_BYTES_MAX: f64 = 17.0 * 1024.0 * 1024.0;
-/// Where `cargo xtask test` puts it, below cargo's folder.
+/// Where `cargo xtask test` installs it, below cargo's folder.
 const OTELCOL: &str = "peers/otelcol-0.165.0/otelcol";
 
 /// Sends requests and waits until each entry of `plugin` is sent or lost; how many were.
@@ -59,13 +59,13 @@ fn loki_finds_no_fault() {
 #[test]
 fn what_loki_refuses_is_tried_again_or_lost() {
     let node = Upstream::echo();
-    // Too much at first.
+    // The first batch is refused as too much.
     let server = Strict::loki(|number| if number < 2 { (429, "Ingestion rate limit exceeded") } else { (204, "") });
     let plugin = loki(&server, ", batch_max_size: 10, max_retry_count: 3, retry_delay: 0");
     let measured = Measured::start(logs::route(&node, &plugin, ""), "");
     assert_eq!(settled(&measured, "loki-logger", 10), (10, 0));
     assert_eq!((server.seen.requests(), server.faults()), (3, Vec::new()));
-    // Never.
+    // Every batch is refused.
     let server = Strict::loki(|_| (400, "entry too far behind"));
     let measured = Measured::start(logs::route(&node, &loki(&server, ", batch_max_size: 5"), ""), "");
     assert_eq!(settled(&measured, "loki-logger", 10), (0, 10));
@@ -93,12 +93,12 @@ fn what_elasticsearch_refuses_is_counted() {
     let measured = Measured::start(logs::route(&node, &elasticsearch(&server, ", batch_max_size: 3"), ""), "");
     assert_eq!(settled(&measured, "elasticsearch-logger", 3), (1, 2));
     assert_eq!(lost(&measured, "elasticsearch-logger", "refused"), 2.0);
-    // As a whole: too many of all writers, and then it takes them.
+    // The batch is refused as a whole: too many of all writers, and then accepted.
     let server = Strict::elasticsearch(|number| if number == 0 { (429, "{}") } else { (200, r#"{"errors":false}"#) });
     let plugin = elasticsearch(&server, ", batch_max_size: 3, max_retry_count: 1, retry_delay: 0");
     let measured = Measured::start(logs::route(&node, &plugin, ""), "");
     assert_eq!(settled(&measured, "elasticsearch-logger", 3), (3, 0));
-    // An index that cannot be.
+    // An invalid index name.
     let server = Strict::elasticsearch(|_| (200, "{}"));
     let plugin = elasticsearch(&server, ", batch_max_size: 1").replace("gw-", "Gw-$request_method");
     let measured = Measured::start(logs::route(&node, &plugin, ""), "");
@@ -198,7 +198,7 @@ fn a_real_collector_takes_spans() {
     assert!(shown("-> service.name: Str(shop)") >= 6, "{log}");
 }
 
-/// What OTLP says of answers: 429 and 503 are tried again, and a partial success names what was not taken.
+/// The rules of OTLP for answers: 429 and 503 are tried again, and a partial success names what was not accepted.
 #[test]
 fn collectors_that_refuse_are_asked_again_and_partial_success_is_counted() {
     let node = Upstream::echo();

@@ -1,4 +1,4 @@
-//! What plugins that log and trace send, to receivers of all kinds, and that no receiver costs a request anything.
+//! The entries that plugins for logs and traces send, to receivers of all kinds, and that a receiver never delays a request.
 
 use crate::shared::STILLGATE;
 use crate::shared::logs;

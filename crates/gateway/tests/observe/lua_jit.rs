@@ -1,4 +1,4 @@
-//! `GET /v1/lua/jit`, its metrics and its page in the dashboard: a running gateway's functions in Lua, with what LuaJIT has made of
+//! `GET /v1/lua/jit`, its metrics and its page in the dashboard: a running gateway's functions in Lua, and how LuaJIT has compiled
 //! them.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
@@ -73,7 +73,7 @@ fn source<'a>(health: &'a Json, name: &str) -> &'a Json {
     sources.iter().find(|source| source["source"].as_str().unwrap().contains(name)).unwrap()
 }
 
-/// Of the function that begins in a line.
+/// The state of the function that begins in a line.
 fn state(source: &Json, line: u64) -> &str {
     let functions = source["functions"].as_array().unwrap();
     functions.iter().find(|function| function["first_line"] == line).unwrap()["state"].as_str().unwrap()

@@ -1,5 +1,5 @@
-//! Profiles of functions in Lua by their own stacks, of a running gateway under load; and how they tell a slow function's victim from
-//! its cause, as in the third reference text.
+//! Profiles of functions in Lua by their own stacks, of a running gateway under load; and how they distinguish a slow function's
+//! victim from its cause, as in the third reference text.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -137,7 +137,7 @@ fn by_closures(profiles: &[Profile]) -> f64 {
 fn machine_code_counts_no_bytecode() {
     with_function(FUNCTION, |gateway| {
         let mut cpu = profiles_of(gateway, "cpu", 50);
-        // Of the interpreter there are few samples, since most of what is not compiled is memory's: until there is one.
+        // The interpreter has few samples, since most of what is not compiled is memory's: until there is one.
         while doing(&cpu, "interpreter") == 0.0 && cpu.len() < PROFILES_MAX {
             cpu.extend(profiles_of(gateway, "cpu", 50));
         }
@@ -173,8 +173,8 @@ fn machine_code_counts_no_bytecode() {
 const LOOK_UP: u32 = 4;
 const CLOSURE: u32 = 32;
 
-/// A cache in order of the last use, and a route that is looked up by a key of several fields, as often as many plugins would look
-/// things up. The key is made with a closure for each in the planted form, and with a function that was made once in the other.
+/// A cache in order of the last use, and a route with lookups by a key of several fields, as many as many plugins would do. In the
+/// planted form the key is made with a closure for each, in the other with a function that was made once.
 fn with_cache(is_planted: bool) -> String {
     let (once, each) = match is_planted {
         true => ("", "key = ''  each_field(values, function(name, value) key = key .. name .. value end)"),

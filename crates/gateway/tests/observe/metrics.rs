@@ -1,4 +1,4 @@
-//! What a running gateway measures: that the numbers are those of what was sent, and that they follow the configuration.
+//! The metrics of a running gateway: the numbers match the requests, and they follow the configuration.
 
 use crate::shared::STILLGATE;
 use crate::shared::measured::{Exposition, Measured};
@@ -51,7 +51,7 @@ fn send(measured: &Measured) -> usize {
     12
 }
 
-/// Routes with names and without, of which some plugins say that they count by name.
+/// Routes with and without names; some plugins on them count by name.
 fn named(node: &Upstream, of_all: &str) -> Setup {
     let addr = node.addr();
     Setup::resources(format!(
@@ -85,7 +85,7 @@ fn routes_are_counted_by_name_where_a_plugin_prefers_that() {
     eventually("the route by its id again", || by_id() >= 1.0);
 }
 
-/// As in APISIX, but whether or not a route has the plugin.
+/// The families match APISIX's, but regardless of whether a route has the plugin.
 #[test]
 fn labels_that_metadata_disables_stay_empty() {
     let upstream = Upstream::echo();
@@ -108,7 +108,7 @@ fn labels_that_metadata_disables_stay_empty() {
         let kind = if node.is_empty() { "egress" } else { "request" };
         assert!(found.one(family, &[("type", kind), ("route", "all"), ("node", node)]) >= 3.0, "{family}");
     }
-    // What was counted before stays what it was.
+    // Earlier counts stay unchanged.
     measured.reload(with(""), "dialect: apisix");
     get();
     let of_node = [("code", "200"), ("route", "all"), ("node", &*node)];
@@ -160,7 +160,7 @@ consumer_groups:
   - {id: staff, plugins: {}}
 "#;
 
-/// As a label, as labels by variables, and in the log; of requests that are refused there is none to tell of.
+/// The consumer as a label, as labels by variables, and in the log; refused requests have none to report.
 #[test]
 fn who_asked_is_told() {
     for (dialect, family) in [("native", "stillgate_http_requests_total"), ("apisix", "apisix_http_status")] {
@@ -385,7 +385,7 @@ fn a_removed_route_is_exposed_once_more_and_goes() {
     });
     let found = measured.scrape();
     assert_eq!(found.sum("stillgate_http_requests_total", &[("route", "")]), 4.0, "{found:?}");
-    // What stays goes on, and one that comes back begins anew.
+    // Series that stay go on, and one that comes back starts from zero.
     measured.gateway.client().get("/?x");
     measured.gateway.client().send("GET / HTTP/1.1\r\nHost : h\r\n\r\n");
     eventually("the next 400", || measured.scrape().sum("stillgate_http_requests_total", &[("route", "")]) == 5.0);
@@ -436,7 +436,7 @@ fn connections_and_nodes() {
     ));
     let measured = Measured::start(setup, "");
     let listener = measured.gateway.addr().to_string();
-    // None are there until a worker tells for the first time.
+    // They appear when a worker first reports.
     let connections =
         |state: &str| measured.scrape().sum("stillgate_connections", &[("listener", &listener), ("state", state)]);
     let node = upstream.addr().to_string();
@@ -473,7 +473,7 @@ fn the_process_and_its_configuration() {
     ];
     let upstream = Upstream::echo();
     let measured = Measured::start(Setup::to(upstream.addr()).gateway(ACCESS_LOG), "");
-    // Of CPU and memory it tells once a second, and a clock's first tick may not have been reached at its start.
+    // CPU and memory are reported once a second, and a clock's first tick may not have been reached at its start.
     let told = |name: &&str| measured.scrape().sum(&format!("process_{name}"), &[]) > 0.0;
     eventually("the gateway's own", || {
         OF_THE_PROCESS.iter().all(told) && measured.scrape().has("stillgate_build_info")

@@ -1,5 +1,5 @@
-//! What the gateway measures of itself: its listeners, its workers, its reloads, its connections to nodes, and what it counts
-//! apart from other requests.
+//! The gateway's metrics about itself: its listeners, its workers, its reloads, its connections to nodes, and requests that it
+//! counts separately.
 
 use crate::shared::measured::{Exposition, Measured};
 use crate::shared::tunnel;
@@ -77,7 +77,7 @@ fn new_connections_to_nodes_are_timed_by_upstream() {
     assert_eq!(of("count"), [1.0], "five requests over one connection, and none that failed");
     assert_eq!(found.one("stillgate_upstream_connect_duration_seconds_count", &[("upstream", "main")]), 1.0);
     assert!(of("sum")[0] > 0.0);
-    // What is told of an upstream goes with it.
+    // The series of an upstream go with it.
     let without = setup.resources.expect("all resources").replace("/a, upstream_id: main", "/a, upstream_id: dead");
     let without = without.replace("id: main,", "id: next,");
     measured.reload(Setup::resources(without), "");

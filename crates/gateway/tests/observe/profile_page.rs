@@ -13,7 +13,7 @@ use stillgate_testkit::Upstream;
 /// Texts that become elements where they are not shown as texts.
 const HOSTILE: &str = "</script><img src=x onerror=window.broken=1>";
 
-/// Of stacks, outermost first, with the thread and the milliseconds of each.
+/// A profile of stacks, outermost first, with the thread and the milliseconds of each.
 fn profile(stacks: &[(&str, i64, &[&str])]) -> Profile {
     let mut names: Vec<&str> = stacks.iter().flat_map(|(_, _, stack)| stack.iter().copied()).collect();
     names.sort_unstable();
@@ -86,7 +86,7 @@ fn the_dashboard_takes_two_and_compares_them() {
         }
         let shown = |page: &mut Page, part: &str| text(page, &format!("[data-part={part}]"));
         assert!(shown(&mut page, "threads").starts_with("ThreadShareworker-0"), "{}", shown(&mut page, "threads"));
-        // Which phases have samples depends on how much of the machine the gateway gets in a second.
+        // The phases with samples depend on how much of the machine the gateway gets in a second.
         let phases = shown(&mut page, "phases");
         assert!(phases.starts_with("PhaseShare") && phases.contains('%'), "{phases}");
         assert!(shown(&mut page, "title").starts_with("cpu: "));

@@ -32,7 +32,7 @@ const DEEP: &str = "return function() local function deep() return 1 + deep() en
 /// Signals that are sent by `tgkill`, unless the environment says how many; as many again are sent as a timer's.
 const SIGNALS: u64 = 40_000;
 
-/// After so many, who is there to get them is looked up again.
+/// After so many, the threads to signal are looked up again.
 const SIGNALS_A_LOOK: u64 = 100;
 
 /// Between two signals by `tgkill`, so that workers make progress.
@@ -63,7 +63,7 @@ fn setup(authority: &Authority, upstream: &Upstream, route: &str) -> Setup {
     Setup::resources(resources).listener("tls: true").gateway("workers: 2\ndebug: {pprof: true, heap: 16KiB}")
 }
 
-/// Asks on a connection of its own until all is over, for one path after the other.
+/// Sends requests on a connection of its own until all is over, for one path after the other.
 fn ask(authority: &Authority, addr: std::net::SocketAddr, rounds: &Rounds, paths: &[(&str, &str, &str)]) {
     for (path, status, part) in paths.iter().cycle() {
         if !rounds.go_on() {
@@ -72,7 +72,7 @@ fn ask(authority: &Authority, addr: std::net::SocketAddr, rounds: &Rounds, paths
         let mut client = authority.connect(addr, NAME, &[]);
         write!(client, "GET {path} HTTP/1.1\r\nHost: {NAME}\r\nConnection: close\r\n\r\n").unwrap();
         let mut response = Vec::new();
-        // A peer that closes without saying so in TLS is told as an error, after the response.
+        // A peer that closes without saying so in TLS is reported as an error, after the response.
         let _ = client.read_to_end(&mut response);
         let text = String::from_utf8_lossy(&response);
         assert!(text.starts_with(status) && text.contains(part), "{path}: {text}");
@@ -95,9 +95,11 @@ fn workers(pid: u32) -> Vec<i32> {
     numbers.filter_map(|thread| thread.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Sends a signal that says it comes from a timer, of which the handler writes down the stack. One by `tgkill` asks for nothing.
+/// Sends a signal that claims to come from a timer, for which the handler records the stack. A signal by `tgkill` would not do
+/// that.
 fn send_as_timer(pid: u32, thread: i32) -> bool {
-    // SAFETY: plain numbers, for all of which zero is a value; the kernel lets other processes send what claims to be a timer's.
+    // SAFETY: plain numbers, for all of which zero is a valid value; the kernel lets other processes send signals that claim to
+    // come from a timer.
     unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
         info.si_signo = SIGNAL;

@@ -45,7 +45,7 @@ fn timers(gateway: &Gateway) -> Option<usize> {
 /// longer, unless that shows too little: symbols are read by a nice thread, which would wait for a core.
 const LOAD: Duration = Duration::from_secs(3);
 
-/// Does something over and over, for so long, while something else is begun.
+/// Repeats one function for so long, while another one runs.
 fn beside<T>(load: Duration, again: impl Fn() + Sync, work: impl FnOnce() -> T) -> T {
     let end = Instant::now() + load;
     thread::scope(|scope| {
@@ -69,7 +69,7 @@ fn under_load<T>(gateway: &Gateway, load: Duration, work: impl FnOnce() -> T) ->
     beside(load, requests, work)
 }
 
-/// How long a profile beside this load takes.
+/// How long a profile under this load takes.
 fn seconds(load: Duration) -> u64 {
     (load.as_secs() - 1).max(1)
 }
@@ -214,7 +214,7 @@ fn hostile_questions_are_refused_and_nothing_stays_armed() {
         let body = String::from_utf8(body).unwrap();
         assert!(status == 400 && body.contains(wrong), "{query}: {status} {body}");
     }
-    // Two at once: the second is told who has the first.
+    // Two at once: the second learns who has the first.
     let mut first = TcpStream::connect(gateway.admin_addr()).unwrap();
     write!(first, "GET /debug/pprof/profile?seconds=200 HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin_addr()).unwrap();
     eventually("a second one to be refused", || admin(&gateway, "/debug/pprof/stalls?seconds=1").0 == 409);
@@ -224,7 +224,7 @@ fn hostile_questions_are_refused_and_nothing_stays_armed() {
     if timers(&gateway).is_some() {
         eventually("a timer to be armed", || timers(&gateway) > Some(0));
     }
-    // Whoever asked goes away: it ends, and the next one can be taken.
+    // The client goes away: the profile ends, and the next one can be taken.
     drop(first);
     eventually("it to end", || admin(&gateway, "/debug/pprof/profile?seconds=1").0 == 200);
     assert!(timers(&gateway).is_none_or(|timers| timers == 0));

@@ -1,4 +1,4 @@
-//! The metrics on a route of one's own: `public-api` leads to the thread that makes them, and no worker waits for it.
+//! The metrics on a configured route: `public-api` leads to the thread that makes them, and no worker waits for it.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -60,7 +60,7 @@ fn a_route_serves_what_the_exporter_does() {
     assert_eq!(client.get("/nobody").head.status(), 403);
     let scraped = [("route", "metrics"), ("node", ""), ("code", "200")];
     eventually("the scrapes to be counted", || measured.scrape().one("stillgate_http_requests_total", &scraped) >= 6.0);
-    // As in APISIX, no other method; and a body that nobody wants does no harm.
+    // As in APISIX, other methods are refused; and an unexpected body does no harm.
     for method in ["POST", "HEAD"] {
         assert_eq!(client.request(method, PATH, b"").head.status(), 404, "{method}");
     }
@@ -84,7 +84,7 @@ fn without_metrics_there_is_no_page() {
     gateway.assert_healthy();
 }
 
-/// One worker serves a scraper that does not read, and everybody else.
+/// One worker serves a scraper that does not read, and all other clients.
 #[test]
 fn a_worker_serves_others_while_a_large_exposition_is_read() {
     let node = Upstream::echo();

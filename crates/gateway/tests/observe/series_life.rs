@@ -86,7 +86,7 @@ fn a_node_that_leaves_one_upstream_ends_there_alone() {
         assert_eq!([shown("u1", &one), shown("u2", &two)].concat(), [1.0; 2]);
         measured.reload(upstreams(&[("u1", &[&one, &two]), ("u2", &[&two])]), &keys);
         eventually("it to come back", || shown("u1", &two) == [1.0]);
-        // Told of after a reload, by a writer that has nothing else to do.
+        // Reported after a reload, by a writer that has nothing else to do.
         measured.reload(upstreams(&[("u1", &[&one]), ("u3", &[&two])]), &keys);
         eventually("another upstream", || shown("u3", &two) == [1.0]);
         measured.reload(upstreams(&[("u1", &[&one])]), &keys);

@@ -1,4 +1,4 @@
-//! Shares that plugins give, over all workers and many connections: each is held against its weight by the chi-square test.
+//! Shares that plugins assign, over all workers and many connections: each is compared with its weight by the chi-square test.
 //!
 //! The critical values are those of 1 in 100,000: a right gateway fails here once in years, one that is a few per cent off fails
 //! at once.
@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use stillgate_testkit::{Gateway, Message, Setup, Upstream, eventually};
 
-/// Of one and of two degrees of freedom.
+/// Critical values for one and for two degrees of freedom.
 const CRITICAL: [f64; 2] = [19.511, 23.026];
-/// Of each count.
+/// Connections for each count.
 const CONNECTIONS: usize = 60;
 const EACH: usize = 60;
 const REQUESTS: usize = CONNECTIONS * EACH;
@@ -55,8 +55,8 @@ fn named(name: &'static str) -> Upstream {
     })
 }
 
-/// Asks over many connections, each from a client of its own; what `of` sees in the responses, counted. After the first half
-/// `half_way` is run, while clients go on.
+/// Sends requests over many connections, each from a client of its own; what `of` sees in the responses, counted. After the first
+/// half `half_way` is run, while clients go on.
 fn counted(
     gateway: &Gateway,
     target: &str,
@@ -171,7 +171,7 @@ fn proxy_mirror_copies_its_share() {
 
 #[test]
 fn opentelemetry_samples_its_ratio() {
-    // Says whether the node was told to record.
+    // Says whether the node was asked to record.
     let node = Upstream::serve(|connection| {
         while let Ok(request) = connection.read_request() {
             let flags = request.head.get("traceparent").map_or("none", |context| &context[context.len() - 2..]);

@@ -7,7 +7,7 @@ use std::process::Command;
 use stillgate_testkit::{Client, Process, eventually};
 use tempfile::TempDir;
 
-/// Where `cargo xtask test` puts it, below cargo's folder.
+/// Where `cargo xtask test` installs it, below cargo's folder.
 const GO_DEVICE: &str = "peers/go-device-1.8.13/go-device";
 
 /// Answers JSON, with what it means.

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::Command;
 use stillgate_testkit::{Gateway, PATIENCE, Setup, Upstream};
 
-/// Where `cargo xtask test` puts it, below cargo's folder.
+/// Where `cargo xtask test` installs it, below cargo's folder.
 const H2SPEC: &str = "peers/h2spec-2.2.1/h2spec";
-/// A response with a body: tests of flow control are skipped where there is none.
+/// A response with a body: without one, tests of flow control are skipped.
 const PATH: &str = "/?size=5";
 
 /// What it says of a gateway.

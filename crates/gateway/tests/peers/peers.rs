@@ -1,4 +1,4 @@
-//! Other people's clients and servers: curl, nginx on either side, Python's h11, Chromium.
+//! Third-party clients and servers: curl, nginx on either side, Python's h11, Chromium.
 
 use crate::shared::STILLGATE;
 use std::net::SocketAddr;

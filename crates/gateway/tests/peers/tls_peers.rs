@@ -1,5 +1,5 @@
-//! TLS with other people's proxies: HAProxy in front of us, HAProxy and nginx behind us, all certificates verified by
-//! everybody, thousands of requests with bodies through each pair of them.
+//! TLS with other proxies: HAProxy in front of us, HAProxy and nginx behind us, each side verifying all certificates, thousands of
+//! requests with bodies through each pair of them.
 
 use crate::shared::STILLGATE;
 use crate::shared::authority::Authority;

@@ -1,11 +1,11 @@
-//! Bodies that plugins change, end to end: whatever way the node sends them and the client takes them.
+//! Bodies that plugins change, end to end: in every framing of the node and of the client.
 
 use crate::scripted::{AFTER, BEFORE, FILTERED, Node, REPLACED, check, chunked, gzip, resources, with_length};
 use crate::shared::STILLGATE;
 use crate::shared::reflect::{ask, gateway, setup, try_ask};
 use stillgate_testkit::{Broken, Framing, Gateway, Setup, Upstream, eventually, http2, payload, run_tool};
 
-/// At each byte, and byte by byte, in each framing.
+/// Split at each byte, and sent byte by byte, in each framing.
 #[test]
 fn every_split_of_a_response_filters_alike() {
     let node = Node::new();
@@ -34,7 +34,7 @@ fn every_split_of_a_response_filters_alike() {
     gateway.assert_healthy();
 }
 
-/// Where there is no body, none is made, and the next response is not taken for one.
+/// A missing body stays missing, and the next response is not taken for one.
 #[test]
 fn responses_without_bodies_stay_without() {
     let node = Node::new();
@@ -138,7 +138,7 @@ fn bodies_in_gzip_are_read() {
             assert_eq!(replaced.head.get("content-encoding"), None);
         }
     }
-    // What is no gzip, or ends too soon, is never passed on as if it were whole.
+    // Data that is not gzip, or ends too soon, is never passed on as if it were whole.
     for broken in [&zipped[..zipped.len() - 9], b"no gzip at all", &[&zipped[..12], &[0xff; 20][..]].concat()] {
         node.sends_whole(&with_length("Content-Encoding: gzip\r\n", broken), false);
         let got = try_ask(&mut client, "GET /f", &[]);
@@ -150,7 +150,7 @@ fn bodies_in_gzip_are_read() {
     gateway.assert_healthy();
 }
 
-/// Nothing that was cut is given as whole.
+/// A body that was cut is never passed on as whole.
 #[test]
 fn a_node_that_cuts_is_never_whole() {
     let node = Node::new();
@@ -290,13 +290,13 @@ plugins: {"proxy-rewrite": {"regex_uri": ["^/(.*)$", "/again/$1"], "headers": {"
         node.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
         check(&client.expect_response("PUT"), 200, b"filtered ok", framing);
         drop(node);
-        // The first is asked again, whatever was learned of it.
+        // The first node is tried again, regardless of its earlier failures.
         gateway.assert_healthy();
         client = gateway.client();
     }
 }
 
-/// Though nothing can be sent to it yet, since a filter holds all that has come.
+/// This holds though nothing can be sent to it yet, since a filter holds everything received.
 #[test]
 fn a_client_that_leaves_ends_the_exchange() {
     let node = Upstream::bind();

@@ -1,4 +1,4 @@
-//! What bodies that plugins change may cost: memory is bounded, whatever comes, and given back.
+//! The cost of bodies that plugins change: memory is bounded in every case, and given back.
 
 use crate::scripted::{AFTER, BEFORE, FILTERED, Node, REPLACED, check, chunked, gzip, resources, send, with_length};
 use crate::shared::STILLGATE;
@@ -13,7 +13,7 @@ use stillgate_testkit::{
 
 const MIB: usize = 1024 * 1024;
 
-/// The bound counts what comes out.
+/// The bound counts the output.
 #[test]
 fn a_small_body_that_becomes_large_is_refused() {
     let node = Node::new();
@@ -82,7 +82,7 @@ fn large(mib: usize) -> Upstream {
     })
 }
 
-/// Memory does not follow the size of what comes.
+/// Memory does not grow with the size of the input.
 #[test]
 fn a_large_response_takes_little_memory() {
     const RESPONSE_MIB: usize = 256;
@@ -356,7 +356,7 @@ fn holding(arrived: SyncSender<()>, go_on: Receiver<()>) -> Upstream {
     })
 }
 
-/// It has been sent nothing that it could refuse, so it is asked; long before the node's time is over.
+/// The client has not been sent anything whose loss would show that it is gone, so it is probed, long before the node's timeout.
 #[test]
 fn a_client_that_ends_while_a_filter_holds_its_response_is_noticed() {
     let (arrived, at_filter) = sync_channel(64);
@@ -377,7 +377,7 @@ fn a_client_that_ends_while_a_filter_holds_its_response_is_noticed() {
     let lines = || std::fs::read_to_string(gateway.dir().join("access.log")).unwrap_or_default();
     eventually("it to be noticed", || lines() == "{\"status\":499,\"bytes_sent\":0}\n");
     let_go.send(()).expect("the node waits");
-    // One that ends only its requests gets its response.
+    // A client that only closes its sending side gets its response.
     let mut client = ask();
     client.half_close();
     eventually("it to be asked", || client.stream().peek(&mut [0]).is_ok_and(|bytes| bytes > 0));
@@ -421,7 +421,7 @@ fn what_plugins_add_to_a_head_is_bounded() {
     gateway.assert_healthy();
 }
 
-/// By plugin and reason.
+/// The counts by plugin and reason.
 #[test]
 fn refused_bodies_are_counted() {
     let node = Node::new();

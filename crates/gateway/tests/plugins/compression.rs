@@ -1,5 +1,5 @@
-//! Compressed responses, end to end: decoded by curl, Python and Chromium, whatever way the node sends them and whenever the
-//! client goes.
+//! Compressed responses, end to end: decoded by curl, Python and Chromium, in every framing of the node and whenever the client
+//! leaves.
 
 use crate::scripted::{Node, chunked, gzip, resources, with_length};
 use crate::shared::reflect::{ask, gateway, try_ask};
@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use stillgate_testkit::{Broken, Gateway, Message, PATIENCE, Upstream, eventually, require_tool, run_tool};
 use zstd_safe::{DCtx, InBuffer, OutBuffer};
 
-/// Of each plugin: its route, and what `Content-Encoding` says.
+/// The plugins: the route of each, and the value of `Content-Encoding`.
 const ALL: [(&str, &str); 3] = [("/gzip", "gzip"), ("/brotli", "br"), ("/zstd", "zstd")];
 const HTML: &str = "Content-Type: text/html\r\n";
 
@@ -198,7 +198,7 @@ fn the_highest_weight_decides_among_codings() {
     gateway.assert_healthy();
 }
 
-/// A node that sends the page of a route; the page `/plain` asks for the others and shows what came.
+/// A node that sends the page of a route; the page `/plain` requests the others and shows what came.
 fn site(pages: Vec<u8>) -> Upstream {
     const SCRIPT: &str = "<html><body><script>(async () => {\
         for (const of of ['/gzip', '/brotli', '/zstd', '/all']) {\
@@ -363,7 +363,7 @@ fn clients_that_stop_leave_nothing_behind() {
             client.read_exact(&mut some).expect("the beginning");
         }
     }
-    // What they had taken of the memory for encoders is there for others.
+    // The memory for encoders that they used is available to others.
     for (route, coding) in ALL {
         eventually("a coded response", || is_coded(&gateway, route, coding, &body));
     }

@@ -1,10 +1,10 @@
-//! What plugins get of the documents of a request's route, service and consumer.
+//! The parts of a route's, service's and consumer's documents that plugins receive.
 
 use crate::shared::reflect::{ask, gateway, reflecting};
 use std::sync::mpsc;
 use stillgate_testkit::Upstream;
 
-/// A double of the agent that lets everything in, and hands on what it was asked.
+/// A double of the agent that allows everything, and passes on its requests.
 #[test]
 fn opa_gets_documents_of_route_service_and_consumer() {
     let (tell, told) = mpsc::sync_channel(16);

@@ -1,6 +1,6 @@
-//! `_meta.filter` can ask for every variable, and `explain` knows what it comes to.
+//! `_meta.filter` can use every variable, and `explain` knows the result.
 //!
-//! Which variables there are is asked of the crate that parses them: a new one fails here until it is covered.
+//! The list of variables comes from the crate that parses them: a new one fails here until it is covered.
 
 use crate::shared::STILLGATE;
 use crate::shared::authority::{Authority, TlsClient};
@@ -10,7 +10,7 @@ use std::io::{Read as _, Write as _};
 use stillgate_route::Variable;
 use stillgate_testkit::{Gateway, Head, Setup, Upstream, run_tool};
 
-/// What variables are of the request below. `PATH` stands for the place of the one route that is asked for.
+/// Values of the variables for the request below. `PATH` is replaced by the path of the one route that is requested.
 const VARIABLES: &[(&str, &str)] = &[
     ("uri", "/f/PATH/seven"),
     ("document_uri", "/f/PATH/seven"),
@@ -47,7 +47,7 @@ const VARIABLES: &[(&str, &str)] = &[
     ("status", "200"),
 ];
 
-/// What they are over TLS besides; absent without it.
+/// Further values over TLS; absent without it.
 const OF_TLS: &[(&str, &str)] = &[
     ("ssl_server_name", "h.example"),
     ("ssl_protocol", "TLSv1.3"),
@@ -83,7 +83,7 @@ fn every_variable_is_covered() {
     assert_eq!(missing, Vec::<&str>::new(), "add them to the tables above");
 }
 
-/// What a route asks: its path, the condition, and whether that holds.
+/// The plan of a route: its path, the condition, and whether that holds.
 type Plan = Vec<(String, String, bool)>;
 
 /// Each variable is seen by two routes: one whose filter wants what it is, one that wants something else. What is `absent`
@@ -108,7 +108,7 @@ fn planned(present: &[(&str, &str)], absent: &[(&str, &str)], known: &[(&str, St
     (format!("{WHO}{routes}"), plan)
 }
 
-/// Asks for each; `ask` returns a response's head.
+/// Sends a request for each; `ask` returns a response's head.
 #[track_caller]
 fn assert_planned(plan: Plan, mut ask: impl FnMut(&str) -> Head) {
     let mut wrong = Vec::new();
@@ -122,7 +122,7 @@ fn assert_planned(plan: Plan, mut ask: impl FnMut(&str) -> Head) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// One whose ports are known before its filters are written.
+/// A gateway whose ports are known before its filters are written.
 fn started(node: &Upstream, change: impl Fn(Setup) -> Setup) -> Gateway {
     Gateway::start(STILLGATE, &change(setup(node.addr(), WHO)))
 }
@@ -197,7 +197,7 @@ fn tls_head(client: &mut TlsClient, target: &str) -> Head {
     head
 }
 
-/// What `explain` says of a route whose plugin has this filter.
+/// The answer of `explain` about a route whose plugin has this filter.
 fn explained(condition: &str, url: &str) -> String {
     let yaml = format!(
         "gateway: {{listeners: [{{address: \"127.0.0.1:0\"}}]}}\nupstreams: [{{id: u, nodes: {{\"127.0.0.1:1\": 1}}}}]\n\

@@ -1,5 +1,5 @@
-//! What a short body can become is bounded: values of JSON and XML, templates that are filled. And what takes long for one
-//! plugin holds up no other.
+//! The growth of a short body is bounded: values of JSON and XML, filled templates. And slow work for one plugin does not delay
+//! another.
 
 use crate::scripted::resources;
 use crate::shared::reflect::{gateway, reflecting};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use stillgate_testkit::{Client, Upstream, eventually};
 
 const MIB: usize = 1024 * 1024;
-/// What work on other threads may take at once, with what the process takes for its own.
+/// Maximum memory of concurrent work on other threads, with the process's own.
 const WORK_BYTES_MAX: usize = 256 * MIB;
 
 fn post(client: &mut Client, target: &str, content_type: &str, body: &[u8]) -> u16 {
@@ -20,12 +20,12 @@ fn post(client: &mut Client, target: &str, content_type: &str, body: &[u8]) -> u
     client.read_response("POST").map_or(0, |got| got.head.status())
 }
 
-/// A plugin that makes the request's body by a template.
+/// A plugin that makes the request's body with a template.
 fn transformer(template: &str) -> String {
     format!(r#"{{"body-transformer": {{"request": {{"template": {}}}}}}}"#, serde_json::Value::from(template))
 }
 
-/// What the gateway answers a body that `body-transformer` cannot make another of.
+/// The gateway's answer to a body that `body-transformer` cannot transform.
 fn complaint(client: &mut Client, target: &str, content_type: &str, body: &[u8]) -> String {
     let head = format!(
         "POST {target} HTTP/1.1\r\nHost: h\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\r\n",

@@ -1,5 +1,5 @@
-//! `jwt-auth` with keys by URL, against a server that publishes them: one fetch for many requests, tokens that name keys nobody
-//! has, and answers that are too large.
+//! `jwt-auth` with keys by URL, against a server that publishes them: one fetch for many requests, tokens that name unknown keys,
+//! and answers that are too large.
 
 use crate::shared::STILLGATE;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually};
 const KEY: &str = r#"{"kty":"EC","crv":"P-256","x":"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU","y":"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"}"#;
 const TOKEN: &str = "eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q";
 
-/// A server that publishes a set once it is told to, and how often it was asked.
+/// A server that publishes a set once it is allowed to, and the number of requests that it got.
 fn issuer(set: String, is_open: bool) -> (Upstream, Arc<AtomicUsize>, Arc<AtomicBool>) {
     let (asked, opened) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(is_open)));
     let (counted, gate) = (asked.clone(), opened.clone());
@@ -74,12 +74,12 @@ fn names_that_no_key_has_do_not_reach_the_server() {
         assert_eq!(status(&mut client, &format!("{header}.{rest}")), 401);
     }
     assert_eq!(status(&mut client, TOKEN), 200);
-    // Each worker may ask twice: at first, and for the first of the names.
+    // Each worker may send two requests: at first, and for the first of the names.
     assert!(asked.load(Ordering::SeqCst) <= 4, "{asked:?}");
     gateway.assert_healthy();
 }
 
-/// Base64 for URLs; the length is a multiple of three, so that there is no rest.
+/// Base64 for URLs; the length is a multiple of three, so padding is not needed.
 fn encoded(text: &str) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     assert_eq!(text.len() % 3, 0, "{text}");

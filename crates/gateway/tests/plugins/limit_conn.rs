@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
-/// Clients at once, each with a connection of its own.
+/// Number of concurrent clients, each with a connection of its own.
 const CLIENTS: usize = 8;
 
 /// A node that answers nothing until `count` of something have been counted.

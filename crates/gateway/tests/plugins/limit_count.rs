@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use stillgate_testkit::{Client, Gateway, Message, Rounds, Setup, Upstream, eventually};
 
-/// Clients at once, each with a connection of its own.
+/// Number of concurrent clients, each with a connection of its own.
 const CLIENTS: usize = 8;
-/// What each of them asks for in one go.
+/// Requests that each of them sends in one go.
 const REQUESTS: usize = 25;
 /// Longer than any test.
 const LONG_S: u64 = 3_600;
@@ -23,7 +23,7 @@ fn limited(upstream: &Upstream, workers: usize, keys: &str) -> Setup {
     setup.route(&format!("plugins:\n  limit-count: {{{keys}}}"))
 }
 
-/// What clients were told: how often each status, and what remained, of those that were let through.
+/// The answers that clients got: how often each status, and what remained, of those that were let through.
 #[derive(Debug, Default)]
 struct Heard {
     statuses: BTreeMap<u16, usize>,
@@ -53,7 +53,7 @@ impl Heard {
         self.statuses.get(&200).copied().unwrap_or(0)
     }
 
-    /// Exactly `count` of them, each told another number of what remains.
+    /// Exactly `count` of them, each with a different remaining number.
     #[track_caller]
     fn assert_exactly(mut self, count: usize, requests: usize) {
         let expected = [(200, count), (503, requests - count)].into_iter().filter(|(_, times)| *times > 0);
@@ -137,7 +137,7 @@ fn counters_survive_a_reload_and_a_changed_limit_begins_anew() {
     assert_eq!(remaining(&mut client).as_deref(), Some("2"));
     gateway.reload(&limited(&upstream, 2, &format!("count: 9, time_window: {LONG_S}")));
     assert_eq!(remaining(&mut client).as_deref(), Some("8"));
-    // Back again: its counter is there still.
+    // The limit is back: its counter still exists.
     gateway.reload(&limited(&upstream, 2, &keys));
     assert_eq!(remaining(&mut client).as_deref(), Some("1"));
 }
@@ -153,7 +153,7 @@ fn the_first_limit_can_come_with_a_reload() {
 
 #[test]
 fn an_upgrade_under_load_admits_exactly_the_count() {
-    /// More than can be sent until the upgrade is over.
+    /// More requests than can be sent until the upgrade is over.
     const COUNT: usize = 60_000;
     let upstream = Upstream::echo();
     for (before, after, kind) in [(2, 2, "fixed"), (1, 4, "sliding")] {

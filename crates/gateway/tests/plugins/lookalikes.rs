@@ -1,5 +1,5 @@
-//! Names that nodes behind CGI, WSGI or PHP cannot tell from those that the gateway sets: what a client says under them never
-//! reaches a node beside what the gateway says.
+//! Names that nodes behind CGI, WSGI or PHP cannot distinguish from those that the gateway sets: what a client sends under them
+//! never reaches a node beside the gateway's own.
 
 use crate::shared::STILLGATE;
 use crate::shared::reflect::{ask, asked, check, check_with, reflecting, route, setup};
@@ -10,7 +10,7 @@ const CONSUMERS: &str = r#"consumers: [{"username": "jack", "labels": {"custom_i
 routes:
 "#;
 
-/// What is set, by which plugins; `AUTHORITY` is a server that allows everything.
+/// The fields that plugins set; `AUTHORITY` is a server that allows everything.
 const SETTERS: &[(&str, &str, &[&str])] = &[
     (
         "/consumer",
@@ -56,7 +56,7 @@ const SETTERS: &[(&str, &str, &[&str])] = &[
     ("/plain", "{}", &["X-Real-IP", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Port", "X-Forwarded-Proto"]),
 ];
 
-/// A server that lets everybody in: to `forward-auth` it says who it is in a header, to `opa` in its decision.
+/// A server that admits every request: it gives the user's name to `forward-auth` in a header, to `opa` in its decision.
 fn authority() -> Upstream {
     Upstream::serve(|connection| {
         while connection.read_request().is_ok() {
@@ -77,7 +77,7 @@ fn spellings(name: &str) -> Vec<String> {
     all
 }
 
-/// As those nodes fold names.
+/// The name as those nodes fold it.
 fn folded(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
 }
@@ -110,7 +110,7 @@ fn nobody_says_what_the_gateway_says() {
     let (node, authority) = (reflecting(), authority());
     let gateway = gateway(&node, &authority, "workers: 1\nunderscores_in_headers: true");
     check_forged(&mut gateway.client(), false);
-    // What is set is there, and the client's own id of a request stays without the other one.
+    // The configured fields are present, and the client's own id of a request stays without the other one.
     let mut client = gateway.client();
     let head = asked(&ask(&mut client, "GET /consumer", &["apikey: k", "X_Consumer_Username: root"]));
     assert_eq!((head.all("x-consumer-username"), head.get("x-team")), (vec!["jack"], Some("blue")));
@@ -135,7 +135,7 @@ fn names_with_underscores_are_dropped_unless_they_are_wanted() {
     assert_eq!(head.start, "GET /plain?a_b=c_d HTTP/1.1");
     assert!(head.fields.iter().all(|(name, _)| !name.contains('_')), "{head:?}");
     assert_eq!(gateway.status()["requests"]["header_lines_dropped"], before + 4);
-    // What a plugin sets may have one, and what looks like a field that frames a message is refused.
+    // A field that a plugin sets may have one, and a field that resembles one for framing is refused.
     let head = asked(&ask(&mut client, "GET /rewrite", &["X_Tenant_Id: 1"]));
     assert_eq!(head.get("x_tenant_id"), None);
     for line in ["Content_Length: 5", "transfer_encoding: chunked"] {
@@ -143,7 +143,7 @@ fn names_with_underscores_are_dropped_unless_they_are_wanted() {
     }
     let head = asked(&ask(&mut client, "GET /plain", &["Content.Length: 5", "Transfer~Encoding: chunked"]));
     assert_eq!((head.get("content.length"), head.get("transfer~encoding")), (None, None));
-    // The same over HTTP/2.
+    // The same names over HTTP/2.
     let mut streams = Http2::connect(gateway.addr());
     let forged = [("x_forwarded_for", "forged"), ("a_b", "forged"), ("x-kept", "1")];
     streams.send_head(1, &[&get_fields("/plain")[..], &forged].concat(), END_STREAM);
@@ -174,7 +174,7 @@ fn trailers_with_underscores_are_dropped_unless_they_are_wanted() {
     }
 }
 
-/// A plugin that reads a field which no request has is silently dead: whoever configures it hears of that.
+/// A plugin that reads a field which no request can have is silently dead: the operator is warned.
 #[test]
 fn names_that_never_arrive_are_warned_of() {
     const PLUGINS: &[(&str, &str, &str)] = &[
@@ -219,13 +219,13 @@ fn names_that_never_arrive_are_warned_of() {
     let warning = hashed("x_session");
     assert!(warning.contains("routes[0].upstream.key") && warning.contains("\"x-session\""), "{warning}");
     assert!(!hashed("X-Session").contains("underscores_in_headers"));
-    // Who runs it reads the same.
+    // The operator reads the same warning in the log.
     let node = reflecting();
     let gateway = Gateway::start(STILLGATE, &setup(node.addr(), &format!("routes:\n{}", route("/a", PLUGINS[0].2))));
     eventually("the warning", || gateway.log().contains("gateway.underscores_in_headers: true"));
 }
 
-/// What the gateway says of itself and of the client, and what a plugin does not want to be said.
+/// The gateway's statements about itself and about the client, and fields that a plugin removes.
 #[test]
 fn what_a_plugin_removes_is_not_said_by_the_gateway_either() {
     const REMOVED: &str = r#"{"proxy-rewrite": {"headers": {"remove": ["X-Forwarded-Host", "x-forwarded-port", "X-Forwarded-Proto", "X-Forwarded-For", "X-Real-IP"]}}, "response-rewrite": {"headers": {"remove": ["Server", "X-Node"]}}}"#;

@@ -84,7 +84,7 @@ fn worker(gateway: &Gateway) -> i32 {
     path.file_name().and_then(|name| name.to_str()?.parse().ok()).expect("a number")
 }
 
-/// What a thread has used of a CPU.
+/// CPU time of a thread.
 fn cpu_time(pid: u32, thread: i32) -> Duration {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")).expect("it runs");
     Duration::from_nanos(text.split(' ').next().and_then(|ns| ns.parse().ok()).expect("a number"))
@@ -127,7 +127,7 @@ fn a_function_without_end_costs_its_request_a_500_and_no_other() {
     let mut asked = 0;
     for (path, _) in failing {
         let mut took = Duration::MAX;
-        // What others do to the caches and to the core's frequency makes one of them slow, and hardly each.
+        // Other processes' effects on the caches and on the core's frequency make one of them slow, and hardly each.
         for _ in 0..BLOCKED_TRIES {
             let before = used();
             let response = get(&gateway, &format!("/{path}"));
@@ -220,7 +220,7 @@ fn a_function_runs_before_each_phase_of_its_plugin() {
     assert!(began.elapsed() >= Duration::from_millis(50));
     let response = get(&gateway, "/answers");
     assert_eq!((response.head.status(), text(&response)), (418, "tea"));
-    // As in APISIX, the plugin runs; it is in the log.
+    // As in APISIX, the plugin runs; the error is in the log.
     let response = get(&gateway, "/fails?a=d");
     assert_eq!((response.head.get("x-ran"), asked(&response).get("x-set")), (Some("yes"), Some("d")), "{response:?}");
     for path in ["/endless", "/late"] {
@@ -299,7 +299,7 @@ fn a_route_s_function_decides_among_candidates() {
     gateway.assert_healthy();
 }
 
-/// More than a function may be given.
+/// More bytes than a function may be given.
 fn answer_much(connection: &mut Connection) {
     while connection.read_request().is_ok() {
         let body = "x".repeat(2 << 20);
@@ -362,7 +362,7 @@ fn functions_ask_other_servers() {
         assert!(sent.contains(&format!("{line}\n")), "{line}: {sent}");
     }
     assert!(text(&get(&gateway, "/low")).starts_with("GET /low HTTP/1.1\n"));
-    // While one waits for its server, and for one that asks for ever, others are served.
+    // While one request waits for its server, and another one loops for ever, others are served.
     let mut waiting = gateway.client();
     waiting.send("GET /silent?n=1 HTTP/1.1\r\nHost: h\r\n\r\n");
     let mut endless = gateway.client();

@@ -1,5 +1,5 @@
-//! Functions in Lua as their authors know them from OpenResty and APISIX: what they see behind the head of a response, what they see
-//! before it, and functions that run later.
+//! Functions in Lua as their authors know them from OpenResty and APISIX: after the head of a response, before it, and functions
+//! that run later.
 
 use crate::lua::{pre, text};
 use crate::shared::STILLGATE;
@@ -15,7 +15,7 @@ fn with(uri: &str, plugins: &str, source: &str) -> String {
     )
 }
 
-/// The same of a function for bodies behind all others.
+/// A route with a function for bodies that runs behind all others.
 fn body_filter(uri: &str, source: &str) -> String {
     with(uri, r#"{"serverless-post-function": {"phase": "body_filter", "functions": [LUA]}}"#, source)
 }
@@ -34,7 +34,7 @@ end"#;
 #[test]
 fn functions_of_bodies_see_both_heads() {
     let mocked = r#"{"mocking": {"response_example": "{\"card\":\"4000-1234\"}", "content_type": "application/json"}, "serverless-post-function": {"phase": "body_filter", "functions": [LUA]}}"#;
-    // First in its phase, and what a later plugin does to the head is seen all the same.
+    // It is first in its phase, and still sees what a later plugin does to the head.
     let first = r#"{"serverless-pre-function": {"phase": "body_filter", "functions": [LUA]}, "response-rewrite": {"status_code": 203, "headers": {"set": {"Content-Type": "application/json"}}}}"#;
     let all = r#"return function(conf, ctx)
   local core = require("apisix.core")
@@ -135,7 +135,7 @@ end"#;
     let log = || std::fs::read_to_string(gateway.dir().join("access.log")).unwrap_or_default();
     eventually("the line with the same id", || log().contains(id));
     assert_eq!(asked(&get(&gateway, "/path?a=b", &[])).get("x-path"), Some("/uri /path /path?a=b"));
-    // As nginx's own log has it.
+    // The line is as in nginx's own log.
     eventually("the line", || log().contains("\"uri\":\"/uri\""));
 }
 

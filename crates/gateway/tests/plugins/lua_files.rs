@@ -1,4 +1,4 @@
-//! Plugins in Lua from files: how they take part in chains, how they are refused, and how they change under load.
+//! Plugins in Lua from files: their place in chains, their errors, and changes under load.
 
 use crate::shared::STILLGATE;
 use crate::shared::reflect::{ask, asked, reflecting, route, setup, try_ask};
@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stillgate_testkit::{Gateway, Message, Setup, Upstream, eventually};
 
-/// A plugin that says its version in each phase, and what it was configured with.
+/// A plugin that reports its version in each phase, and its configuration.
 fn version(number: u32) -> String {
     format!(
         r#"
@@ -79,7 +79,7 @@ fn text(response: &Message) -> String {
     String::from_utf8_lossy(&response.body).into_owned()
 }
 
-/// What `stillgate check` says of a configuration that it refuses.
+/// The errors of `stillgate check` about a configuration that it refuses.
 #[track_caller]
 pub(crate) fn refused(plugins: &Plugins, resources: &str, expected: &[&str]) {
     let file = plugins.path().join("stillgate.yaml");
@@ -191,7 +191,7 @@ fn what_is_wrong_with_a_plugin_is_said_with_its_place() {
     refused(&good, &metadata, &["the plugin own has no metadata"]);
 }
 
-/// Checks that all that one response tells of is of one version, and returns that.
+/// Checks that everything in one response is of one version, and returns that.
 fn version_of(response: &Message) -> u32 {
     let node = asked(response);
     let tail = text(response);
@@ -209,7 +209,7 @@ fn version_of(response: &Message) -> u32 {
 fn no_request_sees_half_of_two_versions() {
     const CLIENTS: usize = 6;
     const VERSIONS: u32 = 12;
-    // Of one digit length, so that what is repeated can be told apart.
+    // All have the same number of digits, so that a repeated number can be recognised.
     let number = |version: u32| 100 + version;
     let plugins = Plugins::new(&[("own.lua", &version(number(0)))]);
     let node = reflecting();
@@ -274,7 +274,7 @@ fn a_broken_file_keeps_the_last_good_version() {
     plugins.write("own.lua", &version(102));
     eventually("the mended file", || version_of(&get(&gateway, "/a")) == 102);
     eventually("no error any more", || last_error() == "null");
-    // A file beside it, and a route that uses it.
+    // Another file in the folder, and a route that uses it.
     let more = "return { name = 'more', version = 1, priority = 1, schema = {}, access = function() return 418 end }";
     plugins.write("more.lua", more);
     let resources = format!("{resources}{}", route("/more", "{\"more\": {}}"));

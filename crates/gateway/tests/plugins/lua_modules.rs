@@ -1,4 +1,4 @@
-//! Modules that plugins of files require, and what `apisix.plugin` gives them: from files and configuration, and as both change.
+//! Modules that plugins of files require, and the functions of `apisix.plugin`: from files and configuration, and as both change.
 
 use crate::lua_files::{Plugins, refused};
 use crate::shared::STILLGATE;
@@ -33,7 +33,7 @@ fn modules_beside_a_plugin_are_read_and_reloaded_with_it() {
         ("lib/greet.lua", &greet("hello")),
         ("lib/all/init.lua", "return require('util') .. ' of all'"),
         ("util.lua", "return 'util'"),
-        // What no plugin requires is not run.
+        // A module that no plugin requires is not run.
         ("lib/broken.lua", "return {"),
         (".hidden/broken.lua", "return {"),
     ]);
@@ -46,7 +46,7 @@ fn modules_beside_a_plugin_are_read_and_reloaded_with_it() {
     assert_eq!(get(&gateway, "/other"), "200 other1");
     plugins.write("lib/greet.lua", &greet("good day"));
     eventually("the next version", || get(&gateway, "/own") == "200 good day you");
-    // The others keep what they have in variables.
+    // The others keep their variables.
     assert_eq!(get(&gateway, "/other"), "200 other2");
     plugins.write("lib/greet.lua", "local a = nil\nreturn a.b");
     let last_error = || gateway.status()["config"]["last_error"].to_string();
@@ -54,7 +54,7 @@ fn modules_beside_a_plugin_are_read_and_reloaded_with_it() {
     assert_eq!(get(&gateway, "/own"), "200 good day you");
     plugins.write("lib/greet.lua", &greet("bye"));
     eventually("the mended version", || get(&gateway, "/own") == "200 bye you");
-    // A folder and a module that were not there before.
+    // A folder and a module that did not exist before.
     plugins.write("new/word.lua", "return 'new'");
     plugins.write("own.lua", &plugin("own", "local word = require('new.word')", "word"));
     eventually("the new module", || get(&gateway, "/own") == "200 new");
@@ -79,7 +79,7 @@ fn what_is_not_beside_a_plugin_cannot_be_required() {
     refused(&plugins, &resources, &["the module 'link.secret' is not built"]);
     let circle = [("own.lua", &*required("a")), ("a.lua", "return require('b')"), ("b.lua", "return require('a')")];
     refused(&Plugins::new(&circle), &resources, &["it is required by a module that it requires"]);
-    // A file that nobody requires is meant as a plugin.
+    // A file that no other file requires is meant as a plugin.
     let good = plugin("own", "", "''");
     refused(
         &Plugins::new(&[("own.lua", &good), ("util.lua", "return {}")]),

@@ -1,4 +1,4 @@
-//! `resty.redis` with a real Redis, and with servers that stall, close and say nonsense.
+//! `resty.redis` with a real Redis, and with servers that stall, close and send nonsense.
 
 use crate::lua::{pre, text};
 use crate::shared::STILLGATE;
@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use stillgate_testkit::{Gateway, Redis, RedisSetup, ReservedPort, eventually};
 
-/// A gateway of one worker with these functions, each as the body of one in `access` that has a client `red` and says by `told`.
+/// A gateway of one worker with these functions, each as the body of one in `access` that has a client `red` and answers by `told`.
 fn started(functions: &[(&str, &str)]) -> (stillgate_testkit::Upstream, Gateway) {
     let node = reflecting();
     let routes = functions.iter().map(|(uri, body)| {
@@ -164,7 +164,7 @@ fn servers_that_misbehave_cost_their_request_only() {
         ("/half", saying(b"$5\r\nab", true), "timeout"),
         ("/closes", saying(b"$5\r\nab", false), "closed"),
         ("/nonsense", saying(b"HTTP/1.1 400 Bad Request\r\n\r\n", true), "the reply is not valid Redis protocol"),
-        // A second reply is nobody's: it must not become that of the next command.
+        // A second reply belongs to no command: it must not become that of the next one.
         ("/two", saying(b"+one\r\n+two\r\n", true), "the reply is not valid Redis protocol"),
         ("/large", saying(b"$99999999\r\n", true), "a reply of more than 1048576 bytes"),
     ];

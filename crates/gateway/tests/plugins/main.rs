@@ -1,4 +1,4 @@
-//! Plugins through the binary: alone, together, in Lua, and with the servers that they ask.
+//! Plugins through the binary: alone, together, in Lua, and with the servers that they depend on.
 
 mod asking;
 mod bodies;

@@ -1,4 +1,4 @@
-//! Filters that hide something hide it from every client: whatever codings and parts it asks for, and whatever the node sends.
+//! Filters that hide something hide it from every client: whatever codings and ranges it accepts, and whatever the node sends.
 
 use crate::scripted::{Node, gzip, resources, with_length};
 use crate::shared::STILLGATE;
@@ -9,7 +9,7 @@ use stillgate_testkit::{Gateway, Message, Upstream};
 
 const CARDS: &str = "card 4111111111111111 end card 4111111111111111 end";
 const MASKED: &str = "card **** end card **** end";
-/// As a function and as a replacement.
+/// The filter as a function and as a replacement.
 const FUNCTION: &str = r#"{"serverless-pre-function": {"phase": "body_filter", "functions": ["return function(conf, ctx) if ngx.arg[1] then ngx.arg[1] = string.gsub(ngx.arg[1], '%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d', '****') end end"]}}"#;
 const REPLACEMENT: &str =
     r#"{"response-rewrite": {"filters": [{"regex": "\\d{16}", "replace": "****", "scope": "global"}]}}"#;
@@ -20,7 +20,7 @@ const TEMPLATE: &str =
     r#"{"body-transformer": {"response": {"input_format": "plain", "template": "made anew, of some length"}}}"#;
 const AROUND: &str = r#"{"echo": {"before_body": "before "}}"#;
 
-/// The same plugins with another that compresses, wherever it stands.
+/// The plugins, together with another that compresses, at any position.
 fn with(plugins: &str, other: &str) -> String {
     format!("{}, {other}}}", plugins.strip_suffix('}').expect("an object"))
 }
@@ -35,7 +35,7 @@ fn plain(response: &Message) -> String {
     text
 }
 
-/// What a client that takes gzip gets, and whether it is compressed.
+/// The response to a client that accepts gzip, and whether it is compressed.
 #[track_caller]
 fn check(gateway: &Gateway, target: &str, expected: &str, is_coded: bool) {
     let accepts: &[&[&str]] = &[&[], &["Accept-Encoding: gzip"], &["Accept-Encoding: br;q=0.1, gzip, zstd"]];
@@ -48,7 +48,7 @@ fn check(gateway: &Gateway, target: &str, expected: &str, is_coded: bool) {
     }
 }
 
-/// As in nginx, whose compression is the last filter, whatever priority the plugin has.
+/// As in nginx, compression is the last filter, whatever priority the plugin has.
 #[test]
 fn contents_are_coded_behind_all_filters() {
     const GZIP: &str = r#""gzip": {"types": "*", "min_length": 1}"#;
@@ -69,7 +69,7 @@ fn contents_are_coded_behind_all_filters() {
     for (uri, _) in &routes {
         check(&of_node, uri, MASKED, true);
     }
-    // As one that all routes have.
+    // Compression as a global rule.
     let rule = "global_rules: [{id: g, plugins: {gzip: {types: '*', min_length: 1}}}]\n";
     let routes = [("/function", FUNCTION), ("/replacement", REPLACEMENT), ("/template", TEMPLATE), ("/around", AROUND)];
     let resources = resources(&routes);
@@ -80,7 +80,7 @@ fn contents_are_coded_behind_all_filters() {
     check(&global, "/around", &format!("before {CARDS}"), true);
 }
 
-/// A node that compresses, as it is asked to, hides nothing from a filter.
+/// A node that compresses on request hides nothing from a filter.
 #[test]
 fn filters_see_what_the_node_has_coded() {
     let node = Node::new();
@@ -93,7 +93,7 @@ fn filters_see_what_the_node_has_coded() {
     node.sends_whole(&with_length("Content-Encoding: gzip\r\n", &gzip(many.as_bytes())), false);
     let got = ask(&mut gateway.client(), "GET /function", &["Accept-Encoding: gzip"]);
     assert!(plain(&got) == many.replace(CARDS, MASKED), "{:?}", got.head);
-    // What cannot be undone is not passed on.
+    // A coding that cannot be undone is not passed on.
     for coding in ["zstd", "gzip, br", "gzip, gzip", "unheard-of"] {
         node.sends_whole(&with_length(&format!("Content-Encoding: {coding}\r\n"), CARDS.as_bytes()), false);
         for path in ["/function", "/replacement"] {
@@ -139,7 +139,7 @@ fn a_node_is_asked_for_whole_bodies_in_known_codings() {
     }
 }
 
-/// What the head of the node says of its body goes with it, and what it says of other things stays.
+/// The node's fields about its body are removed with it, and other fields stay.
 #[test]
 fn the_head_does_not_describe_another_body() {
     const OF_BODY: [&str; 9] = [
@@ -181,7 +181,7 @@ fn the_head_does_not_describe_another_body() {
             .collect();
         match path {
             "/plain" => assert_eq!(left.len(), OF_BODY.len(), "{path}"),
-            // The same body in another coding.
+            // The body in another coding.
             "/gzip" => assert_eq!(left, ["ETag", "Last-Modified", "Unencoded-Digest"], "{path}"),
             _ => assert!(left.is_empty(), "{path}: {left:?}"),
         }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use stillgate_testkit::{Gateway, Message, Upstream, eventually};
 
-/// How one sees that a plugin has run.
+/// How the effect of a plugin is visible.
 #[derive(Debug, Clone, Copy)]
 enum Seen {
     /// The status, and the body that `error_response` gives it from 400 on.
@@ -21,7 +21,7 @@ enum Seen {
     Body(&'static str),
     /// It sends the request's target somewhere else, at some time.
     Elsewhere,
-    /// Not at all: it has no phase.
+    /// It is not visible: it has no phase.
     Nowhere,
 }
 
@@ -134,7 +134,7 @@ fn every_plugin_has_a_row() {
     assert_eq!(rows, names, "say in ROWS how one sees what it does");
 }
 
-/// Everything that came to places other than the node, bytes as they came.
+/// Everything that was sent to places other than the node, as raw bytes.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<u8>>>);
 
@@ -149,7 +149,7 @@ impl Told {
     }
 }
 
-/// Where plugins send things: a server of HTTP that lets nobody in, one of TCP, one of UDP, and a file.
+/// The receivers of what plugins send: an HTTP server that refuses every request, one of TCP, one of UDP, and a file.
 struct Places {
     told: Told,
     peer: Upstream,
@@ -210,7 +210,7 @@ impl Places {
 
     fn have(&self, what: &str) -> bool {
         let mut of_file = String::new();
-        // It is there once somebody has written.
+        // The file exists after the first write.
         let _ = std::fs::File::open(&self.file).and_then(|mut file| file.read_to_string(&mut of_file));
         self.told.has(what) || of_file.contains(what)
     }
@@ -230,7 +230,7 @@ fn routes_of(number: usize, (name, beside, keys, ..): &Row) -> String {
     .concat()
 }
 
-/// Asks twice, for those that count, and returns what came the second time.
+/// Sends two requests, for the plugins that count, and returns the second response.
 fn twice(gateway: &Gateway, row: &Row, target: &str) -> Message {
     let (name, .., rest, _) = row;
     let is_post = *rest == "POST";
@@ -238,7 +238,7 @@ fn twice(gateway: &Gateway, row: &Row, target: &str) -> Message {
     let fields = "Host: h.example\r\napikey: k\r\nUser-Agent: suite\r\nAccept-Encoding: gzip, br, zstd\r\n";
     let mut first = gateway.client();
     if *name == "limit-conn" {
-        // One that is under way.
+        // A request that is in flight.
         let in_flight = || gateway.status()["requests"]["in_flight"].as_u64();
         eventually("those before to be over", || in_flight() == Some(0));
         first.send(format!("POST {target}{rest} HTTP/1.1\r\n{fields}Content-Length: 2\r\n\r\n"));
@@ -256,7 +256,7 @@ fn twice(gateway: &Gateway, row: &Row, target: &str) -> Message {
     ask()
 }
 
-/// What of a response does not depend on when, and on which route, it was asked for.
+/// The parts of a response that do not depend on the time and the route of its request.
 fn compared(response: &Message, path: &str) -> (u16, Vec<(String, String)>, String) {
     let is_kept = |name: &str| !["date", "content-length"].iter().any(|other| name.eq_ignore_ascii_case(other));
     let fields = response.head.fields.iter().filter(|(name, _)| is_kept(name));
@@ -284,7 +284,7 @@ fn meta_holds_for_every_plugin() {
     let mut wrong = Vec::new();
     for (number, row) in ROWS.iter().enumerate() {
         let (name, .., seen) = row;
-        // First where it does not run: what is sent elsewhere of that would come first.
+        // The filter that excludes the plugin comes first: its messages would arrive first.
         let filter = format!("/{number}/filter");
         let passed = compared(&twice(&gateway, row, &format!("{filter}?run=0")), &filter);
         let bare = format!("/{number}/bare");
@@ -311,11 +311,11 @@ fn meta_holds_for_every_plugin() {
     gateway.assert_healthy();
 }
 
-/// Those that tell a `POST` with a body from what they do here, and one whose page is for the answer of another plugin, which
-/// is given before the body is read.
+/// Plugins that a `POST` with a body would make behave differently here, and one whose page is for the answer of another plugin,
+/// which is given before the body is read.
 const NOT_OF_BODIES: [&str; 3] = ["limit-conn", "grpc-web", "error-page"];
 
-/// Also of those that have no phase before the node is asked: their filter is asked there all the same.
+/// This includes plugins that have no phase before the node is contacted: their filter is evaluated there, too.
 #[test]
 fn filters_of_every_plugin_read_the_body() {
     let (node, places) = (reflecting(), Places::new());
@@ -386,7 +386,7 @@ fn pre_functions_of_every_plugin_run() {
             continue;
         }
         let mut client = gateway.client();
-        // In the phase log the client has its response already.
+        // In the phase log the client already has its response.
         eventually(&format!("the function before {name}"), || {
             client.send(format!("GET /ran?of={path} HTTP/1.1\r\nHost: h\r\n\r\n"));
             client.read_response("GET").expect("a count").body != b"0"

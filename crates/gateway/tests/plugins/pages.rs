@@ -1,12 +1,12 @@
-//! The first example of each plugin's page runs, and answers what the page says it does.
+//! The first example of each plugin's page runs, and answers as the page says.
 //!
-//! Nodes of the examples are replaced by one that echoes; whom plugins ask, and send to, is not there.
+//! Nodes of the examples are replaced by one that echoes; servers that plugins use are not there.
 
 use crate::shared::STILLGATE;
 use std::path::{Path, PathBuf};
 use stillgate_testkit::{Gateway, Message, Setup, Upstream};
 
-/// How often an example is asked until it answers as its page says: limits let some requests through.
+/// How often an example is tried until it answers as its page says: limits let some requests through.
 const TRIES: usize = 5;
 
 fn pages() -> Vec<(String, String)> {
@@ -84,7 +84,7 @@ fn shape(value: &str) -> String {
     shaped
 }
 
-/// Whether a value is as a page says, where `…` stands for any text.
+/// Whether a value is as a page says, where `…` matches any text.
 fn is_as(value: &str, said: &str) -> bool {
     match said.split_once('…') {
         None => shape(value) == shape(said),
@@ -95,7 +95,7 @@ fn is_as(value: &str, said: &str) -> bool {
     }
 }
 
-/// What a response is not, of what a page says: a status line, fields, an empty line and the body; or fields alone.
+/// The differences of a response from a page: a status line, fields, an empty line and the body; or fields alone.
 fn differs(response: &Message, said: &str) -> Option<String> {
     let (head, body) = said.split_once("\n\n").map_or((said, None), |(head, body)| (head, Some(body)));
     for line in head.lines() {

@@ -1,4 +1,4 @@
-//! Five plugins as a client and a node see them, request by request. What is expected is APISIX's, by its documentation and tests.
+//! Five plugins as a client and a node see them, request by request. The expectations are APISIX's, by its documentation and tests.
 
 use crate::shared::reflect;
 use crate::shared::reflect::{ask, asked, check, gateway, reflecting, route, try_ask};
@@ -21,7 +21,7 @@ impl Gate {
         ask(&mut self.gateway.client(), start, lines)
     }
 
-    /// What the node was asked.
+    /// The request as the node received it.
     #[track_caller]
     fn node(&self, start: &str, lines: &[&str]) -> Head {
         asked(&self.ask(start, lines))
@@ -73,7 +73,7 @@ fn key_auth_asks_for_a_key() {
     refused("GET /a", &["apikey: AUTH-ONE"], INVALID, "key");
     refused("GET /a", &["apikey: auth-one2"], INVALID, "key");
     refused("GET /a?apikey=nope", &[], INVALID, "key");
-    // The header comes first: a good query does not mend a bad one.
+    // The header comes first: a valid query does not make up for an invalid header.
     refused("GET /a?apikey=auth-one", &["apikey: nope"], INVALID, "key");
     refused("GET /named", &["apikey: auth-one"], MISSING, "key");
     let passes = |start: &str, lines: &[&str]| {
@@ -292,7 +292,7 @@ fn cors_says_who_may_read() {
     let timing = |lines: &[&str]| gate.ask("GET /timing", lines).head.all("timing-allow-origin").join("|");
     assert_eq!(timing(&["Origin: https://a.example"]), "https://a.example");
     assert_eq!(timing(&["Origin: https://b.example"]), "");
-    // The node's own Vary stays, and caches are told that the answer is an origin's own.
+    // The node's own Vary stays, and caches learn that the answer depends on the origin.
     let vary = |start: &str, lines: &[&str]| gate.ask(start, lines).head.all("vary").join(", ");
     assert_eq!(vary("GET /all", &["Origin: https://x.example"]), "Accept-Encoding");
     assert_eq!(vary("GET /listed", &["Origin: https://a.example"]), "Accept-Encoding, Origin");
@@ -452,13 +452,13 @@ fn response_rewrite_changes_what_the_client_gets() {
     assert!(text(&response).contains("[A]: 1\nx-a: 2\n"), "{response:?}");
     let response = gate.ask("GET /global", &lines);
     assert!(text(&response).contains("second\n<x-a>: 2\n"), "{response:?}");
-    // Our own answers are responses, too.
+    // Local replies are responses, too.
     let response = gate.ask("GET /own", &[]);
     assert_eq!((response.head.status(), text(&response)), (418, "rewritten"), "{response:?}");
     gate.assert_healthy();
 }
 
-/// What a plugin cannot mean is refused when it is read.
+/// Meaningless settings of a plugin are refused when they are read.
 #[test]
 fn malformed_metadata_is_refused() {
     for (items, why) in [
@@ -548,7 +548,7 @@ fn plugins_hold_for_http2() {
     gate.assert_healthy();
 }
 
-/// What the tests above read by is strict.
+/// The reader of the tests above is strict.
 #[test]
 fn a_broken_response_is_noticed() {
     let node = Upstream::serve(|connection| {

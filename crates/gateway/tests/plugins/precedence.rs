@@ -1,12 +1,13 @@
-//! Whose plugins hold for a request, and in what order they run, beside a plain model of APISIX's rules.
+//! Which resource's plugins apply to a request, and in what order they run, compared with a plain model of APISIX's rules.
 //!
-//! What holds is seen from outside: each configuration of response-rewrite and proxy-rewrite says where it stands by a header field.
+//! The results are observed from outside: each configuration of response-rewrite and proxy-rewrite writes its position into a
+//! header field.
 
 use crate::shared::reflect::{ask, asked, check, gateway, reflecting, route};
 use std::fmt::Write;
 use stillgate_testkit::{Gateway, Message, Upstream};
 
-/// What a resource says of one plugin.
+/// A resource's statement about one plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Says {
     Nothing,
@@ -16,16 +17,16 @@ enum Says {
 
 const ALL: [Says; 3] = [Says::Nothing, Says::Runs, Says::Disabled];
 
-/// From the weakest to the strongest.
+/// The levels from the weakest to the strongest.
 const LEVELS: [&str; 5] = ["service", "plugin-config", "route", "group", "consumer"];
 
-/// The model: the strongest that says anything holds, whole; the disabled one means that none runs.
+/// The model: the strongest statement holds, as a whole; a disabled plugin does not run.
 fn runs(says: [Says; 5]) -> Option<&'static str> {
     let at = says.iter().rposition(|says| *says != Says::Nothing)?;
     (says[at] == Says::Runs).then_some(LEVELS[at])
 }
 
-/// `response-rewrite` of a resource: names the resource in two fields, of which `X-Of` is set by all.
+/// `response-rewrite` of a resource: names the resource in two fields; `X-Of` is set by all.
 fn marks(level: &str, says: Says) -> String {
     let disabled = says == Says::Disabled;
     format!(
@@ -110,7 +111,7 @@ fn the_strongest_resource_holds_whole() {
     gateway.assert_healthy();
 }
 
-/// In `rewrite` the route's plugins have run when the consumer becomes known: its own run where the route has none of that name.
+/// The route's plugins have run in `rewrite` when the consumer becomes known: its own run where the route has none of that name.
 #[test]
 fn a_consumers_rewrite_runs_after_authentication_where_the_route_has_none() {
     let set = |of: &str| {
@@ -151,7 +152,7 @@ fn a_consumers_rewrite_runs_after_authentication_where_the_route_has_none() {
     assert_eq!(of("GET /bare", "plain").2.get("x-of-consumer"), Some("plain"));
 }
 
-/// Who is known before the request comes does not count: a client cannot say who it is.
+/// A client's own claims do not count: it cannot say who it is.
 #[test]
 fn a_client_cannot_say_who_it_is() {
     let resources = [
@@ -213,7 +214,7 @@ fn priorities_order_a_list() {
         route("/headers", &rewrite("")),
         route("/headers-turned", &rewrite(r#", "_meta": {"priority": 4001}"#)),
     ]);
-    // cors (4000) answers a preflight before key-auth (2500) asks for a key.
+    // cors (4000) answers a preflight before key-auth (2500) requires a key.
     assert_eq!(gate.ask("OPTIONS /usual", &[]).head.status(), 200);
     assert_eq!(gate.ask("GET /usual", &[]).head.status(), 401);
     assert_eq!(gate.ask("OPTIONS /turned", &[]).head.status(), 401);
@@ -252,7 +253,7 @@ fn global_rules_run_before_the_route() {
     assert_eq!(of("GET /own-first"), both("route"));
 }
 
-/// They run where there is no route, too, and see our own answer.
+/// Global rules run without a route, too, and see our local reply.
 #[test]
 fn global_rules_run_without_a_route() {
     let gate = Gate::of(&[
@@ -301,7 +302,7 @@ fn an_error_response_takes_the_place_of_a_body() {
     assert_eq!((status, body.contains("never seen")), (200, false), "an answer below 400 stays");
 }
 
-/// A plugin that guards is asked in its own phase; a filter that does not hold lets the request pass it.
+/// A plugin that guards runs in its own phase; a filter that does not hold lets the request pass it.
 #[test]
 fn a_filter_decides_in_every_phase() {
     let filtered = |plugin: &str, keys: &str| {
@@ -344,7 +345,7 @@ fn a_filter_decides_in_every_phase() {
     assert_eq!(status("GET /none", &[]), 401);
 }
 
-/// What refers to something that is not there is refused, and named.
+/// A reference to something that does not exist is refused, and named.
 #[test]
 fn what_is_missing_is_refused() {
     let refused = |resources: &str, names: &[&str]| {

@@ -1,4 +1,4 @@
-//! Bodies of requests that plugins read whole: however they come, the node gets the same; what is cut never reaches it.
+//! Bodies of requests that plugins read as a whole: in every framing the node gets the same body; one that is cut never reaches it.
 
 use crate::scripted::gzip;
 use crate::shared::reflect::{gateway, reflecting, route};
@@ -8,7 +8,7 @@ const MIB: usize = 1024 * 1024;
 
 const BODY: &str = r#"{"name": "b", "list": [1, 2, 3]}"#;
 
-/// Paths, their plugins, and what the node gets of [`BODY`].
+/// Paths, their plugins, and the body that the node gets for [`BODY`].
 const ROUTES: &[(&str, &str, &str)] = &[
     (
         "/transformed",
@@ -34,7 +34,7 @@ fn started(node: &Upstream) -> Gateway {
     gateway(node.addr(), &format!("{CONSUMERS}{routes}"))
 }
 
-/// The lines of a head that say who asks, and with what body.
+/// The fields that sign a request: its client and the digest of its body.
 fn signed(path: &str, body: &str) -> String {
     const SCRIPT: &str = "import base64, hashlib, hmac, sys\n\
         path, body = sys.argv[1:]\n\
@@ -75,7 +75,7 @@ fn sent(client: &mut Client, pieces: &[&[u8]], what: &str) -> Message {
     response
 }
 
-/// At each byte, and byte by byte, in each framing.
+/// Split at each byte, and sent byte by byte, in each framing.
 #[test]
 fn every_split_of_a_request_is_read_alike() {
     let node = reflecting();
@@ -133,7 +133,7 @@ fn another_body_than_the_signed_one_is_refused() {
     gateway.assert_healthy();
 }
 
-/// What a small body stands for is not unpacked: it is no JSON.
+/// A small compressed body is not unpacked: it is not JSON.
 #[test]
 fn a_request_that_would_become_large_is_refused() {
     let node = reflecting();
@@ -176,7 +176,7 @@ fn a_request_beyond_the_bound_is_refused() {
             // It may not be read to its end.
             let _ = client.try_send(&request);
             let refused = client.read_response("POST").unwrap_or_else(|broken| panic!("{path}: {broken:?}"));
-            // APISIX's request-validation says of a body that it cannot read what it says of a wrong one.
+            // APISIX's request-validation answers a body that it cannot read like an invalid one.
             let expected = if *path == "/validated" { 400 } else { 413 };
             assert_eq!(refused.head.status(), expected, "{path}: {refused:?}");
         }

@@ -27,7 +27,7 @@ pub(crate) fn status(gateway: &Gateway, key: &str) -> u16 {
     client.expect_response("GET").head.status()
 }
 
-/// What a command says of the gateway's file.
+/// The output of a command for the gateway's file.
 fn command(gateway: &Gateway, name: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(STILLGATE);
     let output = command.arg(name).arg(gateway.config_path()).args(arguments).output().expect("run stillgate");
@@ -36,8 +36,8 @@ fn command(gateway: &Gateway, name: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&said).into_owned()
 }
 
-/// All that people and programs can see of a gateway: its log and access log, its admin API, metrics, and what commands say
-/// of its file.
+/// Everything that people and programs can see of a gateway: its log and access log, its admin API, metrics, and the output of
+/// commands for its file.
 fn shown(gateway: &Gateway, metrics: Option<SocketAddr>) -> Vec<(&'static str, String)> {
     let admin = |target: &str| {
         let response = Client::connect(gateway.admin_addr()).get(target);
@@ -87,7 +87,7 @@ fn with_secrets(node: SocketAddr) -> String {
     )
 }
 
-/// What is in the file, and a mistake beside a secret, or in it.
+/// The contents of the file, with a mistake next to a secret, or in it.
 const MISTAKES: &[(&str, &str)] = &[
     ("key: planted-csrf", "key: [planted-csrf]"),
     ("key: planted-csrf", "key: \"\", kye: planted-csrf"),
@@ -119,7 +119,7 @@ fn secrets_of_plugins_are_shown_nowhere() {
     ));
     let mut gateway = Gateway::start(STILLGATE, &setup);
     assert_eq!((status(&gateway, "planted-key"), status(&gateway, "planted-no")), (200, 401));
-    // Nobody takes what the loggers send.
+    // No receiver accepts what the loggers send.
     eventually("losses to be told", || gateway.log().contains("http-logger") && gateway.log().contains("loki-logger"));
     assert_hidden(&gateway, Some(metrics.addr()));
     for (from, to) in MISTAKES {
@@ -153,7 +153,7 @@ fn a_changed_secret_takes_effect_and_is_shown_nowhere() {
     eventually("the new secret", || status(SECOND) == 200);
     assert_eq!(status(FIRST), 401);
 
-    // Gone: what was read before goes on, and the reason is told.
+    // The file is gone: the last value stays in use, and the reason is reported.
     std::fs::remove_file(&file).expect("remove");
     eventually("the refusal", || gateway.status()["config"]["last_error"].to_string().contains("there is no file"));
     assert_eq!(status(SECOND), 200);
@@ -165,7 +165,7 @@ fn a_changed_secret_takes_effect_and_is_shown_nowhere() {
     assert_eq!(refused.head.status(), 401);
     assert_eq!(refused.head.get("www-authenticate"), Some("apikey realm=\"key\""));
     assert_eq!(refused.body, b"{\"message\":\"Missing API key in request\"}\n");
-    // A key that two have: both are named, the key is not.
+    // A key of two consumers: both are named, the key is not.
     gateway
         .write_config_text(&std::fs::read_to_string(gateway.config_path()).expect("the file").replace(INLINE, FIRST));
     eventually("the refusal", || gateway.status()["config"]["last_error"].to_string().contains("has the same"));

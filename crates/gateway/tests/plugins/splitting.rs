@@ -1,4 +1,4 @@
-//! No value that a client or a configuration can put into a head splits a message. h11 reads what comes out, strictly.
+//! No value that a client or a configuration can put into a head splits a message. h11 reads the output strictly.
 //!
 //! `cargo xtask test` runs this with the debug binary, and once more with one that has no debug assertions.
 
@@ -20,7 +20,7 @@ fn plugged(node: &Node, peer: &Peer) -> Gateway {
     Gateway::start(STILLGATE, &setup(node.upstream.addr(), &resources))
 }
 
-/// What came to `peer` whenever it came: whole messages. Copies have what their requests have.
+/// Checks everything that `peer` has received: whole messages. Copies have the fields of their requests.
 fn judge_peer(peer: &Peer) {
     let seen: Vec<Caught> = peer.take().into_iter().map(|bytes| ("request", "GET".to_owned(), bytes)).collect();
     let wrong: Vec<String> = judged(&seen)
@@ -84,7 +84,7 @@ fn no_value_of_a_client_splits_a_message() {
     gateway.assert_healthy();
 }
 
-/// A plugin answers before the body is there: what comes of it is not taken for a request.
+/// A plugin answers before the body has arrived: the rest of the body is not taken for a request.
 #[test]
 fn an_unread_body_is_no_request() {
     let upstream = Upstream::echo();
@@ -169,7 +169,7 @@ fn no_value_of_http2_splits_a_message() {
     gateway.assert_healthy();
 }
 
-/// Which of the routes of a file `check` does not refuse.
+/// The routes of a file that `check` accepts.
 fn taken(resources: impl Fn(&[usize]) -> String, count: usize) -> Vec<usize> {
     let mut left: Vec<usize> = (0..count).collect();
     loop {
@@ -192,7 +192,7 @@ fn no_configuration_splits_a_message() {
     let peer_addr = peer.upstream.addr().to_string();
     let (mut messages, mut origins) = (Vec::new(), Vec::new());
     let mut try_out = |resources: &str, of: &[(String, String)]| {
-        // What is taken must be harmless.
+        // Accepted values must be harmless.
         let gateway = Gateway::start(STILLGATE, &setup(node.upstream.addr(), resources));
         for (path, origin) in of {
             for lines in ["Origin: https://x.example\r\n", "apikey: k\r\n", ""] {

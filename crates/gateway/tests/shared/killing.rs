@@ -8,7 +8,7 @@ use stillgate_testkit::{END_PATIENCE, eventually, eventually_within};
 /// How long the new process serves before the old one leaves.
 pub(crate) const PROBATION: Duration = Duration::from_secs(1);
 
-/// How often it is tried to kill a new process in time.
+/// Maximum number of tries to kill a new process in time.
 const TRIES_MAX: usize = 20;
 
 /// When the new process is killed.
@@ -16,22 +16,22 @@ const TRIES_MAX: usize = 20;
 pub(crate) enum When {
     /// So long after its start, wherever it is by then.
     After(Duration),
-    /// As soon as it accepts connections.
+    /// Killed as soon as it accepts connections.
     Accepting,
     /// So long after that, well before the old process leaves.
     Serving(Duration),
 }
 
-/// What it is called while it runs the command that it was started with.
+/// The name of a process while it runs the command that it was started with.
 pub(crate) fn is_old(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "stillgate-old")
 }
 
-/// Has the process that serves start a new one, and kills that before it is confirmed. Returns the process that serves on: the
+/// Makes the process that serves start a new one, and kills that before it is confirmed. Returns the process that serves on: the
 /// one of before, or one that has followed it where the machine stood still for so long that a new one was confirmed first.
 ///
-/// Both processes serve until the kill. Where the machine is too slow for that, at every second try, the old one is stopped as
-/// soon as it has told the new one everything: however long the kill takes then, it comes in time.
+/// Both processes serve until the kill. Where the machine is too slow for that, at every second try, the old one is stopped as soon
+/// as it has sent the new one everything: however long the kill takes then, it comes in time.
 #[track_caller]
 pub(crate) fn kill_successor(upgraded: &Upgraded, when: When) -> u32 {
     let killed = (0..TRIES_MAX).find_map(|number| try_to_kill(upgraded, when, number % 2 == 1));

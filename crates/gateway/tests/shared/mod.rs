@@ -1,4 +1,4 @@
-//! What tests of several themes start and ask: gateways, nodes, certificates, files.
+//! The servers and files that tests of several themes share: gateways, nodes, certificates, files.
 
 #![allow(dead_code, reason = "each test executable uses a part of it")]
 

@@ -40,7 +40,7 @@ fn check_says_what_it_can_without_asking_anybody() {
 
 #[test]
 fn tls_alpn_01_gives_a_certificate_that_is_renewed_while_requests_are_served() {
-    // Due after a third of it; what is left must do for an order.
+    // It is due after a third of it; the rest must suffice for an order.
     with_longer_times(Duration::from_secs(60), "a renewal before the end", |validity| {
         is_renewed(Stage::new(|pebble| pebble.validity_seconds = Some(validity.as_secs())), validity)
     });
@@ -50,7 +50,7 @@ fn tls_alpn_01_gives_a_certificate_that_is_renewed_while_requests_are_served() {
 fn is_renewed(mut stage: Stage, validity: Duration) -> bool {
     let root = stage.pebble.root();
     stage.gateway.reload(&stage.setup("challenge: tls-alpn-01, renew_before: 1h", SHOP));
-    // Until then the names of the other entry are served as ever.
+    // Until then the names of the other entry are served as before.
     let own = fs::read_to_string(stage.authority.file("ca.pem")).expect("read");
     assert!(stage.is_served("own.example.com", &own));
     let ordered = Instant::now();
@@ -91,13 +91,13 @@ fn http_01_gives_a_certificate_for_several_names_whatever_becomes_of_nonces() {
         !of["not_after"].is_null()
     });
     assert!(stage.is_served(NAME, &root) && stage.is_served("www.example.com", &root));
-    // Others' tokens are routed, now and always.
+    // Tokens of other clients are routed, now and always.
     let answer = Client::connect(stage.http.addr()).get("/.well-known/acme-challenge/x");
     assert_eq!(answer.head.status(), 200);
     let mode = |file: &str| fs::metadata(stage.folder().join(file)).expect("it is there").permissions().mode() & 0o777;
     assert_eq!((mode("account.json"), mode("certificates/shop.pem")), (0o600, 0o600));
 
-    // A start needs no server where there is a certificate.
+    // A start needs no server if a certificate is stored.
     let (serial, log) = (stage.serial(), stage.pebble.log());
     assert!(log.contains("Configured to reject 40% of good nonces"), "{log}");
     stage.pebble.stop();
@@ -139,13 +139,13 @@ fn what_one_server_has_issued_does_not_do_for_another() {
     stage.gateway.reload(&stage.setup("", SHOP));
     eventually_within(ISSUED_WITHIN, "the certificate", || stage.is_served(NAME, &tried));
     stage.gateway.reload(&stage.setup_at(&production, "", SHOP));
-    // Until the other one is there, the one before is shown.
+    // Until the other certificate has arrived, the earlier one is shown.
     eventually_within(ISSUED_WITHIN, "the other certificate", || {
         let is_served = stage.is_served(NAME, &real);
         assert!(is_served || stage.is_served(NAME, &tried) || stage.is_served(NAME, &real));
         is_served
     });
-    // And back: neither its account nor its certificate is lost.
+    // Back again: neither its account nor its certificate is lost.
     stage.gateway.reload(&stage.setup("", SHOP));
     eventually("the first certificate", || stage.is_served(NAME, &tried));
     let log = stage.pebble.log();
@@ -168,7 +168,7 @@ fn an_account_is_bound_to_an_external_one() {
 
 #[test]
 fn several_gateways_with_one_folder_order_once() {
-    // Either of them may be the one that orders, and only one is asked.
+    // Either process may be the one that orders, and only one does.
     let stage = Stage::new(|pebble| pebble.environment = vec![("PEBBLE_VA_ALWAYS_VALID", "1")]);
     let setup = stage.setup("", SHOP);
     let other = Setup { further_listener: Some(ReservedPort::new().addr()), ..setup.clone() };
@@ -188,8 +188,8 @@ fn a_certificate_is_renewed_when_the_server_suggests_it() {
     let stage = Stage::new(|pebble| pebble.validity_seconds = Some(VALIDITY.as_secs()));
     let (root, at) = (stage.pebble.root(), stage.pebble.directory());
     let server = at.trim_end_matches("/dir");
-    // Pebble knows nothing of it: in front of it is somebody who does (RFC 9773), and who has wanted it for years,
-    // and does not say when to be asked again.
+    // Pebble does not support it: a proxy in front of it does (RFC 9773), which has suggested a renewal for years, and does not say
+    // when to ask again.
     let (cert, key) = (stage.authority.path("pebble.pem"), stage.authority.path("pebble.key"));
     let info = "{\\\"suggestedWindow\\\": {\\\"start\\\": \\\"2020-01-01T00:00:00Z\\\", \\\"end\\\": \\\"2020-01-02T00:00:00Z\\\"}, \
                 \\\"explanationURL\\\": \\\"https://acme.example/why\\\"}";

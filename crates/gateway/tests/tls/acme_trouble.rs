@@ -1,4 +1,4 @@
-//! Certificates ordered from Let's Encrypt's test server: what is told and done when something fails, and what is not lost.
+//! Certificates ordered from Let's Encrypt's test server: what is reported and done when something fails, and what is not lost.
 
 use crate::acme::{ISSUED_WITHIN, NAME, SHOP, Stage, TWO_NAMES, fetch};
 use crate::shared::STILLGATE;
@@ -24,7 +24,7 @@ fn a_challenge_that_does_not_come_through_is_told_and_tried_again() {
     let told = of["acme"]["last_error"].as_str().expect("an error");
     assert!(told.starts_with("showing that the names are ours: the challenge http-01 failed: "), "{told}");
     assert!(told.ends_with("whose listener must be reached at port 80"), "{told}");
-    // A process that comes after asks no sooner.
+    // The process that follows does not order sooner.
     let ordered = || stage.pebble.log().matches("There are now ").count();
     let before = ordered();
     stage.gateway.signal("TERM");
@@ -35,7 +35,7 @@ fn a_challenge_that_does_not_come_through_is_told_and_tried_again() {
     assert_eq!(after["acme"]["failures"], 1);
     assert_eq!(after["acme"]["last_error"], of["acme"]["last_error"]);
     assert_eq!(stage.pebble.log().matches("There are now ").count(), before);
-    // Nobody has to trust what is shown meanwhile.
+    // The certificate that is shown meanwhile need not be trusted.
     assert!(!stage.is_served(NAME, &root));
     // The other challenge goes another way, and a change is tried at once.
     stage.gateway.reload(&stage.setup("challenge: tls-alpn-01", SHOP));
@@ -56,7 +56,7 @@ fn a_server_that_is_down_or_has_forgotten_us_takes_nothing_away() {
     stage.await_no_error();
     let account = fs::read(stage.folder().join("account.json")).expect("an account");
 
-    // It forgets its accounts, and another name is wanted.
+    // It forgets its accounts, and another name is requested.
     let serial = stage.serial();
     stage.pebble.stop();
     stage.pebble.start_again();
@@ -70,7 +70,7 @@ fn a_server_that_is_down_or_has_forgotten_us_takes_nothing_away() {
     eventually_within(ISSUED_WITHIN, "the other certificate", || stage.is_served("www.example.com", &root));
     assert_ne!(fs::read(stage.folder().join("account.json")).expect("an account"), account);
 
-    // Once more, and the account's address has to be told to it first.
+    // Once more; this time the account's email address has to be sent first.
     stage.pebble.stop();
     stage.pebble.start_again();
     let three = ", {id: shop, acme: true, snis: [shop.example.com, www.example.com, three.example.com]}";
@@ -94,7 +94,7 @@ fn a_certificate_is_served_though_the_configuration_is_refused() {
     let good = stage.setup("", SHOP);
     let text = Setup { gateway: format!("{}nonsense: 1\n", good.gateway), ..good.clone() };
     let resources = good.resources.as_deref().expect("they are text");
-    // More than there can be of one Plan, which is found out when it is built.
+    // More than one Plan can have, which is found out when it is built.
     let numbered = |prefix: &str| (0..2900).map(|n| format!("{prefix}{n}")).collect::<Vec<_>>().join(", ");
     let plan = format!("uris: [{}], hosts: [{}]", numbered("/p"), numbered("h"));
     let plan = resources.replace("uri: /*", &plan);
@@ -109,7 +109,7 @@ fn a_certificate_is_served_though_the_configuration_is_refused() {
         let generation = status()["generation"].clone();
         is_broken();
         eventually("the refusal", || status()["last_error"].to_string().contains(reason));
-        // As another gateway, or this one, stores it.
+        // The certificate is stored as by another gateway, or by this one.
         stage.authority.issue("renewed", &[NAME]);
         let read = |file: &str| fs::read(stage.authority.file(file)).expect("read");
         let (beside, file) = (stage.folder().join("beside"), stage.folder().join("certificates/shop.pem"));
@@ -129,7 +129,7 @@ fn a_certificate_is_served_though_the_configuration_is_refused() {
     stage.gateway.assert_healthy();
 }
 
-/// In front of an address: holds who connects, until it is opened for those who come then.
+/// A gate in front of an address: it holds connections, until it is opened for later ones.
 struct Gate {
     port: u16,
     held: Arc<Mutex<Vec<TcpStream>>>,
@@ -185,7 +185,7 @@ fn an_order_that_is_cut_short_counts_where_it_was_by_a_crash() {
         told.contains("the gateway ended while it was ordering")
     });
     assert_eq!(stage.certificate()["acme"]["failures"], 1);
-    // Who does not want to wait has it ordered, and the process is replaced meanwhile.
+    // SIGHUP orders it without waiting, and the process is replaced meanwhile.
     let held = gate.held();
     stage.gateway.signal("HUP");
     gate.await_held(held + 1);
@@ -199,8 +199,8 @@ fn an_order_that_is_cut_short_counts_where_it_was_by_a_crash() {
     };
     let mut is_late = false;
     eventually_within(ISSUED_WITHIN, "the certificate", || {
-        // Pebble waits no more than five seconds for who is held. Where replacing took longer, the order had failed
-        // before, and rightly so.
+        // Pebble waits no more than five seconds for held connections. Where replacing took longer, the order had failed before,
+        // and rightly so.
         if !is_late && acme()["last_error"].to_string().contains("the challenge http-01 failed") {
             is_late = true;
             upgrade::signal(successor, "HUP");

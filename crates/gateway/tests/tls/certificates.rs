@@ -1,4 +1,4 @@
-//! Certificates and keys as files: what `check` says of them, and what becomes of them while the gateway runs.
+//! Certificates and keys as files: the findings of `check` about them, and changes while the gateway runs.
 
 use crate::shared::STILLGATE;
 use crate::shared::folder::Folder;
@@ -95,7 +95,7 @@ fn write(files: &Path, name: &str, text: &str) {
     fs::rename(&beside, files.join(name)).expect("rename over it");
 }
 
-/// Whatever the umask is: a key that everybody may read is warned of.
+/// Sets the mode, whatever the umask is: a key that all users may read causes a warning.
 fn keep_secret(file: &Path) {
     fs::set_permissions(file, fs::Permissions::from_mode(0o600)).expect("permissions");
 }
@@ -116,7 +116,7 @@ fn a_renewed_certificate_is_taken_on_without_a_restart() {
     let mut open = connect(&gateway, &authority.client());
     assert!(ask(&mut open).starts_with("http/1.1 200"));
 
-    // Half of a renewal is refused, and what is there goes on.
+    // Half of a renewal is refused, and the current one stays in use.
     let (cert, key) = authority.issue(2, |_| {});
     write(files.path(), "shop.pem", &cert);
     eventually("the refusal", || last_error(&gateway).contains("the key does not belong to the certificate"));
@@ -136,7 +136,7 @@ fn a_renewed_certificate_is_taken_on_without_a_restart() {
     fs::write(files.path().join("shop.pem"), cert).expect("write");
     eventually("the third certificate", || shown(&gateway, &authority) == 3);
     assert_eq!(gateway.status()["config"]["generation"], 3);
-    // Whoever came with the first one has not noticed.
+    // Connections that came with the first one have not noticed.
     assert!(ask(&mut open).starts_with("http/1.1 200"));
 }
 

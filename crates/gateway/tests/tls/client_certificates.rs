@@ -1,4 +1,4 @@
-//! Hosts that ask for client certificates: no connection reaches them that has not shown the right one, whatever it calls them.
+//! Hosts that require client certificates: a connection without the right one never reaches them, whatever names it sends.
 
 use crate::shared::STILLGATE;
 use crate::shared::authority::{Authority, TlsClient};
@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use stillgate_testkit::http2::{END_STREAM, Http2, NO_DYNAMIC_TABLE, StreamEnd};
 use stillgate_testkit::{Gateway, Head, Setup, Upstream, eventually};
 
-/// Hosts below names that ask for certificates, at one label and deeper, in all the ways they can be written.
+/// Hosts below names that require certificates, at one label and deeper, in all the ways they can be written.
 const PROTECTED: [&str; 10] = [
     "sec.example",
     "a.sec.example",
@@ -27,7 +27,7 @@ const PROTECTED: [&str; 10] = [
 const NO_HOSTS: [&str; 6] =
     ["a..sec.example", "..sec.example", ".sec.example", "sec.example..", "a.b.sec.example..:443", "."];
 
-/// Who has signed the gateway's certificates, and two who sign those of clients.
+/// The issuer of the gateway's certificates, and two issuers of client certificates.
 struct World {
     roots: Authority,
     first: Authority,
@@ -51,7 +51,7 @@ impl World {
         world
     }
 
-    /// `sec` and `two`: whose certificates the entries of these names ask for.
+    /// `sec` and `two`: the issuers that the entries of these names require.
     fn setup(&self, sec: &Authority, two: &Authority) -> Setup {
         let entry = |id: &str, more: &str| {
             let dir = self.roots.dir().display();
@@ -77,7 +77,7 @@ impl World {
         Gateway::start(STILLGATE, &self.setup(&self.first, &self.second))
     }
 
-    /// All who have not shown what `sec` asks for, by what they are.
+    /// All clients without the certificate that `sec` requires, by what they are.
     fn strangers(&self, addr: SocketAddr, alpn: &str) -> [(&'static str, TlsClient); 4] {
         [
             ("another name", self.roots.connect(addr, "pub.example", &[alpn])),
@@ -204,7 +204,7 @@ fn the_same_over_http2() {
     assert_eq!(alice.status_of("two.example"), 421);
 }
 
-/// What a connection has shown is compared with what is asked for now, by the issuers themselves.
+/// What a connection has shown is compared with what is required now, by the issuers themselves.
 #[test]
 fn open_connections_do_not_outlive_the_issuers_they_were_verified_by() {
     let world = World::new();
@@ -226,7 +226,7 @@ fn open_connections_do_not_outlive_the_issuers_they_were_verified_by() {
     check([200, 421], "as it was");
 }
 
-/// The same of a file that is replaced, and not where it says the same in other words.
+/// A file of issuers that is replaced has the same effect, unless its meaning stays the same.
 #[test]
 fn a_file_of_issuers_may_be_replaced() {
     let world = World::new();

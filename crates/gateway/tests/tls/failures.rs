@@ -1,4 +1,4 @@
-//! Handshakes that fail: counted by reason, and told now and then in the log.
+//! Handshakes that fail: counted by reason, and logged now and then.
 
 use crate::shared::STILLGATE;
 use crate::shared::authority;
@@ -59,7 +59,7 @@ impl World {
         self.value(&format!("stillgate_tls_handshakes_failed_total{{reason=\"{reason}\"}}"))
     }
 
-    /// Brings a failure about and waits until it, and no other, is counted.
+    /// Causes a failure and waits until it, and no other, is counted.
     #[track_caller]
     fn check(&self, reason: &str, bring_about: impl FnOnce(TcpStream)) {
         let before = REASONS.map(|reason| self.failed(reason));
@@ -75,7 +75,7 @@ impl World {
     /// Goes through a handshake that fails on one side or the other.
     fn fail(&self, connect: impl FnOnce() -> authority::TlsClient) {
         let mut client = connect();
-        // Where it fails, and how that is told, is TLS's affair.
+        // TLS decides where it fails, and how that is reported.
         let _ = client.write_all(b"GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n");
         assert!(!matches!(client.read(&mut [0; 99]), Ok(1..)));
     }
@@ -112,7 +112,7 @@ fn each_is_counted_by_its_reason() {
         stream.shutdown(Shutdown::Write).expect("end");
         let _ = stream.read_to_end(&mut Vec::new());
     });
-    // One that is closed before its first byte is none.
+    // A connection that is closed before its first byte is not a failed handshake.
     let before = REASONS.map(|reason| world.failed(reason));
     drop(TcpStream::connect(addr).expect("connect"));
     assert_eq!(world.value("stillgate_tls_handshakes_total"), Some(0));
@@ -131,7 +131,7 @@ fn each_is_counted_by_its_reason() {
 #[test]
 fn one_that_takes_too_long_is_counted() {
     let world = World::start("timeouts: {head: 1s}");
-    // One that is closed before its first byte, since the test stood still, is none.
+    // A connection that is closed before its first byte, since the test stood still, is not counted.
     eventually("a handshake that takes too long", || {
         let mut stream = TcpStream::connect(world.gateway.addr()).expect("connect");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -144,7 +144,7 @@ fn one_that_takes_too_long_is_counted() {
     assert!(others.is_empty(), "{others:?}");
 }
 
-/// The first at once, the others together after a while: whoever connects must not be able to fill the log.
+/// The first is logged at once, the others together after a while: clients must not be able to fill the log.
 #[test]
 fn one_of_many_is_told_in_the_log() {
     let (world, began) = (World::start(""), Instant::now());

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use stillgate_testkit::http2::{END_STREAM, Http2, NO_DYNAMIC_TABLE, StreamEnd, kind};
 use stillgate_testkit::{Client, Connection, Gateway, Nginx, Setup, Upstream, eventually};
 
-/// What a node does about a client that asks for a name which it does not serve.
+/// What a node does when a client sends a name which it does not serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refusal {
     /// It shows the certificate of another name.
     OtherName,
-    /// It shows a certificate that nobody trusts, as the default of an ingress is.
+    /// It shows a certificate that is not trusted, like the default of an ingress.
     Stranger,
     /// It sends the alert `unrecognized_name`.
     Alert,
@@ -82,7 +82,7 @@ impl World {
     }
 }
 
-/// Whether a client's hello, which is left where it is, names a server.
+/// Whether a client's ClientHello, which is not consumed, names a server.
 fn asks_for(stream: &TcpStream, name: &str) -> bool {
     let mut hello = vec![0; 16 * 1024];
     let mut len = 0;
@@ -93,7 +93,7 @@ fn asks_for(stream: &TcpStream, name: &str) -> bool {
     hello[..len].windows(name.len()).any(|window| window == name.as_bytes())
 }
 
-/// Answers one request. How a handshake fails is the client's business.
+/// Answers one request. A failed handshake is reported by the client.
 fn answer(mut tls: TlsServer) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -131,7 +131,7 @@ fn one_fails_by_itself_at_two_nodes() {
         let mut client = gateway.client().into_connection();
         let made = || nodes.each_ref().map(Upstream::connections);
         let total = || made().iter().sum::<usize>();
-        // Before anything is known of the nodes, and after.
+        // Both before the nodes are known, and after.
         for _ in 0..2 {
             for _ in 0..4 {
                 let before = total();
@@ -149,7 +149,7 @@ fn one_fails_by_itself_at_two_nodes() {
     }
 }
 
-/// Nobody knows which names are good when the first node is broken: the next one is tried, and shows it.
+/// The good names are not known when the first node is broken: the next one is tried, and shows it.
 #[test]
 fn a_node_that_is_broken_from_the_start_does_not_hide_the_next() {
     let world = World::new();
@@ -204,7 +204,8 @@ fn many_names_under_one_certificate_do_not_hide_a_node_that_breaks() {
     assert_eq!(states(&gateway)[0], "healthy");
 }
 
-/// What two primaries do, and how they are chosen; the backup is well, and serves names without number under one certificate.
+/// The behaviour of two primaries, and how they are chosen; the backup is healthy, and serves any number of names under one
+/// certificate.
 fn check_backup(world: &World, refusal: Refusal, keys: &str, is_tier: bool) {
     let what = format!("{refusal:?}{keys}, a backup of lower priority: {is_tier}");
     let (never, broken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
@@ -249,7 +250,7 @@ fn two_primaries_with_bad_certificates_do_not_hide_their_backup() {
     }
 }
 
-/// A client that asks for foreign names makes every node doubtful; the backup is found all the same.
+/// A client with foreign names makes every node doubtful; the backup is still found.
 #[test]
 fn foreign_names_do_not_keep_requests_from_a_backup() {
     let world = World::new();
@@ -306,7 +307,7 @@ fn primaries_that_break_together_do_not_hide_their_backup() {
     });
 }
 
-/// Neither does a name that a plugin has set count against a node, nor one that a client of HTTP/2 asks for.
+/// A name that a plugin has set does not count against a node either, nor one that a client of HTTP/2 sends.
 #[test]
 fn the_name_may_come_in_other_ways() {
     let world = World::new();
@@ -373,7 +374,7 @@ fn nodes_may_serve_different_names() {
     let gateway = world.gateway(&nodes.each_ref(), "");
     let mut client = gateway.client().into_connection();
     eventually("a name of each node to be known", || {
-        // An odd number, so that each name comes to each node.
+        // The number is odd, so that each name comes to each node.
         let statuses = ["a.test", "b.test", "a.test"].map(|name| ask(&mut client, name));
         assert_eq!(statuses, [200; 3]);
         nodes.iter().all(|node| node.connections() > 1)

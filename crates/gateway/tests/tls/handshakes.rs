@@ -1,4 +1,4 @@
-//! What may happen to TLS besides its data: handshakes in odd pieces and sizes, renegotiation, key updates.
+//! TLS besides its data: handshakes in odd pieces and sizes, renegotiation, key updates.
 
 use crate::shared::STILLGATE;
 use crate::shared::authority::{Authority, TlsServer, patient};
@@ -12,9 +12,9 @@ use stillgate_tls::rustls::StreamOwned;
 
 const NAME: &str = "shop.example.com";
 const GET: &[u8] = b"GET /?size=5 HTTP/1.1\r\nHost: shop.example.com\r\n\r\n";
-/// More than any of this may cost. The build under test is not optimised.
+/// Maximum growth in any of this. The build under test is not optimised.
 const GROWTH_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// What rustls lets through without data in between.
+/// Number of key updates that rustls accepts without data in between.
 const KEY_UPDATES: usize = 32;
 
 /// TLS towards clients, and towards `node` where it speaks it.
@@ -28,7 +28,7 @@ fn gateway(authority: &Authority, node: SocketAddr, upstream: &str, entry: &str)
     Gateway::start(STILLGATE, &setup.listener("tls: true"))
 }
 
-/// TLS towards the node, which is asked for as `node.test`.
+/// TLS towards the node, with the name `node.test`.
 fn towards(authority: &Authority) -> String {
     authority.issue("node", &["node.test"]);
     let ca = authority.path("ca.pem");
@@ -52,7 +52,7 @@ fn assert_served(gateway: &Gateway, authority: &Authority) {
     assert_eq!(ask(&mut client).expect("a response"), "HTTP/1.1 200");
 }
 
-/// OpenSSL's own client or server, which takes commands in the midst of a connection.
+/// OpenSSL's own client or server, which takes commands in the middle of a connection.
 struct OpenSsl {
     child: Child,
     output: PathBuf,
@@ -83,7 +83,7 @@ impl OpenSsl {
     }
 
     fn say(&mut self, text: &str) {
-        // One that has ended shows that in its output.
+        // If the process has ended, its output shows it.
         let _ = self.child.stdin.as_mut().expect("its input is ours").write_all(text.as_bytes());
     }
 
@@ -128,12 +128,12 @@ fn renegotiation_by_a_client_is_refused() {
     assert_served(&gateway, &authority);
     drop(other);
     eventually("no client", || gateway.status()["connections"]["open"] == 0);
-    // Whoever connects must not be able to fill the log.
+    // Clients must not be able to fill the log.
     assert!(!gateway.log().contains("rustls"), "{}", gateway.log());
     gateway.assert_healthy();
 }
 
-/// By the node it is answered in the same way; whether the node goes on is its own affair.
+/// The node answers it in the same way; whether the node goes on is its own affair.
 #[test]
 fn renegotiation_by_a_node_is_refused() {
     let (authority, port) = (Authority::new(), ReservedPort::new());
@@ -159,7 +159,7 @@ fn key_updates_are_followed() {
     let gateway = gateway(&authority, upstream.addr(), "", "");
     let mut client = OpenSsl::client(&gateway, &authority, "-tls1_3");
     for round in 1..=5 {
-        // With and without asking us to do the same.
+        // The update comes with and without a request to do the same.
         for command in ["K\n", "k\n"] {
             let before = client.output().matches("KEYUPDATE").count();
             client.say(command);
@@ -266,7 +266,7 @@ fn a_hello_may_be_large_and_not_endless() {
 
     let rss = gateway.rss();
     let mut endless = patient(TcpStream::connect(gateway.addr()).expect("connect"));
-    // A hello of 16 MiB less a byte, in records as large as they may be.
+    // A ClientHello of 16 MiB less a byte, in records of the maximum size.
     let mut record = vec![22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff];
     record.resize(5 + 0x4000, 0);
     let mut sent = 0;
@@ -304,7 +304,7 @@ fn what_cannot_be_agreed_on_is_refused_by_an_alert() {
     let mut client = authority.connect(any.addr(), NAME, &["spdy/3", "acme-nothing"]);
     let error = ask(&mut client).expect_err("no protocol in common").to_string();
     assert!(error.contains("NoApplicationProtocol"), "{error}");
-    // Plain HTTP/2 by a client that did not say so, in the handshake.
+    // Plain HTTP/2 by a client that did not announce it in the handshake.
     let mut client = authority.connect(any.addr(), NAME, &["http/1.1"]);
     client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").expect("send");
     let mut answer = [0; 9];
@@ -315,7 +315,7 @@ fn what_cannot_be_agreed_on_is_refused_by_an_alert() {
 
 #[test]
 fn handshakes_that_stand_still_are_closed_while_others_are_served() {
-    // With those of tests beside it, fewer than the descriptors that a process usually may have open.
+    // Together with those of tests beside it, this is below the number of descriptors that a process usually may open.
     const STALLED: usize = 300;
     let (authority, upstream) = (Authority::new(), Upstream::echo());
     authority.issue("shop", &[NAME]);
@@ -329,7 +329,7 @@ fn handshakes_that_stand_still_are_closed_while_others_are_served() {
     assert_served(&gateway, &authority);
     eventually("no client", || gateway.status()["connections"]["open"] == 0);
     let descriptors = gateway.fd_count();
-    // The whole hello: the gateway's answer is there, and the client says no more.
+    // The whole ClientHello is sent: the gateway's answer has arrived, and the client sends nothing more.
     let mut hello = Vec::new();
     authority.client(NAME, &[]).write_tls(&mut hello).expect("a hello");
     let stalled: Vec<TcpStream> = (0..STALLED)

@@ -1,4 +1,4 @@
-//! HTTP/2 through TLS: agreed on in the handshake, with clients and with nodes.
+//! HTTP/2 through TLS: negotiated in the handshake, with clients and with nodes.
 
 use crate::shared::STILLGATE;
 use crate::shared::authority::Authority;

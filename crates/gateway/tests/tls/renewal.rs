@@ -1,5 +1,5 @@
-//! What of TLS is replaced while the gateway runs, besides a server's certificate: OCSP responses, the certificate that
-//! nodes are shown, the authorities that nodes must have; and what outlives a reload.
+//! Parts of TLS that are replaced while the gateway runs, besides a server's certificate: OCSP responses, the certificate that
+//! nodes are shown, the authorities that nodes must have; and sessions that outlive a reload.
 
 use crate::shared::STILLGATE;
 use crate::shared::authority::Authority;
@@ -16,7 +16,7 @@ fn openssl(script: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// One request by OpenSSL's client, and all that it says of the connection.
+/// One request by OpenSSL's client, and its whole output about the connection.
 fn connect(gateway: &Gateway, authority: &Authority, further: &[&str]) -> String {
     let request = format!("GET / HTTP/1.1\\r\\nHost: {NAME}\\r\\nConnection: close\\r\\n\\r\\n");
     let script = format!("printf '{request}' | timeout 300 openssl s_client -ign_eof \"$@\" 2>&1");
@@ -24,7 +24,7 @@ fn connect(gateway: &Gateway, authority: &Authority, further: &[&str]) -> String
     openssl(&script, &[&["-connect", &*at, "-servername", NAME, "-CAfile", &ca][..], further].concat())
 }
 
-/// A response that says how the certificate `shop.pem` is, and holds for so many days.
+/// A response with the status of the certificate `shop.pem`, valid for so many days.
 fn ocsp_response(authority: &Authority, status: &str, days: u32) -> Vec<u8> {
     let serial = openssl("openssl x509 -in \"$1\" -noout -serial", &[&authority.path("shop.pem")]);
     let serial = serial.trim().strip_prefix("serial=").expect("a number").to_owned();
@@ -63,7 +63,7 @@ fn a_renewed_ocsp_response_is_handed_out_without_a_restart() {
     let entry = format!(", ocsp: \"{}\"", authority.path("shop.ocsp"));
     let setup = setup(&authority, upstream.addr(), &entry, "").listener("tls: true");
     let gateway = Gateway::start(STILLGATE, &setup);
-    // The day on which it ends tells one response from another.
+    // The date of its end distinguishes one response from another.
     let stapled = || {
         let told = connect(&gateway, &authority, &["-status"]);
         let ends = told.lines().find_map(|line| Some(line.trim().strip_prefix("Next Update: ")?.to_owned()));
@@ -93,13 +93,13 @@ fn a_renewed_ocsp_response_is_handed_out_without_a_restart() {
     eventually("a third response", || stapled() != second);
     eventually("no error", || last_error(&gateway) == "null");
 
-    // The truth is told, to clients and to who reads the log.
+    // The truth is reported, to clients and in the log.
     authority.write("shop.ocsp", ocsp_response(&authority, "R", 9));
     eventually("the revocation", || connect(&gateway, &authority, &["-status"]).contains("Cert Status: revoked"));
     eventually("it in the log", || gateway.log().contains("says that the certificate is revoked"));
 }
 
-/// nginx that says what it is shown, and over which connection of its.
+/// nginx that answers with the certificate it is shown, and the number of its connection.
 fn asking_node(authority: &Authority) -> Nginx {
     let [ca, certificate, key] = ["ca.pem", "node.pem", "node.key"].map(|file| authority.path(file));
     Nginx::start(&format!(
@@ -183,7 +183,7 @@ fn a_renewed_authority_holds_for_connections_that_are_kept() {
         assert_eq!(gateway.get("/").head.status(), 502);
         eventually("the reason in the log", || gateway.log().contains("name the roots of its certificate in `tls.ca`"));
 
-        // Both, as in the midst of a change of authorities.
+        // The file has both, as in the middle of a change of authorities.
         authority.write("roots.pem", [&theirs[..], &ours].concat());
         eventually("a connection", || gateway.get("/").head.status() == 200);
         assert_ne!(asked(&gateway).1, first.1);
@@ -234,7 +234,7 @@ fn sessions_outlive_a_reload_that_leaves_their_entry_alone() {
         gateway.reload(&with("", &format!(", timeout: {{read: {}s}}", if version == "-tls1_3" { 7 } else { 8 })));
         assert!(connect(&gateway, &authority, &[version, "-sess_in", &ticket]).contains("Reused, TLSv1"), "{version}");
     }
-    // Those of an entry that has changed do not: here, its certificate was renewed.
+    // Tickets of an entry that has changed are not accepted: here, its certificate was renewed.
     let tickets = ["-tls1_3", "-tls1_2"].map(|version| (version, authority.path(&format!("ticket{version}"))));
     for (version, ticket) in &tickets {
         assert!(connect(&gateway, &authority, &[version, "-sess_out", ticket]).contains("New, TLSv1"));

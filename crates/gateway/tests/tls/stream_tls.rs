@@ -1,4 +1,4 @@
-//! Streams through TLS: ours, the node's by the name that the client asks for, and TLS towards nodes.
+//! Streams through TLS: ours, the node's by the name that the client sends, and TLS towards nodes.
 
 use crate::shared::authority::{Authority, TlsClient};
 use crate::shared::streams::{Streams, lines, nodes_of};
@@ -53,7 +53,7 @@ fn tls_ends_here_and_the_node_gets_what_was_in_it() {
     ))
     .listener("tls: true");
     let gateway = streams.start();
-    // A protocol that we know nothing of is no reason to refuse it.
+    // An unknown protocol is not a reason to refuse it.
     let mut client = authority.connect(streams.addr(), "shop.test", &["postgresql"]);
     client.write_all(b"ping").expect("sent");
     let mut node = upstream.accept();
@@ -83,8 +83,8 @@ fn tls_ends_here_and_the_node_gets_what_was_in_it() {
     eventually("it to be counted", || gateway.status()["connections"]["tls_handshake_errors"] == 1);
 }
 
-/// A stream route's wildcard stands for any number of labels, that of `ssls` for one: what is in between gets no node without the
-/// certificate that the name asks for.
+/// A stream route's wildcard matches any number of labels, that of `ssls` one: names in between get no node without the certificate
+/// that the name requires.
 #[test]
 fn a_name_asks_for_certificates_at_any_depth() {
     let authority = Authority::new();
@@ -163,7 +163,7 @@ fn openssl_is_understood() {
     }
 }
 
-/// Three nodes with certificates of their own; which of them answers, the name says.
+/// Three nodes with certificates of their own; the name selects the one that answers.
 #[test]
 fn the_name_decides_and_the_handshake_is_the_nodes() {
     let authority = std::sync::Arc::new(Authority::new());
@@ -183,7 +183,7 @@ fn the_name_decides_and_the_handshake_is_the_nodes() {
         ("A.Shop.Test", "exact"),
         ("b.shop.test", "wide"),
         ("rest.test", "rest"),
-        // Of an address clients ask for no name.
+        // For an address, clients send no name.
         ("127.0.0.1", "rest"),
     ] {
         let mut client = authority.connect(streams.addr(), name, &["h2"]);
@@ -197,7 +197,7 @@ fn the_name_decides_and_the_handshake_is_the_nodes() {
     gateway.assert_healthy();
 }
 
-/// The bytes of a client's hello.
+/// The bytes of a client's ClientHello.
 fn hello(authority: &Authority, name: &str, alpn: &[&str]) -> Vec<u8> {
     let (mut client, mut bytes) = (authority.client(name, alpn), Vec::new());
     while client.wants_write() {
@@ -222,7 +222,7 @@ fn a_hello_may_come_in_any_pieces_and_be_long() {
     client.send("more");
     let mut node = upstream.accept();
     assert!(node.read_exactly(short.len() + 4).expect("all of it") == [&short[..], b"more"].concat());
-    // Longer than a record, and than what others look at.
+    // It is longer than a record, and than other implementations read.
     let long_words: Vec<String> = (0..180).map(|n| format!("{n:0>200}")).collect();
     let long = hello(&authority, "a.test", &long_words.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(long.len() > 2 * 16384, "{}", long.len());
@@ -262,10 +262,10 @@ fn what_is_no_hello_reaches_no_node() {
     let mut client = streams.client();
     client.send(&good[..50]);
     client.expect_close();
-    // A worker that stood still when it took the connection may take the time to be that of before.
+    // A worker that stood still when it took the connection may use an earlier time.
     assert!(since.elapsed() > Duration::from_secs(1), "{:?}", since.elapsed());
     assert!(gateway.cpu() - cpu < since.elapsed() / 2);
-    // Who says nothing at all is not counted.
+    // A client that sends nothing at all is not counted.
     streams.client().half_close();
     eventually("all to be counted", || gateway.status()["connections"]["tls_handshake_errors"] == garbage.len() + 2);
     eventually("the log to tell of it", || gateway.log().contains("closed before their first request"));
@@ -291,7 +291,7 @@ fn nodes_are_spoken_to_through_tls() {
         client.read_to_end()
     };
     assert_eq!(ask(&streams).expect("an answer and an end"), b"mail ping\n");
-    // By another name it is not the node that is meant.
+    // With another name, the node fails verification.
     streams.resources = resources(&format!("ca: \"{ca}\", sni: other.test"));
     gateway.reload(&streams.setup());
     let refused: Result<Vec<u8>, Broken> = ask(&streams);

@@ -1,4 +1,4 @@
-//! TLS with clients and towards nodes, by other people's programs: curl, OpenSSL, nginx.
+//! TLS with clients and towards nodes, with other implementations: curl, OpenSSL, nginx.
 
 use crate::shared::STILLGATE;
 use crate::shared::authority::{Authority, TlsClient};
@@ -10,7 +10,7 @@ use stillgate_testkit::{
     Gateway, Head, Nginx, PATIENCE, Setup, Upstream, eventually, payload, run_tool, sha256, with_longer_times,
 };
 
-/// What of TLS a request may ask, as the access log shows it.
+/// The TLS properties of a request, as the access log shows them.
 const LOG: &str = "access_log: {path: \"{dir}/access.log\", format: json, fields: [scheme, ssl_server_name, ssl_protocol, \
                    ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_fingerprint, status]}";
 
@@ -55,7 +55,7 @@ fn body(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Answers what it was told of the client's side.
+/// Answers with the fields about the client's side that it received.
 fn witness() -> Upstream {
     Upstream::serve(|connection| {
         while let Ok(request) = connection.read_request() {
@@ -280,7 +280,7 @@ fn what_is_no_tls_is_told_so() {
     });
 }
 
-/// False: the machine held up the client for as long as its first bytes may take.
+/// False: the machine delayed the client for as long as its first bytes may take.
 fn is_told_so(gateway: &Gateway, head: Duration) -> bool {
     let connected = Instant::now();
     let Ok(answer) = gateway.client().try_request("GET", "/", b"") else {
@@ -300,7 +300,7 @@ fn is_told_so(gateway: &Gateway, head: Duration) -> bool {
         let _ = stream.read_to_end(&mut rest);
         assert!(rest.is_empty() || rest[0] == 21, "{rest:?}");
     }
-    // One that says nothing, and one that stops in the midst of its hello.
+    // A client that sends nothing, and one that stops in the middle of its ClientHello.
     for bytes in [&b""[..], &[22, 3, 1, 2, 0, 1]] {
         let began = Instant::now();
         let mut stream = TcpStream::connect(gateway.addr()).expect("connect");
@@ -310,7 +310,7 @@ fn is_told_so(gateway: &Gateway, head: Duration) -> bool {
         let end = stream.read_to_end(&mut Vec::new());
         assert!(matches!(end, Ok(0)) || began.elapsed() >= head && end.is_err(), "{end:?}");
         let took = began.elapsed();
-        // A worker that stood still when it took the connection may take the time to be that of before.
+        // A worker that stood still when it took the connection may use an earlier time.
         assert!(head / 2 < took, "{took:?}");
     }
     let errors = || gateway.status()["connections"]["tls_handshake_errors"].as_u64();

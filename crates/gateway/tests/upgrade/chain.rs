@@ -1,4 +1,4 @@
-//! Upgrades one after another, while processes from before still hold something, and signals meanwhile.
+//! Upgrades one after another, while earlier processes still hold something, and signals meanwhile.
 
 use crate::shared::STILLGATE;
 use crate::shared::tunnel;
@@ -22,7 +22,7 @@ fn ask(upgraded: &Upgraded, upstream: &Upstream, request: &str) -> (Client, Conn
 
 const GET: &str = "GET /slow HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// One more request over a connection, to a node that is asked anew or over the connection that it has.
+/// One more request over a connection, to a node over a new connection or over the one that it has.
 #[track_caller]
 fn get(client: &mut Client, upstream: &Upstream) -> Option<String> {
     client.send(GET);
@@ -43,7 +43,7 @@ fn what_the_first_process_still_has_comes_to_the_third() {
     let second = upgraded.upgrade();
     let third = upgraded.upgrade();
     assert_ne!(second, third);
-    // It holds nothing, but the first would have nowhere to send what it does.
+    // It holds nothing, but without it the first would have no recipient for its connections.
     eventually("the second to have been followed", || {
         std::fs::read_to_string(format!("/proc/{second}/comm")).is_ok_and(|name| name.trim() == "stillgate-old")
     });
@@ -63,7 +63,7 @@ fn what_the_first_process_still_has_comes_to_the_third() {
     assert!(!log.contains("ERROR") && !log.contains(" WARN "), "{log}");
 }
 
-/// More than are handed over before the second upgrade begins.
+/// More tunnels than are handed over before the second upgrade begins.
 const TUNNELS: usize = 400;
 
 #[test]
@@ -139,7 +139,7 @@ fn the_command_says_that_an_upgrade_is_under_way() {
     signal(children(pid)[0], "KILL");
 }
 
-/// As a shell starts it that finds it in its path: its successors have another command line.
+/// It is started as by a shell that finds it in its path: its successors have another command line.
 #[test]
 fn the_command_knows_the_successor_of_a_process_that_was_started_by_name() {
     let upstream = Upstream::echo();

@@ -1,4 +1,4 @@
-//! `stillgate upgrade`: which process it finds, what it takes for a gateway, and which configuration it checks.
+//! `stillgate upgrade`: which process it finds, what it recognises as a gateway, and which configuration it checks.
 
 use crate::shared::STILLGATE;
 use crate::shared::upgrade::{Upgraded, children, is_gateway, script, sh, signal};
@@ -29,7 +29,7 @@ fn a_gateway_is_known_whatever_its_binary_is_called() {
     upgraded.await_old();
     let runs = std::fs::read_link(format!("/proc/{successor}/exe")).expect("it runs");
     assert_eq!(runs, binary.canonicalize().expect("it is there"));
-    // And who is called as we are need not be one: it catches the signal, and that is all.
+    // A process with our name need not be a gateway: this one catches the signal, and does nothing else.
     let (_dir, other) = script(r#"trap : USR2; while :; do sleep 0.01; done"#);
     let named = other.with_file_name("stillgate");
     sh(&format!("mv {} {}", other.display(), named.display()));
@@ -46,7 +46,7 @@ fn a_gateway_is_known_whatever_its_binary_is_called() {
 fn the_configuration_is_that_of_the_process() {
     let upstream = Upstream::echo();
     let elsewhere = tempfile::tempdir().expect("a temporary folder");
-    // Started in the folder of its configuration (the third argument), by a path that leads there from nowhere else.
+    // It is started in the folder of its configuration (the third argument), by a path that leads there from nowhere else.
     let lines = format!("cd \"${{3%/*}}\"; export LEVEL=info; exec {STILLGATE} run -c stillgate.yaml");
     let (_dir, wrapper) = script(&lines);
     let setup = Setup::to(upstream.addr()).gateway("log: {level: \"${LEVEL}\"}");
@@ -59,7 +59,7 @@ fn the_configuration_is_that_of_the_process() {
     let other = other.to_str().expect("a plain path");
     check(&run_in(elsewhere.path(), &["--pid", &pid, "--config", other]), 2, "Omit --config");
     check(&run_in(elsewhere.path(), &["--pid", &pid, "--config", "stillgate.yaml"]), 2, config);
-    // Found invalid without anybody saying where it is.
+    // The configuration is found invalid without its path on the command line.
     let good = std::fs::read_to_string(config).expect("it is there");
     upgraded.gateway.write_config_text(&format!("{good}\nnonsense: true\n"));
     check(&run_in(elsewhere.path(), &["--pid", &pid]), 1, "nonsense");
@@ -72,7 +72,7 @@ fn the_configuration_is_that_of_the_process() {
     let successor = upgraded.pid().expect("it has written its number").to_string();
     let output = run_in(elsewhere.path(), &["--pid", &successor]);
     assert!(output.status.success(), "{output:?}");
-    // Its command line does not tell whose it is, so nobody else ends it.
+    // Its command line does not show its owner, so nothing else ends it.
     let last = upgraded.pid().expect("it has written its number");
     signal(last, "TERM");
     eventually("its end", || !upgraded.pid_file().exists());

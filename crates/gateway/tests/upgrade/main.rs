@@ -1,4 +1,4 @@
-//! Replacing the running process: what clients, metrics and operators see of it.
+//! Replacing the running process, as clients, metrics and operators see it.
 
 mod chain;
 mod command;

@@ -1,5 +1,5 @@
-//! What a scrape shows while an old process and its successor both serve: what both have counted, and of what a process has
-//! for itself the successor's; and that nothing of it is lost with the old one, however it ends.
+//! Scrapes while an old process and its successor both serve: counters of both, and the successor's values for what describes one
+//! process; and that nothing is lost with the old one, however it ends.
 
 use crate::shared::tunnel;
 use crate::shared::tunnel::Tunnel;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use stillgate_testkit::{ACCEPT_TEXT, Client, Connection, PATIENCE, ReservedPort, Setup, Upstream, eventually, scrape};
 
 const ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
-/// In this a process tells of itself more than once, and folds what one that has ended has left.
+/// Time in which a process reports on itself more than once, and folds what one that has ended has left.
 const WHILE: Duration = Duration::from_millis(3_500);
 
-/// What an exposition has under this name, over all labels; `None`: nothing.
+/// The sum of the family with this name in an exposition, over all labels; `None`: it is missing.
 fn sum(text: &str, name: &str) -> Option<f64> {
     let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
     let value = |line: &str| line.rsplit_once(' ').and_then(|(_, value)| value.parse::<f64>().ok());
@@ -40,10 +40,10 @@ struct Both {
     /// The request's two ends.
     held: Client,
     node: Connection,
-    /// Those of requests to the successor.
+    /// The two ends of requests to the successor.
     client: Client,
     other_node: Connection,
-    /// The names of what counts requests, and of what counts them as it likes.
+    /// The names of the family that counts requests, and of one that has other counts.
     counters: [&'static str; 2],
     last: [f64; 2],
     /// The new process's start.
@@ -66,7 +66,7 @@ impl Both {
         assert_eq!(client.read_head().expect("an answer").status(), 200);
         drop((client, node));
         eventually("the request to be counted", || exposed(counters[0]) == Some(1.0));
-        // So that the two processes differ in what they say of themselves.
+        // A reload makes the generations of the two processes differ.
         upgraded.configure(&setup.clone().gateway("server_header: false"));
         eventually("the reload", || exposed("stillgate_config_generation") == Some(2.0));
         let old_start = exposed("process_start_time_seconds").expect("a process");
@@ -88,7 +88,7 @@ impl Both {
         Both { upgraded, metrics, held, node, client, other_node, counters, last: [0.0; 2], started }
     }
 
-    /// Scrapes once: nothing is less than it was, and of the processes the new one tells.
+    /// Scrapes once: no counter decreases, and the figures of the process are the new one's.
     #[track_caller]
     fn look(&mut self) -> String {
         let text = scrape(self.metrics, "/metrics", ACCEPT_TEXT, false).text().to_owned();
@@ -135,7 +135,7 @@ const APISIX: [&str; 2] = ["apisix_http_status", "apisix_http_requests_total"];
 const ALL: [(&str, [&str; 2]); 3] =
     [("", NATIVE), (", shared: \"{dir}/shared\"", NATIVE), (", dialect: apisix", APISIX)];
 
-/// All at a time, for each takes seconds.
+/// All run at once, for each takes seconds.
 fn for_each(check: impl Fn(&str, [&'static str; 2]) + Sync) {
     let check = &check;
     std::thread::scope(|scope| {
@@ -155,7 +155,7 @@ fn both_are_shown_until_the_old_process_has_finished() {
         assert_eq!(both.held.read_head().expect("an answer").status(), 200);
         both.upgraded.await_old();
         both.watch(4.0, None);
-        // Once more, with what is carried on of two.
+        // Once more, with the totals of two earlier processes.
         both.upgraded.upgrade();
         let text = scrape(both.metrics, "/metrics", ACCEPT_TEXT, false).text().to_owned();
         assert_eq!(sum(&text, counters[0]), Some(4.0), "{keys}\n{text}");

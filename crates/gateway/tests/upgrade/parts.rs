@@ -1,4 +1,4 @@
-//! What an upgrade does with everything besides requests and plain tunnels: other configurations, TLS, metrics, descriptors.
+//! The effect of an upgrade on everything besides requests and plain tunnels: other configurations, TLS, metrics, descriptors.
 
 use crate::shared::STILLGATE;
 use crate::shared::authority::Authority;
@@ -29,7 +29,7 @@ fn listeners_come_and_go() {
     assert_eq!(moves.get("/").head.status(), 200);
     assert_eq!(Client::connect(new.addr()).get("/").head.status(), 200);
     eventually("the listener to be closed", || TcpStream::connect(gone.addr()).is_err());
-    // Of the old process, which tells those who ask meanwhile that it is over.
+    // The old process announces to clients that arrive meanwhile that it is over.
     if let Ok(last) = ends.try_request("GET", "/", b"") {
         assert_eq!((last.head.status(), last.head.get("connection")), (200, Some("close")));
     }
@@ -37,7 +37,7 @@ fn listeners_come_and_go() {
     assert_eq!(moves.get("/").head.get("connection"), None);
 }
 
-/// Two routes that let clients ask for another protocol.
+/// Two routes that let clients switch to another protocol.
 fn routes(upstream: &Upstream, first: &str, second: &str) -> Setup {
     Setup::resources(format!(
         "upstreams:\n  - {{id: main, type: roundrobin, nodes: {{\"{}\": 1}}}}\nroutes:\n{first}\n{second}\n",
@@ -64,13 +64,13 @@ fn tunnels_learn_that_their_route_is_another_one() {
     let mut upgraded = Upgraded::start(&routes(&upstream, CHAT, NEWS));
     let (mut chat, mut news) =
         (open(&upgraded.gateway, &upstream, "/chat"), open(&upgraded.gateway, &upstream, "/news"));
-    // The order of the routes is none of their business, nor is what stands around them.
+    // The order of the routes does not matter to them, nor do the keys around them.
     upgraded.configure(&routes(&upstream, NEWS, CHAT).gateway("server_header: false"));
     upgraded.upgrade();
     upgraded.await_old();
     chat.check();
     news.check();
-    // A change of the route is: `on_change` says what of it.
+    // A change of the route does matter: `on_change` decides.
     let changed = CHAT.replace("/chat", "/chat*");
     upgraded.configure(&routes(&upstream, &NEWS.replace("/news", "/news*"), &changed));
     upgraded.upgrade();
@@ -137,7 +137,7 @@ fn what_goes_through_tls_ends_in_order_where_it_is() {
     assert!(is_gateway(successor, upgraded.gateway.dir()));
 }
 
-/// What a listener does is settled for a connection when it begins, whatever a reload or an upgrade changes later.
+/// The behaviour of a listener is fixed for a connection when it begins, whatever a reload or an upgrade changes later.
 #[test]
 fn connections_from_before_a_change_of_their_listener_go_along() {
     let (authority, upstream) = (Authority::new(), Upstream::echo());
@@ -218,7 +218,7 @@ fn metrics_go_on_without_a_step() {
     });
 }
 
-/// What the descriptors of a process are, with how many there are of each kind.
+/// The descriptors of a process, with the number of each kind.
 fn descriptors(pid: u32) -> BTreeMap<String, usize> {
     let mut kinds = BTreeMap::new();
     let Ok(folder) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return kinds };
@@ -230,7 +230,7 @@ fn descriptors(pid: u32) -> BTreeMap<String, usize> {
     kinds
 }
 
-/// How nice the workers of a process are.
+/// The niceness of a process's workers.
 fn niceness(pid: u32) -> Vec<i32> {
     let nice = |stat: &String| stat.split(' ').nth(16).expect("a field").parse().expect("a number");
     threads(pid, "worker-").iter().map(nice).collect()

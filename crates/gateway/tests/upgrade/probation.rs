@@ -1,4 +1,4 @@
-//! A new process that dies soon after its start, whenever that is: the old one serves on with everything that it has.
+//! A new process that dies soon after its start, at any moment: the old one serves on with everything that it has.
 
 use crate::shared::killing::{PROBATION, When, is_old, kill_successor};
 use crate::shared::tunnel::Tunnel;
@@ -39,7 +39,7 @@ impl Traffic<'_> {
     }
 }
 
-/// What the metrics count of answered requests.
+/// The number of answered requests in the metrics.
 fn answered(metrics: SocketAddr) -> f64 {
     let text = scrape(metrics, "/metrics", ACCEPT_TEXT, false).text().to_owned();
     let of = |line: &str| line.strip_prefix("stillgate_http_requests_total{")?.rsplit_once(' ')?.1.parse::<f64>().ok();
@@ -135,7 +135,7 @@ fn datagrams_of_a_client_are_not_dealt_to_two_processes() {
     let mut count = 0;
     eventually("the old process to leave", || {
         let by = asked_by();
-        // One that came in between may be either's.
+        // A request that came in between may be either's.
         let has_left = is_old(pid) || upgraded.pid() != Some(pid);
         count += u32::from(!has_left);
         assert!(has_left || by == before, "after {count} datagrams");

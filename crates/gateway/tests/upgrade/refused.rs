@@ -1,4 +1,4 @@
-//! An upgrade that does not come about changes nothing: whatever the new process is, the old one serves on.
+//! A failed upgrade changes nothing: whatever the new process is, the old one serves on.
 
 use crate::shared::STILLGATE;
 use crate::shared::upgrade::{Upgraded, await_no_children, await_rest, children, is_impatient, script, sh, signal};
@@ -9,7 +9,7 @@ use stillgate_testkit::{
     ACCEPT_TEXT, Client, Connection, END_PATIENCE, ReservedPort, Setup, Upstream, eventually, eventually_within, scrape,
 };
 
-/// A gateway that runs from a copy of the binary, in whose place something else can be put.
+/// A gateway that runs from a copy of the binary, which can be replaced by something else.
 struct Replaceable {
     upgraded: Upgraded,
     /// Served all the time.
@@ -28,7 +28,7 @@ impl Replaceable {
         Replaceable { upgraded, client, _bin: bin, binary }
     }
 
-    /// Puts a script in the binary's place. By another process: nobody may have it open for writing when it is started.
+    /// Puts a script in the binary's place. Another process does it: the file may not be open for writing when it is started.
     fn replace(&self, script: &str) {
         let (binary, new) = (self.binary.display(), format!("{}.new", self.binary.display()));
         sh(&format!("printf '%s\\n' '#!/bin/sh' '{script}' > {new} && chmod +x {new} && mv {new} {binary}"));
@@ -39,7 +39,7 @@ impl Replaceable {
         sh(&format!("cp {STILLGATE} {new} && mv {new} {binary}"));
     }
 
-    /// `stillgate upgrade`, which must not succeed; the gateway serves on. Returns what it says.
+    /// `stillgate upgrade`, which must not succeed; the gateway serves on. Returns its output.
     #[track_caller]
     fn refused(&mut self, code: i32) -> String {
         let failed = self.failed();
@@ -52,7 +52,7 @@ impl Replaceable {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    /// Upgrades that came to nothing, as the log tells.
+    /// Upgrades that failed, according to the log.
     fn failed(&self) -> usize {
         self.upgraded.gateway.log().matches("serving on as before").count()
     }
@@ -83,7 +83,7 @@ fn a_binary_that_does_not_work_is_no_loss() {
     gateway.replace("kill -9 $$");
     gateway.refused(1);
     gateway.logs("signal: 9");
-    // Something that speaks, but not as it should.
+    // A program that sends messages, but wrong ones.
     gateway.replace("echo hello >&0; exec sleep 600");
     gateway.refused(1);
     gateway.logs("broke the protocol");
@@ -118,7 +118,7 @@ fn a_file_that_has_lost_its_end_is_not_what_the_new_process_serves() {
     assert_eq!(gateway.client.get("/guard").head.status(), 401);
 }
 
-/// Is set where this binary is started in the place of a new process: to what it does, beside saying that it serves.
+/// Set where this binary is started in place of a new process: what it does, besides reporting that it serves.
 const IMPOSTOR: &str = "STILLGATE_TEST_IMPOSTOR";
 
 #[test]
@@ -160,7 +160,7 @@ fn plays_a_new_process() {
     }
 }
 
-/// The script that has this binary play it.
+/// The script that makes this binary play it.
 fn impostor(role: &str) -> String {
     let this = std::env::current_exe().expect("this file");
     format!("{IMPOSTOR}=\"{role}\" exec {} --exact refused::plays_a_new_process", this.display())
@@ -169,7 +169,7 @@ fn impostor(role: &str) -> String {
 #[test]
 fn a_process_that_is_told_to_end_when_the_new_one_is_ready_ends_both() {
     // Some come while the new process proves itself, some while the old one stops exposing, some before and some after it has
-    // told the new one to go on.
+    // ordered the new one to go on.
     let after = [0, 2000, 990_000, 1_000_000, 1_001_000, 1_002_000, 1_005_000].map(|us| format!("TERM after {us}"));
     for role in after.iter().map(String::as_str).chain(["TERM before", "TERM on go"]) {
         let (upstream, metrics) = (Upstream::echo(), ReservedPort::new());
@@ -327,7 +327,7 @@ fn a_configuration_that_is_wrong_is_refused_by_the_command_and_by_the_new_proces
     signal(pid, "USR2");
     gateway.logs("serving on as before");
     gateway.serves_on();
-    // What only shows when it starts: an address that is another's.
+    // An error that only shows at the start: an address of another process.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = taken.local_addr().expect("its address");
     gateway.upgraded.configure(&setup.clone().with_listener(addr));

@@ -97,7 +97,7 @@ fn a_port_that_is_of_http_and_then_of_streams_keeps_its_connections() {
         last.head.get("connection") == Some("close")
     });
     upgraded.await_old();
-    // And the other way round.
+    // The other way round.
     upgraded.configure(&of_http);
     upgraded.upgrade();
     assert_eq!(Client::connect(streams.addr()).get("/").head.status(), 200);

@@ -1,4 +1,4 @@
-//! A binary upgrade with live connections: nobody who is connected notices anything.
+//! A binary upgrade with live connections: connected clients notice nothing.
 
 use crate::shared::tunnel;
 use crate::shared::tunnel::{ASK, Tunnel};
@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 use stillgate_testkit::{Connection, Rounds, Setup, Upstream, eventually, payload};
 
-/// Clients that send requests all the time.
+/// Number of clients that send requests all the time.
 const CLIENTS: usize = 8;
 /// Tunnels of each kind.
 const TUNNELS: usize = 300;
@@ -51,12 +51,12 @@ fn requests_go_on_over_the_same_connections() {
     assert!(upstream.faults().is_empty(), "{:?}", upstream.faults());
 }
 
-/// The kernel drops what comes where nobody reads, and sends it again after ever longer pauses, of up to two minutes.
+/// The kernel drops data that is not read, and sends it again after ever longer pauses, of up to two minutes.
 const SLOW_PATIENCE: Duration = Duration::from_secs(180);
 /// Bytes that a slow reader has not taken, more than the kernel holds.
 const MUCH: usize = 12 * 1024 * 1024;
 
-/// Tunnels of which one side has said `last` and ended.
+/// Tunnels with one side that has sent `last` and ended.
 fn half_closed(upgraded: &Upgraded, upstream: &Upstream) -> (Vec<Tunnel>, Vec<Tunnel>) {
     let mut by_client: Vec<Tunnel> = (0..4).map(|_| Tunnel::open(&upgraded.gateway, upstream)).collect();
     for tunnel in &mut by_client {
@@ -133,7 +133,7 @@ fn tunnels_go_on_to_the_byte() {
         read_all();
         upgraded.await_old();
         move_on();
-        // And once more, by the successor.
+        // Once more, by the successor.
         upgraded.upgrade();
         upgraded.await_end(first);
         move_on();
@@ -162,13 +162,13 @@ fn tunnels_go_on_to_the_byte() {
     check_log(&upgraded, open + 9);
 }
 
-/// Whoever had them at their end has told all of them, once.
+/// Each process that had connections at their end has logged all of them, once.
 #[track_caller]
 fn check_log(upgraded: &Upgraded, count: usize) {
     let mut lines = Vec::new();
     eventually("all lines of the access log", || {
         let text = std::fs::read_to_string(upgraded.gateway.dir().join("access.log")).unwrap_or_default();
-        // One that is being written may be there in part.
+        // A line that is being written may be there in part.
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         lines = whole.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line of JSON")).collect();
         lines.len() >= count

@@ -31,7 +31,7 @@ const RETURNS_TABLE: &str = "only accept Lua function, the input code type is ta
 
 /// Runs whose instructions are counted, at least and at most: each request of the list once where that is between them.
 const COUNTED_RUNS: (usize, usize) = (20, 100);
-/// Processes that count, of which the median is taken: where the tables of LuaJIT lie in memory differs.
+/// Number of counting processes, whose median is used: the addresses of LuaJIT's tables differ.
 const COUNTS: usize = 3;
 
 /// Checks a function, and returns the exit code.
@@ -115,7 +115,7 @@ fn counted(runs: usize) -> Result<u64, String> {
         let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
         let at = arguments.iter().position(|argument| argument.to_string_lossy().starts_with("--instructions"));
         if let Some(at) = at {
-            // With its value, where that is a word of its own.
+            // The value is skipped, too, where it is a word of its own.
             let words = if arguments[at] == "--instructions" { 2 } else { 1 };
             arguments.drain(at..at + words);
         }
@@ -151,7 +151,7 @@ fn read(arguments: &LuaCheck) -> Result<(String, Subject, Vec<RequestHead>), Str
 fn subject(file: &Path, name: &str, source: String, conf: Json) -> Result<Subject, String> {
     match check_text(&source) {
         Ok(()) => Ok(Subject::function(name, &source, conf)),
-        // With modules it is a file's, and runs with them only.
+        // A file with modules runs only together with them.
         Err(why) if why == RETURNS_TABLE || has_modules(file, &source) => {
             let module = module(file, name, source)?;
             let described = module.describe(check_json)?;
@@ -165,7 +165,7 @@ fn subject(file: &Path, name: &str, source: String, conf: Json) -> Result<Subjec
     }
 }
 
-/// The module of a file. Those beside it are read only where it requires one of them.
+/// The module of a file. Other files of its folder are read only where it requires them.
 fn module(file: &Path, name: &str, text: String) -> Result<Arc<Module>, String> {
     let path = file.canonicalize().map_err(|error| format!("cannot read {name}: {error}"))?;
     let folder = path.parent().unwrap_or(&path).to_owned();
@@ -177,7 +177,7 @@ fn module(file: &Path, name: &str, text: String) -> Result<Arc<Module>, String> 
     module_of(&own, &files)
 }
 
-/// Whether a file requires one beside it.
+/// Whether a file requires another one in its folder.
 fn has_modules(file: &Path, text: &str) -> bool {
     required_paths(text).iter().any(|end| file.with_file_name("").join(end).is_file())
 }

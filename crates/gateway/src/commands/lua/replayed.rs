@@ -1,4 +1,4 @@
-//! A request without a connection, as functions in Lua see it. What they change of it is there for them, and goes nowhere.
+//! A request without a connection, as functions in Lua see it. Their changes are visible to them, and go nowhere else.
 
 use serde_json::Value as Json;
 use std::cell::RefCell;
@@ -26,7 +26,7 @@ pub(super) struct Replayed<'a> {
     /// `None`: as it came.
     request: Option<Vec<Field>>,
     response: Vec<Field>,
-    /// Of the response's body.
+    /// The current piece of the response's body.
     piece: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! `stillgate apply`: makes the resources of a running gateway those of a file, in batches of which each is made or not.
+//! `stillgate apply`: makes the resources of a running gateway those of a file, in batches that succeed or fail as a whole.
 
 use super::diff::{compared, line, numbers};
 use super::export::{counted, some};

@@ -27,7 +27,7 @@ fn run(arguments: &Diff) -> Result<Plan, Failure> {
     compared(&arguments.file, &resources, &there, true)
 }
 
-/// What leads from what is there to the file.
+/// The differences between the gateway's resources and the file's.
 pub(super) fn compared(path: &Path, here: &Resources, there: &Resources, prunes: bool) -> Result<Plan, Failure> {
     plan(here, there, prunes).map_err(|masked| file::refused_masks(path, &masked))
 }

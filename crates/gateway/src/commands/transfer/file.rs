@@ -1,6 +1,6 @@
 //! The resources of a file, checked as `stillgate check --offline` does it.
 //!
-//! References to secrets are not looked up: they stand for something on the gateway's machine, not on this one.
+//! References to secrets are not resolved: they refer to the gateway's machine, not to this one.
 
 use super::Failure;
 use super::resources::{Resource, Resources};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use stillgate_config::{Errors, FileDocument, PluginSet, Severity, documents};
 use stillgate_plugin::Secrets;
 
-/// What a reference is answered with; findings that say so are none.
+/// The value of each reference; findings that contain it are dropped.
 const NOT_HERE: &str = "not looked up on this machine";
 
 struct Elsewhere;
@@ -26,8 +26,8 @@ pub(super) fn text(file: &Path) -> Result<Vec<u8>, Failure> {
     ConfigSource::File(file.to_owned()).read().map_err(|error| Failure::Unusable(error.to_string()))
 }
 
-/// Reads the text of a file; the error has every finding with its place. `beside`: the resources that those of the file will
-/// stand beside, and may refer to.
+/// Reads the text of a file; the error has every finding with its place. `beside`: the other resources, which those of the file may
+/// refer to.
 pub(super) fn read(file: &Path, text: &[u8], beside: &Resources) -> Result<Resources, Failure> {
     let source = ConfigSource::File(file.to_owned());
     let refused = |errors: Errors| Failure::Failed(format!("the file is refused\n{errors}"));

@@ -45,7 +45,7 @@ impl Failure {
         }
     }
 
-    /// Says so, and gives the exit code.
+    /// Prints the failure, and returns the exit code.
     pub(super) fn report(&self) -> u8 {
         eprintln!("stillgate: {}", self.message());
         match self {

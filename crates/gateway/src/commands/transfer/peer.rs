@@ -23,13 +23,13 @@ pub(super) fn is_empty_list(kind: Kind, answer: &Response<Bytes>) -> bool {
     !ALWAYS_THERE.contains(&kind) || json_of(answer)["message"] == "Key not found"
 }
 
-/// The items of a page of a list; `None`: it is none.
+/// The items of a page of a list; `None`: the answer is not a page.
 pub(super) fn page(answer: &Response<Bytes>) -> Option<Vec<Json>> {
     let mut page = json_of(answer);
     page["total"].as_u64()?;
     match page.get_mut("list")?.take() {
         Json::Array(items) => Some(items),
-        // Lua does not tell an empty list from an empty object.
+        // Lua does not distinguish an empty list from an empty object.
         Json::Object(fields) if fields.is_empty() => Some(Vec::new()),
         _ => None,
     }
@@ -51,13 +51,13 @@ pub(super) fn is_batch(body: &Json, operations: usize) -> bool {
     }
 }
 
-/// The reason that the Admin API gives in an answer that is no success.
+/// The reason that the Admin API gives in an answer that reports a failure.
 pub(super) fn reason(answer: &Response<Bytes>) -> Option<String> {
     let said = json_of(answer);
     ["description", "error_msg", "message"].iter().find_map(|name| said[*name].as_str()).map(str::to_owned)
 }
 
-/// What an answer comes to that no Admin API gives. `asked`: with the method.
+/// The failure for an answer that does not come from an Admin API. `asked`: the request, with its method.
 pub(super) fn stranger(remote: &Remote, asked: &str, answer: &Response<Bytes>) -> Failure {
     let server = answer.headers().get(SERVER).and_then(|server| server.to_str().ok());
     let server = server.map_or(String::new(), |server| format!(" by {}", shown(server)));
@@ -83,7 +83,7 @@ pub(super) fn status(status: StatusCode) -> String {
     }
 }
 
-/// Somebody else's text: its beginning, on one line.
+/// Text of an unknown server: its beginning, on one line.
 pub(super) fn shown(text: &str) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let one_line = words.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });

@@ -4,8 +4,8 @@
 //!  what others refer to is put ─▶ consumers and global rules, the old ones first ─▶ routes ─▶ what nobody refers to any more goes
 //! ```
 //!
-//! Global rules, consumers and credentials go before new ones come, because two may not have the same plugin or key. Nobody
-//! needs them to be there.
+//! Global rules, consumers and credentials are deleted before new ones are created, because two may not have the same plugin or
+//! key. No resource refers to them.
 
 use super::meaning::{differences, has_same_certificates};
 use super::resources::{Name, Resource, Resources, masks, path_of};
@@ -20,7 +20,7 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum What {
     Create,
-    /// With the differences.
+    /// A change, with the differences.
     Change(Vec<String>),
     Delete,
 }
@@ -32,7 +32,7 @@ pub(super) struct Step {
     pub(super) what: What,
     /// Line and column of the file.
     pub(super) at: Option<(u32, u32)>,
-    /// As `POST /v1/batch` takes it.
+    /// The operation in the format of `POST /v1/batch`.
     pub(super) operation: Json,
     bytes: usize,
 }
@@ -42,11 +42,11 @@ pub(super) struct Step {
 pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
     pub(super) unchanged: usize,
-    /// What is there and not in the file.
+    /// Resources of the gateway that are not in the file.
     pub(super) extra: Vec<Name>,
 }
 
-/// Compares; `Err`: the masks in the file that stand for secrets that cannot be known.
+/// Compares; `Err`: the masks in the file in place of secrets that cannot be known.
 pub(super) fn plan(file: &Resources, there: &Resources, prunes: bool) -> Result<Plan, Vec<String>> {
     let mut plan = Plan::default();
     let mut masked = Vec::new();
@@ -162,7 +162,7 @@ fn rank(step: &Step) -> usize {
         (_, Kind::Credentials) => Kind::COUNT,
         (_, Kind::GlobalRules) => 2 * Kind::COUNT,
         (_, Kind::Protos) => 0,
-        // One that others are subordinate to comes before them.
+        // A stream route that others are subordinate to comes before them.
         (_, Kind::StreamRoutes) if step.operation["body"]["protocol"]["superior_id"].is_null() => kind,
         (_, Kind::StreamRoutes) => kind + 1,
         (_, Kind::Routes) => kind + 2,

@@ -26,7 +26,7 @@ const KEY_VARIABLE: &str = "STILLGATE_ADMIN_KEY";
 
 const AGENT: &str = concat!("stillgate/", env!("CARGO_PKG_VERSION"), " (command)");
 
-/// For one answer: a store of a gigabyte takes a while.
+/// Timeout for one answer: a store of a gigabyte takes a while.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Bytes of one answer: all documents, or a copy of the store.
@@ -47,11 +47,11 @@ const TRY_PAUSE: Duration = Duration::from_millis(300);
 
 /// An Admin API.
 pub(in crate::commands) struct Remote {
-    /// Without a slash at the end.
+    /// The URL without a slash at the end.
     pub(super) base: String,
-    /// Whether it has more than an address.
+    /// Whether the URL has a path.
     pub(super) has_path: bool,
-    /// Which names it.
+    /// The option that names it.
     pub(super) option: &'static str,
     key: Option<String>,
     client: HttpClient,
@@ -115,7 +115,7 @@ impl Remote {
         Ok(Remote { base, has_path, option, key, client, runtime })
     }
 
-    /// Everything that is there, as the key may see it.
+    /// All resources, as far as the key may see them.
     pub(super) fn read_all(&self) -> Result<Resources, Failure> {
         const ALL: &str = "/apisix/admin/configs?created=true";
         self.check_source()?;
@@ -142,7 +142,7 @@ impl Remote {
             let answer = self.ask(Method::POST, &format!("{PATH}{query}"), Some(body.clone().into()));
             let answer = answer.map_err(|failure| refused(&failure, Blame::Address))?;
             tries += 1;
-            // Somebody else wrote meanwhile, or the gateway is being upgraded.
+            // Another client wrote meanwhile, or the gateway is being upgraded.
             let is_passing =
                 matches!(answer.status(), StatusCode::PRECONDITION_FAILED | StatusCode::SERVICE_UNAVAILABLE);
             if !is_passing || tries == TRIES_MAX {
@@ -224,7 +224,7 @@ impl Remote {
         Ok(found)
     }
 
-    /// All pages of a list; none, where there is no such list.
+    /// All pages of a list; empty, where the list does not exist.
     fn read_list(&self, kind: Kind, path: &str, found: &mut Resources) -> Result<(), Failure> {
         for page in 1..=PAGES_MAX {
             let path = format!("/apisix/admin/{path}?page={page}&page_size={PAGE_SIZE}");
@@ -275,7 +275,7 @@ impl Remote {
         })
     }
 
-    /// What an answer comes to that is no success. `asked`: with the method.
+    /// The failure that an answer without a success status means. `asked`: the request, with its method.
     fn refusal(&self, asked: &str, answer: &Response<Bytes>) -> Failure {
         if is_no_path(answer.status()) {
             return peer::stranger(self, asked, answer);
@@ -293,7 +293,7 @@ impl Remote {
     }
 }
 
-/// The Admin API has each path that it is asked for here.
+/// The Admin API has every path that is requested here.
 fn is_no_path(status: StatusCode) -> bool {
     matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
 }

@@ -12,7 +12,7 @@ pub(super) type Name = (Kind, String);
 /// One resource.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Resource {
-    /// Without what only a datastore adds.
+    /// The document without the fields that only a datastore adds.
     pub(super) document: Json,
     /// The older of two routes comes first: a revision, or the place in a file.
     pub(super) created: u64,
@@ -27,7 +27,7 @@ pub(super) type Resources = BTreeMap<Name, Resource>;
 const ADDED: [&str; 4] = ["create_time", "update_time", "createdIndex", "modifiedIndex"];
 
 impl Resource {
-    /// As a datastore has it.
+    /// The resource as a datastore stores it.
     pub(super) fn stored(mut document: Json, created: u64) -> Resource {
         if let Some(fields) = document.as_object_mut() {
             ADDED.iter().for_each(|name| drop(fields.shift_remove(*name)));
@@ -36,7 +36,7 @@ impl Resource {
     }
 }
 
-/// As messages name it: `routes/1`, `consumers/jack/credentials/1`.
+/// The path as messages show it: `routes/1`, `consumers/jack/credentials/1`.
 pub(super) fn path_of((kind, id): &Name) -> String {
     match (kind, id.split_once('/')) {
         (Kind::Credentials, Some((consumer, id))) => format!("consumers/{consumer}/credentials/{id}"),
@@ -47,7 +47,7 @@ pub(super) fn path_of((kind, id): &Name) -> String {
 /// Puts masks in the place of all secrets.
 pub(super) fn hide_secrets((kind, _): &Name, document: &mut Json) {
     each_secret(kind.name(), document, &mut |secret| {
-        // A reference is no secret.
+        // A reference is not a secret.
         if !secret.starts_with('$') {
             MASK.clone_into(secret);
         }

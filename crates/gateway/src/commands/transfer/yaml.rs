@@ -26,7 +26,7 @@ fn entry(key: &str, value: &Json, indent: usize, text: &mut String) {
     below(value, indent, text);
 }
 
-/// What stands behind `key:`.
+/// The value behind `key:`.
 fn below(value: &Json, indent: usize, text: &mut String) {
     match value {
         Json::Object(fields) if !fields.is_empty() => {

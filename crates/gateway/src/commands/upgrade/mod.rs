@@ -1,4 +1,4 @@
-//! `stillgate upgrade`: has a running gateway replaced by a new process of its binary, and tells what became of it.
+//! `stillgate upgrade`: replaces a running gateway by a new process of its binary, and reports the result.
 
 mod running;
 
@@ -96,7 +96,7 @@ fn read(file: &Path) -> Result<u32, Failure> {
     })
 }
 
-/// What is there before the signal.
+/// The state before the signal.
 struct Before {
     pid: u32,
     /// Its command line, which its successor has as well.
@@ -116,13 +116,13 @@ impl Before {
         let pid = self.pid;
         let fail = |message: String| Err(Failure(EXIT_ERRORS, message));
         let began = Instant::now();
-        // Where it is seen once it is known: a former process that has ended is nobody's parent.
+        // The successor is remembered once it is known: a former process that has ended is not a parent of anything.
         let mut new = None;
         let mut has_begun = false;
         loop {
             let name = comm(pid);
             let has_left = name.is_none() || name.as_deref() == OLD_NAME.to_str().ok();
-            // Looked for after that: who has taken over by then is there.
+            // This comes after that check: a process that has taken over by then is found.
             new = new
                 .filter(|new| is_running(*new))
                 .or_else(|| successors(pid, &self.command).into_iter().find(|new| !self.alike.contains(new)));
@@ -166,7 +166,7 @@ fn comm(pid: u32) -> Option<String> {
     is_running(pid).then(|| name.trim().to_owned())
 }
 
-/// Whether it is there and no zombie.
+/// Whether it exists and is not a zombie.
 fn is_running(pid: u32) -> bool {
     stat(Path::new("/proc").join(pid.to_string()).as_path()).is_some_and(|(state, _)| state != "Z" && state != "X")
 }

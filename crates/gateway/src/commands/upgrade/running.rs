@@ -1,8 +1,8 @@
 //! A running gateway as `stillgate upgrade` sees it in /proc: whether it is one, and what its successor will read.
 //!
-//! The name of a process or of its file says nothing, as anybody may call a binary what they like. What makes a gateway is its
-//! threads, which it names itself: one that starts successors, and workers. What it serves is said by its command line, which its
-//! successor has as well, by the folder that it was started in and by its environment.
+//! The name of a process or of its file is not evidence, as anyone may call a binary what they like. A gateway is recognised by its
+//! threads, which it names itself: one that starts successors, and workers. Its configuration follows from its command line, which
+//! its successor has as well, from the folder that it was started in and from its environment.
 
 use crate::commands::cli::{Cli, Command};
 use crate::configuration::source::ConfigSource;
@@ -18,7 +18,7 @@ use stillgate_proxy::WORKER_NAME;
 /// SIGUSR2 in the masks of /proc/PID/status.
 const SIGUSR2_BIT: u64 = 1 << (12 - 1);
 
-/// Says why a process cannot be upgraded. The signal would end whoever does not expect it.
+/// Says why a process cannot be upgraded. The signal would end a process that does not expect it.
 pub(super) fn refuse(pid: u32) -> Result<(), String> {
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
         return Err(format!("there is no process {pid}"));
@@ -109,7 +109,7 @@ fn whole(source: ConfigSource) -> PathBuf {
     std::path::absolute(&file).unwrap_or(file)
 }
 
-/// Whether two paths lead to the same file, or are the same where there is none.
+/// Whether two paths lead to the same file, or are equal where the file does not exist.
 fn is_same(a: &Path, b: &Path) -> bool {
     match (a.canonicalize(), b.canonicalize()) {
         (Ok(a), Ok(b)) => a == b,

@@ -1,4 +1,4 @@
-//! From the keys of a datastore to resources and back.
+//! Converts keys of a datastore to resources and back.
 
 use stillgate_config::{Kind, path_of};
 use stillgate_datastore::Key;
@@ -21,7 +21,7 @@ pub(crate) fn resource_of(key: &Key) -> Option<(Kind, String)> {
         (Kind::Secrets, 2) => Some((kind, id.to_owned())),
         // No reference can name another.
         (Kind::Secrets, _) => None,
-        // With a slash, APISIX serves it; here it is a resource that is refused.
+        // APISIX serves an id with a slash; here the resource is refused.
         _ => Some((kind, id.to_owned())),
     }
 }

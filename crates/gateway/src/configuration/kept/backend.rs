@@ -11,7 +11,7 @@ use stillgate_datastore::etcd::Followed;
 use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{Author, Batch, CommitError, Documents as _, Transaction};
 
-/// How long nothing may be due.
+/// The longest time without due work.
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 const NO_HISTORY: &str = "etcd keeps no history to read or roll back to; only `source: store` has one";
@@ -27,12 +27,12 @@ pub(super) enum Backend {
 }
 
 impl Backend {
-    /// Whether what is committed has to be taken in by who committed it; otherwise it is followed.
+    /// Whether a committed change has to be taken in by its writer; otherwise the follower delivers it.
     pub(super) fn is_embedded(&self) -> bool {
         matches!(self, Backend::File(_))
     }
 
-    /// Until something is due.
+    /// Time until something is due.
     pub(super) fn pause(&self, now: SystemTime) -> Duration {
         match self {
             Backend::File(file) => file.pause(now),
@@ -40,7 +40,7 @@ impl Backend {
         }
     }
 
-    /// What the follower tells next; never, where nothing is followed. May be cancelled without losing anything.
+    /// The follower's next notice; never returns where nothing is followed. It may be cancelled without losing anything.
     pub(super) async fn followed(&mut self) -> Option<Followed> {
         match self {
             Backend::File(_) => std::future::pending().await,
@@ -48,14 +48,14 @@ impl Backend {
         }
     }
 
-    /// Something has been taken in that a restart should know.
+    /// Notes a change that a restart should know.
     pub(super) fn changed(&mut self) {
         if let Backend::Etcd(etcd) = self {
             etcd.changed();
         }
     }
 
-    /// Does what is due.
+    /// Runs the work that is due.
     pub(super) fn tend(&mut self, keeper: &Arc<Keeper>, now: SystemTime) -> Option<Batch> {
         match self {
             Backend::File(file) => file.expire(keeper, now),
@@ -66,7 +66,7 @@ impl Backend {
         }
     }
 
-    /// Makes a change, whose documents are as they are to be kept.
+    /// Makes a change, whose documents are in their stored form.
     pub(super) async fn commit(
         &mut self,
         keeper: &Keeper,
@@ -149,7 +149,7 @@ impl Backend {
         }
     }
 
-    /// The process ends.
+    /// Ends with the process.
     pub(super) fn end(self, keeper: &Keeper) {
         match self {
             Backend::File(file) => file.end(),

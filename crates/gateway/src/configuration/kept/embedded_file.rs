@@ -17,10 +17,10 @@ use tracing::{error, info, warn};
 /// How long a start waits for a store that another process has open: the former one in an upgrade, or one that ends.
 const IN_USE_PATIENCE: Duration = Duration::from_secs(10);
 const IN_USE_PAUSE: Duration = Duration::from_millis(20);
-/// How long it waits before it says so: a process that hands the store over takes less.
+/// How long it waits before it logs that: a process that hands the store over takes less.
 const IN_USE_SAID_AFTER: Duration = Duration::from_secs(1);
 
-/// How soon it is tried again to open a store, or to delete what has expired.
+/// How soon opening a store, or deleting expired documents, is tried again.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Bits of a file's mode by which others than its owner read or write it.
@@ -30,18 +30,18 @@ const OTHERS_MODE: u32 = 0o066;
 pub(super) struct File {
     path: PathBuf,
     bounds: Bounds,
-    /// `None`: another process has it, or it could not be opened.
+    /// `None`: another process has it open, or opening failed.
     open: Option<Embedded>,
-    /// Another process is to have it.
+    /// Another process is to open it.
     is_held: bool,
-    /// As the store has them.
+    /// Documents as the store has them.
     last_good: HashMap<Key, Arc<str>>,
     /// When the last write failed; `None`: it did not.
     failed_at: Option<Instant>,
 }
 
 impl File {
-    /// Opens it, or makes an empty one.
+    /// Opens the store, or creates an empty one.
     pub(super) fn open(path: PathBuf, bounds: Bounds) -> Result<File, OpenError> {
         let is_new = matches!(path.try_exists(), Ok(false));
         let (began, mut is_said) = (Instant::now(), false);
@@ -67,7 +67,7 @@ impl File {
         Ok(File { path, bounds, open: Some(open), is_held: false, last_good, failed_at: None })
     }
 
-    /// Takes everything in that it has.
+    /// Takes in everything that it contains.
     pub(super) fn read(&self, keeper: &Keeper) -> Result<(), CommitError> {
         let Some(open) = &self.open else { return Ok(()) };
         let snapshot = open.snapshot().map_err(|error| CommitError::Unavailable(error.to_string()))?;
@@ -94,7 +94,7 @@ impl File {
         made
     }
 
-    /// Tells of the first of several writes that fail, and of the first that is made again.
+    /// Logs the first of several writes that fail, and the first that succeeds again.
     fn note(&mut self, keeper: &Keeper, failure: Option<&str>) {
         let has_failed = self.failed_at.is_some();
         self.failed_at = failure.map(|_| Instant::now());
@@ -124,7 +124,7 @@ impl File {
         match &self.open {
             Some(open) => {
                 let left = open.next_expiry().map(|at| at.duration_since(now).unwrap_or_default());
-                // What expired is still there if it could not be deleted.
+                // Expired documents are still there if they could not be deleted.
                 let again = self.failed_at.map(|at| TRY_AGAIN_AFTER.saturating_sub(at.elapsed())).unwrap_or_default();
                 left.unwrap_or(PAUSE_MAX).max(again).min(PAUSE_MAX)
             }
@@ -133,7 +133,7 @@ impl File {
         }
     }
 
-    /// Deletes what is over, and opens a store that could not be.
+    /// Deletes expired documents, and opens a store that could not be opened before.
     pub(super) fn expire(&mut self, keeper: &Keeper, now: SystemTime) -> Option<Batch> {
         if self.open.is_none() && !self.is_held {
             self.open_again(keeper);
@@ -165,7 +165,7 @@ impl File {
         }
     }
 
-    /// Copies the store into a file beside it, which has no name afterwards.
+    /// Copies the store into a file in its folder, whose name is then removed.
     pub(super) fn backup(&mut self) -> Result<Copied, WriteFailure> {
         let path = self.path.clone();
         let store = self.store()?;
@@ -223,7 +223,7 @@ impl File {
     }
 }
 
-/// It has credentials in it. An own store is made for its owner alone; a copy may be another's to read.
+/// Warns of its mode: it contains credentials. A store is created for its owner alone; a copy may be readable for others.
 fn warn_of_mode(path: &Path) {
     let mode = fs::metadata(path).map_or(0, |found| found.permissions().mode());
     if mode & OTHERS_MODE != 0 {

@@ -1,7 +1,7 @@
-//! Between documents as they are kept and documents in plain text, and what no key decrypts.
+//! Converts documents between their stored form and plain text, and marks secrets that no key decrypts.
 //!
-//! A ciphertext that passes for a plain secret would be a credential, for everybody who can read the datastore. So a document
-//! whose secrets cannot be decrypted has [`ENCRYPTED_WITH`] in it, and is refused for that. How it is known:
+//! A ciphertext that passes for a plain secret would be a credential, for everybody who can read the datastore. So a document whose
+//! secrets cannot be decrypted has [`ENCRYPTED_WITH`] in it, and is refused for that. They are recognised as follows:
 //!
 //! - A store is ours: a document with encrypted secrets is kept with the fingerprint of its key under [`ENCRYPTED_WITH`]. What
 //!   is kept without one is plain, as before a keyring was configured.
@@ -16,7 +16,7 @@ use stillgate_datastore::Key;
 use stillgate_datastore::cipher::{Keyring, has_form};
 use stillgate_schema::partial_json::Document;
 
-/// What stands for the fingerprint of a key that is not known.
+/// Shown in place of the fingerprint of a key that is not known.
 const UNKNOWN: &str = "unknown";
 
 /// Encrypts and decrypts the secrets of documents.
@@ -32,13 +32,13 @@ impl Encryption {
         Encryption::with(&keys, kind != SourceKind::Etcd)
     }
 
-    /// With these keys; none: nothing is encrypted.
+    /// Encrypts with these keys; if empty, nothing is encrypted.
     pub(super) fn with(keys: &[&str], has_marks: bool) -> Encryption {
-        // The reader of the keys has seen to their length.
+        // The reader of the keys has checked their length.
         Encryption { keyring: Keyring::new(keys).ok(), has_marks }
     }
 
-    /// The text of a kept document in plain text; with [`ENCRYPTED_WITH`] in it where a secret cannot be decrypted.
+    /// The text of a stored document in plain text; with [`ENCRYPTED_WITH`] in it where a secret cannot be decrypted.
     pub(super) fn plain(&self, key: &Key, text: &Arc<str>) -> Arc<str> {
         if !self.may_be_encrypted(key, text) {
             return text.clone();
@@ -59,7 +59,7 @@ impl Encryption {
             None => is_unreadable |= self.is_ciphertext(secret, mark.is_some()),
         });
         match (is_unreadable, is_other) {
-            // As it was, of which nothing is left by now.
+            // The original secret is kept; nothing of the new one is left by now.
             (true, _) => {
                 let with = mark.as_ref().and_then(Json::as_str).unwrap_or(UNKNOWN);
                 Document::read(text).map_or_else(|_| text.clone(), |kept| marked(kept, with))
@@ -69,14 +69,14 @@ impl Encryption {
         }
     }
 
-    /// The text of a document as it is to be kept.
+    /// The text of a document in its stored form.
     pub(super) fn kept(&self, key: &Key, text: &Arc<str>) -> Arc<str> {
         let may_be_marked = text.contains(ENCRYPTED_WITH);
         if self.keyring.is_none() && !may_be_marked {
             return text.clone();
         }
         let Ok(mut document) = Document::read(text) else { return text.clone() };
-        // One that could not be decrypted is kept as it was.
+        // A secret that could not be decrypted is kept as it was.
         if document.json.get(ENCRYPTED_WITH).is_some() {
             if let Some(keys) = document.json.as_object_mut().filter(|_| !self.has_marks) {
                 keys.remove(ENCRYPTED_WITH);
@@ -131,7 +131,7 @@ impl Encryption {
     }
 }
 
-/// References are no secrets, and APISIX leaves them alone, too.
+/// References are not secrets, and APISIX leaves them alone, too.
 fn is_reference(secret: &str) -> bool {
     secret.starts_with('$')
 }
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(of(&[]).plain(&Key::parse("routes/1").unwrap(), &route), route);
     }
 
-    /// A consumer that cannot be read in part is known by its credentials, whoever comes later.
+    /// A consumer that cannot be read in part keeps its credentials, whichever consumers follow.
     #[test]
     fn secrets_of_what_cannot_be_read_in_part_are_decrypted() {
         let of = |keys: &[&str]| Encryption::with(keys, false);

@@ -1,4 +1,4 @@
-//! An etcd that is followed, and the file with what was read of it last.
+//! An etcd that is followed, and the file with its last snapshot.
 
 use super::addresses::resource_of;
 use super::backend::PAUSE_MAX;
@@ -14,10 +14,10 @@ use tokio::sync::mpsc::{Receiver, channel};
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-/// What an etcd gets to answer in before its snapshot is served, or 503.
+/// Time for etcd to answer before its snapshot is served, or 503.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What a follower may tell before it is taken in.
+/// Maximum number of notices of a follower that wait to be taken in.
 const TOLD_MAX: usize = 64;
 
 /// An etcd with its follower.
@@ -37,7 +37,7 @@ impl FollowedEtcd {
         FollowedEtcd { etcd, followed, file }
     }
 
-    /// Reads everything for the first time; where etcd does not answer, what a former process has saved. Says how it went.
+    /// Reads everything for the first time; where etcd does not answer, the snapshot of a former process. Logs the result.
     pub(super) async fn begin(&mut self, keeper: &Keeper) {
         let endpoints = self.etcd.endpoints();
         info!("waiting for etcd at {endpoints}");
@@ -89,7 +89,7 @@ impl FollowedEtcd {
         self.file.as_ref().map_or(PAUSE_MAX, |file| file.pause(Instant::now()))
     }
 
-    /// Writes the file, where it has been behind for long enough, on another thread.
+    /// Writes the file on another thread, if it has been behind for long enough.
     pub(super) fn save_if_due(&mut self, keeper: &Arc<Keeper>) {
         if let Some(file) = &mut self.file {
             file.tend(keeper, Instant::now());
@@ -111,7 +111,7 @@ impl FollowedEtcd {
     }
 }
 
-/// Tells what was read. With another prefix, or another etcd, it would be nothing.
+/// Logs what was read. With another prefix, or another etcd, it would be nothing.
 pub(super) fn tell_read(snapshot: &Snapshot, prefix: &str) {
     let Snapshot { revision, documents } = snapshot;
     let resources = documents.iter().filter(|(key, _)| resource_of(key).is_some()).count();

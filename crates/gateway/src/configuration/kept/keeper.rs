@@ -1,4 +1,4 @@
-//! What is known of a datastore: its documents in plain text, what they mean, and how far it is followed and served.
+//! The state of a datastore: its documents in plain text, what they mean, and how far it is followed and served.
 //!
 //! Shared by the thread that talks to the datastore, the control loop, and the Admin API. Its lock is of the control side
 //! only: no worker comes here.
@@ -21,13 +21,13 @@ use tokio::sync::watch;
 /// How far a datastore is followed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Stored {
-    /// The revision that documents and store are at; `None`: nothing has been read yet.
+    /// The revision of documents and store; `None`: nothing has been read yet.
     pub(crate) revision: Option<u64>,
-    /// Whether what comes after it will be seen.
+    /// Whether later changes will be seen.
     pub(crate) connection: Connection,
-    /// When the datastore was heard of last, in milliseconds since 1970; `None`: never.
+    /// When the datastore last answered, in milliseconds since 1970; `None`: never.
     pub(crate) heard_unix_ms: Option<u64>,
-    /// The newest revision that it has named, of whatever is in it.
+    /// The newest revision that it has named, whatever its contents.
     pub(crate) newest: u64,
     /// The newest revision of the resources of each kind.
     pub(crate) modified: [u64; Kind::COUNT],
@@ -47,12 +47,12 @@ impl Stored {
 /// Whether a datastore can be followed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum Connection {
-    /// It is.
+    /// It can.
     #[default]
     Good,
-    /// It is away, or cannot be written; what was read last is served.
+    /// It is unavailable, or cannot be written; the last state is served.
     Lost(String),
-    /// Another process has it: the successor in an upgrade.
+    /// Another process has it open: the successor in an upgrade.
     HandedOver,
 }
 
@@ -68,20 +68,20 @@ pub(crate) struct Served {
 /// A datastore, as the rest of the process sees it.
 pub(crate) struct Keeper {
     pub(crate) kind: SourceKind,
-    /// Of keys in etcd; empty elsewhere.
+    /// Prefix of keys in etcd; empty elsewhere.
     pub(super) prefix: String,
     pub(crate) stored: watch::Sender<Stored>,
     pub(crate) served: watch::Sender<Served>,
-    /// Another process is to follow it and to serve what is written.
+    /// Another process is to follow it and to serve later writes.
     pub(crate) is_leaving: watch::Sender<bool>,
     known: Mutex<Known>,
     pub(super) encryption: Encryption,
-    /// Certificates as they were read last, so that those that did not change are not read again.
+    /// Certificates as last read, so that unchanged ones are not read again.
     tls: Mutex<Option<Arc<Material>>>,
 }
 
 impl Keeper {
-    /// With nothing in it.
+    /// An empty keeper.
     pub(super) fn new(kind: SourceKind, gateway: &Gateway, plugins: PluginSet) -> Keeper {
         let mut store = Store::new(gateway.clone(), plugins);
         store.wait();
@@ -145,7 +145,7 @@ impl Keeper {
         }
     }
 
-    /// Takes everything in, as it is kept. `last_good`: of documents that are refused, the last ones that were not.
+    /// Takes in a snapshot in its stored form. `last_good`: for refused documents, the last ones that were not.
     pub(super) fn take_snapshot(&self, snapshot: Snapshot, last_good: &HashMap<Key, Arc<str>>) {
         let Snapshot { revision, documents } = snapshot;
         let documents: Vec<(Key, Document)> =
@@ -177,7 +177,7 @@ impl Keeper {
         });
     }
 
-    /// Takes a change in, as it is kept.
+    /// Takes in a change in its stored form.
     pub(super) fn take_batch(&self, batch: Batch) {
         let events = batch.events.into_iter().map(|Event { key, document }| match document {
             Some(document) => {
@@ -212,7 +212,7 @@ impl Keeper {
     pub(super) fn set_connection(&self, connection: Connection) {
         self.stored.send_if_modified(|stored| {
             let is_other = stored.connection != connection;
-            // A store is at hand until it cannot be written; etcd is heard of when it says something.
+            // A store is available until it cannot be written; etcd is, when it sends something.
             if self.kind == SourceKind::Store && is_other && stored.connection == Connection::Good {
                 stored.heard_unix_ms = Some(now_unix_ms());
             }
@@ -221,7 +221,7 @@ impl Keeper {
         });
     }
 
-    /// Notes that etcd has said something, and which revision it has named.
+    /// Notes that etcd has answered, and the revision that it has named.
     pub(super) fn heard(&self, revision: Option<u64>) {
         self.stored.send_modify(|stored| {
             stored.heard_unix_ms = Some(now_unix_ms());
@@ -240,7 +240,7 @@ impl Keeper {
         previous.collect()
     }
 
-    /// A change of what a document means; `None`: it is no resource.
+    /// A change of what a document means; `None`: the document is not a resource.
     pub(super) fn change(&self, key: &Key, document: Option<&Document>) -> Option<Change> {
         let (kind, id) = resource_of(key)?;
         Some(match document {

@@ -1,4 +1,4 @@
-//! The documents of a datastore as they are known: those that are resources by what they mean, the others as they are.
+//! The documents of a datastore: resources by their meaning, the others as they are.
 
 use super::addresses::{key_of, resource_of};
 use super::keeper::Keeper;
@@ -10,7 +10,7 @@ use stillgate_datastore::{Batch, Document, Documents, Key, Snapshot};
 /// The documents of a datastore at one revision, in plain text, and what they mean.
 pub(super) struct Known {
     pub(super) revision: u64,
-    /// With the documents that are resources.
+    /// The documents that are resources.
     pub(super) store: Store,
     /// What other programs keep there.
     others: BTreeMap<Key, Document>,
@@ -37,7 +37,7 @@ impl Known {
         let mut found: Vec<(Key, Document)> =
             kind.into_iter().flat_map(|kind| self.store.documents_of(kind, rest)).filter_map(entry).collect();
         if kind == Some(Kind::Consumers) {
-            // Those of one consumer, or of all: `consumers/jack/credentials/` or `consumers/`.
+            // Credentials of one consumer, or of all: `consumers/jack/credentials/` or `consumers/`.
             let consumer = rest.split_inclusive('/').next().filter(|name| name.ends_with('/')).unwrap_or("");
             let credentials = self.store.documents_of(Kind::Credentials, consumer).filter_map(entry);
             found.extend(credentials.filter(|(key, _)| key.as_str().starts_with(path)));
@@ -57,7 +57,7 @@ impl Known {
         Snapshot { revision: self.revision, documents }
     }
 
-    /// Takes in what is no resource; the store has the rest by now.
+    /// Takes in documents that are not resources; the store has the rest by now.
     pub(super) fn take_others(&mut self, batch: Batch) {
         self.revision = batch.revision;
         for event in batch.events.into_iter().filter(|event| resource_of(&event.key).is_none()) {
@@ -93,7 +93,7 @@ impl Known {
         self.modified
     }
 
-    /// The same of all that the store has.
+    /// Recomputes the revisions of all kinds that the store has.
     pub(super) fn modified_anew(&mut self) -> [u64; Kind::COUNT] {
         Kind::all().for_each(|kind| self.modified[kind as usize] = self.newest_of(kind));
         self.modified
@@ -103,14 +103,14 @@ impl Known {
         self.store.documents_of(kind, "").map(|put| document(put).modified).max().unwrap_or_default()
     }
 
-    /// The same, where these are all.
+    /// Replaces all documents that are not resources by those of a snapshot.
     pub(super) fn replace_others(&mut self, Snapshot { revision, documents }: Snapshot) {
         self.revision = revision;
         self.others = documents.into_iter().filter(|(key, _)| resource_of(key).is_none()).collect();
     }
 }
 
-/// A resource as it stands in the datastore.
+/// A resource as the datastore has it.
 fn entry(put: Put<'_>) -> Option<(Key, Document)> {
     Some((key_of(put.kind, put.id)?, document(put)))
 }
@@ -121,7 +121,7 @@ fn document(put: Put<'_>) -> Document {
     Document { value: put.document.clone(), created: put.created, modified }
 }
 
-/// For the Admin API.
+/// The part that the Admin API uses.
 impl Documents for Keeper {
     fn revision(&self) -> u64 {
         self.known().revision
@@ -175,7 +175,7 @@ mod tests {
         "nothing/",
     ];
 
-    /// What is known is what was written, whether it is right, wrong or no resource.
+    /// The known documents are the written ones, whether they are valid, invalid or not resources.
     #[test]
     fn it_is_a_table_of_documents() {
         let gateway = load("gateway: {}\nroutes: []\n", &|_| None).unwrap().config.gateway;

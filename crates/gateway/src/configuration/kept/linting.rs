@@ -1,4 +1,4 @@
-//! What `stillgate check` would say of the routes that a transaction changes, found out before it is made.
+//! The findings of `stillgate check` about the routes that a transaction changes, before it is made.
 
 use super::addresses::key_of;
 use crate::configuration::chain_lint::chain_lint;
@@ -8,7 +8,7 @@ use stillgate_config::{Config, Kind};
 use stillgate_datastore::Key;
 use stillgate_route::lint::{Finding, FindingKind, lint};
 
-/// So many routes are held against each other: writes wait meanwhile. `stillgate check` takes any number.
+/// Maximum number of routes that are compared: writes wait meanwhile. `stillgate check` takes any number.
 const ROUTES_MAX: usize = 10_000;
 
 /// What was found.
@@ -16,7 +16,7 @@ const ROUTES_MAX: usize = 10_000;
 pub(super) struct Linted {
     /// About the changed routes.
     pub(super) warnings: Vec<String>,
-    /// About others, which the changed ones stand before.
+    /// About other routes, which the changed ones precede.
     pub(super) effects: Vec<(Key, String)>,
 }
 

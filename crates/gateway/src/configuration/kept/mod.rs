@@ -1,4 +1,4 @@
-//! Resources that are kept elsewhere than in the file: in an embedded store, or in etcd.
+//! Resources that are kept outside the file: in an embedded store, or in etcd.
 //!
 //! ```text
 //!  datastore ─▶ Batch ─▶ Keeper: plain documents, and the store that says what they mean ─▶ KeptSource ─▶ reload
@@ -6,8 +6,8 @@
 //!     └── Transaction ◀─────┴───────────── Admin API
 //! ```
 //!
-//! One thread talks to the datastore; it takes changes in and makes those that are asked for, one after the other, so that
-//! what was checked is what is written. The control loop is only told that there is something new.
+//! One thread talks to the datastore; it takes changes in and makes those that are requested, one after the other, so that what was
+//! checked is what is written. The control loop is only notified that there is something new.
 
 mod addresses;
 mod backend;

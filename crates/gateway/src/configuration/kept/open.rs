@@ -24,19 +24,19 @@ use tracing::warn;
 const KEY_BYTES_MIN: usize = 16;
 const KEY_BYTES_MAX: usize = 4096;
 
-/// How long the thread that saves waits for more to save: what it took for all documents goes back to the system when it ends.
+/// How long the thread that saves waits for more work: when it ends, the memory for all documents goes back to the system.
 const SAVING_IDLE_MAX: Duration = Duration::from_millis(100);
 
-/// A datastore that is open: what is known of it, and where it is asked.
+/// A datastore that is open: its state, and the channel for requests.
 #[derive(Clone)]
 pub(crate) struct Opened {
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) asks: mpsc::Sender<Asked>,
-    /// Of the Admin API, made at the first start because none is configured.
+    /// Key of the Admin API, generated at the first start because none is configured.
     pub(crate) key: Option<Arc<str>>,
 }
 
-/// What keeps the datastore that the section names from being opened. Nothing is changed by looking, and etcd is not asked.
+/// What keeps the datastore that the section names from being opened. The check changes nothing, and does not contact etcd.
 pub(crate) fn problem(gateway: &Gateway) -> Option<Problem> {
     let of_datastore = match gateway.config.source {
         SourceKind::Etcd => etcd(gateway).err(),
@@ -46,7 +46,7 @@ pub(crate) fn problem(gateway: &Gateway) -> Option<Problem> {
     of_datastore.or_else(|| made_key(gateway, false).err())
 }
 
-/// Why a file is no store that can be read. One that a gateway has open can.
+/// Why a file is not a readable store. A store that a gateway has open is readable.
 fn store_problem(path: &Path) -> Option<Problem> {
     if !path.is_file() {
         return None;
@@ -54,7 +54,7 @@ fn store_problem(path: &Path) -> Option<Problem> {
     let problem = |message: String| Problem { path: "gateway.config.store".to_owned(), message, hint: None };
     match Embedded::open_copy(path) {
         Ok(store) => store.snapshot().err().map(|error| problem(error.to_string())),
-        // That the copy has no place is not the store's fault.
+        // A copy that cannot be written is not the store's fault.
         Err(OpenError { problem: OpenProblem::InUse | OpenProblem::Denied(_) | OpenProblem::Disk(_), .. }) => None,
         Err(error) => Some(problem(error.to_string())),
     }
@@ -112,8 +112,8 @@ fn etcd(gateway: &Gateway) -> Result<Etcd, Problem> {
     })
 }
 
-/// The key that is made where a store is opened and none is configured: who can read the store's folder may write the store.
-/// Without `may_make` one that is missing stays missing.
+/// The key that is generated where a store is opened and none is configured: a user who can read the store's folder may write the
+/// store. Without `may_make` a missing key stays missing.
 fn made_key(gateway: &Gateway, may_make: bool) -> Result<Option<Arc<str>>, Problem> {
     let has_keys = gateway.admin.as_ref().is_none_or(|admin| admin.key.is_some() || !admin.keys.is_empty());
     if has_keys || gateway.config.source != SourceKind::Store {
@@ -146,7 +146,7 @@ fn made_key(gateway: &Gateway, may_make: bool) -> Result<Option<Arc<str>>, Probl
     }
 }
 
-/// 32 bytes that nobody can guess.
+/// 32 random bytes that cannot be guessed.
 fn rand_hex() -> String {
     rand::random::<[u8; 32]>().iter().map(|byte| format!("{byte:02x}")).collect()
 }

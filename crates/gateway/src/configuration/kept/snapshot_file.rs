@@ -1,7 +1,7 @@
-//! The file with what was read of etcd last: what a former process has left there, and when it is written anew.
+//! The file with the last snapshot of etcd: what a former process has left there, and when it is rewritten.
 //!
-//! Soon after a change, since a start without etcd serves what is in it; not at once, since it is written as a whole. Where it
-//! cannot be written, that is tried again, whether anything changes or not. The time is an argument.
+//! It is written soon after a change, since a start without etcd serves its contents; not at once, since it is written as a whole.
+//! A failed write is tried again, whether anything changes or not. The time is an argument.
 
 use super::backend::PAUSE_MAX;
 use super::keeper::Keeper;
@@ -15,16 +15,16 @@ use stillgate_datastore::{Document, Documents as _, Key, Snapshot};
 use tokio::task::spawn_blocking;
 use tracing::{error, info, warn};
 
-/// It is written when nothing has changed for so long.
+/// It is written once nothing has changed for so long.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// How long it may be behind where something changes all the time.
+/// How long it may be behind under continuous changes.
 const BEHIND_MAX: Duration = Duration::from_secs(5);
 
-/// How soon it is tried again.
+/// Time until a failed write is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// How soon it is looked whether it has been written.
+/// Interval of checks whether it has been written.
 const LOOK_AFTER: Duration = Duration::from_millis(100);
 
 type Written = Result<u64, SavedError>;
@@ -37,7 +37,7 @@ pub(super) struct SnapshotFile {
     behind: Option<(Instant, Instant)>,
     /// When it could not be written; `None`: it could.
     failed_at: Option<Instant>,
-    /// What comes of writing it, while another thread does that.
+    /// The result of writing it, while another thread does that.
     writing: Option<Receiver<Written>>,
     /// Another process writes it.
     is_held: bool,
@@ -48,7 +48,7 @@ impl SnapshotFile {
         SnapshotFile { path, prefix: prefix.to_owned(), behind: None, failed_at: None, writing: None, is_held: false }
     }
 
-    /// Takes in what was read of etcd in a former process; its revision, or why there is nothing.
+    /// Takes in the snapshot that a former process has written; its revision, or why there is nothing.
     pub(super) fn read(&self, keeper: &Keeper) -> Result<u64, String> {
         match Saved::read(&self.path, &self.prefix) {
             Ok(Saved { snapshot, last_good }) => {
@@ -73,13 +73,13 @@ impl SnapshotFile {
         }
     }
 
-    /// Something has been taken in that it does not have.
+    /// Notes a change that the file does not have.
     pub(super) fn changed(&mut self, now: Instant) {
         let first = self.behind.map_or(now, |(first, _)| first);
         self.behind = Some((first, now));
     }
 
-    /// Until something is to be done.
+    /// Time until the next attempt.
     pub(super) fn pause(&self, now: Instant) -> Duration {
         match (&self.writing, self.due()) {
             (Some(_), _) => LOOK_AFTER,
@@ -94,7 +94,7 @@ impl SnapshotFile {
         match ended {
             Some(Err(TryRecvError::Empty)) => return,
             Some(Ok(written)) => self.note(written, now),
-            // A panic, which the log has.
+            // The thread has panicked, which is in the log.
             Some(Err(TryRecvError::Disconnected)) => self.writing = None,
             None => {}
         }
@@ -130,7 +130,7 @@ impl SnapshotFile {
         Some(self.failed_at.map_or(due, |failed_at| due.max(failed_at + RETRY_AFTER)))
     }
 
-    /// Tells of the first of several failures, and of the end of them.
+    /// Logs the first of several failures, and their end.
     fn note(&mut self, written: Written, now: Instant) {
         self.writing = None;
         let had_failed = self.failed_at.is_some();
@@ -194,7 +194,7 @@ mod tests {
         Saved::read(path, PREFIX).ok().map(|saved| saved.snapshot.revision)
     }
 
-    /// Does what is due at a time, to its end.
+    /// Runs the work that is due at a time, to its end.
     fn tend(file: &mut SnapshotFile, keeper: &Arc<Keeper>, now: Instant) {
         eventually("the file", || {
             file.tend(keeper, now);

@@ -12,10 +12,10 @@ use stillgate_datastore::Documents as _;
 use stillgate_plugin::OwnPlugins;
 use stillgate_tls::Problem;
 
-/// Most looks at certificates that one reading takes: each refuses those that cannot be used.
+/// Maximum number of checks of certificates during one reading: each refuses those that cannot be used.
 const LOOKS_MAX: usize = 3;
 
-/// References to secrets that are resolved again with each change; where there are more, only where nothing else changed.
+/// References to secrets that are resolved again with each change; if there are more, only where nothing else changed.
 const CHECKED_REFERENCES_MAX: usize = 1000;
 
 /// Gives what a datastore means.
@@ -38,7 +38,7 @@ impl KeptSource {
         Ok(KeptSource { opened, gateway: gateway.clone(), own: own.clone(), given: None })
     }
 
-    /// What is known of the datastore, and where it is asked.
+    /// The state of the datastore, and the channel for requests.
     pub(crate) fn opened(&self) -> &Opened {
         &self.opened
     }
@@ -48,12 +48,12 @@ impl KeptSource {
         self.given != Some(self.opened.keeper.revision())
     }
 
-    /// What was given last is to be given again.
+    /// Makes the source return its last configuration again.
     pub(crate) fn give_again(&mut self) {
         self.given = None;
     }
 
-    /// What the datastore means now, unless that is what `unless` names. `file`: the file as it was read.
+    /// The current configuration of the datastore, unless that is what `unless` names. `file`: the file as it was read.
     pub(crate) fn read(&mut self, file: &Loaded, unless: Option<&str>) -> Option<Arc<Loaded>> {
         let keeper = &self.opened.keeper;
         let (gateway, own) = (&file.config.gateway, &file.config.plugins.own);
@@ -99,7 +99,7 @@ pub(crate) fn revision_of(digest: &str) -> Option<u64> {
     digest.rsplit_once('@')?.1.parse().ok()
 }
 
-/// Of the admin API.
+/// The part that the admin API uses.
 impl Keeper {
     /// What the datastore is called in messages and in the status.
     pub(crate) fn name(&self) -> &'static str {

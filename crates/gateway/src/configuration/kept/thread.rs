@@ -1,4 +1,4 @@
-//! The thread that talks to a datastore: takes its changes in, and makes those that are asked for, one after the other.
+//! The thread that talks to a datastore: takes its changes in, and makes requested ones, one after the other.
 
 use super::backend::Backend;
 use super::followed_etcd::tell_read;
@@ -21,18 +21,18 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-/// Writes and questions that may wait; beyond it they are answered 503.
+/// Maximum number of waiting requests; beyond it they are answered 503.
 pub(super) const ASKED_MAX: usize = 256;
 
-/// Something that is asked of the thread.
+/// A request to the thread.
 pub(crate) enum Asked {
-    /// To make a change, unless one of its documents cannot be used.
+    /// Makes a change, unless one of its documents cannot be used.
     Write(Transaction, oneshot::Sender<Result<Written, WriteFailure>>),
-    /// To make a change with any number of writes.
+    /// Makes a change with any number of writes.
     Replace(Transaction, oneshot::Sender<Result<Written, WriteFailure>>),
-    /// To copy the whole datastore into a file without a name.
+    /// Copies the whole datastore into a file without a name.
     Backup(oneshot::Sender<Result<Copied, WriteFailure>>),
-    /// To find out what a change would come to, and what would be served after it.
+    /// Finds out the result of a change, and what would be served after it.
     Try(Transaction, oneshot::Sender<Result<(Trial, Option<Config>), WriteFailure>>),
     /// The changes before a revision.
     History(Option<u64>, usize, oneshot::Sender<Result<Vec<ChangeSummary>, WriteFailure>>),
@@ -40,31 +40,31 @@ pub(crate) enum Asked {
     Change(u64, oneshot::Sender<Result<Option<Change>, WriteFailure>>),
     /// The writes that lead back to a revision.
     BackTo(u64, oneshot::Sender<Result<Vec<Write>, WriteFailure>>),
-    /// To go back to a revision.
+    /// Goes back to a revision.
     RollBack(u64, Author, oneshot::Sender<Result<Written, WriteFailure>>),
-    /// To let go of the datastore, or to take it again.
+    /// Lets go of the datastore, or takes it again.
     Hold(bool, oneshot::Sender<()>),
-    /// To end: the process does. Answered once everything is where a start finds it.
+    /// Ends the thread: the process ends. Answered once everything is where a start finds it.
     End(oneshot::Sender<()>),
 }
 
 /// A change that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Written {
-    /// Of the datastore, after it.
+    /// Revision of the datastore after the change.
     pub(crate) revision: u64,
-    /// What the writer should know.
+    /// Warnings for the writer.
     pub(crate) warnings: Vec<String>,
 }
 
 /// A copy of the datastore.
 #[derive(Debug)]
 pub(crate) struct Copied {
-    /// At its beginning.
+    /// The file, positioned at its beginning.
     pub(crate) file: File,
-    /// In bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
-    /// Of the datastore.
+    /// Path of the datastore.
     pub(crate) path: PathBuf,
 }
 
@@ -73,18 +73,18 @@ pub(crate) struct Copied {
 pub(crate) enum WriteFailure {
     /// A document cannot be used.
     Refused(String),
-    /// As the datastore says.
+    /// The datastore's own error.
     Commit(CommitError),
-    /// This kind of datastore has no such thing.
+    /// This kind of datastore does not support it.
     Unsupported(String),
-    /// History does not reach there.
+    /// History does not reach back that far.
     Unreachable(String),
 }
 
-/// Runs until it is asked to end, or nobody can ask any more.
+/// Runs until it is asked to end, or until no sender of requests is left.
 pub(super) fn run(runtime: &Runtime, keeper: &Arc<Keeper>, backend: Backend, asked: mpsc::Receiver<Asked>) {
     let _profiled = Registration::of_current();
-    // Of this thread alone; refused, it competes with the workers.
+    // The niceness of this thread alone; if the system refuses it, the thread competes with the workers.
     let _ = rustix::process::setpriority_process(None, CONTROL_NICE);
     runtime.block_on(talk(keeper, backend, asked));
 }
@@ -105,12 +105,12 @@ async fn talk(keeper: &Arc<Keeper>, mut backend: Backend, mut asked: mpsc::Recei
     };
     backend.end(keeper);
     if let Some(ended) = ended {
-        // Who asked may wait no longer.
+        // The sender may have stopped waiting.
         let _ = ended.send(());
     }
 }
 
-/// Takes in what a follower tells.
+/// Takes in a notice of a follower.
 fn take(keeper: &Keeper, backend: &mut Backend, followed: Followed) {
     match followed {
         Followed::Snapshot(snapshot) => {
@@ -141,7 +141,7 @@ fn take(keeper: &Keeper, backend: &mut Backend, followed: Followed) {
     }
 }
 
-/// What is due: documents whose time to live is over, a snapshot to be written.
+/// Runs due work: deletes documents whose time to live is over, writes a snapshot.
 fn tend(keeper: &Arc<Keeper>, backend: &mut Backend) {
     if let Some(batch) = backend.tend(keeper, SystemTime::now()) {
         keeper.take_batch(batch);
@@ -149,9 +149,9 @@ fn tend(keeper: &Arc<Keeper>, backend: &mut Backend) {
     }
 }
 
-/// `Break`: whoever is to know that it has ended.
+/// `Break`: the sender to notify when the thread has ended.
 async fn answer(keeper: &Arc<Keeper>, backend: &mut Backend, asked: Asked) -> ControlFlow<oneshot::Sender<()>> {
-    // Who asked may have gone meanwhile.
+    // The sender of the request may have gone meanwhile.
     match asked {
         Asked::Write(transaction, answer) => {
             let made = write(keeper, backend, transaction, false).await;
@@ -200,7 +200,7 @@ async fn write(
         false => backend.commit(keeper, &transaction, now).await?,
     };
     let revision = batch.revision;
-    // What is followed comes by itself.
+    // A follower delivers the change by itself.
     if backend.is_embedded() {
         keeper.take_batch(batch);
         backend.keep_last_good(keeper);
@@ -213,7 +213,8 @@ fn roll_back(keeper: &Keeper, backend: &mut Backend, to: u64, author: Author) ->
     let WayBack { writes, expired } = backend.way_back_to(to, now)?;
     let writes = keeper.in_plain(writes);
     let transaction = Transaction { conditions: Vec::new(), unreferenced: Vec::new(), writes, author };
-    // What was served once may not be usable any more, as where a secret has gone: that is told, and done.
+    // A resource that was served once may not be usable any more, for example where a secret has gone: the write warns of that, and
+    // succeeds.
     let trial = keeper.try_out(&transaction);
     let batch = backend.roll_back(keeper, to, &transaction.author, now)?;
     let revision = batch.revision;

@@ -1,4 +1,4 @@
-//! What a transaction would come to, found out before it is made.
+//! Finds out the result of a transaction before it is made.
 
 use super::addresses::{key_of, resource_of};
 use super::keeper::Keeper;
@@ -9,19 +9,19 @@ use stillgate_config::{Attempt, Change, Config, Kind, Origin, Rejected, Serving}
 use stillgate_datastore::{Documents as _, Key, Transaction, Write};
 use stillgate_tls::Problem;
 
-/// What a transaction would come to.
+/// The result that a transaction would have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Trial {
     /// Why one of its documents cannot be used.
     pub(crate) refusals: Vec<String>,
-    /// What the writer should know.
+    /// Warnings for the writer.
     pub(crate) warnings: Vec<String>,
-    /// What becomes of other resources.
+    /// Effects on other resources.
     pub(crate) effects: Vec<(Key, String)>,
 }
 
 impl Trial {
-    /// Several looks may find the same.
+    /// Several checks may find the same.
     fn say_once(&mut self) {
         let (mut warnings, mut effects) = (HashSet::new(), HashSet::new());
         self.warnings.retain(|warning| warnings.insert(warning.clone()));
@@ -30,12 +30,12 @@ impl Trial {
 }
 
 impl Keeper {
-    /// Finds out what a transaction would come to.
+    /// Finds out what result a transaction would have.
     pub(super) fn try_out(&self, transaction: &Transaction) -> Trial {
         self.look(transaction, None)
     }
 
-    /// The same, what is probably not meant, and what would be served.
+    /// Like `try_out`, with the findings of the lint and the configuration that would be served.
     pub(super) fn look_over(&self, transaction: &Transaction) -> (Trial, Option<Config>) {
         let mut next = None;
         let trial = self.look(transaction, Some(&mut next));
@@ -100,9 +100,9 @@ impl Keeper {
     }
 }
 
-/// What of an attempt is about the changed resources, and what about others.
+/// Separates the messages of an attempt into those about the changed resources, and those about others.
 fn sorted_out(attempt: Attempt, changed: &HashSet<(Kind, String)>) -> Trial {
-    // Where they are shown it is said what they are.
+    // The prefix is not needed where warnings are shown.
     let bare = |warning: String| warning.strip_prefix("warning: ").map(str::to_owned).unwrap_or(warning);
     let warnings = attempt.warnings.iter().map(|warning| bare(warning.to_string())).collect();
     let mut trial = Trial { warnings, ..Trial::default() };
@@ -129,7 +129,7 @@ fn named(kind: Kind, id: &str, reason: String, changed: &HashSet<(Kind, String)>
     }
 }
 
-/// Whether certificates have to be looked at.
+/// Whether certificates have to be checked.
 fn is_about_tls(change: &Change) -> bool {
     match change {
         Change::Put { kind: Kind::Ssls, .. } => true,

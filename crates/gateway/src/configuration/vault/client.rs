@@ -1,4 +1,4 @@
-//! One Vault, asked over its HTTP API: logging in, and reading what is under a path of a key-value engine.
+//! A client of one Vault over its HTTP API: logging in, and reading a path of a key-value engine.
 //!
 //! Requests and answers are those of the API's documentation: `secret/kv` (versions 1 and 2), `auth/kubernetes`,
 //! `auth/approle`. No message holds anything that a secret was read from or with.
@@ -16,29 +16,29 @@ use stillgate_plugin::secrets::{KvVersion, Manager, Secret, VaultLogin};
 use stillgate_tls::Peer;
 use tokio_rustls::TlsConnector;
 
-/// The largest answer of a Vault.
+/// Maximum size of an answer, in bytes.
 const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
 /// The largest token of a Kubernetes service account.
 const JWT_BYTES_MAX: usize = 64 * 1024;
 /// Part of the error, with status 400, of an engine that is being upgraded to version 2 and cannot be read yet.
 const UPGRADING: &str = "non-versioned to versioned data";
-/// A token whose lease has no end is asked for again after this time.
+/// A token whose lease does not end is renewed after this time.
 const LOGIN_AGAIN: Duration = Duration::from_secs(3600);
 const AGENT: &str = concat!("stillgate/", env!("CARGO_PKG_VERSION"), " (secrets)");
 
-/// What is under one path.
+/// The data under one path.
 pub(super) type Data = Arc<Map<String, Json>>;
 
-/// Why there is no data.
+/// Why the data could not be read.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Failure {
-    /// The Vault has answered, and the answer will not change by itself.
+    /// The Vault has answered, and a repeated request would not change the answer.
     Definite(String),
-    /// It may be better soon: what was read before stays good.
+    /// A later request may succeed: the last value stays good.
     Passing(String),
 }
 
-/// Asks one Vault.
+/// A client of one Vault.
 pub(super) struct Client {
     manager: Arc<Manager>,
     http: HttpClient,
@@ -47,7 +47,7 @@ pub(super) struct Client {
 
 struct Token {
     text: HeaderValue,
-    /// When another is asked for; `None`: it was configured.
+    /// When to log in again; `None`: the token was configured.
     until: Option<Instant>,
 }
 
@@ -65,12 +65,12 @@ impl Client {
         Client { manager, http, token: None }
     }
 
-    /// What is under a path behind the prefix.
+    /// Reads a path behind the prefix.
     pub(super) async fn read(&mut self, path: &str) -> Result<Data, Failure> {
         let url = self.url_of(path)?;
         let was_logged_in = self.token.is_some();
         let response = self.get(&url).await?;
-        // A token that was taken back is refused like one that may not read: another one tells them apart.
+        // A revoked token is refused like one without permission: a second attempt with a new token distinguishes them.
         let response = match response.status() {
             StatusCode::FORBIDDEN if was_logged_in && !matches!(self.manager.login, VaultLogin::Token(_)) => {
                 self.token = None;
@@ -87,7 +87,7 @@ impl Client {
         self.send(request.body(Full::default())).await
     }
 
-    /// The token to ask with, which may have to be got first.
+    /// The token to authenticate with, which may have to be obtained first.
     async fn token(&mut self) -> Result<HeaderValue, Failure> {
         if let Some(token) = &self.token
             && token.until.is_none_or(|until| Instant::now() < until)
@@ -160,7 +160,7 @@ impl Client {
     }
 }
 
-/// A path in a URL. Parts that are empty or lead elsewhere are refused.
+/// A path in a URL. Parts that are empty or lead to a parent are refused.
 fn encoded(path: &str) -> Result<String, Failure> {
     let mut out = String::with_capacity(path.len());
     for (at, part) in path.trim_matches('/').split('/').enumerate() {
@@ -270,7 +270,7 @@ mod tests {
             let response = Response::builder().status(400).body(Bytes::from(body)).unwrap();
             data_of(&response, "jack", KvVersion::Two).unwrap_err()
         };
-        // As a server of version 1.14.0 words them.
+        // The wording is that of a server of version 1.14.0.
         for upgrading in [
             "Upgrading from non-versioned to versioned data. This backend will be unavailable for a brief period and will resume \
              service shortly.",

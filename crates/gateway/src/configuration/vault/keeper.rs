@@ -1,4 +1,4 @@
-//! What was read of Vaults, and the thread that reads it.
+//! The secrets that were read from Vaults, and the thread that reads them.
 
 use super::client::{Client, Data, Failure};
 use serde_json::Value as Json;
@@ -12,17 +12,17 @@ use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsConnector;
 use tracing::{info, warn};
 
-/// How long a path that could not be read is not asked for again.
+/// How long a path that could not be read is not requested again.
 const NEGATIVE: Duration = Duration::from_secs(5);
-/// Paths that are kept; more are refused.
+/// Maximum number of paths that are kept; more are refused.
 const PATHS_MAX: usize = 4096;
 
-/// Makes what an `https` Vault is asked with.
+/// Makes the TLS connector for an `https` Vault.
 type Tls = fn(&Manager) -> Result<TlsConnector, String>;
-/// Where something is read: which Vault as it is configured, and the path.
+/// A secret's place: the Vault as it is configured, and the path.
 type SecretPath = (Arc<Manager>, Box<str>);
 
-/// What Vaults keep, as far as this process has asked for it.
+/// The secrets in Vaults, as far as this process has read them.
 #[derive(Clone)]
 pub(crate) struct Vaults {
     shared: Arc<Shared>,
@@ -31,23 +31,23 @@ pub(crate) struct Vaults {
 
 struct Shared {
     kept: Mutex<HashMap<SecretPath, Kept>>,
-    /// Something was read.
+    /// Notified when something was read.
     read: Condvar,
 }
 
 struct Kept {
-    /// The last answer; of a failure that may pass, what was read before it.
+    /// The last answer; after a temporary failure, the value before it.
     answer: Option<Result<Data, String>>,
     at: Instant,
-    /// Somebody waits for it already.
+    /// A reader waits for it already.
     is_asked: bool,
-    /// The last attempt failed in a way that may pass. Where something was read before, that has been logged.
+    /// The last attempt failed temporarily. If a value was read before, that has been logged.
     is_failing: bool,
 }
 
 impl Vaults {
-    /// Starts the thread. `tls`: makes what an `https` Vault is asked with. `changes` counts the times that something that was
-    /// read became another.
+    /// Starts the thread. `tls`: makes the TLS connector for an `https` Vault. `changes` counts the times that a value changed
+    /// after it was read.
     pub(crate) fn start(tls: Tls, changes: watch::Sender<u64>) -> std::io::Result<Vaults> {
         let shared = Arc::new(Shared { kept: Mutex::default(), read: Condvar::new() });
         let (orders, ordered) = mpsc::channel(PATHS_MAX);
@@ -57,7 +57,7 @@ impl Vaults {
         Ok(Vaults { shared, orders })
     }
 
-    /// A key of what is under a path. Waits where it is asked for the first time.
+    /// A key of the secret at a path. Blocks at the first use.
     pub(crate) fn resolve(&self, manager: &Arc<Manager>, path: &str, key: &str) -> Result<String, String> {
         let place: SecretPath = (manager.clone(), path.into());
         let mut kept = self.shared.lock();
@@ -67,7 +67,7 @@ impl Vaults {
         let now = Instant::now();
         let one = kept.entry(place.clone()).or_insert_with(|| Kept::new(now));
         if one.wants(now) {
-            // Of each path there is one order at most, so that there is room; the thread ends with the process only.
+            // Each path has one order at most, so the channel has room; the thread ends with the process only.
             one.is_asked = self.orders.try_send(place.clone()).is_ok();
         }
         // Another client's requests may be waited for, too: each has the manager's bound.
@@ -102,7 +102,7 @@ impl Kept {
         Kept { answer: None, at, is_asked: false, is_failing: false }
     }
 
-    /// Whether it is to be asked for before it can be used.
+    /// Whether it has to be read before it can be used.
     fn wants(&self, now: Instant) -> bool {
         let is_old = now.saturating_duration_since(self.at) >= NEGATIVE;
         !self.is_asked && (self.answer.is_none() || (is_old && matches!(self.answer, Some(Err(_)))))
@@ -119,11 +119,11 @@ fn text_of(value: Option<&Json>, path: &str, key: &str) -> Result<String, String
     }
 }
 
-/// The thread's own.
+/// The thread's state.
 struct Reader {
     shared: Arc<Shared>,
     clients: HashMap<Arc<Manager>, Result<Client, String>>,
-    /// Vaults that did not answer: until when they are not asked, and why.
+    /// Vaults that did not answer: until when they get no requests, and why.
     down: HashMap<Arc<Manager>, (Instant, String)>,
     tls: Tls,
     changes: watch::Sender<u64>,
@@ -150,7 +150,7 @@ impl Reader {
         }
     }
 
-    /// What is to be read again next, and when.
+    /// The secret that is to be read again next, and when.
     fn next_due(&self) -> Option<(Instant, SecretPath)> {
         let kept = self.shared.lock();
         let due = |(place, kept): (&SecretPath, &Kept)| {
@@ -164,7 +164,7 @@ impl Reader {
         let (manager, path) = (&place.0, &*place.1);
         let tls = self.tls;
         if !self.clients.contains_key(manager) {
-            // Those of managers that nothing uses any more.
+            // Forgets the managers that nothing uses any more.
             let used: HashSet<Arc<Manager>> = self.shared.lock().keys().map(|(manager, _)| manager.clone()).collect();
             self.clients.retain(|manager, _| used.contains(manager));
             self.down.retain(|manager, _| used.contains(manager));
@@ -192,7 +192,7 @@ impl Reader {
         }
     }
 
-    /// Whether it is another answer than before.
+    /// Whether the answer differs from the one before.
     fn keep(&self, place: &SecretPath, answer: Result<Data, Failure>) -> bool {
         let mut kept = self.shared.lock();
         let one = kept.entry(place.clone()).or_insert_with(|| Kept::new(Instant::now()));

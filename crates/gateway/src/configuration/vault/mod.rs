@@ -21,7 +21,7 @@ use stillgate_plugin::secrets::Manager;
 use stillgate_tls::{ServiceRoots, towards_service};
 use tokio_rustls::TlsConnector;
 
-/// What a Vault behind an `https` URL is asked with.
+/// The TLS connector for a Vault behind an `https` URL.
 pub(crate) fn connector(manager: &Manager) -> Result<TlsConnector, String> {
     let system: Vec<Vec<u8>>;
     let roots = match (&manager.ca, manager.verify) {

@@ -1,4 +1,4 @@
-//! The datastore, as the control loop sees it: something that has news, and that a successor may need.
+//! The datastore, as the control loop sees it: a source of changes, which a successor may need.
 
 use crate::configuration::kept::{Asked, Connection, Opened, Stored};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tracing::warn;
 
-/// What a datastore gets to end in: a snapshot of etcd may have to be written.
+/// Time for a datastore to end: a snapshot of etcd may have to be written.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A datastore that is followed.
@@ -19,19 +19,19 @@ pub(super) struct Datastore {
     name: &'static str,
     stored: watch::Receiver<Stored>,
     asks: mpsc::Sender<Asked>,
-    /// Of what was asked to be read last.
+    /// Revision that was last requested to be read.
     revision: Option<u64>,
 }
 
 impl Datastore {
     pub(super) fn new(kept: Opened) -> Datastore {
         let mut stored = kept.keeper.stored.subscribe();
-        // What is there at the start may not be what was read then.
+        // The datastore may have changed since it was read at the start.
         stored.mark_changed();
         Datastore { kind: kept.keeper.kind, name: kept.keeper.name(), stored, asks: kept.asks, revision: None }
     }
 
-    /// Waits until there is something to be read. May be cancelled without losing anything.
+    /// Waits until there is a change to read. May be cancelled without losing anything.
     pub(super) async fn changed(&mut self) {
         loop {
             if self.stored.changed().await.is_err() {
@@ -55,7 +55,7 @@ impl Datastore {
         self.stored.borrow().clone()
     }
 
-    /// When it was heard of last, in milliseconds since 1970. A store that can be written is in this process.
+    /// When the datastore last answered, in milliseconds since 1970. A store that can be written is in this process.
     pub(super) fn heard_unix_ms(&self) -> Option<u64> {
         let stored = self.stored.borrow();
         match self.kind == SourceKind::Store && stored.connection == Connection::Good {
@@ -64,11 +64,11 @@ impl Datastore {
         }
     }
 
-    /// For the metrics.
+    /// Values for the metrics.
     pub(super) fn facts(&self) -> SourceFacts {
         let heard_unix_ms = self.heard_unix_ms();
         let stored = self.stored.borrow();
-        // One that a successor has is not lost.
+        // A datastore that a successor has opened is not lost.
         let is_up = !matches!(stored.connection, Connection::Lost(_));
         let etcd = EtcdFacts { newest: stored.newest, modified: stored.modified };
         let etcd = (self.kind == SourceKind::Etcd).then_some(etcd);
@@ -81,7 +81,7 @@ impl Datastore {
         if let Err(TrySendError::Full(asked)) = self.asks.try_send(Asked::Hold(is_held, done)) {
             warn!("the datastore is too busy to be handed over; the upgrade waits for it");
             let asks = self.asks.clone();
-            // In the order of the calls: those who wait for a place get it one after the other.
+            // They are sent in the order of the calls: senders that wait for a place get it one after the other.
             tokio::spawn(async move { drop(asks.send(asked).await) });
         }
     }

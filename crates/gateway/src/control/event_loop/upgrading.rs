@@ -1,4 +1,4 @@
-//! What the control loop does about an upgrade: asks for it, and leaves when the successor serves.
+//! What the control loop does for an upgrade: starts it, and leaves when the successor serves.
 
 use super::{Control, Workers};
 use crate::upgrade::{self, OLD_NAME, Progress, Step};
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-/// How long the exporter may take to stop answering scrapes: its thread gets what time others leave.
+/// How long the exporter may take to stop answering scrapes: its thread has a low priority.
 const UNEXPOSED_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Control {
@@ -51,7 +51,7 @@ impl Control {
             Step::Progress(Progress::Ready(_)) if !self.predecessor.is_launching() => {}
             Step::Progress(Progress::Ready(heard)) => {
                 let metering = self.reloader.metering();
-                // Of its own, so that it goes on where it is not waited for.
+                // It is a task of its own, so that it goes on where nothing waits for it.
                 let unexposed = metering.map(|metering| tokio::spawn(metering.stop_serving()));
                 let unexposed = tokio::spawn(async move {
                     if let Some(unexposed) = unexposed
@@ -74,7 +74,7 @@ impl Control {
         }
     }
 
-    /// The successor does everything that is new from here on.
+    /// The successor does all new work from here on.
     fn leave(&mut self) {
         let Workers::Serving(fleet) = &mut self.workers else { return };
         let Some((successor, pid)) = self.predecessor.gone() else { return };
@@ -85,7 +85,7 @@ impl Control {
         fleet.hand_over(successor, deadline);
         self.await_workers(true);
         self.certificates.stop();
-        // The successor checks; what is known of the nodes stays as it is.
+        // The successor runs the checks; the known state of the nodes stays as it is.
         self.checker.stop();
         if let Some(metering) = self.reloader.metering() {
             metering.leave();
@@ -107,7 +107,7 @@ impl Control {
             if !ended.is_finished() {
                 return Ok(());
             }
-            // With it goes the last of the ways to the successor.
+            // This drops the last sender to the successor.
             commander.drain(Duration::ZERO);
         }
         let hurried = || Err("asked to end again: not waiting for the new process to take the rest".to_owned());

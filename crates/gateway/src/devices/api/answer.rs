@@ -1,4 +1,4 @@
-//! The form of answers, and the one place that makes a status of what became of a message.
+//! The form of answers, and the one place that maps a message's outcome to a status.
 
 use super::super::clock::{rfc3339, unix_ms};
 use super::super::post::Verdict;
@@ -18,7 +18,7 @@ pub(super) fn json(status: StatusCode, body: &Json) -> Response {
     json_text(status, &body.to_string())
 }
 
-/// The same, of JSON that is text already.
+/// An answer whose JSON is text already.
 pub(super) fn json_text(status: StatusCode, body: &str) -> Response {
     json_line(status, format!("{body}\n"))
 }
@@ -35,14 +35,14 @@ pub(super) fn error(status: StatusCode, message: &str) -> Response {
     json(status, &json!({ "error_msg": message }))
 }
 
-/// The same, for who may try again after so many seconds.
+/// An answer to a client that may try again after so many seconds.
 pub(super) fn later(status: StatusCode, message: &str, seconds: u64) -> Response {
     let mut response = error(status, message);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     response
 }
 
-/// What the sender of a message is answered.
+/// The answer to the sender of a message.
 pub(super) fn of_verdict(id: MessageId, verdict: Verdict) -> Response {
     let id = id.to_string();
     let mut response = match verdict {
@@ -73,7 +73,7 @@ pub(super) fn of_verdict(id: MessageId, verdict: Verdict) -> Response {
 }
 
 fn of_outcome(id: &str, outcome: Outcome) -> Response {
-    // Without a tree of JSON: this is what most requests are answered.
+    // The text is written without a tree of JSON: this is the most common answer.
     let state = |status, state: &str| json_line(status, format!("{{\"state\":\"{state}\",\"id\":\"{id}\"}}\n"));
     match outcome {
         Outcome::Written => state(StatusCode::ACCEPTED, "written"),
@@ -105,7 +105,7 @@ fn of_outcome(id: &str, outcome: Outcome) -> Response {
     }
 }
 
-/// Nobody can say whether it has arrived.
+/// It is not known whether the message has arrived.
 pub(super) fn unknown(why: &str) -> Response {
     let body = json!({ "error_msg": format!("{why}; whether it was delivered is unknown"), "delivered": "unknown" });
     json(StatusCode::GATEWAY_TIMEOUT, &body)

@@ -23,13 +23,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_devices::protocol::{Body, MessageId};
 
-/// What the request has beside its message.
+/// The fields of the request besides its message.
 const WORDS_BYTES_MAX: usize = 16 * 1024;
 
-/// How long word of a job is waited for that another process of this node may have.
+/// How long to wait for the state of a job that another process of this node may have.
 const JOB_WAIT: Duration = Duration::from_secs(5);
 
-/// How long other nodes have to begin: one whose process is being replaced waits until it is known which of two goes on.
+/// Time for other nodes to begin: one whose process is being replaced waits until it is known which of the two goes on.
 const BEGIN_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The body of the request.
@@ -59,13 +59,13 @@ enum Encoding {
 
 pub(super) async fn begin(node: &Arc<Node>, request: Request) -> Response {
     let (message, bytes_max) = (MessageId(random()), node.limits.message_bytes);
-    // In base64 a message takes more.
+    // A message takes more in base64.
     let (head, body) = request.into_parts();
     let bytes = match read(body, bytes_max.saturating_mul(2) + WORDS_BYTES_MAX).await {
         Ok(bytes) => bytes,
         Err(why) => return why.answer(message, bytes_max),
     };
-    // Of two processes that serve beside each other only the one that goes on reaches all devices.
+    // If two processes serve side by side, only the one that goes on reaches all devices.
     node.decided().await;
     if node.has_left()
         && let Ok(answer) = pass_on(node, Request::from_parts(head, bytes.clone().into())).await
@@ -95,7 +95,7 @@ pub(super) async fn begin(node: &Arc<Node>, request: Request) -> Response {
     response
 }
 
-/// Begins here what another node was asked for.
+/// Begins a job here at the request of another node.
 pub(in super::super) fn begun(node: &Arc<Node>, from: &str, message: &[u8], request: &[u8]) -> Option<Vec<u8>> {
     let message = MessageId::parse(&serde_json::from_slice::<String>(message).ok()?)?;
     let (of, body) = asked(request, node.limits.message_bytes).ok()?;
@@ -103,7 +103,7 @@ pub(in super::super) fn begun(node: &Arc<Node>, from: &str, message: &[u8], requ
     Some(Vec::new())
 }
 
-/// What a request is about.
+/// Parses a request.
 fn asked(bytes: &[u8], bytes_max: usize) -> Result<(Match, Body<'static>), NoJob> {
     let asked: Asked = serde_json::from_slice(bytes).map_err(|why| NoJob::Asked(format!("the body: {why}")))?;
     let decoded;
@@ -125,7 +125,7 @@ fn asked(bytes: &[u8], bytes_max: usize) -> Result<(Match, Body<'static>), NoJob
     Ok((of, body.into_owned()))
 }
 
-/// Adds up what all nodes know of a job. Any of them can be asked, also one that was not there when it began.
+/// Adds up the counts of a job on all nodes. Any of them can be asked, also one that did not exist when it began.
 pub(super) async fn show(node: &Node, job: &str, request: Request) -> Response {
     let message = MessageId::parse(job);
     let here = match message {
@@ -196,9 +196,9 @@ mod tests {
     #[test]
     fn a_job_is_the_sum_of_its_nodes_parts() {
         let sum = |matched, missing: Json| Some(json!({"matched": matched, "state": "done", "missing": missing}));
-        // `c` came after the job had begun, and has no part in it.
+        // `c` joined after the job had begun, and has no part in it.
         check(vec![("a", known(2, &["b"])), ("b", known(3, &["a"])), ("c", None)], sum(5, Json::Null));
-        // The node where it began was replaced since: the others know that it had a part.
+        // The node where it began was replaced since: the others know that it took part.
         check(vec![("a", None), ("b", known(3, &["a"]))], sum(3, json!(["a"])));
         check(vec![("a", known(2, &["b"]))], sum(2, json!(["b"])));
         check(vec![("a", None), ("b", None)], None);

@@ -6,21 +6,21 @@ use axum::http::Method;
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) method: Method,
-    /// With at most one variable, in braces, which stands for a whole segment.
+    /// With at most one variable, in braces, which matches a whole segment.
     pub(super) path: &'static str,
     pub(super) action: Action,
     pub(super) summary: &'static str,
-    /// Arguments of the query: name, and what it is.
+    /// Arguments of the query: name and description.
     pub(super) query: &'static [(&'static str, &'static str)],
-    /// Header fields: name, and what it is.
+    /// Header fields: name and description.
     pub(super) headers: &'static [(&'static str, &'static str)],
-    /// What the body is; empty: there is none.
+    /// Description of the body; empty: the request has none.
     pub(super) body: &'static str,
-    /// Statuses, and what they mean.
+    /// Statuses and their meaning.
     pub(super) answers: &'static [(u16, &'static str)],
 }
 
-/// What an endpoint does.
+/// The action of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     Send,
@@ -34,7 +34,7 @@ pub(super) enum Action {
     OpenApi,
 }
 
-/// All of them.
+/// All endpoints.
 pub(super) static ENDPOINTS: [Endpoint; 9] = [
     Endpoint {
         method: Method::POST,

@@ -1,6 +1,6 @@
 //! `GET /v1/device-events`: connects and disconnects as server-sent events.
 //!
-//! A listener that is too slow misses some, and is told how many: it reads the list anew.
+//! A listener that is too slow misses some events, and is sent their number: it then reads the list again.
 
 use super::super::clock::rfc3339;
 use super::super::node::Node;
@@ -23,11 +23,11 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Who may listen at the same time.
+/// Maximum number of listeners at the same time.
 const LISTENERS_MAX: usize = 64;
 /// Events that are ready to be written.
 const READY_MAX: usize = 256;
-/// Without an event a comment says so often that the connection is there.
+/// Interval of comments that keep the connection alive while no event comes.
 const COMMENT_EVERY: Duration = Duration::from_secs(15);
 
 static LISTENERS: AtomicUsize = AtomicUsize::new(0);
@@ -63,7 +63,7 @@ impl Drop for Place {
     }
 }
 
-/// Writes what happens until the listener goes.
+/// Writes events until the listener leaves.
 async fn follow(mut changes: Receiver<Change>, prefix: String, sender: mpsc::Sender<Bytes>, place: Place) {
     if sender.send(Bytes::from_static(b": connects and disconnects from now on\n\n")).await.is_err() {
         return;

@@ -1,4 +1,4 @@
-//! Who is there: `GET /v1/devices/{id}`, `GET /v1/devices`, and `DELETE /v1/devices/{id}/connection`.
+//! Connected devices: `GET /v1/devices/{id}`, `GET /v1/devices`, and `DELETE /v1/devices/{id}/connection`.
 
 use super::super::clock::{rfc3339, unix_ms};
 use super::super::node::{Node, Online};
@@ -111,7 +111,7 @@ pub(super) async fn list(node: &Node, query: &Query) -> Response {
     json(StatusCode::OK, &all.page(size))
 }
 
-/// What is connected to this node, in order.
+/// The devices that are connected to this node, in order.
 pub(in super::super) fn connected_page(node: &Node, page: &Page) -> Json {
     let state = node.state();
     let (prefix, after) = (page.prefix.as_str(), page.after.as_str());
@@ -137,7 +137,7 @@ struct Listed {
     missing: Vec<Arc<str>>,
 }
 
-/// One page of all nodes: each says what it has from there on.
+/// One page over all nodes: each returns its devices from there on.
 async fn of_all_nodes(node: &Node, shared: &Shared, page: &Page) -> Listed {
     let asked = serde_json::to_vec(page).unwrap_or_default();
     let answers = shared.ask_all(LIST, asked.into(), PATIENCE).await;
@@ -163,7 +163,7 @@ impl Listed {
         self.connected += other.connected;
     }
 
-    /// Of a device that has a connection to two nodes for a moment, the newer one stays.
+    /// If a device has connections to two nodes for a moment, the newer one stays.
     fn sort(&mut self) {
         let connection = |shown: &Json| Reverse(shown["connection"].as_u64());
         self.devices.sort_by(|a, b| (id(a), connection(a)).cmp(&(id(b), connection(b))));
@@ -171,7 +171,7 @@ impl Listed {
         self.missing.sort();
     }
 
-    /// The answer; `next_page` is there if there are more.
+    /// The answer; it has `next_page` if there are more.
     fn page(mut self, size: usize) -> Json {
         let has_more = self.devices.len() > size;
         self.devices.truncate(size);

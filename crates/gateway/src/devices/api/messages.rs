@@ -19,9 +19,9 @@ use tokio::time::timeout;
 
 /// How long a body may take to come.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How much of a body that is too long is read and discarded: to close the connection earlier could reset it and lose the answer.
+/// How much of a body that is too long is read and discarded: closing the connection earlier could reset it and lose the answer.
 const DISCARDED_BYTES_MAX: usize = 1024 * 1024;
-/// The longest `Idempotency-Key`, and `key`.
+/// Maximum length of `Idempotency-Key`, and of `key`, in bytes.
 const KEY_BYTES_MAX: usize = 256;
 
 pub(super) async fn send(node: &Node, device: &str, query: &Query, request: Request) -> Response {

@@ -1,7 +1,7 @@
-//! The device API: HTTP for back-ends, behind the same door as the admin API.
+//! The device API: HTTP for back-ends, with the same server as the admin API.
 //!
-//! One table lists the endpoints: requests are matched with it, and the OpenAPI description is made from it. There is no router
-//! such as `axum`'s: its layers took 28% of the user-space instructions of a message.
+//! One table lists the endpoints: requests are matched with it, and the OpenAPI description is made from it. A router such as
+//! `axum`'s is not used: its layers took 28% of the user-space instructions of a message.
 
 mod answer;
 mod broadcast;
@@ -72,7 +72,7 @@ async fn answer_to(
     part: Option<String>,
     request: Request<Body>,
 ) -> Response<Body> {
-    // Everything but `messages::send` is boxed: each request's future is as large as its largest part that is not.
+    // All futures but that of `messages::send` are boxed: each request's future is as large as its largest part that is not.
     let request = match node.has_left() {
         true => match Box::pin(successor::pass_on(node, request)).await {
             Ok(answer) => return answer,

@@ -1,4 +1,4 @@
-//! Arguments of a query: only those that the table has, each once.
+//! Arguments of a query: only those in the table, each once.
 
 use super::endpoints::Endpoint;
 use std::time::Duration;
@@ -8,18 +8,18 @@ use stillgate_devices::session::Level;
 /// How long a sender may wait.
 const TIMEOUT_MAX: Duration = Duration::from_secs(300);
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Devices of a page.
+/// Maximum number of devices on a page.
 pub(super) const PAGE_MAX: usize = 1000;
 const PAGE: usize = 100;
 
-/// What a query says.
+/// The parsed query.
 #[derive(Debug, Default)]
 pub(super) struct Query {
     arguments: Vec<(String, String)>,
 }
 
 impl Query {
-    /// Of a request; the error says what is wrong.
+    /// Parses the query of a request; the error says what is wrong.
     pub(super) fn of(endpoint: &Endpoint, text: Option<&str>) -> Result<Query, String> {
         let known = endpoint.query;
         let mut query = Query::default();

@@ -3,7 +3,7 @@
 use super::endpoints::{ENDPOINTS, Endpoint};
 use axum::http::{HeaderValue, Method};
 
-/// What the table has for a method and a path.
+/// The match for a method and a path.
 #[derive(Debug)]
 pub(super) enum Found<'p> {
     /// The endpoint, and the value of its path's variable, still percent-encoded; empty if it has none.

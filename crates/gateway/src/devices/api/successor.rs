@@ -1,7 +1,7 @@
 //! Forwards requests that arrive after another process has taken over.
 //!
 //! A back-end may be sending on a kept connection while its gateway is replaced. Closing the connection would lose the request, and
-//! the back-end could not tell whether it was carried out. So the request goes to the new process, and its answer comes back with
+//! the back-end could not know whether it was carried out. So the request goes to the new process, and its answer comes back with
 //! `Connection: close`. Over TLS nothing is forwarded: a request for a device that has moved is answered 503, to be repeated.
 
 use super::super::node::Node;
@@ -41,7 +41,7 @@ async fn connected(node: &Node) -> Option<SendRequest<Body>> {
     let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await.ok()?.ok()?;
     stream.set_nodelay(true).ok()?;
     let (sender, connection) = handshake(TokioIo::new(stream)).await.ok()?;
-    // It ends with the body of the answer.
+    // The task ends with the body of the answer.
     tokio::spawn(async move { drop(connection.await) });
     Some(sender)
 }

@@ -14,7 +14,7 @@ use stillgate_proxy::device_link::Former;
 
 /// Seconds since 1970 at the beginning of 2024, from which eras count.
 const ERA_BEGIN_S: u64 = 1_704_067_200;
-/// Names that are looked at for one page of a list.
+/// Maximum number of names that are checked for one page of a list.
 const LOOKED_AT_MAX: usize = 100_000;
 
 /// One node's.
@@ -27,11 +27,11 @@ pub(crate) struct Memory {
 
 #[derive(Debug, Default)]
 struct Entries {
-    /// In order, so that a prefix can be listed.
+    /// Entries in order, so that a prefix can be listed.
     all: BTreeMap<Arc<str>, Known>,
     /// The number of the last place.
     connections: u64,
-    /// Of those that went offline, the first first. One that came back may be here still.
+    /// Devices that went offline, in that order. A device that came back may still be listed.
     left: VecDeque<Arc<str>>,
 }
 
@@ -53,7 +53,7 @@ impl Memory {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Without a name: it would be the same for all, and take memory for each.
+    /// The place has no name: it would be the same for all, and take memory for each.
     fn place(&self, number: u64) -> Location {
         Location { node: "".into(), epoch: u64::from(self.era.0), connection: number }
     }
@@ -68,13 +68,13 @@ impl Memory {
 
     pub(super) fn adopt(&self, device: &Arc<str>, connection: u64, former: Former) -> bool {
         self.change(device, connection, |entry, place| {
-            // A newer connection may have come in already: it stays.
+            // A newer connection may have registered already: it stays.
             let is_current = register(entry, place, former.generation, former.since_ms) == Registered::Current;
             (is_current, is_current)
         })
     }
 
-    /// Asks with the place of a new connection; `ask` says whether it is the current one now, too.
+    /// Runs `ask` with the place of a new connection; `ask` says whether it is the current one now, too.
     fn change<T>(
         &self,
         device: &Arc<str>,
@@ -127,7 +127,7 @@ impl Memory {
 }
 
 impl Entries {
-    /// Forgets what is too old, or too much.
+    /// Forgets entries that are too old, or too many.
     fn forget(&mut self, entries_max: usize) {
         let now_ms = unix_ms();
         while let Some(first) = self.left.front() {

@@ -1,4 +1,4 @@
-//! Where devices are: asked by the API, told by the workers' reports.
+//! Where devices are: the API looks them up, the workers' reports update it.
 
 mod memory;
 mod shared;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use stillgate_devices::directory::{Away, ConnectOutcome, Duplicate, Entry};
 use stillgate_proxy::device_link::Former;
 
-/// Who knows which node has a device.
+/// What knows which node has a device.
 #[derive(Debug)]
 pub(crate) enum Registry {
     /// This node, which is the only one.
@@ -22,16 +22,16 @@ pub(crate) enum Registry {
 /// Why a device is not connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Gone {
-    /// It was. Of a node that has died nobody knows when.
+    /// It was connected. If its node has died, the time is not known.
     Offline { last_seen_ms: Option<u64> },
-    /// Nobody has seen it.
+    /// It has never been seen.
     Unknown,
-    /// Nobody can say now.
+    /// The state is not known now.
     Away,
 }
 
 impl Registry {
-    /// A device has connected to this node. Its handshake waits for the answer. Without one it is let in all the same.
+    /// A device has connected to this node. Its handshake waits for the answer. If none comes, the device is admitted.
     pub(crate) async fn connect(
         &self,
         device: &Arc<str>,
@@ -44,7 +44,7 @@ impl Registry {
         }
     }
 
-    /// One that another process of this node had goes on here. False: its device has a newer one.
+    /// Adopts a connection of another process of this node. False: its device has a newer one.
     pub(crate) fn adopt(&self, device: &Arc<str>, connection: u64, former: Former) -> bool {
         match self {
             Registry::Memory(memory) => memory.adopt(device, connection, former),
@@ -55,7 +55,7 @@ impl Registry {
         }
     }
 
-    /// One goes on in another process of this node, which registers it.
+    /// A connection goes on in another process of this node, which registers it.
     pub(crate) fn give(&self, device: &Arc<str>, connection: u64) {
         match self {
             // Its entries end with the process.
@@ -94,7 +94,7 @@ impl Registry {
         }
     }
 
-    /// The process ends, and has no devices any more.
+    /// The process ends, and has no more devices.
     pub(crate) async fn end(&self) {
         if let Registry::Shared(shared) = self {
             shared.end().await;
@@ -103,7 +103,7 @@ impl Registry {
 }
 
 impl From<Option<Entry>> for Gone {
-    /// Of a device that is not here, on the only node.
+    /// Why a device is not here, on the only node.
     fn from(entry: Option<Entry>) -> Gone {
         match entry {
             Some(Entry::Offline { last_seen_ms, .. }) => Gone::Offline { last_seen_ms: Some(last_seen_ms) },

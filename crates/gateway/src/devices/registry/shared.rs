@@ -15,23 +15,23 @@ use stillgate_cluster::{Cluster, ClusterSettings, SendError, Watch};
 use stillgate_devices::directory::DeliveryError;
 use stillgate_proxy::device_link::CloseWhy;
 
-/// What a request has beside its message, which may be in base64.
+/// The fields of a request besides its message, which may be in base64.
 const WORDS_BYTES_MAX: usize = 64 * 1024;
-/// What is remembered of look-ups.
+/// Maximum size of cached look-ups, in bytes.
 const LOOKUP_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The node, once there is one: it owns the directory that calls it.
 pub(crate) type Home = Arc<OnceLock<Weak<Node>>>;
 
-/// How to take part.
+/// The settings for taking part.
 pub(crate) struct Sharing {
     pub(crate) node: String,
     pub(crate) redis: RedisAddress,
     pub(crate) listener: TcpListener,
-    /// Where other nodes reach it.
+    /// The address for other nodes.
     pub(crate) advertise: String,
     pub(crate) tls: Option<PeerTls>,
-    /// Of the process that this one follows.
+    /// Directory of the process that this one follows.
     pub(crate) former: Option<FormerDirectory>,
     pub(crate) message_bytes_max: usize,
 }
@@ -44,11 +44,11 @@ pub(crate) struct Shared {
 /// Why a device's node has not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unanswered {
-    /// It was not asked.
+    /// No request was sent to it.
     Gone(Gone),
     /// Not sent: its node already has as many requests in flight as it takes.
     Busy,
-    /// It was, and the connection to it or the time ended first.
+    /// The request was sent, and the connection or the time ended first.
     Lost,
 }
 
@@ -94,7 +94,7 @@ impl Shared {
         self.cluster.end().await;
     }
 
-    /// Asks the node of a device that was not here a moment ago.
+    /// Sends a request to the node of a device that was not here a moment ago.
     pub(crate) async fn ask(
         &self,
         device: &str,
@@ -113,12 +113,12 @@ impl Shared {
         Err(Unanswered::Gone(gone))
     }
 
-    /// Asks every other node: its name, and its answer if there is one.
+    /// Sends a request to every other node: its name, and its answer if it sends one.
     pub(crate) async fn ask_all(&self, kind: &str, body: Bytes, patience: Duration) -> Vec<(Arc<str>, Option<Bytes>)> {
         self.cluster.ask_all(kind, body, patience).await
     }
 
-    /// Asks every other node for what one of them has: the first answer.
+    /// Sends a request to every other node for something that one of them has: the first answer.
     pub(crate) async fn ask_any(&self, kind: &str, body: Bytes, patience: Duration) -> Option<Bytes> {
         self.cluster.ask_any(kind, body, patience).await.map(|(_, answer)| answer)
     }

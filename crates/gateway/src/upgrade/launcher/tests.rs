@@ -1,11 +1,11 @@
-//! What the old process makes of new ones of every kind: shell scripts play them.
+//! The old process's reaction to new ones of every kind: shell scripts play them.
 
 use super::super::program::READY_TIMEOUT;
 use super::*;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What comes of starting a shell script.
+/// Checks the result of starting a shell script.
 fn check(script: &str, ready_timeout: Duration, expected: &str) {
     let arguments = vec!["-c".into(), script.into()];
     let program = Program { path: "/bin/sh".into(), name: "sh".into(), arguments, ready_timeout };
@@ -45,13 +45,13 @@ async fn who_has_given_an_order_hears_that_the_thread_is_gone() {
     }
 }
 
-/// What comes of handing connections over to a shell script.
+/// Checks the result of handing connections over to a shell script.
 fn check_end(script: &str, expected: &str) {
     let (channel, theirs) = Channel::pair().expect("sockets");
     let mut child = Command::new("/bin/sh").args(["-c", script]).stdin(theirs).spawn().expect("a shell");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let (outbox, parcels) = mpsc::channel(2);
-    // Nobody gives anything: it is seen all the same.
+    // Nothing is handed over: its end is noticed regardless.
     let progress = runtime.block_on(hand_over(&mut child, channel, parcels));
     assert!(outbox.is_closed(), "{script}");
     assert_eq!(format!("{progress:?}"), expected, "{script}");

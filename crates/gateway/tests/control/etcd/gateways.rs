@@ -1,4 +1,4 @@
-//! Gateways on a real etcd: how they are set up, asked by an admin, kept under load, and compared with one that starts anew.
+//! Gateways on a real etcd: their setup, requests of an admin, load, and a comparison with one that starts from scratch.
 
 use crate::shared::STILLGATE;
 use serde_json::{Value, json};
@@ -18,8 +18,8 @@ pub(crate) fn setup(endpoints: &[String], keys: &str) -> Setup {
     setup_within(endpoints, "50s", keys)
 }
 
-/// The same with a timeout for each request to etcd. Other tests use a long one: a running etcd answers in the end, and a stopped
-/// one refuses connections.
+/// Like `setup`, with a timeout for each request to etcd. Other tests use a long one: a running etcd answers in the end, and a
+/// stopped one refuses connections.
 pub(crate) fn setup_within(endpoints: &[String], timeout: &str, keys: &str) -> Setup {
     let etcd = format!("{{endpoints: {endpoints:?}, timeout: {timeout}{keys}}}");
     // The admin section goes on here.
@@ -36,7 +36,7 @@ pub(crate) fn endpoints(etcd: &Etcd, members: usize) -> Vec<String> {
     (0..members).map(|member| etcd.endpoint(member)).collect()
 }
 
-/// Asks the Admin API: status, head and body of the answer. `fields`: further lines of the request's head.
+/// Sends a request to the Admin API: status, head and body of the answer. `fields`: further lines of the request's head.
 #[track_caller]
 pub(crate) fn ask(gateway: &Gateway, request_line: &str, fields: &str, body: &Value) -> (u16, Head, Value) {
     let mut connection = Connection::new(TcpStream::connect(gateway.admin_addr()).expect("connect"));
@@ -94,7 +94,7 @@ pub(crate) fn generation(gateway: &Gateway) -> u64 {
     gateway.status()["config"]["generation"].as_u64().expect("a number")
 }
 
-/// What is rejected: kind, id and what is served instead, in order.
+/// Rejected resources: kind, id and what is served instead, in order.
 #[track_caller]
 pub(crate) fn rejected(gateway: &Gateway) -> Vec<(String, String, String)> {
     let text = |value: &Value| value.as_str().expect("text").to_owned();
@@ -110,13 +110,13 @@ pub(crate) fn rejected(gateway: &Gateway) -> Vec<(String, String, String)> {
 fn resources(gateway: &Gateway) -> Value {
     let (status, _, mut whole) = ask(gateway, "GET /apisix/admin/configs", "", &Value::Null);
     assert_eq!(status, 200, "{whole}");
-    // What only that gateway counts.
+    // Values that only that gateway counts.
     let keys = whole.as_object_mut().expect("a map");
     keys.retain(|key, _| !key.ends_with("_conf_version") && !key.starts_with("X-"));
     whole
 }
 
-/// Waits until a gateway has what one that starts now has, and serves it.
+/// Waits until a gateway has the same resources as one that starts now, and serves them.
 #[track_caller]
 pub(crate) fn await_equal(gateway: &Gateway, setup: &Setup) {
     let fresh = Gateway::start(STILLGATE, setup);
@@ -124,7 +124,7 @@ pub(crate) fn await_equal(gateway: &Gateway, setup: &Setup) {
     eventually("the state to be that of a gateway started anew", || seen(gateway) == seen(&fresh));
 }
 
-/// Requests one after the other, of which none may fail.
+/// Requests one after the other, none of which may fail.
 pub(crate) struct Load {
     over: Arc<AtomicBool>,
     thread: JoinHandle<(usize, Vec<String>)>,

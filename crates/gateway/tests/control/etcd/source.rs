@@ -1,4 +1,4 @@
-//! An etcd as a source: what cannot be read of it, what is ignored in it, and what is told of it when it is away.
+//! An etcd as a source: resources that cannot be read, keys that are ignored, and what is reported while it is away.
 
 use super::gateways::{ask, await_status, endpoints, put, rejected, route, setup, start, status};
 use super::write;
@@ -10,8 +10,8 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use stillgate_testkit::{Client, Connection, Etcd, Gateway, ReservedPort, Setup, Upstream, eventually, scrape};
 
-/// Beside a route that is open to everybody, each of these asks for a key and cannot be read in part. No request that it guards
-/// may be answered without one.
+/// Beside a route that is open to everybody, each of these requires a key and cannot be read in part. A request that it guards is
+/// never answered without one.
 #[test]
 fn what_cannot_be_read_in_part_does_not_leave_its_requests_to_an_open_route() {
     let (etcd, node) = (Etcd::start(), Upstream::echo());
@@ -50,14 +50,14 @@ fn what_cannot_be_read_in_part_does_not_leave_its_requests_to_an_open_route() {
     ] {
         write(&etcd, &format!("routes/{id}"), &route);
     }
-    // Bytes that are not UTF-8, which APISIX takes.
+    // Bytes that are not UTF-8, which APISIX accepts.
     let text = guarded("/k/*".into(), json!({"desc": "caf?"})).to_string();
     etcd.put(
         0,
         "/apisix/routes/k",
         text.bytes().map(|byte| if byte == b'?' { 0xe9 } else { byte }).collect::<Vec<_>>(),
     );
-    // What is not JSON, but is to lua-cjson, and what breaks off.
+    // Texts that lua-cjson accepts although they are not JSON, and texts that are cut off.
     let text = guarded("/PATH/*".into(), json!({"VALUE": 1})).to_string();
     for (id, value) in [
         ("l", r#""priority":010"#),
@@ -99,7 +99,7 @@ fn what_cannot_be_read_in_part_does_not_leave_its_requests_to_an_open_route() {
     assert!(reason.contains("so that no other answers in its place, it refuses any host"), "{reason}");
     etcd.delete(0, "/apisix/routes/a/b/c/d/e");
     eventually("the route that is gone", || status("other.test", "/s/1") == 200);
-    // Mended, it asks for its key.
+    // Once repaired, it requires its key.
     write(&etcd, "routes/a", &guarded("/a/*".into(), json!({})));
     eventually("the mended route", || status("other.test", "/a/1") == 401);
 }
@@ -149,7 +149,7 @@ fn an_etcd_that_is_away_is_in_the_metrics_and_the_health() {
     etcd.start_again(0);
     eventually("the return", || up() == [Some(1.0); 2] && contact() > last);
     assert_eq!(is_stale(), (200, "ok".into()));
-    // Quiet, and there: it is asked now and then.
+    // The connection is quiet but alive: it is probed now and then.
     let heard = contact();
     eventually("a quiet etcd to be heard of", || contact() > heard);
 }

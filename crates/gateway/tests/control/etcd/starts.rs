@@ -1,4 +1,4 @@
-//! Starts and ends beside an etcd: without one, with a snapshot, and what is written for the next start.
+//! Starts and ends with an etcd: without one, with a snapshot, and what is written for the next start.
 
 use super::*;
 use crate::shared::STILLGATE;
@@ -16,7 +16,7 @@ fn a_start_without_etcd_answers_503_until_it_is_there() {
     assert!(log.contains("no snapshot is configured") && log.contains("refused"), "{log}");
     let why = gateway.status()["source_error"].to_string();
     assert!(why.contains(&place) && why.contains("refused"), "{why}");
-    // What has not been read is not empty.
+    // Unread resources are not the same as none.
     let one = route("/*", node.addr());
     for (line, body) in [
         ("GET /apisix/admin/routes", &Value::Null),
@@ -45,7 +45,7 @@ fn a_start_without_etcd_serves_the_snapshot() {
     write(&etcd, "routes/2", &route("/two", node.addr()));
     let setup = setup(&endpoints(&etcd, 1), ", snapshot: \"{dir}/snapshot\"");
     let mut gateway = Gateway::start(STILLGATE, &setup);
-    // Refused from now on: what it was before is served, after a start too.
+    // The resource is refused from now on: its earlier version is served, after a start too.
     write(&etcd, "routes/2", &json!({"uri": "/two", "plugins": {"no-such-plugin": {}}}));
     let expected = [("routes".to_owned(), "2".to_owned(), "previous".to_owned())];
     eventually("the refusal", || rejected(&gateway) == expected);
@@ -67,7 +67,7 @@ fn a_start_without_etcd_serves_the_snapshot() {
     write(&etcd, "routes/3", &route("/three", node.addr()));
     await_status(&gateway, "/three", 200);
     assert!(gateway.status()["source_error"].is_null());
-    // With etcd there, too, a start serves the last good version.
+    // A start with etcd serves the last good version, too.
     gateway.signal("TERM");
     gateway.wait();
     gateway.restart(STILLGATE);
@@ -124,7 +124,7 @@ fn what_was_written_last_is_in_the_snapshot_of_a_process_that_ends() {
     }
 }
 
-/// Secrets are encrypted in it, also those that somebody has written to etcd in plain.
+/// Secrets are encrypted in it, also those that were written to etcd in plain text.
 #[test]
 fn a_snapshot_has_no_secret_in_plain() {
     let (mut etcd, node) = (Etcd::start(), Upstream::echo());
@@ -146,7 +146,7 @@ fn a_snapshot_has_no_secret_in_plain() {
     let has = |text: &str| snapshot.windows(text.len()).any(|window| window == text.as_bytes());
     assert!(has("jack") && has("jill"), "it is not compressed");
     assert!(!has("secret-by-the-api") && !has("secret-in-plain"));
-    // And is read again without etcd.
+    // It is read again without etcd.
     etcd.kill(0);
     gateway.restart(STILLGATE);
     for key in ["secret-by-the-api", "secret-in-plain"] {

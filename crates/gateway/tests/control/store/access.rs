@@ -1,4 +1,4 @@
-//! Who may use the Admin API: keys, addresses, certificates, pages in a browser.
+//! Access to the Admin API: keys, addresses, certificates, pages in a browser.
 
 use super::stage::{Admin, KEY, Stage, upstream};
 use crate::shared::authority::Authority;
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use stillgate_testkit::{Connection, Setup, eventually, is_nightly, run_tool};
 
-/// Wrong keys that are tried, and in the nightly.
+/// Number of wrong keys, here and in the nightly run.
 const WRONG_KEYS: usize = 2_000;
 const WRONG_KEYS_NIGHTLY: usize = 10_000;
-/// By so many at once.
+/// Number of concurrent guessers.
 const GUESSERS: usize = 8;
-/// Bytes that guessing may take at most, here and in the log.
+/// Maximum memory that guessing may take, here and in the log.
 const GUESSING_BYTES_MAX: usize = 64 * 1024 * 1024;
 const LOG_LINES_MAX: usize = 32;
 
@@ -118,7 +118,7 @@ fn pages_of_others_in_a_browser_cannot_write() {
     assert_eq!(write(format!("{own}X-CSRF-Token: {token}\r\n")), 401, "it has ended");
 }
 
-/// More than there are places for, each with an answer that waits for seconds.
+/// More clients than there are places, each with an answer that takes seconds.
 #[test]
 fn guesses_that_wait_leave_places_for_right_keys() {
     let mut stage = Stage::with(&with_key());
@@ -157,7 +157,7 @@ fn guessing_keys_costs_the_guesser_and_nobody_else() {
                 while tried.fetch_add(1, Ordering::Relaxed) < wrong_keys {
                     let stream = std::net::TcpStream::connect(stage.admin.addr).expect("connect");
                     let mut connection = Connection::new(stream);
-                    // Whoever guesses quickly does not wait for the answer.
+                    // A client that guesses quickly does not wait for the answer.
                     let _ =
                         connection.try_send("GET /apisix/admin/routes HTTP/1.1\r\nHost: h\r\nX-API-KEY: wrong\r\n\r\n");
                 }

@@ -1,14 +1,14 @@
-//! Several writers, dry runs, batches, history and the way back.
+//! Concurrent writers, dry runs, batches, history and rollback.
 
 use super::stage::{Admin, STORE, Stage, upstream};
 use serde_json::{Value as Json, json};
 use stillgate_testkit::{Setup, Upstream, eventually};
 
-/// Writers at once, and what each adds.
+/// Number of concurrent writers, and what each adds.
 const WRITERS: usize = 4;
 const ADDED: u64 = 15;
 
-/// Adds one to a number in a route's labels; `false`: somebody was quicker.
+/// Adds one to a number in a route's labels; `false`: another writer was quicker.
 fn add_one(admin: &Admin, node: &Json) -> bool {
     let read = admin.read("routes/1");
     let count: u64 = read["value"]["labels"]["n"].as_str().and_then(|n| n.parse().ok()).expect("a number");
@@ -180,7 +180,7 @@ fn a_batch_is_made_as_a_whole_or_not_at_all() {
     let twice = [good[1].clone(), good[1].clone()];
     assert_eq!(batch(&twice).status, 400);
     assert_eq!((stage.get("/1"), stage.admin.revision()), (200, 1));
-    // Everything goes at once, in the order in which it may.
+    // Everything is deleted at once, in a permitted order.
     let gone = [
         json!({ "method": "DELETE", "path": "/apisix/admin/routes/1" }),
         json!({ "method": "DELETE", "path": "/apisix/admin/upstreams/1" }),
@@ -218,7 +218,7 @@ fn history_leads_back() {
     assert_eq!((stage.get("/first"), stage.get("/second"), stage.get("/more")), (200, 404, 404));
     let again = stage.admin.ask("POST", "/v1/rollback", r#"{"to": 4}"#);
     assert_eq!((again.status, stage.get("/first"), stage.get("/second"), stage.get("/more")), (200, 404, 200, 200));
-    // What was to last for a moment does not come back for good, and that is told.
+    // A resource with a short lifetime does not come back for good, and that is reported.
     stage.admin.put("routes/short?ttl=1", &json!({ "uri": "/short", "upstream_id": "1" }));
     let revision = stage.admin.revision();
     eventually("its end", || stage.admin.ask("GET", "/apisix/admin/routes/short", "").status == 404);

@@ -1,4 +1,4 @@
-//! What was answered is there: after `kill -9` in the middle of writes, and on a file system that is full.
+//! Answered writes persist: after `kill -9` in the middle of writes, and on a file system that is full.
 
 use super::stage::{Admin, Stage, upstream};
 use crate::shared::upgrade::sh;
@@ -9,7 +9,7 @@ use stillgate_testkit::{Rounds, Setup, eventually};
 
 /// Times that the gateway is killed; `STILLGATE_KILLS` sets another number.
 const KILLS: u64 = 3;
-/// Writers at once.
+/// Number of concurrent writers.
 const WRITERS: u64 = 3;
 /// Writes that are answered before it is killed, at least; `STILLGATE_KILL_AFTER` sets another number.
 const ANSWERED_BEFORE: u64 = 40;
@@ -22,7 +22,7 @@ fn document(n: u64) -> Json {
     json!({ "uri": "/x", "upstream": node(), "labels": { "n": n.to_string() } })
 }
 
-/// Writes larger and larger numbers into one route until there is no answer; the last that was answered.
+/// Writes larger and larger numbers into one route until an answer is missing; the last that was answered.
 fn write_numbers(admin: &Admin, route: u64, from: u64, rounds: &Rounds) -> u64 {
     let lines = format!("X-API-KEY: {}\r\n", admin.key);
     let mut last = from;
@@ -37,7 +37,7 @@ fn write_numbers(admin: &Admin, route: u64, from: u64, rounds: &Rounds) -> u64 {
     last
 }
 
-/// What was written last; 0: nothing was.
+/// The number that was written last; 0: none was.
 fn number(admin: &Admin, route: u64) -> u64 {
     let answer = admin.ask("GET", &format!("/apisix/admin/routes/{route}"), "");
     if answer.status == 404 {
@@ -99,7 +99,7 @@ fn a_file_that_is_no_store_is_told_from_a_new_one() {
     assert_eq!(std::fs::metadata(&file).expect("the file").len(), 0, "left as it is");
 }
 
-/// A small file system, which goes with it.
+/// A small file system, which is unmounted when this is dropped.
 struct Small<'a>(&'a Path);
 
 impl Small<'_> {
@@ -141,7 +141,7 @@ fn a_full_file_system_loses_nothing_that_was_answered() {
         assert!(count < 100, "it is never full");
     };
     assert!(matches!(refused.status, 500 | 503), "{refused:?}");
-    // Told once, however many fail.
+    // Reported once, however many fail.
     assert!(matches!(put(&stage, count).status, 500 | 503));
     let log = |what: &str| stage.gateway.log().matches(what).count();
     let error = || stage.gateway.status()["source_error"].as_str().unwrap_or_default().to_owned();

@@ -1,14 +1,14 @@
-//! Requests of the Admin API that no honest client sends: refused, in bounded memory, and the gateway goes on.
+//! Requests to the Admin API that no honest client sends: refused, in bounded memory, and the gateway goes on.
 
 use super::stage::{Stage, upstream};
 use serde_json::json;
 use std::net::TcpStream;
 use stillgate_testkit::{Connection, Upstream};
 
-/// Bytes of a body that nobody needs.
+/// Size of a body that nothing needs.
 const BODY_BYTES: usize = 100 * 1024 * 1024;
 const PIECE_BYTES: usize = 64 * 1024;
-/// What refusing one may take.
+/// Maximum memory that refusing one may take.
 const MEMORY_BYTES_MAX: usize = 96 * 1024 * 1024;
 const DEPTH: usize = 10_000;
 

@@ -49,7 +49,7 @@ fn consumers_and_their_credentials() {
     assert_eq!((with("one"), with("two"), with("jill")), (401, 401, 429), "a consumer goes with its credentials");
 }
 
-/// Knows one secret, for whoever comes.
+/// Serves one secret to every client.
 fn vault(secret: &'static str) -> Upstream {
     Upstream::serve(move |connection: &mut Connection| {
         let Ok(request) = connection.read_request() else { return };

@@ -1,4 +1,4 @@
-//! Changes while requests come: none of them fails.
+//! Changes under load: no request fails.
 
 use super::stage::{Stage, upstream};
 use serde_json::json;
@@ -28,7 +28,7 @@ fn no_request_fails_while_routes_change() {
         let _end = rounds.until_dropped();
         let begun = Instant::now();
         for change in 0..CHANGES {
-            // Which of two routes takes the requests changes each time, and so does their upstream at times.
+            // The route that takes the requests changes each time, and so does its upstream at times.
             match change % 3 {
                 0 => drop(stage.admin.put("routes/one", &json!({ "uri": "/changing", "upstream_id": "1" }))),
                 1 => stage.admin.delete("routes/one"),

@@ -1,4 +1,4 @@
-//! What a store has to keep to, one file for each thing that may go wrong.
+//! The guarantees of a store, one file for each thing that may go wrong.
 
 mod access;
 mod changes;

@@ -12,7 +12,7 @@ fn node() -> Json {
     upstream("127.0.0.1:9".parse().expect("an address"))
 }
 
-/// What is there before, and the requests of which one has to fail.
+/// The resources that exist before, and the requests one of which has to fail.
 fn pairs() -> Vec<(Option<(&'static str, Json)>, Pair)> {
     let delete = |path: &'static str| ("DELETE", path, Json::Null);
     let put = |path: &'static str, document: Json| ("PUT", path, document);
@@ -139,7 +139,7 @@ fn race_replacements(admins: [&Admin; 2], rounds: usize) {
             let put = scope.spawn(|| other("PUT", "/apisix/admin/consumers", &with_key("r").to_string()));
             let deleted = other("DELETE", "/apisix/admin/upstreams/t", "");
             let (replaced, put) = (replaced.join().expect("a replacement"), put.join().expect("a consumer"));
-            // A consumer that comes to have the key after the replacement was planned has it refused.
+            // The replacement is refused if the consumer gets the key after it was planned.
             assert!(is_good(replaced) || replaced == 400 && is_good(put), "{replaced} {put}");
             assert!([200, 400].contains(&deleted) && [200, 201, 400].contains(&put), "{deleted} {put}");
         });

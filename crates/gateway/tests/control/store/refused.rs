@@ -1,9 +1,10 @@
-//! What APISIX accepts and we refuse: each by the API, with its reason. The reasons are in docs/differences-from-apisix.md.
+//! Resources that APISIX accepts and we refuse: each by the API, with its reason. The reasons are in
+//! docs/differences-from-apisix.md.
 
 use super::stage::Stage;
 use serde_json::{Value as Json, json};
 
-/// A resource, what it has, and words of the reason.
+/// A resource, its content, and words of the reason.
 struct Refused(&'static str, Json, &'static [&'static str]);
 
 /// A route with one plugin.
@@ -24,7 +25,7 @@ fn upstream(key: &str, value: Json) -> Json {
     upstream
 }
 
-/// Features that are not there.
+/// Missing features.
 fn missing() -> Vec<Refused> {
     let counts = json!({ "count": 1, "time_window": 1, "policy": "redis", "redis_host": "127.0.0.1" });
     let conns = json!({ "conn": 1, "burst": 0, "default_conn_delay": 1, "key": "remote_addr", "policy": "redis" });
@@ -43,7 +44,7 @@ fn missing() -> Vec<Refused> {
     ]
 }
 
-/// What would do other than is meant, or nothing.
+/// Settings that would have another effect than is meant, or none.
 fn unsafe_ones() -> Vec<Refused> {
     vec![
         Refused("routes/1", route("vars", json!([["no_such_variable", "==", "1"]])), &["no_such_variable"]),

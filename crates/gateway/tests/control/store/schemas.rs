@@ -1,4 +1,4 @@
-//! Schemas of plugins, as what makes forms of them reads them.
+//! Schemas of plugins, as generators of forms read them.
 
 use super::stage::Stage;
 use serde_json::json;
@@ -31,7 +31,7 @@ fn schemas_of_plugins_are_forms() {
         assert!(encrypted.is_none_or(has), "{schema}");
         assert_eq!(schema["encrypt_fields"].is_array(), encrypted.is_some(), "{schema}");
     }
-    // None refers to what is elsewhere, and none takes a text with an environment variable for a number.
+    // None has a reference to another document, and none accepts a text with an environment variable for a number.
     let all = stage.admin.ask("GET", "/apisix/admin/plugins?all=true", "").json();
     let all = all.as_object().expect("a map");
     assert!(all.len() > 40, "{}", all.len());

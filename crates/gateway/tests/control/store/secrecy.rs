@@ -1,11 +1,11 @@
-//! Secrets are encrypted where they are kept, and hidden from those who may only look.
+//! Secrets are encrypted where they are stored, and hidden from users who may only read.
 
 use super::stage::{Admin, KEY, Stage, upstream};
 use crate::shared::authority::Authority;
 use serde_json::json;
 use stillgate_testkit::{Setup, Upstream};
 
-/// Of AES-128, as APISIX has it; and one that was used before.
+/// A keyring for AES-128, as in APISIX; [`NEW_KEYRING`] puts a new key before it.
 const KEYRING: &str = "data_encryption: {keyring: [edd1c9f0985e76a2]}";
 const NEW_KEYRING: &str = "data_encryption: {keyring: [qeddd145sfvddff3, edd1c9f0985e76a2]}";
 
@@ -34,7 +34,7 @@ fn secrets_are_not_in_the_file() {
         stage.admin.put("ssls/a", &json!({ "snis": ["a.example"], "cert": pem("pem"), "key": pem("key") }));
         let route = json!({ "uri": "/*", "upstream": upstream(node.addr()), "plugins": { "key-auth": {} } });
         stage.admin.put("routes/1", &route);
-        // It was there, in history.
+        // The secret was in plain text, in history.
         stage.admin.put("consumers", &json!({ "username": "jack", "plugins": { "key-auth": { "key": "other" } } }));
         stage.admin.put("consumers", &jack);
         stage.restart("TERM");
@@ -86,11 +86,11 @@ fn without_the_key_a_ciphertext_is_no_credential() {
         let log = stage.gateway.log();
         let line = log.lines().rfind(|line| line.contains("resource rejected")).expect("a line");
         assert!(line.contains("ERROR") && line.contains("data_encryption.keyring"), "{line}");
-        // What is read cannot be written back as it is.
+        // A document as it is read cannot be written back.
         let read = stage.admin.read("consumers/jack")["value"].to_string();
         let answer = stage.admin.ask("PUT", "/apisix/admin/consumers", &read);
         assert_eq!(answer.status, 400, "{answer:?}");
-        // What others write does no harm to it.
+        // Writes of other resources do not harm it.
         stage.admin.put("consumers", &json!({ "username": "jill", "plugins": { "key-auth": { "key": "j" } } }));
         assert_eq!(stage.get("/?apikey=j"), 200);
         stage.admin.delete("consumers/jill");
@@ -201,7 +201,7 @@ fn viewers_see_no_secret_that_only_its_place_gives_away() {
         let seen = viewer.ask("GET", path, "");
         assert!(seen.status == 200 && !seen.text().contains(SECRET), "{path}: {seen:?}");
     }
-    // What is not shown is not found either.
+    // Hidden text is not found either.
     assert_eq!(viewer.ask("GET", &format!("/apisix/admin/routes?search={SECRET}"), "").json()["total"], 0);
     // Once it has run, LuaJIT knows it.
     let function = format!("return function(conf, ctx) ngx.exit(ngx.var.arg_x == '{SECRET}' and 204 or 403) end");
@@ -252,7 +252,7 @@ fn viewers_see_what_expressions_read_and_not_what_they_compare_with() {
     assert_eq!((answer.status, answer.error().contains("masked secret")), (400, true), "{answer:?}");
 }
 
-/// Documents that are wrong in the place of a secret, or beside one.
+/// Documents with a mistake in place of a secret, or next to one.
 fn refused_documents() -> Vec<(&'static str, serde_json::Value)> {
     let pem = format!("-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----");
     let route = |plugins: serde_json::Value| json!({ "uri": "/r", "upstream": upstream("127.0.0.1:9".parse().expect("an address")), "plugins": plugins });
@@ -336,7 +336,7 @@ fn no_refusal_shows_a_secret() {
     assert!(!stage.gateway.log().contains(SECRET), "{}", stage.gateway.log());
 }
 
-/// As APISIX documents it: `'{"cert":"'"$(cat a.crt)"'","key":"'"$(cat a.key)"'"…`.
+/// The request as APISIX documents it: `'{"cert":"'"$(cat a.crt)"'","key":"'"$(cat a.key)"'"…`.
 #[test]
 fn a_certificate_is_taken_with_its_line_breaks() {
     let authority = Authority::new();

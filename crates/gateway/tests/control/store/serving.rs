@@ -1,4 +1,4 @@
-//! What is written is served when it is answered, and after a restart; what means nothing is refused.
+//! A write is served when it is answered, and after a restart; meaningless documents are refused.
 
 use super::stage::{Stage, upstream};
 use serde_json::json;
@@ -131,7 +131,7 @@ fn what_plugins_name_is_not_deleted() {
         let refused = stage.admin.ask_with(method, path, &lines, body.as_bytes());
         assert!(refused.status == 400 && refused.text().contains("still using it"), "{method} {path}: {refused:?}");
     }
-    // A validation finds what only the whole shows, as the write would.
+    // A validation finds errors that only the whole shows, as the write would.
     let whole =
         json!({ "routes": [{ "id": "1", "uri": "/a", "plugins": { "csrf": { "key": "$secret://vault/1/a/b" } } }] });
     for (method, path) in [("PUT", "configs"), ("POST", "configs/validate")] {
@@ -184,7 +184,7 @@ fn what_has_a_time_to_live_goes_by_itself_after_a_restart_too() {
     assert_eq!(stage.get("/3"), 200, "written again without a time");
 }
 
-/// It reads well, and only shows to be wrong when it is put to use.
+/// The document is valid, and fails only when it is put to use.
 #[test]
 fn a_file_that_cannot_be_put_to_use_does_not_stop_writes() {
     let node = Upstream::echo();
@@ -220,7 +220,7 @@ fn a_key_is_made_once_and_for_its_owner_only() {
         let answer = stage.admin.ask_with("PUT", "/apisix/admin/routes/1", lines, route.as_bytes());
         assert_eq!(answer.status, 401, "{answer:?}");
     }
-    // Where no key was configured, this machine may read.
+    // If no key is configured, this machine may read.
     assert_eq!(stage.admin.ask_with("GET", "/apisix/admin/routes", "", b"").status, 200);
     stage.restart("TERM");
     assert_eq!(std::fs::read_to_string(&file).expect("the key"), stage.admin.key, "it stays");

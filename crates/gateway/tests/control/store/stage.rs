@@ -15,14 +15,14 @@ pub(crate) struct Stage {
     pub(crate) admin: Admin,
 }
 
-/// What talks to the Admin API, each time on a connection of its own.
+/// A client of the Admin API, with a new connection for each request.
 #[derive(Debug, Clone)]
 pub(crate) struct Admin {
     pub(crate) addr: SocketAddr,
     pub(crate) key: String,
 }
 
-/// What the Admin API answers.
+/// An answer of the Admin API.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -34,13 +34,13 @@ pub(crate) struct Answer {
 pub(crate) const STORE: &str = "config: {source: store, store: \"{dir}/config.redb\"}";
 
 impl Stage {
-    /// With the key that the gateway makes.
+    /// Starts with the key that the gateway makes.
     #[track_caller]
     pub(crate) fn start() -> Stage {
         Stage::with(&Setup::default())
     }
 
-    /// With [`STORE`] and more.
+    /// Starts with [`STORE`] and further keys.
     #[track_caller]
     pub(crate) fn with(setup: &Setup) -> Stage {
         let mut setup = setup.clone();
@@ -90,7 +90,7 @@ impl Admin {
         self.try_ask(method, path, lines, body).unwrap_or_else(|broken| panic!("{method} {path}: {broken:?}"))
     }
 
-    /// As [`Admin::ask_with`]; the error says what came instead of an answer.
+    /// Like [`Admin::ask_with`]; the error says what came instead of an answer.
     pub(crate) fn try_ask(&self, method: &str, path: &str, lines: &str, body: &[u8]) -> Result<Answer, Broken> {
         let refused = |_| Broken::Closed;
         let mut connection = Connection::new(TcpStream::connect(self.addr).map_err(refused)?);
@@ -112,7 +112,7 @@ impl Admin {
         answer
     }
 
-    /// What is there; its document.
+    /// The document of a resource that exists.
     #[track_caller]
     pub(crate) fn read(&self, resource: &str) -> Json {
         let answer = self.ask("GET", &format!("/apisix/admin/{resource}"), "");

@@ -1,4 +1,4 @@
-//! A binary upgrade while somebody writes: each write is answered, and what was answered as done is with the successor.
+//! A binary upgrade during writes: each write is answered, and the successor has every write that was answered as done.
 
 use super::stage::{Admin, Answer, KEY, STORE, upstream};
 use crate::shared::killing::{When, kill_successor};
@@ -88,7 +88,7 @@ fn a_successor_that_is_killed_in_its_probation_takes_no_write_with_it() {
             let (mut n, mut last) = (0, 0);
             while rounds.go_on() {
                 n += 1;
-                // One that nobody has answered may be there or not.
+                // A write that was not answered may be there or not.
                 let lines = format!("X-API-KEY: {KEY}\r\n");
                 let labels = json!({ "n": n.to_string() });
                 let document = json!({ "uri": "/1", "upstream": upstream(node.addr()), "labels": labels }).to_string();

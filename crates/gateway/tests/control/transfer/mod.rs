@@ -11,10 +11,10 @@ use std::time::Duration;
 use stillgate_testkit::{Gateway, Setup};
 use tempfile::TempDir;
 
-/// Of the Admin API of every gateway here.
+/// Key of the Admin API of every gateway here.
 pub(crate) const KEY: &str = "a-key-of-the-tests";
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) code: i32,
@@ -45,12 +45,12 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// With a store.
+    /// A site with a store.
     pub(crate) fn new() -> Site {
         Site::with("config: {source: store, store: \"{dir}/config.redb\"}")
     }
 
-    /// With further lines of the `gateway:` section.
+    /// A site with further lines of the `gateway:` section.
     pub(crate) fn with(gateway: &str) -> Site {
         let setup = Setup::resources("").gateway(&format!("  key: {KEY}")).gateway(gateway);
         let gateway = Gateway::start(STILLGATE, &setup);

@@ -1,10 +1,10 @@
-//! A gRPC server of another maker, and the scripts that call it.
+//! A gRPC server of another implementation, and the scripts that call it.
 
 use std::net::TcpStream;
 use std::time::Duration;
 use stillgate_testkit::{Process, ReservedPort, eventually_within, run_tool};
 
-/// What grpcio takes to start.
+/// Time for grpcio to start.
 const PYTHON_PATIENCE: Duration = Duration::from_secs(300);
 
 /// A server of Python's grpcio, see `grpc/server.py`.
@@ -38,7 +38,7 @@ pub(crate) fn server() -> Server {
     server_with(&[])
 }
 
-/// The same with further arguments.
+/// Starts a server with further arguments.
 pub(crate) fn server_with(arguments: &[&str]) -> Server {
     let probe = run_tool("/usr/bin/python3", "python3", &["-c", "import grpc"]);
     assert!(probe.status.success(), "Python's grpcio is missing; install the Debian package python3-grpcio");

@@ -1,4 +1,4 @@
-//! A node of HTTP/2 that a test misuses, in front of it a gateway that has a good node too.
+//! An HTTP/2 node that a test misuses, behind a gateway that has a good node too.
 
 use crate::shared::STILLGATE;
 use stillgate_testkit::http2::{Http2, kind};
@@ -7,7 +7,7 @@ use stillgate_testkit::{Broken, Connection, Gateway, Head, Setup, Upstream, even
 /// More than a gateway may grow by all that nodes of a test send it. The build under test is not optimised.
 pub(crate) const GROWTH_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// What the client sees, or may see.
+/// The result that the client sees, or may see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seen {
     BadGateway,
@@ -16,7 +16,7 @@ pub(crate) enum Seen {
     Cut,
     Whole,
 }
-/// What a node does with its connection once a request is there on this stream.
+/// What a node does with its connection once a request has arrived on this stream.
 pub(crate) type Act = fn(&mut Http2, u32);
 
 /// A gateway with a node under the test's control, and another that is good.
@@ -43,7 +43,7 @@ impl Bench {
         Http2::accept(self.node.accept().stream().try_clone().expect("a second handle"), &[])
     }
 
-    /// Sends a request, lets the node act, and tells what came; the node's connection is given back.
+    /// Sends a request, lets the node act, and returns what came; the node's connection is given back.
     pub(crate) fn play(&self, request: &str, act: Act) -> (Seen, Http2) {
         let mut client = self.gateway.client();
         client.send(request);
@@ -53,7 +53,7 @@ impl Bench {
         (seen(&mut client, request.split(' ').next().expect("a method")), peer)
     }
 
-    /// Plays each act to one `GET`. Those that end the connection leave nothing of it.
+    /// Plays each act to one `GET`. Acts that end the connection leave nothing of it.
     pub(crate) fn check(&self, ends_connection: bool, cases: &[(&str, &[Seen], Act)]) {
         let rss = self.gateway.rss();
         for &(what, expected, act) in cases {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use stillgate_testkit::http2::{Frame, Http2, kind};
 
-/// What RFC 9113 section 6.9.2 lets a side send before it is told otherwise.
+/// Bytes that RFC 9113 section 6.9.2 lets a side send until the window changes.
 const INITIAL_WINDOW_BYTES: i64 = 65_535;
 /// Round trips without a new window after which none is expected.
 const ROUND_TRIPS_MAX: u32 = 20;
@@ -21,7 +21,7 @@ impl Windowed {
         Windowed { peer, connection: INITIAL_WINDOW_BYTES, streams: HashMap::new(), pings: 0 }
     }
 
-    /// The next frame that `wanted` holds for; windows that open on the way are noted.
+    /// The next frame that `wanted` accepts; windows that open on the way are noted.
     #[track_caller]
     pub(crate) fn until(&mut self, wanted: impl Fn(&Frame) -> bool) -> Frame {
         loop {
@@ -40,14 +40,14 @@ impl Windowed {
         }
     }
 
-    /// Sends frames of at most this size until the stream's window or the connection's is used up for good, at most
-    /// `bytes_max`; tells how much that was.
+    /// Sends frames of at most this size until the stream's window or the connection's is used up for good, at most `bytes_max`;
+    /// returns how much that was.
     #[track_caller]
     pub(crate) fn fill(&mut self, stream: u32, frame_bytes: usize, bytes_max: usize) -> usize {
         self.fill_by(bytes_max, |windowed, left| windowed.fill_once(stream, frame_bytes.min(left)))
     }
 
-    /// The same with whole frames that have this payload.
+    /// Fills a window with whole frames that have this payload.
     #[track_caller]
     pub(crate) fn fill_with(&mut self, stream: u32, payload: &[u8], flags: u8, bytes_max: usize) -> usize {
         self.fill_by(bytes_max, |windowed, left| match windowed.room(stream).min(left) >= payload.len() {
@@ -56,7 +56,7 @@ impl Windowed {
         })
     }
 
-    /// Sends one frame of at most this size; tells of which.
+    /// Sends one frame of at most this size; returns its size.
     pub(crate) fn fill_once(&mut self, stream: u32, frame_bytes: usize) -> usize {
         match self.room(stream).min(frame_bytes) {
             0 => 0,

@@ -1,4 +1,4 @@
-//! `cors` before a browser that holds to it: a page in Chromium asks a gateway on another origin.
+//! `cors` with a browser that enforces it: a page in Chromium sends requests to a gateway on another origin.
 //!
 //! The page is the same for an origin that is allowed and one that is not: `127.0.0.1` and `localhost`.
 
@@ -14,7 +14,7 @@ const PAGE: &str = include_str!("page.html");
 /// Chromium is many processes, each of which waits for a core on a busy machine.
 const CHROMIUM_PATIENCE: Duration = Duration::from_secs(600);
 
-/// What the pages have told, each with the name of its host.
+/// The pages' reports, each with the name of its host.
 type Told = (String, Value);
 
 /// A running Chromium with a page.
@@ -49,7 +49,7 @@ impl Drop for Browser {
     }
 }
 
-/// Serves the page, and hands on what it tells.
+/// Serves the page, and forwards its reports.
 fn pages(gateway: Arc<Mutex<String>>, told: SyncSender<Told>) -> Upstream {
     let told = Mutex::new(told);
     Upstream::serve(move |connection| {
@@ -75,7 +75,7 @@ fn pages(gateway: Arc<Mutex<String>>, told: SyncSender<Told>) -> Upstream {
     })
 }
 
-/// A node that says what it was asked. Its own opinion of other origins must not reach the page.
+/// A node that answers with its request. Its own CORS fields must not reach the page.
 fn node(seen: Arc<Mutex<Vec<String>>>) -> Upstream {
     Upstream::serve(move |connection: &mut Connection| {
         while let Ok(request) = connection.read_request() {
@@ -151,7 +151,7 @@ fn chromium_holds_to_what_cors_says() {
         "none": "TypeError",
     });
     assert_eq!(allowed, expected);
-    // Preflights end at the gateway; what they forbid is not asked.
+    // Preflights end at the gateway; requests that they forbid are not sent.
     let of_some = ["GET /some/simple", "GET /some/hidden", "PUT /some/put", "GET /some/cookie", "PUT /some/both"];
     let others = ["GET /open/simple", "GET /open/cookie", "PATCH /forced/cookie", "GET /none/simple"];
     assert_eq!(asked, [&of_some[..], &others].concat());

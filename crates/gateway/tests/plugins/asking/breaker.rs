@@ -1,4 +1,4 @@
-//! `api-breaker` through the binary: a node that fails is answered for, with the plugin's own answer, and found again.
+//! `api-breaker` through the binary: while a node fails, the plugin answers in its place, and it is found again.
 
 use crate::shared::STILLGATE;
 use crate::shared::reflect::{ask, reflecting, setup};

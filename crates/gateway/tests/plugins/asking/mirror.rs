@@ -1,4 +1,4 @@
-//! `proxy-mirror` to mirrors of all kinds: none costs a request anything, what has no room is counted, and memory has a bound.
+//! `proxy-mirror` to mirrors of all kinds: none delays a request, dropped copies are counted, and memory has a bound.
 
 use crate::shared::STILLGATE;
 use crate::shared::logs::{self, route};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use stillgate_testkit::{Connection, Gateway, Head, Setup, Upstream, eventually, payload};
 
 const MIB: usize = 1024 * 1024;
-/// What waits for a mirror at most, of one worker; see `docs/plugins/proxy-mirror.md`.
+/// Maximum memory that waits for a mirror, of one worker; see `docs/plugins/proxy-mirror.md`.
 const HELD_BYTES_MAX: usize = 16 * MIB;
 const DROPPED: &str = "stillgate_plugin_sends_dropped_total";
 
@@ -20,7 +20,7 @@ fn dropped(measured: &Measured) -> f64 {
     measured.scrape().sum(DROPPED, &[("plugin", "proxy-mirror")])
 }
 
-/// The requests that a mirror has got.
+/// The requests that a mirror has received.
 type Noted = Arc<Mutex<Vec<(Head, Vec<u8>)>>>;
 
 /// A mirror that notes its requests and answers them.
@@ -91,7 +91,7 @@ fn a_body_in_chunks_is_copied() {
     eventually("the largest to be counted", || dropped(&measured) == 1.0);
 }
 
-/// Nothing of a request waits for its copy, and half a body is none.
+/// A request does not wait for its copy, and half a body is not mirrored.
 #[test]
 fn a_request_is_passed_on_as_it_comes() {
     let (node, (mirror, noted)) = (Upstream::bind(), noting());
@@ -131,7 +131,7 @@ fn check_mirror(mirror: &Upstream, what: &str) {
     /// How much slower than a gateway without a mirror most requests may be, and how slow they may be in any case.
     const SLOWER_MAX: u32 = 4;
     const MEDIAN_MAX: Duration = Duration::from_millis(50);
-    // Tells how long the body was.
+    // The node answers how long the body was.
     let node = Upstream::serve(|connection| {
         while let Ok(request) = connection.read_request() {
             let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n{:06}", request.body.len());

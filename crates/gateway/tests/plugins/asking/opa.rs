@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use stillgate_testkit::{Client, Message, Process, ReservedPort, eventually};
 
-/// Where `cargo xtask test` puts it, below cargo's folder.
+/// Where `cargo xtask test` installs it, below cargo's folder.
 const OPA: &str = "peers/opa-1.22.3/opa";
 const POLICY: &str = r#"package http.authz
 
@@ -103,7 +103,7 @@ fn a_real_agent_decides() {
     assert_eq!(text(&denied), (401, "a token, please"));
     assert_eq!(denied.head.get("x-why"), Some("no token"));
     assert_eq!(text(&ask(&mut client, "GET /a", &["X-Token: bad"])), (403, "{\"code\":7}"));
-    // Undefined: the agent's answer has no result, as APISIX says with 503. A rule by itself is no decision.
+    // Undefined: the agent's answer has no result, as APISIX says with 503. A rule by itself is not a decision.
     assert_eq!(client.get("/undefined").head.status(), 503);
     assert_eq!(ask(&mut client, "GET /rule", &["X-Token: good"]).head.status(), 403);
 
@@ -112,7 +112,7 @@ fn a_real_agent_decides() {
     assert_eq!(ask(&mut client, "GET /a", &["X-Token: good"]).head.status(), 403);
     assert_eq!(ask(&mut client, "GET /a", &["X-Token: better"]).head.status(), 200);
 
-    // Killed: nobody is let through; started again, it decides again.
+    // The agent was killed: no request is let through; started again, it decides again.
     agent.process = None;
     for _ in 0..10 {
         assert_eq!(ask(&mut client, "GET /a", &["X-Token: better"]).head.status(), 403);

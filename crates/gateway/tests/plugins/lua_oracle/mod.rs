@@ -1,4 +1,4 @@
-//! The same script here and under nginx's Lua module.
+//! Runs the same script here and under nginx's Lua module.
 
 use crate::lua::{pre, text};
 use crate::shared::reflect::{ask, reflecting};
@@ -6,7 +6,7 @@ use stillgate_testkit::Nginx;
 
 const CASES: &str = include_str!("cases.lua");
 
-/// Where another engine of regular expressions has other words.
+/// Cases where another engine of regular expressions has another wording.
 const OTHERWISE: &[&str] = &["ngx.re.match('x', '(')"];
 
 #[test]

@@ -54,7 +54,7 @@ fn a_reload_fails_no_request_in_a_chain() {
     gateway.assert_healthy();
 }
 
-/// Answers nothing before it is let, and then everything.
+/// Answers nothing until it is allowed to, and then everything.
 fn holding(may_go: Arc<(Mutex<bool>, Condvar)>) -> Upstream {
     Upstream::serve(move |connection| {
         while connection.read_request().is_ok() {

@@ -1,4 +1,4 @@
-//! A node that sends what a test wrote down, and plugins that change its bodies.
+//! A node that sends the messages of a test, and plugins that change its bodies.
 
 use crate::shared::reflect::{gateway, route};
 use std::io::Write as _;
@@ -12,14 +12,14 @@ pub(crate) const REPLACED: &str = r#"{"response-rewrite": {"body": "in place of 
 pub(crate) const BEFORE: &str = "a secret: word42, another secret: thing7 and no more secrets";
 pub(crate) const AFTER: &str = "a public: word!, another public: thing! and no more secretsend";
 
-/// What a node sends, in pieces, and whether the connection ends behind it.
+/// The bytes that a node sends, in pieces, and whether the connection ends behind them.
 #[derive(Debug, Clone, Default)]
 struct Script {
     pieces: Vec<Vec<u8>>,
     closes: bool,
 }
 
-/// A node that sends the script of the moment, whatever it is asked.
+/// A node that sends the script of the moment, whatever the request is.
 pub(crate) struct Node {
     pub(crate) upstream: Upstream,
     script: Arc<Mutex<Script>>,
@@ -79,7 +79,7 @@ pub(crate) fn chunked(head: &str, body: &[u8], chunk: usize, trailers: &str) -> 
     bytes
 }
 
-/// gzip of the machine, not of the gateway.
+/// Compresses with the machine's gzip, not the gateway's.
 pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut child = Command::new("gzip").arg("-c").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("gzip");
     let mut stdin = child.stdin.take().expect("piped");

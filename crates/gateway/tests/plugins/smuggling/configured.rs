@@ -1,6 +1,6 @@
-//! What a configuration can put into a head: values of every key that ends in one.
+//! The values that a configuration can put into a head: one for every key that ends in one.
 
-/// Plugins of a route. `EVIL` is a text that would split a message, `PEER` whom plugins ask.
+/// Plugins of a route. `EVIL` is a text that would split a message, `PEER` the server that plugins use.
 pub(crate) const PLUGINS: &[&str] = &[
     r#"{"proxy-rewrite": {"uri": "/EVIL"}}"#,
     r#"{"proxy-rewrite": {"uri": "/EVIL", "use_real_request_uri_unsafe": true}}"#,
@@ -83,7 +83,7 @@ pub(crate) const PLUGINS: &[&str] = &[
     r#"{"opentelemetry": {"sampler": {"name": "always_on"}, "additional_attributes": ["http_EVIL"]}}"#,
 ];
 
-/// Resources beside a route, each with the plugins of that route.
+/// Resources other than a route, each with the plugins of that route.
 pub(crate) const RESOURCES: &[(&str, &str)] = &[
     (
         r#"plugin_metadata: [{"id": "limit-count", "limit_header": "EVIL"}]"#,

@@ -28,7 +28,7 @@ pub(crate) fn fields(block: &[u8]) -> Result<HeaderMap, String> {
             }
             // The body does not come.
             far.write_all(&encode_frame(kind::HEADERS, END_HEADERS, 1, block)).await.expect("room for a head");
-            // Until the client is gone.
+            // It reads until the client is gone.
             let _ = far.read_to_end(&mut came).await;
         };
         tokio::select! {

@@ -1,4 +1,4 @@
-//! Those that a gateway's messages reach, which keep each as it came; and h11, which judges them strictly.
+//! The peers that a gateway's messages reach, which keep each as it came; and h11, which judges them strictly.
 
 pub(crate) mod configured;
 pub(crate) mod fields;
@@ -49,14 +49,14 @@ impl Node {
         Node { upstream, seen }
     }
 
-    /// What came since last asked.
+    /// The requests that arrived since the last call.
     pub(crate) fn take(&self) -> Vec<Vec<u8>> {
         self.seen.take()
     }
 }
 
-/// What plugins ask, and send to: it decides for forward-auth (`/auth`) and OPA (`/v1/data`), and takes copies, logs and spans.
-/// What it says tries to split messages, too.
+/// The server that plugins use: it decides for forward-auth (`/auth`) and OPA (`/v1/data`), and takes copies, logs and spans. Its
+/// answers try to split messages, too.
 pub(crate) struct Peer {
     pub(crate) upstream: Upstream,
     seen: Seen,
@@ -79,13 +79,13 @@ impl Peer {
         Peer { upstream, seen }
     }
 
-    /// What came since last asked.
+    /// The requests that arrived since the last call.
     pub(crate) fn take(&self) -> Vec<Vec<u8>> {
         self.seen.take()
     }
 }
 
-/// The answer to a request, of which so many came before.
+/// The answer to a request, after so many others.
 fn answer(request: &[u8], asked: usize) -> Vec<u8> {
     let is_let_in = asked.is_multiple_of(2);
     let path = request.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
@@ -98,7 +98,7 @@ fn answer(request: &[u8], asked: usize) -> Vec<u8> {
     } else if path.starts_with(b"/v1/data") {
         ("200 OK", Vec::new(), decision(is_let_in, asked).to_string().into_bytes())
     } else {
-        // Elasticsearch is asked for its version first.
+        // Elasticsearch's version is requested first.
         ("200 OK", Vec::new(), br#"{"version": {"number": "8.1.0"}}"#.to_vec())
     };
     let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n", body.len());
@@ -116,7 +116,7 @@ fn decision(is_let_in: bool, asked: usize) -> Value {
     json!({"result": {"allow": is_let_in, "headers": headers, "status_code": 403, "reason": value}})
 }
 
-/// A head, the body that it tells of, and what came with it.
+/// A head, the body that it announces, and what came with it.
 fn request_bytes(connection: &mut Connection) -> Vec<u8> {
     let mut bytes = until(connection, b"\r\n\r\n");
     let head = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
@@ -144,7 +144,7 @@ fn until(connection: &mut Connection, end: &[u8]) -> Vec<u8> {
 /// A message, `request` or `response`; the method of the request, and the bytes.
 pub(crate) type Caught = (&'static str, String, Vec<u8>);
 
-/// What h11 says of a list of messages.
+/// The verdicts of h11 on a list of messages.
 pub(crate) fn judged(messages: &[Caught]) -> Vec<Value> {
     require_tool("python3", "python3");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/python/h11_judge.py");
@@ -184,13 +184,13 @@ pub(crate) fn is_broken(said: &Value) -> bool {
     said["headers"].as_array().is_none() || said["rest"] != ""
 }
 
-/// Whether it has a field that an attack has made.
+/// Whether it has a field that an attack has injected.
 pub(crate) fn has_evil(said: &Value) -> bool {
     let evil = |field: &Value| field[0].as_str().is_some_and(|name| name.eq_ignore_ascii_case(EVIL));
     said["headers"].as_array().is_some_and(|fields| fields.iter().any(evil))
 }
 
-/// The first of those that are wrong, if any are.
+/// The first malformed one, if any is.
 #[track_caller]
 pub(crate) fn assert_none(wrong: &[String], messages: usize) {
     let shown = wrong[..wrong.len().min(12)].join("\n");

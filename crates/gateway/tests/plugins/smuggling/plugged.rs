@@ -1,6 +1,6 @@
-//! What a client can write, in every place that a plugin reads: routes with plugins that write heads, and requests.
+//! The values that a client can send, in every place that a plugin reads: routes with plugins that write heads, and requests.
 
-/// Routes and their plugins. `PEER` is whom plugins ask.
+/// Routes and their plugins. `PEER` is the server that plugins use.
 pub(crate) const PLUGGED: &[(&str, &str)] = &[
     (
         "/rr",
@@ -145,7 +145,7 @@ pub(crate) const CONSUMERS: &str = "consumers:\n  - {\"username\": \"guest\", \"
 pub(crate) const METADATA: &str =
     "plugin_metadata:\n  - {\"id\": \"opentelemetry\", \"collector\": {\"address\": \"PEER\"}}\n";
 
-/// What is put into a value: encoded and raw line ends, NUL, bytes above ASCII, other separators.
+/// Parts of values: encoded and raw line ends, NUL, bytes above ASCII, other separators.
 pub(crate) const VALUES: &[&[u8]] = &[
     b"%0d%0aX-Evil:%201%0d%0a%0d%0a",
     b"%0aX-Evil:1",

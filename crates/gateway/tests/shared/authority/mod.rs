@@ -1,4 +1,4 @@
-//! A certificate authority of our own, and what it has signed, as files.
+//! A certificate authority of our own, and its certificates, as files.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use std::fs;
@@ -60,7 +60,7 @@ impl Authority {
         self.write(&format!("{file}.key"), key.serialize_pem());
     }
 
-    /// Puts a file in place, whole, and for nobody else to read.
+    /// Puts a complete file in place, readable by its owner only.
     pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) {
         let beside = self.file("new");
         fs::write(&beside, content).expect("write");
@@ -94,7 +94,7 @@ impl Authority {
         StreamOwned::new(self.client(name, alpn), patient(TcpStream::connect(addr).expect("connect")))
     }
 
-    /// The same without a socket.
+    /// A client without a socket.
     pub(crate) fn client(&self, name: &str, alpn: &[&str]) -> ClientConnection {
         self.client_with(name, alpn, |_| {})
     }
@@ -116,7 +116,7 @@ impl Authority {
         StreamOwned::new(client, patient(TcpStream::connect(addr).expect("connect")))
     }
 
-    /// [`Authority::connect`] as a client that tells no name.
+    /// [`Authority::connect`] as a client that sends no name.
     pub(crate) fn connect_without_name(&self, addr: SocketAddr, name: &str, alpn: &[&str]) -> TlsClient {
         let client = self.client_with(name, alpn, |config| config.enable_sni = false);
         StreamOwned::new(client, patient(TcpStream::connect(addr).expect("connect")))

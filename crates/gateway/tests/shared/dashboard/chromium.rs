@@ -1,6 +1,6 @@
 //! Chromium, driven by its DevTools protocol over a pipe: no port, no further program, and real keys.
 //!
-//! Whatever a page complains of (console errors, exceptions, refused resources, dialogs) is kept and must be nothing.
+//! Everything that a page complains about (console errors, exceptions, refused resources, dialogs) is kept, and must be empty.
 
 use serde_json::{Value as Json, json};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use stillgate_testkit::{eventually_within, require_tool};
 
-/// How long the page itself looks whether something is true, before it is asked again.
+/// How long the page itself polls a condition before the next request.
 const LOOK_MS: u32 = 500;
 /// Chromium is many processes, each of which waits for a core on a busy machine.
 const CHROMIUM_PATIENCE: Duration = Duration::from_secs(600);
@@ -18,7 +18,7 @@ const CHROMIUM_PATIENCE: Duration = Duration::from_secs(600);
 /// Messages that wait for the test.
 const MESSAGES_MAX: usize = 4096;
 
-/// How the page is looked at.
+/// The size and the colours of the page.
 #[derive(Clone, Copy)]
 pub(crate) struct Look {
     pub(crate) width: u32,
@@ -37,13 +37,13 @@ pub(crate) struct Page {
     messages: Receiver<Json>,
     last_id: u64,
     session: Option<String>,
-    /// What the page has complained of.
+    /// The page's complaints.
     problems: Vec<String>,
     _profile: tempfile::TempDir,
 }
 
 impl Page {
-    /// Starts one.
+    /// Starts a browser.
     pub(crate) fn open(look: Look) -> Page {
         require_tool("chromium", "chromium");
         let profile = tempfile::tempdir().expect("a temporary folder");
@@ -92,7 +92,7 @@ impl Page {
         self.look(look);
     }
 
-    /// Another size, or the other colours.
+    /// Changes the size, or the colours.
     pub(crate) fn look(&mut self, look: Look) {
         let Look { width, height, is_dark } = look;
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500 });
@@ -131,7 +131,7 @@ impl Page {
         }
     }
 
-    /// Keeps what the page complains of.
+    /// Keeps the page's complaints.
     fn note(&mut self, message: &Json) {
         let params = &message["params"];
         match message["method"].as_str() {
@@ -147,7 +147,7 @@ impl Page {
         }
     }
 
-    /// What a script comes to.
+    /// The value of a script.
     #[track_caller]
     pub(crate) fn eval(&mut self, script: &str) -> Json {
         let params = json!({ "expression": script, "awaitPromise": true, "returnByValue": true });
@@ -156,10 +156,10 @@ impl Page {
         answer["result"]["value"].clone()
     }
 
-    /// Waits until a script comes to true; one that fails, as on a page that is left, does not.
+    /// Waits until a script returns true; one that fails, as on a page that is left, does not.
     #[track_caller]
     pub(crate) fn until(&mut self, script: &str) {
-        // The page looks by itself for a while, so that looking takes nothing from what it waits for.
+        // The page polls by itself for a while, so that polling does not slow the work that it waits for.
         let look = format!(
             "new Promise((done) => {{ \
                const end = performance.now() + {LOOK_MS}; \
@@ -190,7 +190,7 @@ impl Page {
         self.until("document.readyState === 'complete' && document.querySelector('main h1')");
     }
 
-    /// Goes to a page of the dashboard, such as `/routes`, and waits until it is there.
+    /// Goes to a page of the dashboard, such as `/routes`, and waits until it is loaded.
     #[track_caller]
     pub(crate) fn visit(&mut self, page: &str) {
         let hash = json!(format!("#{page}"));
@@ -229,7 +229,7 @@ impl Page {
         self.eval(&format!("{found}.click()"));
     }
 
-    /// Types into the first element that a selector finds, in place of what is there.
+    /// Types into the first element that a selector finds, replacing its text.
     #[track_caller]
     pub(crate) fn fill(&mut self, selector: &str, text: &str) {
         let selector = json!(selector);
@@ -317,7 +317,7 @@ impl Page {
         std::fs::write(folder.join(format!("{name}.png")), png).expect("write the picture");
     }
 
-    /// Notes when the Overview is there, in milliseconds since the navigation began.
+    /// Notes when the Overview is shown, in milliseconds since the navigation began.
     pub(crate) fn measure_overview(&mut self) {
         let source = "new MutationObserver(() => { \
                         if (window.overview_shown_ms || !document.querySelector('main .verdict')) return; \
@@ -326,17 +326,17 @@ impl Page {
         self.send("Page.addScriptToEvaluateOnNewDocument", json!({ "source": source }));
     }
 
-    /// What the page has complained of by now was to be expected.
+    /// The page's complaints so far were expected.
     pub(crate) fn forget(&mut self) {
         self.eval("1");
         self.problems.clear();
     }
 
     /// # Panics
-    /// When the page has complained of anything since the last time.
+    /// When the page has complained since the last time.
     #[track_caller]
     pub(crate) fn assert_calm(&mut self, what: &str) {
-        // Whatever was said before is here after this.
+        // Earlier complaints have arrived after this.
         self.eval("1");
         let problems = std::mem::take(&mut self.problems);
         assert!(problems.is_empty(), "{what}: {problems:#?}");

@@ -1,4 +1,4 @@
-//! What the tests of the dashboard have in common: a gateway with a store, the Admin API beside the page, and the browser.
+//! What the tests of the dashboard have in common: a gateway with a store, the Admin API, and the browser.
 
 pub(crate) mod chromium;
 
@@ -6,7 +6,7 @@ use chromium::Page;
 use serde_json::Value as Json;
 use stillgate_testkit::{Client, Gateway, Setup};
 
-/// Of the gateway that is started here.
+/// Admin key of the gateway that is started here.
 pub(crate) const KEY: &str = "an-admin-key-for-tests";
 
 /// A gateway whose resources are in a store.
@@ -20,7 +20,7 @@ pub(crate) fn gateway() -> Gateway {
     Gateway::start(crate::shared::STILLGATE, &Setup::resources("").gateway(&lines))
 }
 
-/// The Admin API, asked without the page.
+/// A request to the Admin API, without the page.
 pub(crate) fn admin(gateway: &Gateway, method: &str, path: &str, body: &Json) -> (u16, Json) {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let joint = if path.contains('?') { '&' } else { '?' };
@@ -41,11 +41,11 @@ pub(crate) fn sign_in(page: &mut Page, gateway: &Gateway) {
     sign_in_with(page, gateway, KEY);
 }
 
-/// The same with another key.
+/// Signs in with another key.
 pub(crate) fn sign_in_with(page: &mut Page, gateway: &Gateway, key: &str) {
     page.navigate(&format!("http://{}/ui/", gateway.admin_addr()));
     page.until("document.querySelector('#key')");
-    // Asking whether there is a session is answered 401, which the browser logs.
+    // The request for the session is answered 401, which the browser logs.
     page.forget();
     page.fill("#key", key);
     page.press("Enter");

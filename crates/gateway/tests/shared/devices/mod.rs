@@ -30,7 +30,7 @@ impl Node {
         finish(&mut script, scenario);
     }
 
-    /// Begins one.
+    /// Begins a scenario.
     #[track_caller]
     pub(crate) fn begin(&self, scenario: &str, further: &[&str]) -> Python {
         let (gateway, api) = (self.gateway.addr().port().to_string(), self.api.addr().port().to_string());
@@ -56,7 +56,7 @@ pub(crate) fn finish(script: &mut Python, scenario: &str) {
     assert!(script.output().ends_with("done\n"), "{scenario}:\n{}", script.output());
 }
 
-/// Routes for devices that say who they are in the query, or in a header field.
+/// Routes for devices that send their names in the query, or in a header field.
 pub(crate) fn route(further: &str) -> String {
     format!(
         "routes:\n  - {{id: devices, uri: /connect, plugins: {{device-gateway: {{id: $arg_device{further}}}}}}}\n  \

@@ -1,4 +1,4 @@
-//! Running the commands in a folder of files, and what they print.
+//! Runs the commands in a folder of files, and captures their output.
 
 use crate::shared::STILLGATE;
 use expect_test::Expect;
@@ -29,7 +29,7 @@ routes:
     upstream: {type: roundrobin, nodes: {"[::1]:81": 1}}
 "#;
 
-/// Refused for more than one reason.
+/// A configuration that is refused for more than one reason.
 pub(crate) const WRONG: &str = r#"gateway:
   workers: many
 routes:
@@ -41,7 +41,7 @@ routes:
     plugins: {}
 "#;
 
-/// Routes of which lint has much to say.
+/// Routes with many findings of lint.
 pub(crate) const KINDS: &str = r#"gateway:
   listeners:
     - address: "127.0.0.1:0"

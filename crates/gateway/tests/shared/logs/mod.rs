@@ -1,4 +1,4 @@
-//! Receivers of logs and traces for end-to-end tests: doubles that note what they get, rsyslog, and what the metrics count.
+//! Receivers of logs and traces for end-to-end tests: doubles that note their requests, rsyslog, and the counts of the metrics.
 
 pub(crate) mod otlp;
 pub(crate) mod strict;
@@ -15,7 +15,7 @@ use stillgate_testkit::{Connection, Gateway, Head, Process, ReservedPort, Setup,
 /// A request's head and body.
 type Got = (Head, Vec<u8>);
 
-/// What a receiver has got.
+/// What a receiver has received.
 #[derive(Clone, Default)]
 pub(crate) struct Seen {
     got: Arc<Mutex<Vec<Got>>>,
@@ -59,7 +59,7 @@ fn entries(body: &[u8]) -> Vec<Value> {
     }
 }
 
-/// The entries that are there in the end.
+/// The entries that have arrived in the end.
 pub(crate) fn entries_of(seen: &Seen) -> Vec<Value> {
     eventually("the entries", || seen.requests() > 0);
     seen.entries()
@@ -101,7 +101,7 @@ pub(crate) fn stalled() -> Upstream {
     })
 }
 
-/// The parts of Elasticsearch's API that are asked for: its version, and `_bulk`.
+/// The parts of Elasticsearch's API that are used: its version, and `_bulk`.
 pub(crate) fn elasticsearch(version: &'static str) -> (Upstream, Seen) {
     let seen = Seen::default();
     let noted = seen.clone();
@@ -150,7 +150,7 @@ pub(crate) fn route(node: &Upstream, plugin: &str, more: &str) -> Setup {
     ))
 }
 
-/// The same with `http-logger`.
+/// A gateway's setup with `http-logger`.
 pub(crate) fn http_logger(node: &Upstream, receiver: &Upstream, keys: &str) -> Setup {
     let uri = format!("http://{}/logs?x=1", receiver.addr());
     route(node, &format!("http-logger: {{uri: \"{uri}\", auth_header: \"Basic c2VjcmV0\", {keys}}}"), "")
@@ -166,7 +166,7 @@ pub(crate) fn dropped(measured: &Measured, plugin: &str) -> u64 {
     measured.scrape().sum("stillgate_logger_dropped_total", &[("plugin", plugin)]) as u64
 }
 
-/// What `stillgate check` says of a configuration.
+/// The output of `stillgate check` for a configuration.
 pub(crate) fn check(gateway: &Gateway, text: &str) -> String {
     let file = gateway.dir().join("checked.yaml");
     std::fs::write(&file, text).expect("write a file");
@@ -175,7 +175,7 @@ pub(crate) fn check(gateway: &Gateway, text: &str) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// rsyslog, which writes what it gets to a file: host, application, facility, severity and message.
+/// rsyslog, which writes each entry to a file: host, application, facility, severity and message.
 pub(crate) struct Rsyslog {
     port: ReservedPort,
     file: PathBuf,

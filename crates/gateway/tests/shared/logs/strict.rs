@@ -1,11 +1,11 @@
-//! Strict doubles of Loki and Elasticsearch, by their documented APIs: what breaks a rule is a fault and refused as they would.
+//! Strict doubles of Loki and Elasticsearch, by their documented APIs: a request that breaks a rule is a fault, and is refused.
 
 use super::Seen;
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use stillgate_testkit::{Connection, Head, Upstream};
 
-/// What a double answers: its requests are counted from 0.
+/// The answers of a double: its requests are counted from 0.
 pub(crate) type Script = fn(usize) -> (u16, &'static str);
 
 /// A double.
@@ -62,7 +62,7 @@ impl Strict {
         })
     }
 
-    /// What broke a rule. Must stay empty.
+    /// Broken rules; must stay empty.
     pub(crate) fn faults(&self) -> Vec<String> {
         self.faults.lock().expect("no panic").clone()
     }

@@ -1,4 +1,4 @@
-//! A gateway with metrics, and what is read of them.
+//! A gateway with metrics, and helpers that read them.
 
 use crate::shared::STILLGATE;
 use stillgate_testkit::{ACCEPT_TEXT, Gateway, ReservedPort, Setup, eventually, scrape};
@@ -25,7 +25,7 @@ impl Measured {
         Exposition(scrape(self.metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned())
     }
 
-    /// Scrapes until this many requests are counted; what is sent before is counted after its response is out.
+    /// Scrapes until this many requests are counted; a request is counted after its response is out.
     pub(crate) fn scrape_with(&self, requests: f64) -> Exposition {
         let mut found = self.scrape();
         eventually("all requests to be counted", || {

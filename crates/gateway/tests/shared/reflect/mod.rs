@@ -1,4 +1,4 @@
-//! A node whose response says what it was asked, and a gateway before it with plugins.
+//! A node whose response repeats its request, and a gateway in front of it with plugins.
 
 use crate::shared::STILLGATE;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ fn reflect(connection: &mut Connection, request: &Message) -> bool {
     connection.try_send([head.as_bytes(), &bytes].concat()).is_ok()
 }
 
-/// What a [`reflecting`] node was asked.
+/// The request that a [`reflecting`] node received.
 pub(crate) fn asked(response: &Message) -> Head {
     let text: String = response.body.iter().map(|&byte| char::from(byte)).collect();
     let (head, _) = text.split_once("\n\n").unwrap_or_else(|| panic!("not of the node: {response:?}"));
@@ -50,7 +50,7 @@ pub(crate) fn gateway(node: SocketAddr, resources: &str) -> Gateway {
     Gateway::start(STILLGATE, &setup(node, resources))
 }
 
-/// As [`gateway`] starts it.
+/// The setup that [`gateway`] starts.
 pub(crate) fn setup(node: SocketAddr, resources: &str) -> Setup {
     let nodes = format!(r#"[{{"host": "{}", "port": {}, "weight": 1}}]"#, node.ip(), node.port());
     Setup::resources(format!(
@@ -70,7 +70,7 @@ pub(crate) fn ask(client: &mut Connection, start: &str, lines: &[&str]) -> Messa
     try_ask(client, start, lines).unwrap_or_else(|broken| panic!("{start} {lines:?}: {broken:?}"))
 }
 
-/// As [`ask`].
+/// Like [`ask`], for a connection that may fail.
 pub(crate) fn try_ask(client: &mut Connection, start: &str, lines: &[&str]) -> Result<Message, Broken> {
     let mut head = format!("{start} HTTP/1.1\r\nHost: h.example\r\n");
     for line in lines {
@@ -78,18 +78,18 @@ pub(crate) fn try_ask(client: &mut Connection, start: &str, lines: &[&str]) -> R
         head.push_str("\r\n");
     }
     head.push_str("\r\n");
-    // Text above ASCII stands for single bytes.
+    // Each character above ASCII represents one byte.
     let bytes: Vec<u8> = head.chars().map(|c| u8::try_from(c).expect("Latin-1")).collect();
     client.send(bytes);
     client.read_response(start.split(' ').next().unwrap_or_default())
 }
 
-/// What `check` says of such a configuration: whether it is good, and its messages.
+/// The result of `check` for a configuration: whether it is valid, and the messages.
 pub(crate) fn check(resources: &str) -> (bool, String) {
     check_with("", resources)
 }
 
-/// The same with keys of `gateway:`.
+/// Like [`check`], with keys of `gateway:`.
 pub(crate) fn check_with(keys: &str, resources: &str) -> (bool, String) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let path = dir.path().join("stillgate.yaml");

@@ -9,7 +9,7 @@ use stillgate_testkit::{ACCEPT_TEXT, Connection, Gateway, PATIENCE, ReservedPort
 const ACCESS_LOG: &str = "access_log: {path: \"{dir}/access.log\", format: json, fields: [status, bytes_sent, bytes_received, \
     request_time, upstream_response_time, upstream_addr, route_id, remote_addr, server_port, protocol, ssl_server_name, request_method]}";
 
-/// Ports of a gateway's streams, and what it is configured with.
+/// Ports of a gateway's streams, and its configuration.
 pub(crate) struct Streams {
     port: ReservedPort,
     metrics: ReservedPort,
@@ -21,7 +21,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// With these resources, as YAML.
+    /// Streams with these resources, as YAML.
     pub(crate) fn new(resources: impl Into<String>) -> Streams {
         Streams {
             port: ReservedPort::for_udp_too(),
@@ -69,7 +69,7 @@ impl Streams {
         Gateway::start(STILLGATE, &self.setup())
     }
 
-    /// Where streams go, of TCP and of UDP.
+    /// The address of streams, for TCP and for UDP.
     pub(crate) fn addr(&self) -> SocketAddr {
         self.port.addr()
     }

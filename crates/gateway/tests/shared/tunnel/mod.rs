@@ -2,14 +2,14 @@
 
 use stillgate_testkit::{Broken, Client, Connection, Gateway, Setup, Upstream};
 
-/// What asks for another protocol.
+/// A request to switch to another protocol.
 pub(crate) const ASK: &str =
     "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nX-Mine: 1\r\n\r\n";
-/// What agrees.
+/// The response that agrees to it.
 pub(crate) const AGREE: &str =
     "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nX-Yours: 2\r\n\r\n";
 
-/// A gateway whose one route lets clients ask for another protocol.
+/// A gateway whose one route lets clients switch to another protocol.
 pub(crate) fn setup(upstream: &Upstream) -> Setup {
     Setup::to(upstream.addr()).route("enable_websocket: true")
 }
@@ -22,7 +22,7 @@ pub(crate) struct Tunnel {
 }
 
 impl Tunnel {
-    /// Opens one.
+    /// Opens a tunnel.
     #[track_caller]
     pub(crate) fn open(gateway: &Gateway, upstream: &Upstream) -> Tunnel {
         let mut client = gateway.client();

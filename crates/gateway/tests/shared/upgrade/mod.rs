@@ -34,7 +34,7 @@ impl Upgraded {
         Command::new(STILLGATE).arg("upgrade").arg("--config").arg(config).output().expect("run the command")
     }
 
-    /// The same, which must do it; returns the successor.
+    /// An upgrade that must succeed; returns the successor.
     #[track_caller]
     pub(crate) fn upgrade(&self) -> u32 {
         let before = self.pid();
@@ -60,7 +60,7 @@ impl Upgraded {
         self.pid().expect("it is written")
     }
 
-    /// What the pid file says.
+    /// The contents of the pid file.
     pub(crate) fn pid(&self) -> Option<u32> {
         std::fs::read_to_string(self.pid_file()).ok()?.trim().parse().ok()
     }
@@ -82,7 +82,7 @@ impl Upgraded {
         eventually_within(END_PATIENCE, "a successor to end", || !is_gateway(pid, self.gateway.dir()));
     }
 
-    /// Replaces the configuration file without waiting for anybody to read it.
+    /// Replaces the configuration file without waiting until it is read.
     pub(crate) fn configure(&self, setup: &Setup) {
         self.gateway.write_config(&with_pid_file(setup));
     }
@@ -92,7 +92,7 @@ pub(crate) fn with_pid_file(setup: &Setup) -> Setup {
     setup.clone().gateway("pid_file: \"{dir}/pid\"")
 }
 
-/// Waits until no process is left whose parent this is, nor what remains of one.
+/// Waits until no child of this process is left, nor a zombie.
 #[track_caller]
 pub(crate) fn await_no_children(pid: u32) {
     eventually_within(END_PATIENCE, "no child to be left", || children(pid).is_empty());
@@ -110,7 +110,7 @@ pub(crate) fn threads(pid: u32, name: &str) -> Vec<String> {
     stats.filter_map(named).collect()
 }
 
-/// Waits until all workers of a process sleep: what they were told before that they have done.
+/// Waits until all workers of a process sleep: earlier orders are then carried out.
 #[track_caller]
 pub(crate) fn await_rest(pid: u32) {
     eventually("the workers to rest", || threads(pid, "worker-").iter().all(|stat| stat.starts_with('S')));
@@ -126,7 +126,7 @@ pub(crate) fn has_left(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).map_or(true, |name| name.trim() == "stillgate-old")
 }
 
-/// Without a shell, which on a busy machine takes longer than what the signal is to come in time for.
+/// Sends a signal without a shell, which on a busy machine takes longer than the signal may.
 #[track_caller]
 pub(crate) fn signal(pid: u32, name: &str) {
     let signal = match name {

@@ -1,4 +1,4 @@
-//! A gateway that orders certificates, and whom from.
+//! A gateway that orders certificates, and the server that issues them.
 
 use crate::shared::STILLGATE;
 use crate::shared::authority::Authority;
@@ -17,7 +17,7 @@ pub(crate) const TWO_NAMES: &str = ", {id: shop, acme: true, snis: [shop.example
 /// A server issues within seconds, where nothing else is to be done.
 pub(crate) const ISSUED_WITHIN: Duration = Duration::from_secs(300);
 
-/// A gateway with one listener with TLS and one without, and what it is given certificates by.
+/// A gateway with one listener with TLS and one without, and the servers that issue its certificates.
 pub(crate) struct Stage {
     pub(crate) gateway: Gateway,
     pub(crate) pebble: Pebble,
@@ -28,7 +28,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Nothing is ordered yet. `change`: of what pebble is started with.
+    /// Nothing is ordered yet. `change`: changes the settings of pebble.
     pub(crate) fn new(change: impl FnOnce(&mut PebbleSetup)) -> Stage {
         Stage::at(ReservedPort::new(), change)
     }
@@ -52,12 +52,12 @@ impl Stage {
         Stage { gateway, pebble: Pebble::start(with), authority, http, storage, upstream }
     }
 
-    /// With these keys of `gateway.acme` beside those that are needed, and this entry.
+    /// A setup with these keys of `gateway.acme` besides the required ones, and this entry.
     pub(crate) fn setup(&self, acme: &str, entry: &str) -> Setup {
         self.setup_at(&self.pebble, acme, entry)
     }
 
-    /// The same with this server.
+    /// Like `setup`, with this server.
     pub(crate) fn setup_at(&self, pebble: &Pebble, acme: &str, entry: &str) -> Setup {
         let (directory, storage) = (pebble.directory(), self.storage().display().to_string());
         let ca = self.authority.path("ca.pem");
@@ -66,12 +66,12 @@ impl Stage {
         setup(&self.authority, &self.upstream, &self.http, &acme, entry)
     }
 
-    /// It is made by the gateway.
+    /// The gateway creates it.
     pub(crate) fn storage(&self) -> PathBuf {
         self.storage.path().join("acme")
     }
 
-    /// What is kept of the server, where there was but one.
+    /// The state for the server, where only one was used.
     pub(crate) fn folder(&self) -> PathBuf {
         let folders: Vec<_> = fs::read_dir(self.storage()).expect("a folder").collect();
         assert_eq!(folders.len(), 1, "{folders:?}");
@@ -90,7 +90,7 @@ impl Stage {
         self.await_no_error();
     }
 
-    /// A certificate is served as soon as it is stored, and what failed before is forgotten a little later.
+    /// A certificate is served as soon as it is stored, and earlier failures are forgotten a little later.
     #[track_caller]
     pub(crate) fn await_no_error(&self) {
         eventually("the last failure to be forgotten", || self.certificate()["acme"]["last_error"].is_null());
