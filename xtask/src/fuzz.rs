@@ -1,7 +1,7 @@
 //! The fuzz targets under libFuzzer, with the stable compiler.
 //!
-//! Coverage comes from LLVM's own pass, which `-C passes` reaches without a nightly flag. There is no address sanitizer:
-//! the code under test is `forbid(unsafe_code)`, a panic is what there is to find.
+//! Coverage comes from LLVM's own pass, which `-C passes` enables without a nightly flag. An address sanitizer is not needed: the
+//! code under test is `forbid(unsafe_code)`, so panics are the only crashes to find.
 
 use crate::Result;
 use crate::args::Args;
@@ -64,7 +64,7 @@ fn one(target: &str, binary: &Path, found: &Path, seconds: u64) -> Result {
             format!("{target}: a check failed; the input is in fuzz/artifacts/{target}\n{}", tail.join("\n")).into()
         );
     }
-    // libFuzzer's last words: "#123 DONE cov: 45 ft: 67 corp: 8/9b lim: 10 exec/s: 11 rss: 12Mb".
+    // libFuzzer's last line: "#123 DONE cov: 45 ft: 67 corp: 8/9b lim: 10 exec/s: 11 rss: 12Mb".
     let last = log.lines().rev().find(|line| line.contains("DONE"));
     println!("{target}: {}", last.unwrap_or("no summary").trim());
     Ok(())

@@ -1,6 +1,6 @@
-//! Programs that the end-to-end tests run and Debian has no package of: built by Go, from the module proxy and Go's own checksums.
+//! Programs for the end-to-end tests that Debian does not package: built by Go, from the module proxy with Go's own checksums.
 //!
-//! A folder of `xtask` fixes the versions of each. What was built stays below `target/`, where the tests look for it.
+//! A folder of `xtask` fixes the versions of each. The results stay below `target/`, where the tests look for them.
 
 use crate::Result;
 use crate::packages::{self, GO};
@@ -13,18 +13,18 @@ use std::process::Command;
 struct Peer {
     /// Its folder in `xtask`, and the program's name.
     name: &'static str,
-    /// As the folder's `go.mod` and the test that runs it have it.
+    /// The version in the folder's `go.mod` and in the test that runs it.
     version: &'static str,
-    /// What is built there.
+    /// The package that is built there.
     package: &'static str,
 }
 
 const PEERS: [Peer; 4] = [
     // The conformance tests of HTTP/2.
     Peer { name: "h2spec", version: "2.2.1", package: "github.com/summerwind/h2spec/cmd/h2spec" },
-    // The Open Policy Agent, which the plugin opa asks.
+    // The Open Policy Agent, which the plugin opa queries.
     Peer { name: "opa", version: "1.22.3", package: "github.com/open-policy-agent/opa" },
-    // An OpenTelemetry Collector, which gets what the plugin opentelemetry sends.
+    // An OpenTelemetry Collector, which receives data from the plugin opentelemetry.
     Peer { name: "otelcol", version: "0.165.0", package: "." },
     // A device; the version is that of its WebSocket library.
     Peer { name: "go-device", version: "1.8.13", package: "." },
@@ -33,7 +33,7 @@ const PEERS: [Peer; 4] = [
 /// The core of Vault. Not among [`PEERS`]: its build downloads 2.3 GB, and only `cargo xtask vault` needs it.
 const VAULT: Peer = Peer { name: "vault", version: "1.14.0", package: "." };
 
-/// Builds those that are not there yet.
+/// Builds those that do not exist yet.
 pub(crate) fn ensure() -> Result {
     for peer in &PEERS {
         let home = peer.home();
@@ -46,7 +46,7 @@ pub(crate) fn ensure() -> Result {
     Ok(())
 }
 
-/// Where Vault's program is. Go builds what has changed, also where the program is there.
+/// Returns the path of Vault's program. Go rebuilds it if its sources have changed.
 pub(crate) fn vault() -> Result<PathBuf> {
     packages::ensure(&[GO])?;
     println!("building {} {}", VAULT.name, VAULT.version);
@@ -63,11 +63,11 @@ impl Peer {
     fn build(&self, home: &Path) -> Result {
         let peers = home.parent().ok_or("no folder above the programs' own")?;
         fs::create_dir_all(peers)?;
-        // Only what is whole gets its name.
+        // Only a complete file gets the name.
         let dir = tempfile::tempdir_in(peers)?;
         let built = dir.path().join("built");
         let mut go = Command::new("go");
-        // Without tables of symbols and for debuggers, which take a third of the linker's time.
+        // Without the symbol table and debug information, which take a third of the linker's time.
         go.args(["install", "-ldflags=-s -w", self.package]);
         step::output(go.env("GOBIN", &built).current_dir(step::root().join("xtask").join(self.name)))?;
         if home.exists() {

@@ -1,11 +1,11 @@
-//! `cargo xtask icount`: instructions per operation, by callgrind, against the committed figures.
+//! `cargo xtask icount`: instructions per operation, by callgrind, compared with the committed figures.
 //!
-//! Instructions and not time, because they repeat to the last digit on any load. Each program is run with N and with 2N
-//! iterations and the difference taken, so that start-up, environment and the loader cancel out.
+//! Instructions and not time, because they are reproducible to the last digit under any load. Each program is run with N and with
+//! 2N iterations and the difference taken, so that start-up, environment and the loader cancel out.
 //!
-//! Functions in Lua are counted step by step, as callgrind sees no machine code of LuaJIT. Where LuaJIT's tables lie and which
-//! traces it tries differ from run to run, so these have more slack. A function that makes a closure for each request is beyond it, which is checked, too; what
-//! LuaJIT makes of that one differs too much for a figure.
+//! Functions in Lua are counted by single-stepping, as callgrind does not see LuaJIT's machine code. The addresses of LuaJIT's
+//! tables, and the traces it tries, differ from run to run, so these have more slack. A function that makes a closure for each
+//! request must exceed the slack, which is checked, too; its own count varies too much for a figure.
 
 use crate::Result;
 use crate::args::Args;
@@ -38,7 +38,7 @@ enum By {
 }
 
 impl By {
-    /// How far a figure may be above the committed one.
+    /// How far a count may exceed the committed figure.
     fn slack_percent(self) -> f64 {
         if self == By::Steps { STEPS_SLACK_PERCENT } else { SLACK_PERCENT }
     }
@@ -60,7 +60,7 @@ const fn lua(name: &'static str, file: &'static str) -> Operation {
     Operation { name, program: STEPS_PROGRAM, case: file, iterations: 4, by: By::Steps }
 }
 
-/// An example of the crate for functions in Lua. The others are of the package for them.
+/// An example of the crate for functions in Lua. The others belong to the package for them.
 const STEPS_PROGRAM: &str = "warm_runs";
 
 const OPERATIONS: &[Operation] = &[
@@ -90,16 +90,16 @@ const OPERATIONS: &[Operation] = &[
 const MENDED: &str = "function in Lua: a cache's key";
 const PLANTED: Operation = lua("function in Lua: the same with a closure", "docs/jit-health/closure.lua");
 
-/// Enough that what is left of start-up is far below the slack.
+/// Enough to make the rest of start-up far smaller than the slack.
 const ITERATIONS: u64 = 4000;
 
 const SLACK_PERCENT: f64 = 2.0;
-/// One process differs from the next by a tenth, and the mean of those that are counted by one and a half percent.
+/// Processes differ by a tenth, and the mean of the counted ones by one and a half percent.
 const STEPS_SLACK_PERCENT: f64 = 8.0;
 
 const FIGURES: &str = "xtask/icount.toml";
 
-/// What is committed.
+/// The committed figures.
 struct Committed {
     rustc: String,
     instructions: BTreeMap<String, f64>,
@@ -112,7 +112,7 @@ pub(crate) fn run(mut args: Args) -> Result {
     check(update, true)
 }
 
-/// Counts everything; compares, or writes the figures down. Programs that have passed are counted again only where `all` says so.
+/// Counts everything; compares, or records the figures. Programs that have passed are counted again only if `all` is set.
 pub(crate) fn check(update: bool, all: bool) -> Result {
     if !cfg!(target_arch = "x86_64") || !std::is_x86_feature_detected!("avx2") {
         println!("skipped: the figures hold on x86-64 with AVX2, whose instructions the parsers choose at run time");
@@ -146,7 +146,7 @@ pub(crate) fn check(update: bool, all: bool) -> Result {
     passed::remember(FIGURES, &programs)
 }
 
-/// A closure for each request has to be beyond the slack of the function without.
+/// A closure for each request must exceed the slack of the function without one.
 fn finds_the_closure((mended, planted): (f64, f64)) -> Result {
     let percent = (planted / mended - 1.0) * 100.0;
     println!("{:42} {percent:+.0}%", PLANTED.name);
@@ -156,7 +156,7 @@ fn finds_the_closure((mended, planted): (f64, f64)) -> Result {
     }
 }
 
-/// Prints each figure beside the committed one; fails where one is too high.
+/// Prints each figure next to the committed one; fails if one is too high.
 fn compare(rustc: &str, counted: &[(&str, By, f64)], committed: &Committed) -> Result {
     let mut worse = 0;
     let mut better = 0;
@@ -186,12 +186,12 @@ fn compare(rustc: &str, counted: &[(&str, By, f64)], committed: &Committed) -> R
     Ok(())
 }
 
-/// Builds the programs; by name, where cargo put them.
+/// Builds the programs; returns their paths by name.
 fn build() -> Result<BTreeMap<String, PathBuf>> {
-    // As it would be measured.
+    // The profile of measurements.
     let mut counted = step::cargo(["build", "--profile", "bench", "--package", "stillgate-operations", "--bins"]);
-    // As the tests have been built, which takes no time: it is machine code of LuaJIT's that is counted, and what LuaJIT has in C
-    // is the same in each profile.
+    // The profile of the tests, which are already built: LuaJIT's machine code is counted, and LuaJIT's C code is the same in each
+    // profile.
     let mut stepped = step::cargo(["build", "--workspace", "--example", STEPS_PROGRAM]);
     let mut programs = BTreeMap::new();
     for command in [suite::with_clippy(&mut stepped), &mut counted] {
@@ -204,7 +204,7 @@ fn build() -> Result<BTreeMap<String, PathBuf>> {
     Ok(programs)
 }
 
-/// Instructions of a call, as it prints them.
+/// Instructions per call, from its output.
 fn steps(binary: &Path, operation: &Operation) -> Result<f64> {
     let mut command = Command::new(binary);
     command.current_dir(root()).args([operation.case, &operation.iterations.to_string(), "steps"]);

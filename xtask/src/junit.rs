@@ -1,4 +1,4 @@
-//! The report that the test runner writes: each test with its time, its outcome and, if it failed, its output.
+//! The test runner's report: each test with its time, its outcome and, if it failed, its output.
 
 use crate::Result;
 use quick_xml::Reader;

@@ -1,7 +1,7 @@
 //! `cargo xtask TASK`: the project's own tasks, one module each.
 //!
-//! They are a program and not a shell script so that they say what is missing, measure themselves, and run the same on
-//! every machine. Nothing in here is part of the gateway.
+//! They are a program and not a shell script so that they report missing tools, measure themselves, and run the same on every
+//! machine. Nothing in here is part of the gateway.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -34,7 +34,7 @@ mod tidy;
 mod tree;
 mod wheels;
 
-/// A task ends well or with one message for the person who ran it; nobody reacts to the kind, so there is none.
+/// A task succeeds or ends with one message for the person who ran it; nothing depends on the kind of error, so there are no kinds.
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const USAGE: &str = "\

@@ -1,4 +1,4 @@
-//! Which names directly below its crate's root a Rust file uses, through `use` trees and through paths in the code.
+//! The names directly below its crate's root that a Rust file uses, through `use` trees and through paths in the code.
 //!
 //! ```text
 //!  use crate::{client::Client, exchange::{self, Reply}};   client, exchange
@@ -6,28 +6,28 @@
 //!  super::super::node::Node   in src/exchange/reply.rs      node
 //! ```
 //!
-//! Names behind a glob, and macros, which have no path, are not seen.
+//! Names behind a glob, and macros, which have no path, are not detected.
 
 use crate::Result;
 use crate::source::{braced, is_punct, shipped, tokens, word};
 use proc_macro2::{TokenStream, TokenTree};
 use std::collections::BTreeSet;
 
-/// A name and the line where it stands. Of the whole root (`crate::*`) the name is `*`.
+/// A name and its line. The name of the whole root (`crate::*`) is `*`.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Named {
     pub(crate) line: usize,
     pub(crate) name: String,
 }
 
-/// The names that a file uses outside its tests; `path` is its own below `src/`.
+/// The names that a file uses outside its tests; `path` is its path below `src/`.
 pub(crate) fn below_root(path: &str, text: &str) -> Result<BTreeSet<Named>> {
     let mut finder = Finder { module: module(path), found: BTreeSet::new() };
     finder.walk(tokens(text)?);
     Ok(finder.found)
 }
 
-/// The module that a file below `src/` is.
+/// The module of a file below `src/`.
 fn module(path: &str) -> Vec<String> {
     let mut module: Vec<String> = path.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
     module.pop_if(|last| last == "mod");
@@ -35,7 +35,7 @@ fn module(path: &str) -> Vec<String> {
 }
 
 struct Finder {
-    /// Where the tokens are.
+    /// The module of the tokens.
     module: Vec<String>,
     found: BTreeSet<Named>,
 }
@@ -65,7 +65,7 @@ impl Finder {
         }
     }
 
-    /// Follows a path, or a tree of paths, from a segment of it; `prefix` is the module that the segment is of.
+    /// Follows a path, or a tree of paths, from one of its segments; `prefix` is the segment's module.
     fn path(&mut self, mut prefix: Vec<String>, segment: &TokenTree, others: &[TokenTree]) {
         if let Some(tree) = braced(segment) {
             let elements: Vec<TokenTree> = tree.into_iter().collect();
@@ -95,7 +95,7 @@ impl Finder {
     }
 }
 
-/// What follows `::`, where the tokens begin with it.
+/// The tokens after `::`, if they begin with it.
 fn behind_colons(tokens: &[TokenTree]) -> Option<&[TokenTree]> {
     match tokens {
         [first, second, others @ ..] if is_punct(first, ':') && is_punct(second, ':') => Some(others),

@@ -1,6 +1,6 @@
 //! `cargo xtask nightly`: the project's own suite, measured and compared by the laboratory.
 //!
-//! What is measured is in `xtask/nightly/suite.yaml`; how, in docs/laboratory.md.
+//! `xtask/nightly/suite.yaml` defines the measurements; docs/laboratory.md describes the method.
 
 use crate::Result;
 use crate::args::Args;
@@ -13,11 +13,11 @@ use std::time::Instant;
 
 const SUITE: &str = "xtask/nightly/suite.yaml";
 
-/// As in `suite.yaml`: no optimisation across crates, which takes as long as all the rest of a build.
+/// As in `suite.yaml`: without optimisation across crates, which takes as long as the rest of a build.
 const BUILD_SETTINGS: [(&str, &str); 3] =
     [("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_BENCH_LTO", "off"), ("CARGO_PROFILE_BENCH_DEBUG", "false")];
 
-/// For builds and measurements in time of a night that takes half an hour with the laboratory's own build and the counts.
+/// The time for builds and measurements in a night, besides half an hour for the laboratory's own build and the counts.
 const BUDGET: &str = "20m";
 
 pub(crate) fn run(mut args: Args) -> Result {
@@ -49,14 +49,14 @@ pub(crate) fn run(mut args: Args) -> Result {
         nightly.args(value.iter().flat_map(|value| [option, value]));
     }
     let night = nightly.status()?;
-    // Its exit code says that something has changed at some time, which is no failure of tonight; without a store there is none.
+    // Its exit code reports whether something has ever changed, which is not a failure of tonight; without a store it has none.
     command("history", "history.html").stdout(Stdio::null()).status()?;
     let minutes = begun.elapsed().as_secs_f64() / 60.0;
     println!("night.html and history.html are in {}; all of it took {minutes:.1} min", pages.display());
     outcome(night)
 }
 
-/// In the profile and the folder of the suite's builds, which share its dependencies: a release build takes a third of a night.
+/// Uses the profile and the folder of the suite's builds, which share its dependencies: a release build takes a third of a night.
 fn build_lab(target: &Path) -> Result<PathBuf> {
     let words = ["build", "--profile", "bench", "--package", "stillgate-lab", "--bin", "stillgate-lab"];
     let mut build = step::cargo(words);
@@ -67,7 +67,7 @@ fn build_lab(target: &Path) -> Result<PathBuf> {
     Ok(lab)
 }
 
-/// As the night ended: 0 nothing is worse, 2 undecided, 3 nothing to compare with.
+/// The result of the night: 0 nothing is worse, 2 undecided, 3 nothing to compare with.
 fn outcome(night: ExitStatus) -> Result {
     match night.code() {
         Some(0 | 2 | 3) => Ok(()),

@@ -1,4 +1,4 @@
-//! Debian packages that a task needs: looked for, installed when root, named otherwise.
+//! Debian packages that a task needs: found, installed if we are root, or reported as missing.
 
 use crate::Result;
 use crate::step;
@@ -7,8 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use stillgate_rig::programs;
 
-/// One package with how to tell that it is there. Asking for the program and not for the package keeps this right on
-/// machines that are not Debian.
+/// One package, and how to detect it. Checking for the program and not for the package works on systems other than Debian, too.
 #[derive(Clone, Copy)]
 pub(crate) struct Package {
     name: &'static str,
@@ -19,7 +18,7 @@ pub(crate) struct Package {
 enum Probe {
     Program(&'static str),
     PythonModule(&'static str),
-    /// Of a program that would not say.
+    /// A file of a program without a version option.
     File(&'static str),
 }
 
@@ -27,7 +26,7 @@ const fn program(name: &'static str, program: &'static str) -> Package {
     Package { name, probe: Probe::Program(program) }
 }
 
-/// A client and an upstream of the end-to-end tests that are not ours.
+/// A client and an upstream of the end-to-end tests, written by others.
 pub(crate) const CURL: Package = program("curl", "curl");
 /// The other upstream of the end-to-end tests; the first peer of the benches.
 pub(crate) const NGINX: Package = program("nginx", "nginx");
@@ -36,17 +35,17 @@ pub(crate) const NGINX_BROTLI: Package = Package {
     name: "libnginx-mod-http-brotli-filter",
     probe: Probe::File("/usr/lib/nginx/modules/ngx_http_brotli_filter_module.so"),
 };
-/// A gateway whose workers format their metrics in Lua: what the laboratory shows the cost of.
+/// A gateway whose workers format their metrics in Lua, whose cost the laboratory shows.
 pub(crate) const NGINX_LUA: Package =
     Package { name: "libnginx-mod-http-lua", probe: Probe::File("/usr/lib/nginx/modules/ngx_http_lua_module.so") };
 /// Connections that back-ends publish to, in nginx: a peer of the benches.
 pub(crate) const NGINX_NCHAN: Package =
     Package { name: "libnginx-mod-nchan", probe: Probe::File("/usr/lib/nginx/modules/ngx_nchan_module.so") };
-/// The same as a server of its own.
+/// Connections that back-ends publish to, as a separate server.
 pub(crate) const PUSHPIN: Package = program("pushpin", "pushpin");
-/// The same in MQTT.
+/// Connections that back-ends publish to, over MQTT.
 pub(crate) const MOSQUITTO: Package = program("mosquitto", "mosquitto");
-/// Checks strictly every message the end-to-end tests show it.
+/// Strictly validates every message in the end-to-end tests.
 pub(crate) const H11: Package = Package { name: "python3-h11", probe: Probe::PythonModule("h11") };
 /// Decodes brotli in the end-to-end tests.
 pub(crate) const PYTHON_BROTLI: Package = Package { name: "python3-brotli", probe: Probe::PythonModule("brotli") };
@@ -62,19 +61,19 @@ pub(crate) const GRPCIO: Package = Package { name: "python3-grpcio", probe: Prob
 pub(crate) const PROTOBUF: Package =
     Package { name: "python3-protobuf", probe: Probe::PythonModule("google.protobuf") };
 
-/// Fetches wheels, where the first interpreter on the path has no pip.
+/// Fetches wheels if the first interpreter on the path has no pip.
 pub(crate) const PIP: Package = Package { name: "python3-pip", probe: Probe::PythonModule("pip") };
 pub(crate) const PERF: Package = program("linux-perf", "perf");
 
 pub(crate) const PEBBLE: Package = program("pebble", "pebble");
-/// Keeps configurations, in the tests of what follows it.
+/// Stores configurations, for the tests of following it.
 pub(crate) const REDIS: Package = program("redis-server", "redis-server");
 pub(crate) const ETCD: Package = program("etcd-server", "etcd");
-/// A receiver of syslog of the end-to-end tests.
+/// A syslog receiver of the end-to-end tests.
 pub(crate) const RSYSLOG: Package = program("rsyslog", "rsyslogd");
-/// Scrapes and is asked afterwards; brings promtool.
+/// Scrapes and is queried afterwards; includes promtool.
 pub(crate) const PROMETHEUS: Package = program("prometheus", "prometheus");
-/// Reads expositions strictly.
+/// Parses expositions strictly.
 pub(crate) const PROMETHEUS_CLIENT: Package =
     Package { name: "python3-prometheus-client", probe: Probe::PythonModule("prometheus_client") };
 /// Renders the laboratory's reports.
@@ -91,12 +90,12 @@ pub(crate) const WRK: Package = program("wrk", "wrk");
 pub(crate) const NGHTTP2: Package = program("nghttp2-client", "h2load");
 /// A node that speaks HTTP/2 without TLS, with trailers.
 pub(crate) const NGHTTPD: Package = program("nghttp2-server", "nghttpd");
-/// Builds the programs that Debian has no package of.
+/// Builds the programs that Debian does not package.
 pub(crate) const GO: Package = program("golang-go", "go");
 /// Counts system calls.
 pub(crate) const STRACE: Package = program("strace", "strace");
 
-/// Makes sure that all of `packages` are there.
+/// Ensures that all of `packages` are installed.
 pub(crate) fn ensure(packages: &[Package]) -> Result {
     let missing = |packages: &[Package]| -> Vec<&'static str> {
         let absent = packages.iter().filter(|package| !present(package.probe));
@@ -127,7 +126,7 @@ fn present(probe: Probe) -> bool {
         Probe::File(path) => Path::new(path).is_file(),
         Probe::PythonModule(name) => {
             let import = format!("import {name}");
-            // Debian's interpreter, the one that sees Debian's modules; another may come first on the path.
+            // Debian's interpreter, which finds Debian's modules; another may come first on the path.
             let tried = step::capture(Command::new("/usr/bin/python3").args(["-c", &import]));
             matches!(tried, Ok((true, ..)))
         }
@@ -137,8 +136,8 @@ fn present(probe: Probe) -> bool {
 fn apt(arguments: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
     command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
-    // We need a daemon's program only. It is not started at this runlevel (SysV scripts) nor by a systemctl that thinks
-    // it is offline (units, as Prometheus has one).
+    // We need a daemon's program only. It is not started at this runlevel (SysV scripts) nor by a systemctl in offline mode (units,
+    // such as Prometheus's).
     command.env("RUNLEVEL", "1").env("SYSTEMD_OFFLINE", "1");
     command
 }

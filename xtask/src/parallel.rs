@@ -1,4 +1,4 @@
-//! Several things done at a time, each by itself.
+//! Runs independent work in parallel.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,8 +7,8 @@ pub(crate) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Does `work` on each item, on as many at a time as there are `threads`, begun in the order given. Returns the results in
-/// that order.
+/// Runs `work` on each item, on as many at a time as there are `threads`, started in the given order. Returns the results in that
+/// order.
 pub(crate) fn map<T: Sync, R: Send>(items: &[T], threads: usize, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let take = || {

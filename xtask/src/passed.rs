@@ -1,7 +1,8 @@
-//! Which tests have passed and cannot have changed since: those need not run again.
+//! Records tests that have passed and cannot have changed since: they need not run again.
 //!
-//! What a test can read counts: its executable, the programs of the workspace that it starts, and every file of the repository
-//! that is no Rust source (data, scripts, documents). Programs of others do not count; `cargo xtask test --all` runs everything.
+//! A test depends on everything it can read: its executable, the programs of the workspace that it starts, and every file of the
+//! repository that is not Rust source (data, scripts, documents). Other programs do not count; `cargo xtask test --all` runs
+//! everything.
 
 use crate::junit::Case;
 use crate::step::target_dir;
@@ -17,16 +18,16 @@ use std::time::SystemTime;
 const STARTED: &[(&str, &[&str])] =
     &[("stillgate-gateway", &["stillgate"]), ("stillgate-lab", &["stillgate", "stillgate-lab"])];
 
-/// An executable in which only the tests whose names begin so start all of that, and the programs that the others start.
+/// An executable in which only the tests with this prefix start all of those, and the programs that the others start.
 const STARTING_LESS: (&str, &str, &[&str]) = ("stillgate-lab::all", "devices::", &["stillgate-lab"]);
 
-/// Tests that pass or change together.
+/// Tests with the same dependencies.
 #[derive(Debug, Clone, PartialEq)]
 struct Part {
     binary: String,
-    /// What the names of its tests begin with, and whether they do.
+    /// The prefix of its tests' names, and whether they have it or lack it.
     prefix: Option<(&'static str, bool)>,
-    /// Stands for all that they can read.
+    /// The digest of everything that they can read.
     digest: u64,
 }
 
@@ -70,7 +71,7 @@ impl Parts {
             let (Some((package, binary)), Some(own)) = (binary_id(artifact), stamp(artifact)) else { continue };
             let digest = |programs: &[&str]| {
                 let mut hasher = DefaultHasher::new();
-                // A program that was not built may change unseen: its tests are always run.
+                // A program that was not built may change unnoticed: its tests are always run.
                 let programs = programs.iter().map(|name| program(name)).collect::<Option<Vec<_>>>()?;
                 (files, &own, programs).hash(&mut hasher);
                 Some(hasher.finish())
@@ -91,14 +92,14 @@ impl Parts {
         Ok(Self(parts))
     }
 
-    /// The same, but nothing has passed before.
+    /// Starts with the assumption that nothing has passed before.
     pub(crate) fn without_memory(self) -> Self {
-        // A file that is not there says the same as one that cannot be removed: the outcome replaces it.
+        // A missing file has the same effect as one that cannot be removed: the outcome replaces it.
         let _ = fs::remove_file(target_dir().join(REMEMBERED));
         self
     }
 
-    /// Selects the tests that have to run, in nextest's language; `None`: all.
+    /// Selects the tests that must run, in nextest's language; `None`: all.
     pub(crate) fn to_run(&self) -> Option<String> {
         let before = read();
         let passed: Vec<&Part> = self.0.iter().filter(|part| before.get(&part.name()) == Some(&part.digest)).collect();
@@ -114,7 +115,7 @@ impl Parts {
         Some(format!("not ({})", passed.join(" or ")))
     }
 
-    /// Remembers those that passed; `failed` are all that did not.
+    /// Records the tests that passed; `failed` are all that did not.
     pub(crate) fn remember(&self, failed: &[&Case]) -> Result {
         let mut known = read();
         for part in &self.0 {
@@ -129,12 +130,12 @@ impl Parts {
     }
 }
 
-/// Whether a check of these programs has passed, and they have not been built again since.
+/// Whether a check of these programs has passed, and they have not been rebuilt since.
 pub(crate) fn has_passed(check: &str, programs: &BTreeMap<String, PathBuf>) -> bool {
     program_digest(programs).is_some_and(|digest| read().get(check) == Some(&digest))
 }
 
-/// Remembers that it has.
+/// Records that it has passed.
 pub(crate) fn remember(check: &str, programs: &BTreeMap<String, PathBuf>) -> Result {
     let mut known = read();
     known.extend(program_digest(programs).map(|digest| (check.to_owned(), digest)));
@@ -152,7 +153,7 @@ fn program_digest(programs: &BTreeMap<String, PathBuf>) -> Option<u64> {
     Some(hasher.finish())
 }
 
-/// Digests of what has passed, by name; below the target folder, since they name what was built there.
+/// Digests of passed tests, by name; below the target folder, since they refer to its files.
 const REMEMBERED: &str = "passed.json";
 
 fn read() -> BTreeMap<String, u64> {

@@ -1,8 +1,8 @@
-//! Which room of a crate may know which: the tables, checked against the sources.
+//! The allowed dependencies between the rooms of a crate: tables, checked against the sources.
 //!
-//! A room is a folder directly below `src/`; a file that lies there alone is one, too. The files of a room know each other, and
-//! what is in the rooms below. What leads up needs another place, or becomes an argument. The crate's root (`lib.rs`,
-//! `main.rs`) is above all rooms, and tests may name what they want.
+//! A room is a folder directly below `src/`, or a single file there. The files of a room may use each other and the rooms below.
+//! Code that needs a room above must move, or take it as an argument. The crate's root (`lib.rs`, `main.rs`) is above all rooms,
+//! and tests may use any name.
 
 use crate::Result;
 use crate::arrows::is_of_tests;
@@ -16,7 +16,7 @@ struct Rooms {
     folder: &'static str,
     /// From top to bottom.
     order: &'static [&'static str],
-    /// Files below `src/` with the rooms above theirs that they still know. This list only gets shorter.
+    /// Files below `src/`, with the rooms above theirs that they still use. This list only gets shorter.
     upward: &'static [(&'static str, &'static [&'static str])],
 }
 
@@ -57,7 +57,7 @@ const CRATES: &[Rooms] = &[
     },
 ];
 
-/// Checks every file of these crates; names what is wrong.
+/// Checks every file of these crates; reports violations.
 pub(crate) fn check() -> Result {
     let files = tree::files()?;
     let mut wrong = Vec::new();
@@ -107,7 +107,7 @@ impl Rooms {
         self.upward.iter().flat_map(|(from, to)| to.iter().map(move |to| (*from, *to)))
     }
 
-    /// The names in a file, which has its place, that are not of rooms below it.
+    /// The names in a file at this path that are not from rooms below it.
     fn upward_names(&self, path: &str, file: &File) -> Result<Vec<Named>> {
         if is_of_tests(path) {
             return Ok(Vec::new());
@@ -119,7 +119,7 @@ impl Rooms {
         Ok(names.into_iter().filter(|named| place(&named.name) < own).collect())
     }
 
-    /// Why a room may not know a name below the crate's root.
+    /// Why a room may not use a name below the crate's root.
     fn reason(&self, room: &str, name: &str) -> String {
         if self.order.contains(&name) {
             return format!(
@@ -148,7 +148,7 @@ mod tests {
 
     const ROOMS: Rooms =
         Rooms { folder: "a", order: &["top", "middle", "bottom"], upward: &[("bottom/old.rs", &["middle"])] };
-    /// What keeps the table and its list free of errors.
+    /// Checks the table and its list for errors.
     const OTHERS: &[(&str, &str)] = &[
         ("lib.rs", "mod bottom; mod middle; mod top; use bottom::B; use crate::top::A;"),
         ("top/mod.rs", "use crate::middle::M; use crate::bottom::B;"),

@@ -1,9 +1,9 @@
-//! Rust sources as tokens: comments are gone, strings are told from code, and what only tests use can be left out.
+//! Rust sources as tokens: comments are dropped, strings are distinguished from code, and test-only items can be left out.
 
 use crate::Result;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// Items that end with the first `;` or block after their keyword; what else stands under an attribute may end with a comma.
+/// Items that end with the first `;` or block after their keyword; anything else under an attribute may end with a comma.
 const KEYWORDS: &[&str] =
     &["async", "const", "enum", "extern", "fn", "impl", "mod", "static", "struct", "trait", "type", "unsafe"];
 
@@ -12,7 +12,7 @@ pub(crate) fn tokens(text: &str) -> Result<TokenStream> {
     text.parse().map_err(|error| format!("cannot be read as Rust: {error}").into())
 }
 
-/// The tokens of one level of a stream, less what is under `#[cfg(test)]`.
+/// The tokens of one level of a stream, without those under `#[cfg(test)]`.
 pub(crate) fn shipped(stream: TokenStream) -> Vec<TokenTree> {
     let all: Vec<TokenTree> = stream.into_iter().collect();
     let mut kept = Vec::with_capacity(all.len());
@@ -28,7 +28,7 @@ pub(crate) fn shipped(stream: TokenStream) -> Vec<TokenTree> {
     kept
 }
 
-/// The identifier that a token is, if it is one.
+/// The identifier of a token, if it is one.
 pub(crate) fn word(token: &TokenTree) -> Option<String> {
     match token {
         TokenTree::Ident(ident) => Some(ident.to_string()),
@@ -40,7 +40,7 @@ pub(crate) fn is_punct(token: &TokenTree, punct: char) -> bool {
     matches!(token, TokenTree::Punct(have) if have.as_char() == punct)
 }
 
-/// What is inside a pair of braces.
+/// The tokens inside a pair of braces.
 pub(crate) fn braced(token: &TokenTree) -> Option<TokenStream> {
     match token {
         TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => Some(group.stream()),
@@ -48,14 +48,14 @@ pub(crate) fn braced(token: &TokenTree) -> Option<TokenStream> {
     }
 }
 
-/// Whether the brackets of an attribute say `cfg(test)`, maybe with more conditions.
+/// Whether the brackets of an attribute contain `cfg(test)`, possibly with more conditions.
 fn is_for_tests(attribute: &TokenTree) -> bool {
     let mut text = attribute.to_string();
     text.retain(|char| !char.is_whitespace());
     text.starts_with("[cfg(test") || text.starts_with("[cfg(all(test")
 }
 
-/// What follows the item, field, arm or statement that these tokens begin with.
+/// The tokens after the item, field, arm or statement at the beginning.
 fn behind_item(mut tokens: &[TokenTree]) -> &[TokenTree] {
     while let [hash, _, others @ ..] = tokens
         && is_punct(hash, '#')

@@ -1,7 +1,7 @@
-//! Running a task's steps: a headline before each, its time after it; at the end a summary and what failed once more, since
-//! who reads a long log begins there.
+//! Runs a task's steps: prints a headline before each and its time after it, and at the end a summary with the failures, since
+//! readers of a long log begin there.
 //!
-//! Commands inherit standard output, so what `cargo test` prints is what the reader sees.
+//! Commands inherit standard output, so the output of `cargo test` is shown directly.
 
 use crate::Result;
 use crate::{costs, parallel};
@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 struct Done {
     name: String,
     took: Duration,
-    /// Of the step and all that it started; `None`: another step ran at the same time.
+    /// CPU time of the step and its processes; `None`: another step ran at the same time.
     cpu: Option<Duration>,
     /// Why it failed.
     error: Option<String>,
 }
 
-/// A step's name, and what it does.
+/// A step's name, and its work.
 type Named<'a> = (&'static str, &'a (dyn Fn() -> Result + Sync));
 
 /// The steps done so far.
@@ -45,8 +45,7 @@ fn done(name: &str, body: impl FnOnce() -> Result) -> Done {
 }
 
 impl Steps {
-    /// Runs one step. A failed one is printed and remembered, and the next is run all the same: one run shows all that
-    /// is wrong.
+    /// Runs one step. A failed one is printed and recorded, and the next is run anyway: one run shows all errors.
     pub(crate) fn run(&mut self, name: &str, body: impl FnOnce() -> Result) {
         let before = costs::cpu_used();
         let mut step = done(name, body);
@@ -55,7 +54,7 @@ impl Steps {
         self.done.push(step);
     }
 
-    /// Runs steps at the same time: those that build different things, which leaves fewer cores idle. What they print is mixed.
+    /// Runs steps at the same time: they build different things, so fewer cores are idle. Their output is mixed.
     pub(crate) fn together(&mut self, group: &str, steps: &[Named<'_>]) {
         let (begin, before) = (Instant::now(), costs::cpu_used());
         self.done.extend(parallel::map(steps, steps.len(), |(name, body)| done(name, body)));
@@ -63,20 +62,20 @@ impl Steps {
         self.took += begin.elapsed();
     }
 
-    /// Ends as [`Steps::finish`], after it has named the steps that took more CPU time than the recorded run.
+    /// Ends like [`Steps::finish`], after reporting the steps that took more CPU time than the recorded run.
     pub(crate) fn compare(self) -> Result {
         let notes = costs::compared(&self.cpu_seconds(), self.took);
         self.end(&notes)
     }
 
-    /// Ends as [`Steps::finish`], and records the CPU time of each step where all passed.
+    /// Ends like [`Steps::finish`], and records the CPU time of each step if all passed.
     pub(crate) fn record(self) -> Result {
         let is_good = self.done.iter().all(|step| step.error.is_none());
         let notes = if is_good { costs::record(&self.cpu_seconds(), self.took)? } else { Vec::new() };
         self.end(&notes)
     }
 
-    /// Prints the summary, and what failed again; fails if a step did.
+    /// Prints the summary and repeats the failures; fails if a step did.
     pub(crate) fn finish(self) -> Result {
         self.end(&[])
     }
@@ -120,7 +119,7 @@ impl Steps {
     }
 }
 
-/// The workspace's root; cargo names this crate's folder to what it runs.
+/// The workspace's root; cargo passes this crate's folder to programs it runs.
 pub(crate) fn root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     match here.as_deref().and_then(Path::parent) {
@@ -129,7 +128,7 @@ pub(crate) fn root() -> PathBuf {
     }
 }
 
-/// Where cargo puts what it builds.
+/// Cargo's target folder.
 pub(crate) fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),
@@ -142,12 +141,12 @@ pub(crate) fn cargo<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Command
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
     command.args(arguments).current_dir(root());
-    // Set for us by `cargo run`; it would make every crate that reads it rebuild.
+    // Set for us by `cargo run`; it would cause every crate that reads it to be rebuilt.
     command.env_remove("CARGO_MANIFEST_DIR");
     command
 }
 
-/// Runs a command on our own standard streams.
+/// Runs a command with our standard streams.
 pub(crate) fn run(command: &mut Command) -> Result {
     let status = command.stdin(Stdio::null()).status().map_err(|error| format!("{}: {error}", shown(command)))?;
     if !status.success() {
@@ -156,15 +155,15 @@ pub(crate) fn run(command: &mut Command) -> Result {
     Ok(())
 }
 
-/// What a cargo command that builds has made.
+/// The results of a cargo command that builds.
 pub(crate) struct Built {
     /// Cargo's messages about each executable.
     pub(crate) executables: Vec<Value>,
-    /// How often the compiler or clippy warned.
+    /// Number of warnings of the compiler or clippy.
     pub(crate) warnings: usize,
 }
 
-/// Runs a cargo command that builds, and prints what the compiler says.
+/// Runs a cargo command that builds, and prints the compiler's messages.
 pub(crate) fn build(cargo: &mut Command) -> Result<Built> {
     cargo.args(["--message-format", "json"]).stderr(Stdio::inherit());
     let output = cargo.stdin(Stdio::null()).output().map_err(|error| format!("{}: {error}", shown(cargo)))?;

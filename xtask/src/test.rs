@@ -1,4 +1,5 @@
-//! `cargo xtask test`: all that must hold before a change goes in. `cargo xtask nightly --tests`: the long forms of the same.
+//! `cargo xtask test`: everything that must pass before a change is merged. `cargo xtask nightly --tests`: the long forms of the
+//! same.
 
 use crate::Result;
 use crate::args::Args;
@@ -12,7 +13,7 @@ use crate::suite::{self, LONG_FORMS, Run};
 use crate::{arrows, deny, documents, fuzz, go_peers, icount, rooms, tidy};
 use std::sync::Mutex;
 
-/// What the tests run beside the gateway.
+/// The packages that the tests run besides the gateway.
 const PEERS: &[packages::Package] = &[
     NGINX,
     NGINX_LUA,
@@ -39,7 +40,7 @@ const PEERS: &[packages::Package] = &[
 /// How long the nightly runs each fuzz target.
 const FUZZ_SECONDS: u64 = 300;
 
-/// The checks that read the sources alone; they take seconds.
+/// The checks that only read the sources; they take seconds.
 pub(crate) fn style(args: Args) -> Result {
     args.finish()?;
     let mut steps = Steps::default();
@@ -55,7 +56,7 @@ fn check_style(steps: &mut Steps) {
     steps.run("arrows between rooms", rooms::check);
 }
 
-/// Everything, or the tests that the arguments select: those are nextest's own.
+/// Runs everything, or the tests that the arguments, which are nextest's, select.
 pub(crate) fn run(mut args: Args) -> Result {
     let quick = args.flag("--quick");
     let record = args.flag("--record");
@@ -85,7 +86,7 @@ pub(crate) fn run(mut args: Args) -> Result {
     }
 }
 
-/// Builds the tests; and beside them the peers, so that Go has the cores where cargo waits for one crate.
+/// Builds the tests, and at the same time the peers, so that Go uses the cores while cargo waits for one crate.
 fn build(steps: &mut Steps) -> Parts {
     let parts = Mutex::default();
     steps.together(
@@ -100,7 +101,7 @@ fn documentation_tests() -> Result {
     step::run(suite::with_clippy(&mut cargo))
 }
 
-/// The long forms: what takes too long for each change.
+/// Runs the long forms: checks that take too long for each change.
 pub(crate) fn nightly(mut args: Args) -> Result {
     let seconds = args.value("--fuzz-seconds")?.unwrap_or(FUZZ_SECONDS);
     args.finish()?;

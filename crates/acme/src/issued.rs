@@ -1,4 +1,4 @@
-//! What a server has issued, looked at before it takes the place of what was there.
+//! Checks an issued certificate before it replaces the previous one.
 
 use super::Certificate;
 use super::order::Failure;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use stillgate_tls::Ordered;
 use stillgate_tls::rustls::pki_types::UnixTime;
 
-/// By how much the issuer's clock may be ahead of ours: a certificate that begins later than that is not waited for.
+/// The largest lead of the issuer's clock. A certificate whose validity begins later than that is refused.
 const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(3600);
 
-/// What is in it, where it can be used now. It is forgotten where it never will be.
+/// Reads the certificate if it can be used now. It is dropped if it never can be.
 pub(super) fn inspect(
     issued: &mut Option<String>,
     certificate: &Certificate,
@@ -18,7 +18,7 @@ pub(super) fn inspect(
     let text = issued.as_deref().unwrap_or_default();
     let result = usable(text, certificate, now);
     if result.is_err() {
-        // What the issuer's clock dates ahead will be of use soon, and another one would be no sooner.
+        // A certificate dated ahead by the issuer's clock becomes valid soon, and another one would not be valid sooner.
         let later = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + CLOCK_AHEAD_MAX);
         if usable(text, certificate, later).is_err() {
             *issued = None;
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn what_was_issued_is_forgotten_only_where_it_is_of_no_use() {
-        // It begins in 2026-05-01.
+        // Its validity begins on 2026-05-01.
         const BEGIN_SECONDS: u64 = 1_777_593_600;
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(["a.example".to_owned()]).unwrap();

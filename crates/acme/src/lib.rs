@@ -1,5 +1,5 @@
-//! Certificates from an ACME server (RFC 8555): one task of the control runtime orders them, one after the other, and writes
-//! files that a reload reads like any other.
+//! Certificates from an ACME server (RFC 8555): one task of the control runtime orders them one by one and writes files, which a
+//! reload reads like any other.
 //!
 //! ```text
 //!  reload ── what is wanted ──▶ Renewing: which is due? (schedule) ── lock, room (storage) ──▶ order ──▶ file ──▶ reload
@@ -8,8 +8,8 @@
 //!                                                                                  proxy::Challenges ──▶ workers
 //! ```
 //!
-//! A failure is in the log and at `/v1/status`, and the order is tried again after growing pauses; the former certificate stays in
-//! use.
+//! A failure is logged and shown at `/v1/status`, and the order is tried again after growing pauses. The previous certificate stays
+//! in use.
 
 mod https;
 mod issued;
@@ -33,11 +33,11 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tracing::error;
 
-/// What a configuration wants to have ordered.
+/// The certificates that a configuration orders.
 #[derive(Debug, Clone)]
 struct Wanted {
     acme: Arc<Acme>,
-    /// Towards the ACME server.
+    /// TLS settings for connections to the ACME server.
     tls: Arc<ClientConfig>,
     certificates: Vec<Certificate>,
 }
@@ -49,7 +49,7 @@ struct Certificate {
     names: Vec<String>,
 }
 
-/// Owns the task that orders.
+/// Owns the task that orders certificates.
 pub struct Renewals {
     wanted: watch::Sender<Option<Wanted>>,
     retry: Arc<Notify>,
@@ -57,13 +57,14 @@ pub struct Renewals {
     states: watch::Receiver<BTreeMap<String, State>>,
     failures: Arc<AtomicU64>,
     task: AbortHandle,
-    /// The configuration that was followed last. Weak, since it is freed when nobody serves it.
+    /// The configuration that was followed last. Weak, so that it is freed once nothing serves it.
     followed: Weak<Loaded>,
     followed_tls: Weak<Material>,
 }
 
 impl Renewals {
-    /// Orders nothing yet. Needs a running runtime. `plans`: how workers learn the answers to the server's challenges.
+    /// Starts the task without orders; a runtime must be running. `plans`: how workers learn the answers to the server's
+    /// challenges.
     pub fn start(plans: Arc<PlanCell>) -> Renewals {
         let (wanted, receiver) = watch::channel(None);
         let (tell, states) = watch::channel(BTreeMap::new());
@@ -74,7 +75,7 @@ impl Renewals {
         Renewals { wanted, retry, stored, states, failures, task, followed: Weak::new(), followed_tls: Weak::new() }
     }
 
-    /// Orders from now on what this configuration wants. An order that is under way ends first.
+    /// Orders the certificates of this configuration from now on. An order in progress is completed first.
     pub fn follow(&mut self, served: &Arc<Loaded>, tls: &Arc<Material>) {
         let (followed, followed_tls) = (Arc::downgrade(served), Arc::downgrade(tls));
         if followed.ptr_eq(&self.followed) && followed_tls.ptr_eq(&self.followed_tls) {
@@ -97,7 +98,7 @@ impl Renewals {
         self.retry.notify_one();
     }
 
-    /// Waits until a certificate was stored, here or by another gateway. May be cancelled without losing that.
+    /// Waits until a certificate is stored, here or by another gateway. Cancel-safe.
     pub async fn stored(&self) {
         self.stored.notified().await;
     }
@@ -131,7 +132,7 @@ impl Wanted {
     }
 }
 
-/// Makes the folders before they are watched. A failure here is logged; the orders will fail, too, and be tried again.
+/// Creates the folders before they are watched. A failure is logged; the orders will fail too, and be tried again.
 pub fn prepare(config: &Config) {
     if let Some(acme) = &config.gateway.acme
         && let Err(error) = storage::prepare(acme)
@@ -140,7 +141,7 @@ pub fn prepare(config: &Config) {
     }
 }
 
-/// What would keep the folders from being made or used, as far as can be seen without making them.
+/// Returns what would keep the folders from being created or used, as far as that is known without creating them.
 pub fn problem(config: &Config) -> Option<Problem> {
     let acme = config.gateway.acme.as_ref()?;
     let message = storage::check(acme).err()?;

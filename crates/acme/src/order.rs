@@ -1,4 +1,4 @@
-//! One order: from the account to a certificate with its key, or to what is in the way of it.
+//! One order: from the account to a certificate with its key, or to the reason for its failure.
 
 use super::https::{self, Https, RetryAfter, Unusable};
 use super::storage;
@@ -20,21 +20,20 @@ use stillgate_tls::rustls::ClientConfig;
 use tokio::task::spawn_blocking;
 use tracing::debug;
 
-/// What the server gets to check the challenges, and then to issue.
+/// How long the server may take to check the challenges, and then to issue the certificate.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(120);
-/// The first wait between two questions whether it has, and by how much each is longer.
+/// The first pause between two polls of the server, and the increment of each further one.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 const ASK_LATER: f32 = 1.3;
-/// Of the server's words in a failure; an answer may be much longer.
+/// The longest part of a server's error text that is kept; the response may be much longer.
 const ERROR_BYTES_MAX: usize = 1024;
 
-/// What is being done while the account is looked at.
+/// The step in which the account is loaded or created.
 const ACCOUNT: &str = "the account";
-/// The same of what comes next.
+/// The step in which the certificate is ordered.
 const ORDERING: &str = "ordering";
 
-/// What the key is of that the server gave out for external accounts. Some give it with padding, some with trailing
-/// bits.
+/// The encoding of the key that a server gives out for external accounts. Some servers add padding, some trailing bits.
 const HMAC_KEY: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
     GeneralPurposeConfig::new()
@@ -42,28 +41,28 @@ const HMAC_KEY: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// What is needed for an order besides its names.
+/// What an order needs besides its names.
 pub(crate) struct Orderer {
     pub(crate) acme: Arc<Acme>,
     pub(crate) tls: Arc<ClientConfig>,
     pub(crate) plans: Arc<PlanCell>,
 }
 
-/// Why there is no certificate.
+/// The reason why an order failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// What was being done.
+    /// The step that failed.
     doing: &'static str,
     error: String,
-    /// What the person can do who reads it; may be empty.
+    /// A suggestion for the reader; may be empty.
     hint: String,
-    /// How long the server wants to be left alone.
+    /// The pause that the server requests.
     pub(crate) retry_after: Option<Duration>,
-    /// The server has forgotten the account.
+    /// Whether the server no longer knows the account.
     is_account_unknown: bool,
 }
 
-/// The account's file. The folder tells whose account it is.
+/// The account's file. Its folder determines the server.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     email: Option<String>,
@@ -76,7 +75,7 @@ impl fmt::Display for Failure {
         let error = &self.error[..self.error.floor_char_boundary(ERROR_BYTES_MAX)];
         let cut = if error.len() < self.error.len() { "…" } else { "" };
         let text = format!("{}: {error}{cut}{separator}{}", self.doing, self.hint);
-        // The server's words are somebody else's text; it must not leave its line.
+        // The server's text is untrusted; it must stay on its line.
         f.write_str(&text.replace(char::is_control, " "))
     }
 }
@@ -96,7 +95,7 @@ impl Failure {
     }
 }
 
-/// The live challenges of an order; none, however it ends.
+/// The live challenges of an order. They are removed when the order ends, with any result.
 struct Answering<'a>(&'a Challenges);
 
 impl Drop for Answering<'_> {
@@ -106,8 +105,8 @@ impl Drop for Answering<'_> {
 }
 
 impl Orderer {
-    /// The PEM of a certificate for these names, of those that lead to its root, and of its key. `replaces`: the one that it
-    /// takes the place of, for the server's count (RFC 9773 section 5).
+    /// Orders a certificate for these names. Returns the PEM of the certificate, its chain and its key. `replaces`: the certificate
+    /// that the new one replaces, for the server's rate limits (RFC 9773 section 5).
     pub(crate) async fn order(&self, names: &[String], replaces: Option<&Key>) -> Result<String, Failure> {
         let told = RetryAfter::default();
         let mut failure = match self.ordered(names, replaces, &told).await {
@@ -140,7 +139,7 @@ impl Orderer {
         Ok(format!("{}\n{}", chain.trim_end(), key))
     }
 
-    /// Shows the server that the names are ours.
+    /// Proves to the server that we control the names.
     async fn answer(&self, order: &mut Order, answering: &Answering<'_>) -> Result<(), Failure> {
         let doing = "reading the order";
         let (kind, word) = match self.acme.challenge {
@@ -154,7 +153,7 @@ impl Orderer {
             let name = authorization.identifier().to_string();
             match authorization.status {
                 AuthorizationStatus::Pending => {}
-                // It was shown lately.
+                // It was proved recently.
                 AuthorizationStatus::Valid => continue,
                 status => return Err(Failure::new(doing, format!("the authorization for {name} is {status:?}"), "")),
             }
@@ -180,7 +179,7 @@ impl Orderer {
             if authorization.status != AuthorizationStatus::Pending {
                 continue;
             }
-            // A server that has asked by then says at once what it found.
+            // A server that has checked the challenge by now answers with its result at once.
             if let Some(mut challenge) = authorization.challenge(kind.clone())
                 && let Err(error) = challenge.set_ready().await
             {
@@ -198,7 +197,7 @@ impl Orderer {
         }
     }
 
-    /// Why the server does not believe us: it says so beside the challenge.
+    /// Returns why the server rejected the challenge; its error is part of the challenge.
     async fn refused(&self, order: &mut Order, word: &str, error: Option<Error>) -> Failure {
         let mut reasons = Vec::new();
         let mut authorizations = order.authorizations();
@@ -220,8 +219,7 @@ impl Orderer {
         Failure { retry_after: error.as_ref().and_then(retry_after), ..failure }
     }
 
-    /// The account of the folder, as it is; `None`: there is none. Where the server does not say when to ask again, it is
-    /// after `or_after`.
+    /// Loads the account of the folder; `None`: there is none. `or_after`: the pause assumed if the server does not request one.
     pub(crate) async fn known_account(&self, or_after: Duration) -> Result<Option<Account>, Failure> {
         let Some(stored) = self.stored().await? else { return Ok(None) };
         let https = self.https(&RetryAfter::default()).or_after(or_after);
@@ -244,7 +242,7 @@ impl Orderer {
         })
     }
 
-    /// The account of the folder, or else a new one that is kept there.
+    /// Loads the account of the folder, or registers and stores a new one.
     async fn account(&self, told: &RetryAfter) -> Result<Account, Failure> {
         let stored = self.stored().await?;
         let contact = self.acme.email.as_ref().map(|email| format!("mailto:{email}"));
@@ -279,15 +277,16 @@ impl Orderer {
     }
 }
 
-/// An order that replaces a certificate, which some servers count less, where this one takes it so: one that does not know of
-/// it, has seen the certificate replaced already, or issued it to another account refuses.
+/// Creates an order that replaces a certificate, which some servers count less. If the server refuses that, the order is created
+/// without `replaces`: the server may not know the certificate, may have seen it replaced already, or may have issued it to another
+/// account.
 async fn begun(account: &Account, names: &[String], replaces: Option<&Key>, told: &RetryAfter) -> Result<Order, Error> {
     let identifiers: Vec<_> = names.iter().cloned().map(Identifier::Dns).collect();
     if let Some(key) = replaces {
         match account.new_order(&NewOrder::new(&identifiers).replaces(suggested::identifier(key))).await {
             Err(error) if is_of_replacing(&error) => {
                 debug!("ACME: not as a replacement: {}", Failure::of(ORDERING, &error));
-                // It was about this order.
+                // That pause was about the refused order.
                 https::take(told);
             }
             result => return result,
@@ -296,19 +295,19 @@ async fn begun(account: &Account, names: &[String], replaces: Option<&Key>, told
     account.new_order(&NewOrder::new(&identifiers)).await
 }
 
-/// Whether the order may be taken without `replaces`.
+/// Whether the order may be created without `replaces`.
 fn is_of_replacing(error: &Error) -> bool {
     match error {
-        // These it would refuse once more.
+        // The server would refuse these again.
         Error::Api(_) => !is_of_type(error, "rateLimited") && !is_of_type(error, "accountDoesNotExist"),
         Error::Unsupported(_) => true,
-        // It was taken as another one, without.
+        // The response was an order, although one without `replaces`.
         Error::Other(error) => !error.is::<Unusable>(),
         _ => false,
     }
 }
 
-/// Files take their time, and the control loop has none.
+/// Runs file operations on another thread, since the control loop must not block.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
@@ -328,7 +327,7 @@ fn patience() -> RetryPolicy {
     RetryPolicy::new().initial_delay(ASK_AGAIN).backoff(ASK_LATER).timeout(SERVER_TIMEOUT)
 }
 
-/// Of the types of RFC 8555 section 6.7.
+/// Whether the error has this type of RFC 8555 section 6.7.
 fn is_of_type(error: &Error, name: &str) -> bool {
     let kind = match error {
         Error::Api(problem) => problem.r#type.as_deref(),
@@ -337,7 +336,7 @@ fn is_of_type(error: &Error, name: &str) -> bool {
     kind.and_then(|kind| kind.strip_prefix("urn:ietf:params:acme:error:")) == Some(name)
 }
 
-/// When the server wants to be asked again, where that is beyond our patience.
+/// The requested pause, if it is longer than we wait within an order.
 fn retry_after(error: &Error) -> Option<Duration> {
     match error {
         Error::Timeout(Some(at)) => Some(at.saturating_duration_since(Instant::now())),
@@ -373,7 +372,7 @@ mod tests {
         let failure = Failure::new("ordering", "no\r\nway\u{1b}[2J", "do this");
         assert_eq!(failure.to_string(), "ordering: no  way [2J; do this");
         assert_eq!(Failure::new("a", "b", "").to_string(), "a: b");
-        // A server's words may be long; ours behind them are read all the same.
+        // A server's text may be long; our hint after it stays readable.
         let failure = Failure::new("a", "ü".repeat(100_000), "do this").to_string();
         assert_eq!(failure.len(), ERROR_BYTES_MAX + "a: …; do this".len());
         assert!(failure.ends_with("ü…; do this"));
@@ -395,7 +394,7 @@ mod tests {
             assert_eq!(external_account(&eab).is_ok(), good, "{key}");
         };
         check("zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W", true);
-        // As of two bytes, with bits behind them.
+        // The Base64 of two bytes with trailing bits.
         check("-_9", true);
         check("+/8", false);
     }

@@ -1,4 +1,4 @@
-//! The task that keeps certificates: looks at the files, orders the first that is due, waits.
+//! The task that renews certificates: checks the files, orders the first that is due, and waits.
 
 use super::issued::inspect;
 use super::order::{Failure, Orderer, blocking};
@@ -22,16 +22,16 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
 
-/// How often the files are looked at though nothing is due: another gateway may have written them.
+/// How often the files are checked although nothing is due: another gateway may have written them.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
-/// When another gateway orders, how long until we look whether it was for us.
+/// The pause while another gateway orders, before the files are checked again.
 const LOCKED_WAIT: Duration = Duration::from_secs(10);
-/// For all of one order, so that one server cannot keep the others waiting.
+/// The time limit of one order, so that one server cannot keep the others waiting.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(600);
-/// Where what fails has to do with files.
+/// The key of the configuration that is named in errors about files.
 const STORAGE: &str = "gateway.acme.storage";
 
-/// Keeps the certificates of one configuration after the other.
+/// Maintains the certificates of the latest configuration.
 pub(super) struct Renewing {
     plans: Arc<PlanCell>,
     tell: watch::Sender<BTreeMap<String, State>>,
@@ -39,11 +39,11 @@ pub(super) struct Renewing {
     failures: Arc<AtomicU64>,
     tries: HashMap<String, Tries>,
     suggestions: Suggestions,
-    /// Which certificates there are, as far as reloads were told.
+    /// The certificates that reloads were last notified of.
     told: HashMap<String, Option<Told>>,
 }
 
-/// When a certificate ends, and by which key it is known.
+/// When a certificate expires, and its key for ARI.
 type Told = (i64, Option<Key>);
 
 impl Renewing {
@@ -57,7 +57,7 @@ impl Renewing {
         Renewing { plans, tell, stored, failures, tries, suggestions, told }
     }
 
-    /// Keeps what is wanted until nobody can want anything any more.
+    /// Maintains the wanted certificates until the sender is dropped.
     pub(super) async fn run(mut self, mut wanted: watch::Receiver<Option<Wanted>>, retry: Arc<Notify>) {
         loop {
             let now = wanted.borrow_and_update().clone();
@@ -95,7 +95,7 @@ impl Renewing {
         }
     }
 
-    /// Looks at all files and orders at most one certificate; how long there is nothing to do then.
+    /// Checks all files and orders at most one certificate; returns how long to wait before the next step.
     async fn step(&mut self, wanted: &Wanted) -> Duration {
         let is_wanted = |id: &String| wanted.certificates.iter().any(|certificate| certificate.id == *id);
         self.tries.retain(|id, _| is_wanted(id));
@@ -142,8 +142,8 @@ impl Renewing {
         pause
     }
 
-    /// The file's notice may not come, from another machine's disk say. The first look tells too: the file may have changed
-    /// since it was loaded.
+    /// Notifies of a changed file. The file watch may miss a change, for example on a network file system. The first check notifies
+    /// too: the file may have changed since it was loaded.
     fn tell_change(&mut self, id: &str, found: Option<&Ordered>) {
         let is = found.map(told);
         let before = self.told.insert(id.to_owned(), is.clone());
@@ -216,7 +216,7 @@ impl Renewing {
                     let note = Note::failed(failures, &of, &error, (wait, server), now_seconds);
                     keep_note(acme, id, Some(note)).await;
                 }
-                // What failed before the note was looked at does not make it void.
+                // Failures before the note was read do not invalidate it.
                 let has_read_note = tries.has_read_note;
                 *tries = Tries::failed(failures, error, wait, server, now_seconds);
                 (tries.unsaved, tries.has_read_note) = (attempt.issued, has_read_note);
@@ -288,15 +288,15 @@ impl Renewing {
     }
 }
 
-/// What a try holds, and gives back in this order where it is given up.
+/// What an attempt holds; it is released in this order if the attempt is cancelled.
 struct Attempt {
     begun: Option<Begun>,
     _lock: Option<Lock>,
-    /// What was issued and is not kept yet.
+    /// The issued certificate that is not stored yet.
     issued: Option<String>,
 }
 
-/// Puts what was issued in its place; it stays in `attempt` where that fails and may go well later.
+/// Stores the issued certificate. It stays in `attempt` if that fails and may succeed later.
 async fn keep(
     acme: &Arc<Acme>,
     certificate: &Certificate,
@@ -312,7 +312,7 @@ async fn keep(
     Ok(Obtained::Stored(ordered))
 }
 
-/// For the next start. Where it cannot be written, that only asks the server sooner than it should.
+/// Stores the note for the next start. If that fails, the server may only be asked earlier than it should be.
 async fn keep_note(acme: &Arc<Acme>, id: &str, note: Option<Note>) {
     let (acme, id) = (acme.clone(), id.to_owned());
     let kept = blocking(move || match note {
@@ -324,8 +324,8 @@ async fn keep_note(acme: &Arc<Acme>, id: &str, note: Option<Note>) {
     }
 }
 
-/// On a task of its own, within the time for it: a panic of what reads the server's answers is a failure like any other. The
-/// task ends with the future.
+/// Runs the work in a task of its own with a time limit: a panic while parsing the server's responses is a failure like any other.
+/// The task ends with the future.
 async fn guarded<T, E>(work: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
 where
     T: Send + 'static,
@@ -343,15 +343,15 @@ where
     Err(failure.into())
 }
 
-/// How a try ended that did not fail.
+/// The result of an attempt that did not fail.
 enum Obtained {
     Stored(Ordered),
-    /// Another gateway was quicker.
+    /// Another gateway stored the certificate first.
     ByAnother,
-    /// Another gateway orders.
+    /// Another gateway holds the lock.
     Locked,
-    /// Tries of a process before this one failed, and it is too soon for another: for so long, of which the server has asked
-    /// for some.
+    /// Attempts of an earlier process failed, and it is too soon for another one. The durations: the remaining pause, and the part
+    /// of it that the server requested.
     Waits(Note, (Duration, Duration)),
 }
 
@@ -359,13 +359,13 @@ fn told(ordered: &Ordered) -> Told {
     (ordered.not_after_seconds, ordered.key.clone())
 }
 
-/// The certificate in a file; `None`: none that could be used.
+/// Reads the certificate in a file; `None`: there is no usable one.
 fn look(acme: &Acme, id: &str) -> Option<Ordered> {
     Ordered::read(&read_bounded(&acme.certificate_file(id), FILE_BYTES_MAX).ok()?, now()).ok()
 }
 
 fn now() -> UnixTime {
-    // A clock before 1970 finds every certificate not yet valid.
+    // With a clock before 1970, every certificate is not yet valid.
     UnixTime::since_unix_epoch(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 

@@ -1,37 +1,36 @@
-//! When a certificate is ordered: before it ends, and after a failure later and later. No clock and no randomness of
-//! its own.
+//! Schedules orders: before a certificate expires, and with growing pauses after failures. Time and randomness are arguments.
 
 use std::time::Duration;
 use stillgate_tls::Ordered;
 
-/// After the first failure; twice as long after each further one. Issuers count failures by the hour.
+/// The pause after the first failure; it doubles with each further one. Issuers count failures per hour.
 pub(crate) const RETRY_MIN: Duration = Duration::from_secs(60);
-/// However often it has failed.
+/// The longest pause after failures.
 pub(crate) const RETRY_MAX: Duration = Duration::from_secs(24 * 3600);
-/// By what share a wait may be longer, so that those that failed together do not come back together.
+/// The largest random increase of a pause, as a share: certificates that failed together are not retried together.
 const JITTER: f64 = 0.25;
 
-/// The youngest certificate that is renewed because its server suggests it, or a third of its lifetime: a server that always
-/// says "now" must not become an order after the other.
+/// The youngest certificate that is renewed because its server suggests it, or a third of its lifetime if that is less: a server
+/// that always answers "now" must not cause one order after another.
 const SUGGESTED_AGE_MIN_SECONDS: i64 = 24 * 3600;
-/// What share of its lifetime is left at least, whatever the server suggests: an order may fail.
+/// One part in so many of its lifetime is always left, whatever the server suggests: an order may fail.
 const SUGGESTED_LEFT: i64 = 10;
 
-/// Why a certificate is ordered.
+/// The reason for an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// There is none that could be used.
+    /// There is no usable certificate.
     Missing,
-    /// It is not for all names that the configuration has.
+    /// The certificate does not cover all configured names.
     OtherNames,
-    /// It ends soon.
+    /// The certificate expires soon.
     EndsSoon,
-    /// The server suggests it.
+    /// The server suggests a renewal.
     Suggested,
 }
 
-/// Whether there is a reason to order now; else in how long there will be one. `suggested_seconds`: when its server wants it
-/// to be renewed, if it has said so; where `renew_before` is earlier, that holds.
+/// Returns the reason to order now, or else the time until there is one. `suggested_seconds`: the time that the server suggests, if
+/// any; `renew_before` takes precedence if it is earlier.
 pub(crate) fn due(
     found: Option<&Ordered>,
     names: &[String],
@@ -46,7 +45,7 @@ pub(crate) fn due(
     let (begin, end) = (found.not_before_seconds, found.not_after_seconds);
     let lifetime = end.saturating_sub(begin).max(0);
     let wanted = renew_before.map_or(lifetime / 3, |before| i64::try_from(before.as_secs()).unwrap_or(i64::MAX));
-    // A certificate that is renewed as soon as it comes would be renewed for ever.
+    // If `renew_before` exceeded the lifetime, a new certificate would be due at once, forever.
     let own = end.saturating_sub(wanted.min(lifetime / 3 * 2));
     let suggested = suggested_seconds.map(|at| {
         let earliest = begin.saturating_add(SUGGESTED_AGE_MIN_SECONDS.min(lifetime / 3));
@@ -62,21 +61,20 @@ pub(crate) fn due(
     }
 }
 
-/// A moment between these two; `None`: there is none. `random`: from 0 to 1.
+/// Draws a moment between these two; `None` if there is none. `random`: from 0 to 1.
 pub(crate) fn draw(start_seconds: i64, end_seconds: i64, random: f64) -> Option<i64> {
     let length = end_seconds.checked_sub(start_seconds).filter(|length| *length > 0)?;
     Some(start_seconds.saturating_add((length as f64 * random.clamp(0.0, 1.0)) as i64))
 }
 
-/// How long nothing is ordered after a certificate came that ends in so many seconds: one that is due at once, since
-/// its issuer dates it back, must not become an order after the other.
+/// The pause after a certificate was issued that expires in this many seconds: one that is due at once, since its issuer dates it
+/// back, must not cause one order after another.
 pub(crate) fn rest(left_seconds: i64) -> Duration {
     let third = Duration::from_secs(u64::try_from(left_seconds / 3).unwrap_or(0));
     third.clamp(Duration::from_secs(1), RETRY_MIN)
 }
 
-/// How long nothing is tried after so many failures in a row. `server`: what the server asked for; `random`: from 0 to
-/// 1.
+/// The pause after this many consecutive failures. `server`: the pause that the server requested; `random`: from 0 to 1.
 pub(crate) fn wait(failures: u32, server: Option<Duration>, random: f64) -> Duration {
     let doublings = failures.saturating_sub(1).min(16);
     let own = RETRY_MIN.saturating_mul(1 << doublings).mul_f64(1.0 + JITTER * random.clamp(0.0, 1.0));
@@ -84,7 +82,7 @@ pub(crate) fn wait(failures: u32, server: Option<Duration>, random: f64) -> Dura
 }
 
 impl Reason {
-    /// For the log.
+    /// The reason in words, for the log.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Reason::Missing => "there is none that can be used",
@@ -126,7 +124,7 @@ mod tests {
         check(&["a", "c"], None, 1000, Ok(Reason::OtherNames));
         check(&["a"], Some(10), 1079, Err(1));
         check(&["a"], Some(10), 1080, Ok(Reason::EndsSoon));
-        // Longer than it lives.
+        // Longer than its lifetime.
         check(&["a"], Some(365), 1000, Err(30));
         check(&["a"], Some(365), 1030, Ok(Reason::EndsSoon));
         assert_eq!(due(None, &names(&["a"]), None, None, 0), Ok(Reason::Missing));
@@ -148,16 +146,16 @@ mod tests {
             assert_eq!(due.map_err(|left| left.as_secs() as i64), expected, "{before_days:?} {suggested} {now}");
         };
         let long = ordered(1000 * DAY, 1090 * DAY);
-        // Sooner or later than by our own rule, which is at 1060.
+        // Earlier or later than our own rule, which gives 1060.
         check(&long, None, 1030 * DAY, 1029 * DAY, Err(DAY));
         check(&long, None, 1030 * DAY, 1030 * DAY, Ok(Reason::Suggested));
         check(&long, None, 1075 * DAY, 1070 * DAY, Err(5 * DAY));
         check(&long, None, 1075 * DAY, 1076 * DAY, Ok(Reason::Suggested));
-        // The owner's wish holds where it is earlier.
+        // The configured time takes precedence if it is earlier.
         check(&long, Some(20), 1075 * DAY, 1069 * DAY, Err(DAY));
         check(&long, Some(20), 1075 * DAY, 1070 * DAY, Ok(Reason::EndsSoon));
         check(&long, Some(20), 1030 * DAY, 1030 * DAY, Ok(Reason::Suggested));
-        // Never at once, nor when there is no time left.
+        // Neither at once nor when no time is left.
         check(&long, None, i64::MIN, 1000 * DAY, Err(DAY));
         check(&long, None, i64::MIN, 1001 * DAY, Ok(Reason::Suggested));
         check(&long, None, i64::MAX, 1080 * DAY, Err(DAY));

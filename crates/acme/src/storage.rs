@@ -1,5 +1,5 @@
-//! The folder with the account and the certificates: written so that a reader, or a gateway that comes after a crash,
-//! sees the one or the other of two whole files; one gateway at a time orders.
+//! The folder of the account and the certificates. Files are replaced atomically, so that a reader, or a gateway that starts after
+//! a crash, sees either the old or the new file. Only one gateway orders at a time.
 //!
 //! ```text
 //!  STORAGE/SERVER/lock                    locked by the gateway that orders
@@ -17,19 +17,19 @@ use std::path::{Path, PathBuf};
 use stillgate_config::Acme;
 use stillgate_files::read_bounded;
 
-/// Of files and folders: keys are nobody else's.
+/// The mode of files: keys are readable by their owner only.
 const FILE_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
-/// Of a folder's mode: who is not of its group may write in it.
+/// The bit of a folder's mode that lets everybody write in it.
 const OTHERS_WRITE: u32 = 0o002;
 /// The largest account file that is read.
 const ACCOUNT_BYTES_MAX: usize = 64 * 1024;
 /// The largest note of failed tries that is read.
 const NOTE_BYTES_MAX: usize = 16 * 1024;
-/// What must fit onto the disk before anything is ordered: more than a certificate with its chain and key.
+/// The space that must be free before anything is ordered: more than a certificate with its chain and key takes.
 const ROOM_BYTES: usize = 64 * 1024;
 
-/// Makes the folders that are not there yet. Others' are refused: who may write in them may have keys of his own served.
+/// Creates the missing folders. Folders of other users are refused: whoever can write in them could have their own keys served.
 pub(crate) fn prepare(acme: &Acme) -> Result<(), String> {
     let folder = acme.certificates();
     let made = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&folder);
@@ -37,7 +37,7 @@ pub(crate) fn prepare(acme: &Acme) -> Result<(), String> {
     check(acme)
 }
 
-/// What is in the way of the folders, as far as they are there.
+/// Returns the problem with the folders, as far as they exist.
 pub(crate) fn check(acme: &Acme) -> Result<(), String> {
     let ours = [rustix::process::geteuid().as_raw(), rustix::process::Uid::ROOT.as_raw()];
     for folder in [acme.storage.clone(), acme.folder(), acme.certificates()] {
@@ -60,12 +60,12 @@ pub(crate) fn check(acme: &Acme) -> Result<(), String> {
     Ok(())
 }
 
-/// Held while this gateway orders.
+/// The lock that this gateway holds while it orders.
 pub(crate) struct Lock {
     _file: File,
 }
 
-/// `None`: another gateway orders.
+/// Locks the folder; `None`: another gateway orders.
 pub(crate) fn lock(acme: &Acme) -> Result<Option<Lock>, String> {
     let path = acme.folder().join("lock");
     let file = File::options().create(true).truncate(false).write(true).mode(FILE_MODE).open(&path);
@@ -77,7 +77,8 @@ pub(crate) fn lock(acme: &Acme) -> Result<Option<Lock>, String> {
     }
 }
 
-/// Whether there is room for what will be ordered. Found out before: an order that cannot be kept counts all the same.
+/// Whether there is space for the result of an order. Checked before the order: an issued certificate that cannot be stored still
+/// counts against the server's limits.
 pub(crate) fn has_room(acme: &Acme) -> Result<(), String> {
     let path = acme.certificates().join(".room");
     let written = write(&path, &[b'\n'; ROOM_BYTES]);
@@ -85,22 +86,22 @@ pub(crate) fn has_room(acme: &Acme) -> Result<(), String> {
     written.and(removed).map_err(|error| failed("write in", &acme.certificates(), &error))
 }
 
-/// Puts a certificate with its key in the place of the one before.
+/// Replaces a certificate with its key.
 pub(crate) fn store_certificate(acme: &Acme, id: &str, text: &[u8]) -> Result<(), String> {
     replace(&acme.certificate_file(id), text)
 }
 
-/// What was noted of failed tries; `None`: nothing that could be read.
+/// The note of failed attempts; `None`: there is no readable one.
 pub(crate) fn note(acme: &Acme, id: &str) -> Option<Vec<u8>> {
     read_bounded(&note_file(acme, id), NOTE_BYTES_MAX).ok().filter(|text| text.len() <= NOTE_BYTES_MAX)
 }
 
-/// Puts a note in the place of the one before.
+/// Replaces the note.
 pub(crate) fn store_note(acme: &Acme, id: &str, text: &[u8]) -> Result<(), String> {
     replace(&note_file(acme, id), text)
 }
 
-/// Leaves no note.
+/// Removes the note.
 pub(crate) fn remove_note(acme: &Acme, id: &str) -> Result<(), String> {
     let path = note_file(acme, id);
     match fs::remove_file(&path) {
@@ -113,12 +114,12 @@ fn note_file(acme: &Acme, id: &str) -> PathBuf {
     acme.certificate_file(id).with_extension("failed")
 }
 
-/// Puts an account in the place of the one before.
+/// Replaces the account.
 pub(crate) fn store_account(acme: &Acme, text: &[u8]) -> Result<(), String> {
     replace(&acme.account_file(), text)
 }
 
-/// The account; `None`: there is none yet.
+/// Reads the account; `None`: there is none yet.
 pub(crate) fn account(acme: &Acme) -> Result<Option<Vec<u8>>, String> {
     let path = acme.account_file();
     match read_bounded(&path, ACCOUNT_BYTES_MAX) {
@@ -129,13 +130,13 @@ pub(crate) fn account(acme: &Acme) -> Result<Option<Vec<u8>>, String> {
     }
 }
 
-/// Leaves an account that the server does not know under another name, since its key may be wanted still.
+/// Renames an account that the server does not know, since its key may still be needed.
 pub(crate) fn set_account_aside(acme: &Acme) -> Result<(), String> {
     let path = acme.account_file();
     fs::rename(&path, path.with_extension("json.unknown")).map_err(|error| failed("rename", &path, &error))
 }
 
-/// A new file takes the name in one step, and is on the disk before it does.
+/// Replaces a file atomically: the new content is on the disk before it gets the name.
 fn replace(path: &Path, content: &[u8]) -> Result<(), String> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(format!("{} is no file's path", path.display()));
@@ -146,17 +147,17 @@ fn replace(path: &Path, content: &[u8]) -> Result<(), String> {
     let beside = folder.join(beside);
     let replaced = write(&beside, content).and_then(|()| fs::rename(&beside, path));
     if let Err(error) = replaced {
-        // What is half written is of no use; if it cannot be removed either, the next write begins it anew.
+        // A partial file is useless. If it cannot be removed either, the next write replaces it.
         let _ = fs::remove_file(&beside);
         return Err(failed("write", path, &error));
     }
-    // The new name is on the disk too; where that fails, a crash shows the older file, which is whole.
+    // The new name is synchronised too. If that fails, a crash may bring back the older file, which is complete.
     let _ = File::open(folder).and_then(|folder| folder.sync_all());
     Ok(())
 }
 
 fn write(path: &Path, content: &[u8]) -> io::Result<()> {
-    // One that a crash left, or that leads elsewhere, may be anybody's.
+    // A file left by a crash, or a link to elsewhere, may belong to anybody.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => fill(File::options().create_new(true).write(true).mode(FILE_MODE).open(path)?, content),
@@ -224,7 +225,7 @@ pub(super) mod tests {
         prepare(&acme).unwrap();
         store_certificate(&acme, "shop", b"old").unwrap();
         let (beside, elsewhere) = (acme.certificates().join(".shop.pem.new"), acme.storage.join("elsewhere"));
-        // Written half and readable by all, held open by who made it, or leading to a file that is none of ours.
+        // A partial file that everybody can read and its creator holds open, or a link to a file that is not ours.
         for is_link in [false, true] {
             fs::write(&elsewhere, b"half of the new one, and longer than it").unwrap();
             fs::set_permissions(&elsewhere, Permissions::from_mode(0o666)).unwrap();
@@ -255,7 +256,7 @@ pub(super) mod tests {
             assert!(error.starts_with(&format!("anybody may write in {}; ", folder.display())), "{error}");
             fs::set_permissions(&folder, Permissions::from_mode(0o770)).unwrap();
             prepare(&acme).unwrap();
-            // Only root can give it away.
+            // Only root can change the owner.
             if rustix::process::geteuid().is_root() {
                 std::os::unix::fs::chown(&folder, Some(65_534), None).unwrap();
                 assert!(prepare(&acme).unwrap_err().contains("another user's"));
@@ -268,13 +269,13 @@ pub(super) mod tests {
     fn what_cannot_be_written_leaves_what_was_there() {
         let (_folder, acme) = storage();
         prepare(&acme).unwrap();
-        // A folder in the place of the file, for root may write anywhere.
+        // A folder in the place of the file, since root may write anywhere.
         fs::create_dir_all(acme.certificate_file("shop").join("x")).unwrap();
         let error = store_certificate(&acme, "shop", b"new").unwrap_err();
         assert!(error.contains("shop.pem"), "{error}");
         assert!(acme.certificate_file("shop").join("x").exists());
         assert!(!acme.certificates().join(".shop.pem.new").exists());
-        // Foreign things in the place of the account.
+        // Foreign entries in the place of the account.
         fs::create_dir(acme.account_file()).unwrap();
         assert!(account(&acme).unwrap_err().contains("account.json"));
         fs::remove_dir(acme.account_file()).unwrap();
@@ -298,7 +299,7 @@ pub(super) mod tests {
         assert_eq!(note(&acme, "shop.v1").unwrap(), b"x");
         let file = acme.certificates().join("shop.v1.failed");
         assert_eq!(mode(&file), 0o600);
-        // Whatever is in its place.
+        // With any content in its place.
         fs::write(&file, vec![b'x'; NOTE_BYTES_MAX + 1]).unwrap();
         assert_eq!(note(&acme, "shop.v1"), None);
         fs::remove_file(&file).unwrap();
@@ -326,7 +327,7 @@ pub(super) mod tests {
     fn a_full_disk_is_told_as_such() {
         let error = failed("write", Path::new("/x"), &io::ErrorKind::StorageFull.into());
         assert!(error.ends_with("; make room there"), "{error}");
-        // Always full.
+        // A device that is always full.
         let error = fill(File::options().write(true).open("/dev/full").unwrap(), b"x").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }

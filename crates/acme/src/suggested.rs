@@ -1,5 +1,5 @@
-//! When the server wants certificates to be renewed (ARI, RFC 9773): asked for now and then; where it does not say, or cannot be
-//! asked, our own rule holds.
+//! The server's suggestions when to renew certificates (ARI, RFC 9773), requested now and then. If the server has none or cannot be
+//! reached, our own rule applies.
 
 use super::order::{Failure, Orderer};
 use super::schedule;
@@ -12,49 +12,49 @@ use stillgate_tls::rustls::pki_types::Der;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-/// How long until the server is asked again, whatever it says (RFC 9773 section 4.3.2).
+/// The shortest interval between two requests, whatever the server says (RFC 9773 section 4.3.2).
 const ASK_MIN: Duration = Duration::from_secs(60);
 const ASK_MAX: Duration = Duration::from_secs(24 * 3600);
-/// The same where it could not be asked, or says nothing (section 4.3.3).
+/// The interval after a failed request or an unusable response (section 4.3.3).
 const ASK_AFTER_FAILURE: Duration = Duration::from_secs(6 * 3600);
-/// Of the page that says why.
+/// The longest URL of an explanation.
 const URL_CHARS_MAX: usize = 500;
 
-/// By which the server knows a certificate, as [`Ordered::key`].
+/// The key by which the server identifies a certificate, as in [`Ordered::key`].
 pub(super) type Key = (Vec<u8>, Vec<u8>);
 
-/// What the server says of one certificate.
+/// The server's suggestion for one certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Window {
     start_seconds: i64,
     end_seconds: i64,
-    /// Where it says why.
+    /// The URL of an explanation.
     explanation: Option<String>,
 }
 
-/// What is known of the certificates that are in use, by their entries' ids.
+/// The suggestions for the certificates in use, by the ids of their entries.
 #[derive(Default)]
 pub(super) struct Suggestions {
     infos: HashMap<String, RenewalInfo>,
-    /// Nothing is asked of the server before.
+    /// No request is sent to the server before this.
     not_before: Option<Instant>,
 }
 
-/// What the server has said of one certificate; RFC 9773 calls it so.
+/// The server's suggestion for one certificate, named as in RFC 9773.
 struct RenewalInfo {
     key: Key,
-    /// The window, and the moment within it that was drawn.
+    /// The window, and the moment that was drawn within it.
     window: Option<(Window, i64)>,
     ask_again: Instant,
 }
 
 impl Suggestions {
-    /// Forgets certificates that nobody wants.
+    /// Forgets certificates that are no longer wanted.
     pub(super) fn retain(&mut self, is_wanted: impl Fn(&String) -> bool) {
         self.infos.retain(|id, _| is_wanted(id));
     }
 
-    /// How long until the server is to be asked about this certificate; `None`: there is no way to.
+    /// The time until the next request about this certificate; `None`: the server cannot be asked about it.
     pub(super) fn ask_in(&self, id: &str, found: &Ordered, now: Instant) -> Option<Duration> {
         let until = |at: Instant| at.saturating_duration_since(now);
         let info = self.infos.get(id).filter(|info| Some(&info.key) == found.key.as_ref());
@@ -62,13 +62,13 @@ impl Suggestions {
         found.key.as_ref().map(|_| info.map_or(Duration::ZERO, |info| until(info.ask_again)).max(of_server))
     }
 
-    /// When the server suggests to renew this certificate, in seconds since 1970.
+    /// When the server suggests renewing this certificate, in seconds since 1970.
     pub(super) fn at_seconds(&self, id: &str, found: &Ordered) -> Option<i64> {
         let info = self.infos.get(id).filter(|info| Some(&info.key) == found.key.as_ref())?;
         info.window.as_ref().map(|(_, at_seconds)| *at_seconds)
     }
 
-    /// Takes in what the server has answered `now`, or that it has not; `random`: from 0 to 1.
+    /// Records a response that came `now`, or its failure; `random`: from 0 to 1.
     pub(super) fn take(
         &mut self,
         id: &str,
@@ -85,12 +85,12 @@ impl Suggestions {
                 if unanswered.is_of_server {
                     self.not_before = Some(now + ASK_AFTER_FAILURE);
                 }
-                // What was said last is better than nothing.
+                // The last suggestion is better than none.
                 (before.as_ref().map(|(window, _)| window.clone()), ASK_AFTER_FAILURE)
             }
         };
         let window = window.and_then(|window| match before {
-            // Drawing again each time would favour the beginning.
+            // Drawing again each time would favour the beginning of the window.
             Some(before) if before.0 == window => Some(before),
             _ => {
                 let at_seconds = schedule::draw(window.start_seconds, window.end_seconds, random)?;
@@ -108,11 +108,11 @@ fn tell(id: &str, window: &Window, at_seconds: i64) {
     info!(ssl = id, at, why, "ACME: the server suggests when to renew");
 }
 
-/// Why the server did not say when.
+/// Why there is no suggestion.
 #[derive(Debug)]
 pub(super) struct Unanswered {
     pub(super) why: String,
-    /// It would not about others either.
+    /// Whether a request about another certificate would fail too.
     pub(super) is_of_server: bool,
 }
 
@@ -122,7 +122,7 @@ impl From<Failure> for Unanswered {
     }
 }
 
-/// Asks the server. The duration is when it wants to be asked again.
+/// Requests a suggestion. The duration is the time until the next request that the server asks for.
 pub(super) async fn ask(orderer: &Orderer, key: &Key) -> Result<(Window, Duration), Unanswered> {
     let Some(account) = orderer.known_account(ASK_AFTER_FAILURE).await? else {
         return Err(Unanswered { why: "there is no account yet".to_owned(), is_of_server: true });
@@ -142,14 +142,14 @@ pub(super) async fn ask(orderer: &Orderer, key: &Key) -> Result<(Window, Duratio
             }
         }
         Err(error) => {
-            // It was reached a moment ago: what else is wrong may be so with this certificate alone.
+            // The server was reached a moment ago, so another failure may concern this certificate only.
             let is_of_server = matches!(error, Error::Unsupported(_));
             Err(Unanswered { why: Failure::new("asking", error, "").to_string(), is_of_server })
         }
     }
 }
 
-/// As in the server's URLs, and in an order that replaces the certificate.
+/// The identifier, as used in the server's URLs and in an order that replaces the certificate.
 pub(super) fn identifier((authority, serial): &Key) -> CertificateIdentifier<'static> {
     CertificateIdentifier::new(Der::from_slice(authority), Der::from_slice(serial)).into_owned()
 }
@@ -181,13 +181,13 @@ mod tests {
             assert_eq!(suggestions.ask_in("a", &found, now), Some(expected));
             assert_eq!(suggestions.at_seconds("a", &found), Some(15));
         }
-        // It does not know this one, and can be asked about others.
+        // The server does not know this one, and can be asked about others.
         suggestions.take("a", &key, Err(unanswered(false)), now, 0.5);
         assert_eq!(suggestions.ask_in("a", &found, now), Some(ASK_AFTER_FAILURE));
         assert_eq!(suggestions.ask_in("b", &found, now), Some(Duration::ZERO));
         suggestions.take("a", &key, Err(unanswered(true)), now, 0.5);
         assert_eq!(suggestions.ask_in("b", &found, now), Some(ASK_AFTER_FAILURE));
-        // What it has said holds on.
+        // The last suggestion still applies.
         assert_eq!(suggestions.at_seconds("a", &found), Some(15));
         let now = now + ASK_AFTER_FAILURE;
         assert_eq!(suggestions.ask_in("a", &found, now), Some(Duration::ZERO));
@@ -205,19 +205,19 @@ mod tests {
         assert_eq!(suggestions.at_seconds("a", &first), Some(12));
         suggestions.take("a", &one, Ok((window(0, 10), HOUR)), now, 0.9);
         assert_eq!(suggestions.at_seconds("a", &first), Some(9));
-        // It is of this certificate, not of the next one.
+        // It applies to this certificate, not to the next one.
         assert_eq!(suggestions.at_seconds("a", &second), None);
         assert_eq!(suggestions.ask_in("a", &second, now), Some(Duration::ZERO));
         suggestions.take("a", &two, Err(Unanswered { why: String::new(), is_of_server: false }), now, 0.5);
         assert_eq!(suggestions.at_seconds("a", &second), None);
-        // A window that ends before it begins is none.
+        // A window that ends before it begins is invalid.
         suggestions.take("a", &two, Ok((window(20, 10), HOUR)), now, 0.5);
         assert_eq!(suggestions.at_seconds("a", &second), None);
     }
 
     #[test]
     fn a_certificate_has_the_name_of_the_standard() {
-        // RFC 9773 section 4.1.
+        // The example of RFC 9773 section 4.1.
         let authority = [
             0x69, 0x88, 0x5B, 0x6B, 0x87, 0x46, 0x40, 0x41, 0xE1, 0xB3, 0x7B, 0x84, 0x7B, 0xA0, 0xAE, 0x2C, 0xDE, 0x01,
             0xC8, 0xD4,

@@ -1,5 +1,5 @@
-//! What has failed, and how long nothing is tried after it: in memory, for the status, and as a note beside the certificate,
-//! so that a gateway that is started again and again asks the server no more often than one that goes on running.
+//! Failed attempts and the pauses after them: in memory, for the status, and as a note beside the certificate, so that a gateway
+//! that restarts again and again sends no more requests than one that keeps running.
 
 use super::schedule::{self, RETRY_MAX};
 use super::{Certificate, Wanted, https, storage};
@@ -12,40 +12,40 @@ use stillgate_proxy::access_log::rfc3339;
 use tokio::time::Instant;
 use tracing::warn;
 
-/// Of the last error in a note.
+/// The longest error text in a note.
 const ERROR_CHARS_MAX: usize = 2048;
-/// What a note says while an order is under way: who reads it comes after a crash.
+/// The error in the note of an attempt in progress: whoever reads it starts after a crash.
 const CUT_SHORT: &str = "the gateway ended while it was ordering";
 
-/// How the ordering of one certificate goes, for the status.
+/// The state of ordering one certificate, for the status.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct State {
-    /// In a row; 0 after a success.
+    /// Consecutive failures; 0 after a success.
     pub failures: u32,
-    /// Why the last try failed.
+    /// The error of the last attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// When it is tried again, RFC 3339.
+    /// When the next attempt is made, as in RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try: Option<String>,
 }
 
-/// What is known of one certificate beside its file.
+/// The state of one certificate besides its file.
 #[derive(Default)]
 pub(super) struct Tries {
     pub(super) state: State,
-    /// Nothing is tried before.
+    /// No attempt is made before this.
     pub(super) not_before: Option<Instant>,
-    /// Nor, whatever changes here, before the server allows it.
+    /// No attempt is made before the server allows it, whatever changes here.
     pub(super) server_not_before: Option<Instant>,
-    /// It was issued, but could not be kept.
+    /// A certificate that was issued but could not be stored.
     pub(super) unsaved: Option<String>,
-    /// What was noted before this process began to try has been looked at.
+    /// Whether the note of an earlier process has been read.
     pub(super) has_read_note: bool,
 }
 
 impl Tries {
-    /// After `state.failures`, for so long, of which the server has asked for some.
+    /// The state after a failure: the number of consecutive failures, the pause, and the part of it that the server requested.
     pub(super) fn failed(failures: u32, error: String, wait: Duration, server: Duration, now_seconds: u64) -> Tries {
         let next_try = rfc3339(now_seconds.saturating_add(wait.as_secs()).saturating_mul(1000));
         let now = Instant::now();
@@ -59,12 +59,12 @@ impl Tries {
     }
 }
 
-/// What failed may be mended by what has changed. Other entries' changes mend nothing, and would have the server asked again
-/// each time.
+/// Forgets failures that a changed configuration may have fixed. Changes of other entries fix nothing, and would only cause further
+/// requests.
 pub(super) fn forget_mended(tries: &mut HashMap<String, Tries>, before: Option<&Wanted>, after: Option<&Wanted>) {
     let (Some(before), Some(after)) = (before, after) else { return };
     if before.acme.directory != after.acme.directory {
-        // Another server: neither the patience that one asked for nor what it has issued is of use with this one.
+        // With another server, neither the requested pause nor an issued certificate is of any use.
         return tries.clear();
     }
     let is_set_otherwise = before.acme != after.acme || !Arc::ptr_eq(&before.tls, &after.tls);
@@ -81,38 +81,38 @@ pub(super) fn forget_mended(tries: &mut HashMap<String, Tries>, before: Option<&
     }
 }
 
-/// What is kept of failed tries over the end of the process. Nothing in it is believed that would be of harm: whatever it says,
-/// what comes of it is a wait that could have come of failures, and an error's text.
+/// The record of failed attempts that outlives the process. It is not trusted: whatever it contains, the result is a pause that
+/// failures could have caused, and an error text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Note {
-    /// In a row.
+    /// Consecutive failures.
     pub(super) failures: u32,
-    /// The last one, in seconds since 1970.
+    /// When the last attempt failed, in seconds since 1970.
     at_seconds: u64,
-    /// How long nothing is tried from then on.
+    /// The pause after that.
     wait_seconds: u64,
-    /// Of that, what the server has asked for.
+    /// The part of the pause that the server requested.
     server_wait_seconds: u64,
-    /// A digest of what was ordered, and how: another one may have mended it.
+    /// A digest of the names and settings of the order: changing them may have fixed the failure.
     of: String,
     pub(super) error: String,
 }
 
 impl Note {
-    /// What a note says that is written before the try: all that is known of it if the process ends within it.
+    /// The note written before an attempt; it remains if the process ends during the attempt.
     pub(super) fn begun(failures: u32, of: &str, now_seconds: u64) -> Note {
         let wait = schedule::wait(failures, None, 0.0);
         Note::failed(failures, of, CUT_SHORT, (wait, Duration::ZERO), now_seconds)
     }
 
-    /// `waits`: until the next try, and what of it the server has asked for.
+    /// `waits`: the pause until the next attempt, and the part of it that the server requested.
     pub(super) fn failed(failures: u32, of: &str, error: &str, waits: (Duration, Duration), now_seconds: u64) -> Note {
         let (wait_seconds, server_wait_seconds) = (waits.0.as_secs(), waits.1.as_secs());
         let (of, error) = (of.to_owned(), error.to_owned());
         Note { failures, at_seconds: now_seconds, wait_seconds, server_wait_seconds, of, error }
     }
 
-    /// `None`: it is no note.
+    /// Parses a note; `None`: the text is not a note.
     pub(super) fn read(text: &[u8]) -> Option<Note> {
         let note: Note = serde_json::from_slice(text).ok()?;
         let error = note.error.chars().take(ERROR_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -123,11 +123,11 @@ impl Note {
         serde_json::json!(self).to_string().into_bytes()
     }
 
-    /// How long nothing is tried yet that is `of` this, and what of it the server has asked for.
+    /// The remaining pause for an order with the digest `of`, and the part of it that the server requested.
     pub(super) fn left(&self, of: &str, now_seconds: u64) -> (Duration, Duration) {
         let left = |wait_seconds: u64, max: Duration| {
             let wait_seconds = wait_seconds.min(max.as_secs());
-            // The clock was set back; by more than the wait, and nobody knows how long ago it was.
+            // The clock was set back by more than the pause, so its start is unknown.
             let is_void = self.at_seconds > now_seconds.saturating_add(wait_seconds);
             let passed_seconds = now_seconds.saturating_sub(self.at_seconds);
             Duration::from_secs(if is_void { 0 } else { wait_seconds.saturating_sub(passed_seconds) })
@@ -138,30 +138,30 @@ impl Note {
     }
 }
 
-/// A digest of what is ordered and how.
+/// A digest of the order's names and settings.
 pub(super) fn digest(acme: &Acme, certificate: &Certificate) -> String {
     let key = acme.eab.as_ref().map(|eab| (&eab.kid, &eab.hmac_key.0));
     let text = format!("{:?}", (&certificate.names, acme.challenge, &acme.email, key, &acme.ca));
     stillgate_config::digest(text.as_bytes())
 }
 
-/// The note of a try that is under way. Where that is given up, as it is when the gateway is stopped or hands over, it has not
-/// failed, and another one may begin at once: only a crash counts as a failure.
+/// The note of an attempt in progress. If the attempt is cancelled, as when the gateway is stopped or hands over, it has not failed
+/// and another one may begin at once: only a crash counts as a failure.
 pub(super) struct Begun {
     acme: Arc<Acme>,
     id: String,
-    /// `None`: there was none, or there is nothing to be put back any more.
+    /// The earlier note, if any; `None` once nothing has to be restored.
     before: Option<Option<Note>>,
 }
 
 impl Begun {
-    /// Takes time. An error says that the note cannot be written, and so nothing may be ordered.
+    /// Writes the note, which blocks. An error means that it cannot be written, so nothing may be ordered.
     pub(super) fn new(acme: Arc<Acme>, id: String, note: &Note, before: Option<Note>) -> Result<Begun, String> {
         storage::store_note(&acme, &id, &note.text())?;
         Ok(Begun { acme, id, before: Some(before) })
     }
 
-    /// The try has ended, and what came of it is noted by whoever calls this.
+    /// Ends the attempt; the caller records the result.
     pub(super) fn end(mut self) {
         self.before = None;
     }
@@ -171,7 +171,7 @@ impl Drop for Begun {
     fn drop(&mut self) {
         let Some(before) = self.before.take() else { return };
         let noted = match before {
-            // Its wait was over, or somebody did not want to wait.
+            // The pause was over, or the attempt was forced.
             Some(note) => {
                 let note = Note { wait_seconds: 0, server_wait_seconds: 0, ..note };
                 storage::store_note(&self.acme, &self.id, &note.text())
@@ -206,11 +206,11 @@ mod tests {
         check(&note(240, 0), "this", NOW_SECONDS, (240, 0));
         check(&note(240, 0), "this", NOW_SECONDS + 200, (40, 0));
         check(&note(240, 0), "this", NOW_SECONDS + 241, (0, 0));
-        // Something was changed that may have mended it. The server's wish holds all the same.
+        // A change may have fixed it. The pause that the server requested still applies.
         check(&note(240, 0), "that", NOW_SECONDS, (0, 0));
         check(&note(3600, 3600), "that", NOW_SECONDS + 600, (3000, 3000));
         check(&note(3600, 1800), "this", NOW_SECONDS + 600, (3000, 1200));
-        // The clock was set back a little, or by years; it never gets longer than it was.
+        // The clock was set back a little, or by years; the pause never grows.
         check(&note(240, 0), "this", NOW_SECONDS - 100, (240, 0));
         check(&note(240, 0), "this", NOW_SECONDS - 241, (0, 0));
         check(&note(240, 0), "this", 0, (0, 0));
@@ -233,7 +233,7 @@ mod tests {
         assert!(read.error.len() == ERROR_CHARS_MAX && !read.error.contains(char::is_control));
         let future = Note { at_seconds: u64::MAX, ..huge };
         assert_eq!(future.left("this", NOW_SECONDS).0, Duration::ZERO);
-        // What is shown of it.
+        // The part that the status shows.
         let tries = Tries::failed(u32::MAX, String::new(), RETRY_MAX, Duration::ZERO, u64::MAX);
         assert!(tries.state.next_try.is_some());
     }
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(noted(), None);
         drop(begin(Some(note(30, 20))));
         assert_eq!(noted(), Some(note(0, 0)));
-        // What a crash leaves, and what comes of the try.
+        // The note that a crash leaves, and the result of the attempt.
         begin(Some(note(30, 20))).end();
         assert_eq!(noted(), Some(note(60, 0)));
         storage::remove_note(&acme, "shop").unwrap();

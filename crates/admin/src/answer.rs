@@ -1,6 +1,6 @@
-//! Answers before they are responses: status, body and headers, in the forms that APISIX gives them.
+//! Answers before they become responses: status, body and headers, in APISIX's formats.
 //!
-//! An answer is data, because a batch makes one response of many.
+//! An answer is data, because a batch combines several into one response.
 
 use crate::backup::FileBody;
 use crate::control::WriteError;
@@ -10,13 +10,13 @@ use axum::http::{Response, StatusCode};
 use serde_json::{Value as Json, json};
 use std::fs::File;
 
-/// Bytes of one warning in a header.
+/// The most bytes of one warning in a header.
 const WARNING_BYTES_MAX: usize = 512;
 
-/// Warnings in headers; more are in the log.
+/// The most warnings in headers; more are in the log.
 const WARNINGS_MAX: usize = 8;
 
-/// Messages about documents that APISIX does not put behind "invalid configuration".
+/// Messages about documents that APISIX does not prefix with "invalid configuration".
 const OWN_BEGINNINGS: [&str; 5] = [
     "failed to check the configuration of ",
     "failed to validate the 'vars' expression",
@@ -25,7 +25,7 @@ const OWN_BEGINNINGS: [&str; 5] = [
     "missing key",
 ];
 
-/// What APISIX says of a document with which this is wrong.
+/// APISIX's message for a document with this error.
 pub(crate) fn of_document(message: String) -> String {
     match OWN_BEGINNINGS.iter().any(|own| message.starts_with(own)) {
         true => message,
@@ -33,7 +33,7 @@ pub(crate) fn of_document(message: String) -> String {
     }
 }
 
-/// What a request is answered with.
+/// The answer to a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -47,7 +47,7 @@ pub(crate) enum Content {
     Json(Json),
     /// APISIX answers a few errors with bare text, under the same content type.
     Text(String),
-    /// From where it is to its end.
+    /// The rest of a file from its position.
     File(File),
     Nothing,
 }
@@ -74,17 +74,17 @@ impl Answer {
         Answer::error(StatusCode::BAD_REQUEST, message)
     }
 
-    /// What APISIX says of a document that breaks its schema.
+    /// APISIX's answer to a document that violates its schema.
     pub(crate) fn invalid(message: &str) -> Answer {
         Answer::bad(format!("invalid configuration: {message}"))
     }
 
-    /// What APISIX says of a key without a document.
+    /// APISIX's answer to a key without a document.
     pub(crate) fn key_not_found() -> Answer {
         Answer::json(StatusCode::NOT_FOUND, json!({ "message": "Key not found" }))
     }
 
-    /// For a write that was not made. Conflicts are answered where it is known who stated the condition.
+    /// The answer to a write that was not made. A conflict is answered by the caller, which knows who stated the condition.
     pub(crate) fn refused(error: &WriteError) -> Answer {
         match error {
             WriteError::Invalid(message) => Answer::bad(of_document(message.clone())),
@@ -96,12 +96,12 @@ impl Answer {
         }
     }
 
-    /// What APISIX says if a document changes between being read and being written.
+    /// APISIX's answer if a document changes between being read and being written.
     pub(crate) fn changed_meanwhile() -> Answer {
         Answer::error(StatusCode::SERVICE_UNAVAILABLE, "value changed before overwritten").with(RETRY_AFTER, "1")
     }
 
-    /// Adds a header; a value that cannot be one is left out.
+    /// Adds a header; an invalid value is left out.
     pub(crate) fn with(mut self, name: HeaderName, value: &str) -> Answer {
         if let Ok(value) = HeaderValue::from_str(value) {
             self.headers.push((name, value));
@@ -109,7 +109,7 @@ impl Answer {
         self
     }
 
-    /// Who is not served must not keep a connection either.
+    /// A client that is refused must not keep a connection either.
     pub(crate) fn closing(self) -> Answer {
         self.with(CONNECTION, "close")
     }

@@ -1,7 +1,7 @@
-//! `POST /v1/store/backup`: a copy of the store as the body of the answer.
+//! `POST /v1/store/backup`: a copy of the store as the body of the response.
 //!
-//! POST, because a viewer must not have it: it holds secrets and history. It is read from its file while it is sent, so the
-//! size of a store costs no memory.
+//! POST, because viewers must not get it: it contains secrets and history. The file is read while it is sent, so the size of a
+//! store costs no memory.
 
 use crate::answer::{Answer, Content};
 use crate::commit::audit;
@@ -17,13 +17,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// Bytes that are read at once.
+/// Number of bytes read at once.
 const CHUNK_BYTES: u64 = 256 * 1024;
 
-/// Names the file of the store, so that a client can tell whether it is the one it means.
+/// The header with the store's file name, so that a client can check whether it is the expected one.
 const STORE: HeaderName = HeaderName::from_static("x-stillgate-store");
 
-/// Makes a copy and answers with it.
+/// Makes a copy and sends it.
 pub(crate) async fn backup(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
     let Backup { file, size, path } = api.control.backup().await.map_err(|error| Answer::refused(&error))?;
     audit(asked, "backup", api.control.documents().revision());

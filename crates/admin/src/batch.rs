@@ -1,6 +1,6 @@
 //! `POST /v1/batch`: several writes, or none.
 //!
-//! Each operation is checked as if those before it were made, so a route may come behind its upstream. All are committed as one
+//! Each operation is checked as if those before it were made, so a route may follow its upstream. All are committed as one
 //! transaction; a document can be written once.
 
 use crate::answer::Answer;
@@ -28,14 +28,14 @@ use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{Condition, Key, Unreferenced, Write};
 use stillgate_schema::lenient_json;
 
-/// One operation, as it is sent.
+/// One operation of the request.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sent {
     method: String,
-    /// With its query: `/apisix/admin/routes/1?ttl=60`.
+    /// The path with its query: `/apisix/admin/routes/1?ttl=60`.
     path: String,
-    /// As it is written; it is read when its turn comes.
+    /// The document's text; it is parsed when its turn comes.
     #[serde(default)]
     body: Option<Box<RawValue>>,
 }
@@ -64,25 +64,25 @@ fn operations(body: &[u8]) -> Result<Vec<Operation>, Answer> {
     parse(body)?.into_iter().enumerate().map(operation).collect()
 }
 
-/// A batch that is to be committed.
+/// A batch before its commit.
 struct Planned {
-    /// What is stored.
+    /// The writes.
     stored: View,
     writes: Vec<Write>,
     conditions: Vec<(Key, Condition)>,
     unreferenced: Vec<Unreferenced>,
-    /// Text: as trees they would take many times their size.
+    /// The bodies of the answers as text: as trees they would take many times their size.
     results: Vec<String>,
 }
 
-/// `Ok(Err)`: another write came before, of this key and with this revision.
+/// `Ok(Err)`: another write was made first, to this key at this revision.
 async fn attempt(
     api: &Arc<Api>,
     asked: &Asked,
     operations: &Arc<[Operation]>,
 ) -> Result<Result<Answer, (Key, Option<u64>)>, Answer> {
     let (planning, operations, place) = (api.clone(), operations.clone(), asked.place.clone());
-    // Each operation looks at all documents that may refer to its own.
+    // Each operation scans all documents that may refer to its own.
     let planned = off_thread(move || {
         let planned = plan_all(&planning, &operations);
         drop(place);
@@ -118,7 +118,7 @@ fn plan_all(api: &Api, operations: &[Operation]) -> Result<Planned, Answer> {
         plan.writes.iter().for_each(|write| view.add(write));
         writes.extend(plan.writes);
         for condition in plan.conditions {
-            // Several operations may refer to one document; a transaction of etcd has few conditions.
+            // Several operations may refer to one document, and a transaction of etcd has few conditions.
             if !conditions.contains(&condition) {
                 conditions.push(condition);
             }
@@ -173,12 +173,12 @@ fn operation(sent: Sent) -> Result<Operation, String> {
     Ok(Operation { verb, collection, address: Address { id, parent, sub_path }, body, ttl_seconds, force })
 }
 
-/// A part of a path, as the router decodes those of requests; `None`: it is no UTF-8.
+/// A part of a path, decoded like those of requests by the router; `None`: it is not UTF-8.
 fn decoded(segment: &str) -> Option<String> {
     percent_decode_str(segment).decode_utf8().ok().map(Cow::into_owned)
 }
 
-/// The collection of a path below `/apisix/admin/`, what its key begins with, and how many parts lead to the id.
+/// The collection of a path below `/apisix/admin/`, the prefix of its key, and the number of parts that lead to the id.
 fn collection_of(segments: &[String]) -> Option<(&'static Collection, Option<String>, usize)> {
     let names: Vec<&str> = segments.iter().map(String::as_str).collect();
     match names[..] {

@@ -1,7 +1,7 @@
-//! Bodies of requests: read within bounds of size, time and memory, and parsed as JSON whatever the content type says.
+//! Request bodies: read within bounds of size, time and memory, and parsed as JSON whatever the content type is.
 //!
-//! A body is read only after its sender was admitted. Error messages follow APISIX's parser where tests and clients know them;
-//! what was sent is not repeated in them, as APISIX does in `req_body`: it may be a private key.
+//! A body is read only after its sender was admitted. Error messages follow APISIX's parser in the cases that tests and clients
+//! know. They do not repeat the body, unlike APISIX's `req_body`: it may be a private key.
 
 use crate::answer::Answer;
 use axum::body::Body;
@@ -14,36 +14,36 @@ use std::borrow::Cow;
 use std::time::Duration;
 use stillgate_schema::lenient_json;
 
-/// Bytes of the body of a request about one resource: APISIX's bound, 1.5 MiB.
+/// The most bytes of the body of a request about one resource: APISIX's bound, 1.5 MiB.
 pub const SINGLE_BYTES_MAX: usize = 1_572_864;
 
-/// Bytes of the body of a request about many: a batch, a whole configuration.
+/// The most bytes of the body of a request about many: a batch, a whole configuration.
 pub const MANY_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// Bytes of the body of a sign-in or a rollback.
+/// The most bytes of the body of a sign-in or a rollback.
 pub(crate) const SMALL_BYTES_MAX: usize = 4096;
 
-/// A body has to be there within this time.
+/// The time limit for receiving a body.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Bytes of a body that is too large which are read for nothing, so that its sender gets the answer: who still sends when the
-/// connection is closed may lose it.
+/// Bytes of an oversized body that are read and discarded, so that its sender gets the response: a client that is still sending
+/// when the connection is closed may lose it.
 pub const DISCARDED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Requests with bodies of more than [`LARGE_BYTES_MIN`] that are worked on at once; more wait.
+/// Number of requests with bodies of more than [`LARGE_BYTES_MIN`] that are processed at once; more wait.
 pub(crate) const LARGE_AT_ONCE_MAX: usize = 2;
 
-/// From here on a body is large.
+/// The least size of a large body.
 pub(crate) const LARGE_BYTES_MIN: usize = 64 * 1024;
 
-/// Memory that the JSON of one document may take, in bytes for each byte of its text. What has more structure than text, such as
-/// a list of a million numbers, is refused before it is parsed.
+/// The most memory that the JSON of one document may take, in bytes for each byte of its text. A document with more structure than
+/// text, such as a list of a million numbers, is refused before it is parsed.
 const MEMORY_PER_BYTE_MAX: usize = 48;
 
-/// Memory that any document may take.
+/// The memory that any document may take.
 const MEMORY_BYTES_MIN: usize = 8 * 1024 * 1024;
 
-/// The bytes of a body of at most so many.
+/// Reads a body of at most this many bytes.
 pub(crate) async fn read(headers: &HeaderMap, mut body: Body, bytes_max: usize) -> Result<Bytes, Answer> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     let is_declared_too_large = declared.is_some_and(|size| size > bytes_max as u64);
@@ -109,7 +109,7 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, Answer> {
     })
 }
 
-/// About the memory that a text takes as a tree: never less than it takes, and for usual documents not much more.
+/// Estimates the memory that a text takes as a tree: never less than it takes, and for usual documents not much more.
 fn memory_of(text: &str) -> usize {
     /// A map with its table, and space for the first three entries.
     const MAP_BYTES: usize = 448;
@@ -117,13 +117,13 @@ fn memory_of(text: &str) -> usize {
     const LIST_BYTES: usize = 320;
     /// A further item or entry, in a list or table that grows by doubling.
     const ITEM_BYTES: usize = 240;
-    /// Text of a string beyond its own bytes.
+    /// A string beyond its own bytes.
     const STRING_BYTES: usize = 16;
     let (mut memory, mut is_string, mut is_escaped, mut previous) = (text.len(), false, false, b' ');
     for byte in text.bytes().filter(|byte| !byte.is_ascii_whitespace()) {
         let was_escaped = std::mem::take(&mut is_escaped);
         let before = std::mem::replace(&mut previous, byte);
-        // What is empty takes nothing.
+        // Empty containers take nothing.
         if !is_string && matches!((before, byte), (b'{', b'}') | (b'[', b']')) {
             memory -= if byte == b'}' { MAP_BYTES } else { LIST_BYTES };
         }
@@ -146,7 +146,7 @@ fn memory_of(text: &str) -> usize {
     memory
 }
 
-/// The errors that clients meet most, in the words of the parser that APISIX has. `at`: the byte of the error, from 1.
+/// The errors that clients meet most, in the words of APISIX's parser. `at`: the byte of the error, from 1.
 pub(crate) fn in_words_of_apisix(error: &serde_json::Error, at: usize, bytes: usize) -> String {
     let text = lenient_json::without_values(error);
     if error.is_eof() {
@@ -218,7 +218,7 @@ mod tests {
             let message = error_of(many(dense, SINGLE_BYTES_MAX / (dense.len() + 1)).as_bytes());
             assert!(message.starts_with("invalid request body: it has too many values for its "), "{message}");
         }
-        // Structure in a string is none.
+        // Brackets in a string are not structure.
         assert!(parse(format!("\"{}\"", ",[{".repeat(500_000)).as_bytes()).is_ok());
     }
 }

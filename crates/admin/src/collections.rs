@@ -1,6 +1,6 @@
-//! The collections of resources: one table of their names, and of what APISIX allows with each.
+//! The collections of resources: one table of their names, and of the operations that APISIX allows on each.
 
-/// What a request does to a resource.
+/// An operation on a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     Get,
@@ -10,7 +10,7 @@ pub(crate) enum Verb {
     Delete,
 }
 
-/// How a document of a collection is named.
+/// How documents of a collection are named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Naming {
     /// By an id, in the path or in the document.
@@ -28,16 +28,16 @@ pub(crate) enum Naming {
 /// One collection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Collection {
-    /// In paths and keys.
+    /// The name in paths and keys.
     pub(crate) name: &'static str,
-    /// In messages.
+    /// The name in messages.
     pub(crate) kind: &'static str,
-    /// At `schema/{kind}`.
+    /// The name at `schema/{kind}`.
     pub(crate) schema: &'static str,
     pub(crate) naming: Naming,
     /// Verbs that are answered with 405.
     pub(crate) refused: &'static [Verb],
-    /// Whether a list can be filtered by what its documents refer to.
+    /// Whether a list can be filtered by the references of its documents.
     pub(crate) has_reference_filter: bool,
 }
 
@@ -68,7 +68,7 @@ pub(crate) static COLLECTIONS: [Collection; 13] = [
 ];
 
 impl Collection {
-    /// The collection of this name.
+    /// The collection with this name.
     pub(crate) fn named(name: &str) -> Option<&'static Collection> {
         COLLECTIONS.iter().find(|collection| collection.name == name)
     }
@@ -83,7 +83,7 @@ impl Collection {
         }
     }
 
-    /// The path of its list, as the router takes it.
+    /// The path of its list, in the router's syntax.
     pub(crate) fn list_path(&self) -> String {
         match self.naming {
             Naming::Credential => "/apisix/admin/consumers/{username}/credentials".to_owned(),
@@ -115,7 +115,7 @@ impl Verb {
         }
     }
 
-    /// The verb of a method's name, in any case.
+    /// The verb with a method's name, in any case.
     pub(crate) fn named(name: &str) -> Option<Verb> {
         Verb::ALL.into_iter().find(|verb| verb.name().eq_ignore_ascii_case(name))
     }

@@ -1,4 +1,4 @@
-//! Planned writes become one transaction: committed and logged, or only looked at.
+//! Turns planned writes into one transaction, which is committed and logged, or only checked.
 
 use crate::answer::Answer;
 use crate::collections::Collection;
@@ -16,21 +16,21 @@ use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{Author, Condition, Key, Transaction, Unreferenced, Write};
 use tracing::info;
 
-/// Keys in a line of the audit log; history has all.
+/// The most keys in a line of the audit log; history has all.
 const LOGGED_KEYS_MAX: usize = 16;
 
 /// How often a write is planned again because something changed between its check and its commit.
 pub(crate) const ATTEMPTS_MAX: usize = 32;
 
-/// Before a write is planned again: the documents follow their datastore.
+/// The pause before a write is planned again, in which the documents catch up with their datastore.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Pauses before an attempt. An etcd that is so far behind does not answer the attempt either.
+/// The most pauses before an attempt. An etcd that is even further behind would not answer the attempt either.
 const PAUSES_MAX: usize = 100;
 
 const GENERATION: HeaderName = HeaderName::from_static("x-stillgate-generation");
 
-/// Commits, and logs it.
+/// Commits a transaction and logs it.
 pub(crate) async fn commit(api: &Api, asked: &Asked, transaction: Transaction) -> Result<Outcome, WriteError> {
     let keys = logged(&transaction);
     let outcome = api.control.write(transaction, asked.query.wait()).await?;
@@ -38,7 +38,7 @@ pub(crate) async fn commit(api: &Api, asked: &Asked, transaction: Transaction) -
     Ok(outcome)
 }
 
-/// The same for any number of writes, where the datastore can make them in one change.
+/// Commits any number of writes, if the datastore can make them in one change.
 pub(crate) async fn commit_all(api: &Api, asked: &Asked, transaction: Transaction) -> Result<Outcome, WriteError> {
     if transaction.writes.len() <= WRITES_MAX {
         return commit(api, asked, transaction).await;
@@ -58,7 +58,7 @@ fn logged(transaction: &Transaction) -> String {
     keys
 }
 
-/// One line for each write.
+/// Logs one line for each write.
 pub(crate) fn audit(asked: &Asked, keys: &str, revision: u64) {
     let Author { name, address, action } = author(asked);
     info!(target: "audit", key = name, address, action, keys, revision, "write");
@@ -66,7 +66,7 @@ pub(crate) fn audit(asked: &Asked, keys: &str, revision: u64) {
 
 pub(crate) fn author(asked: &Asked) -> Author {
     let address = asked.peer.to_canonical().to_string();
-    // Without the query, which may have the key.
+    // Without the query, which may contain the key.
     Author { name: asked.caller.name.clone(), address, action: format!("{} {}", asked.method, asked.path) }
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn transaction(
     Transaction { conditions, unreferenced, writes, author: author(asked) }
 }
 
-/// Waits until a write can be planned again that another one came before, whose revision this is.
+/// Waits until a write can be planned again after the conflicting write of this revision.
 pub(crate) async fn caught_up(api: &Api, revision: Option<u64>) {
     let behind = || revision.is_some_and(|revision| api.control.documents().revision() < revision);
     for _ in 0..PAUSES_MAX {
@@ -90,7 +90,7 @@ pub(crate) async fn caught_up(api: &Api, revision: Option<u64>) {
     }
 }
 
-/// Whether resources are written here at all.
+/// Whether resources can be written through this gateway at all.
 pub(crate) fn may_write(api: &Api) -> Result<(), Answer> {
     api.control.writable().map_err(|why| Answer::error(StatusCode::NOT_IMPLEMENTED, why))
 }
@@ -104,7 +104,7 @@ pub(crate) fn with_outcome(answer: Answer, outcome: &Outcome) -> Answer {
     }
 }
 
-/// What a transaction would change, and what that would mean.
+/// The changes of a transaction, and their consequences.
 pub(crate) async fn dry_run(api: &Api, view: View, transaction: Transaction) -> Result<Answer, Answer> {
     let (transaction, changes) = off_thread(move || {
         let changes: Vec<Json> = transaction.writes.iter().map(|write| change(&view, write)).collect();
@@ -127,7 +127,7 @@ pub(crate) async fn dry_run(api: &Api, view: View, transaction: Transaction) -> 
     Ok(Answer::json(StatusCode::OK, body))
 }
 
-/// What a write changes of one document.
+/// The change that a write makes to one document.
 pub(crate) fn change(view: &View, write: &Write) -> Json {
     let collection = Collection::of_key(write.key().as_str());
     let shown = |text: &str| {

@@ -1,4 +1,4 @@
-//! The table of endpoints: the router is built from it, and so is the OpenAPI description.
+//! The table of endpoints, from which both the router and the OpenAPI description are built.
 
 use crate::collections::{COLLECTIONS, Collection, Naming, Verb};
 use axum::http::Method;
@@ -7,15 +7,15 @@ use axum::routing::MethodRouter;
 /// One method of one path.
 pub(crate) struct Endpoint {
     pub(crate) method: Method,
-    /// As the router takes it: `/apisix/admin/routes/{id}`.
+    /// The path in the router's syntax: `/apisix/admin/routes/{id}`.
     pub(crate) path: String,
     pub(crate) action: Action,
     pub(crate) summary: String,
-    /// Only answers why it is refused, or is another way to write a path: not described.
+    /// The endpoint only explains a refusal, or is another spelling of a path: it is not described.
     pub(crate) is_hidden: bool,
 }
 
-/// What an endpoint does.
+/// The action of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     Alive,
@@ -37,27 +37,27 @@ pub(crate) enum Action {
     SessionOpen,
     SessionClose,
     OpenApi,
-    /// Of the gateway, by index.
+    /// An endpoint of the gateway, by index.
     Page(usize),
 }
 
 impl Action {
-    /// Whether what is stored makes a difference to the answer.
+    /// Whether the stored documents affect the answer.
     pub(crate) fn needs_documents(self) -> bool {
         matches!(self, Action::Resource(..) | Action::Configs | Action::ConfigsReplace | Action::Batch)
     }
 }
 
-/// An endpoint that is served by the gateway itself, behind the same door: viewers only read.
+/// An endpoint that the gateway itself serves behind the same guard: viewers can only read.
 #[derive(Debug, Clone)]
 pub struct Page {
-    /// GET, but for what changes something.
+    /// GET, unless it changes something.
     pub method: Method,
-    /// As axum's router takes it.
+    /// The path in the syntax of axum's router.
     pub path: &'static str,
     /// For the OpenAPI description.
     pub summary: &'static str,
-    /// Answers the method.
+    /// Handles the request.
     pub answer: MethodRouter,
 }
 
@@ -84,7 +84,7 @@ const OTHERS: [(Method, &str, Action, &str); 19] = [
     (Method::DELETE, "/v1/session", Action::SessionClose, "Sign out"),
 ];
 
-/// Whether a request would change what is stored.
+/// Whether a request would change stored documents.
 pub(crate) fn writes_documents(method: &Method, path: &str) -> bool {
     let path = path.trim_end_matches('/');
     let is_write = !matches!(*method, Method::GET | Method::HEAD);
@@ -96,7 +96,7 @@ pub(crate) fn writes_documents(method: &Method, path: &str) -> bool {
         }
 }
 
-/// All endpoints, those of the gateway included.
+/// All endpoints, including those of the gateway.
 pub(crate) fn endpoints(pages: &[Page]) -> Vec<Endpoint> {
     let mut endpoints: Vec<Endpoint> = COLLECTIONS.iter().flat_map(of_collection).collect();
     let other = |(method, path, action, summary): (Method, &str, Action, &str)| Endpoint {
@@ -137,7 +137,7 @@ fn of_collection(collection: &'static Collection) -> Vec<Endpoint> {
     endpoints
 }
 
-/// A document that has its own name is put to the list.
+/// A document with its own name is put to the list.
 fn is_put_to_list(verb: Verb, collection: &Collection) -> bool {
     verb == Verb::Put && collection.naming == Naming::Username
 }

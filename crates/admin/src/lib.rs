@@ -1,13 +1,13 @@
-//! The Admin API: APISIX's below `/apisix/admin/`, and what goes beyond it below `/v1/`.
+//! The Admin API: APISIX's below `/apisix/admin/`, and our extensions below `/v1/`.
 //!
 //! ```text
 //!  request ─▶ Guard: who is it ─▶ table of endpoints ─▶ Operation ─▶ plan: references, ids, merge ─▶ Control::write
 //!                                                    └▶ reads: Documents, masked for viewers
 //! ```
 //!
-//! It owns no state but sessions, counts of wrong keys, and what the last client of `configs` said. What is stored, checked
-//! and served is behind [`Control`], which the gateway implements; tests have one in memory. It accepts no connections:
-//! the server of the [`router`] puts a [`Peer`] into each request.
+//! It has no state except sessions, counts of wrong keys, and the metadata from the last client of `configs`. Storing, checking and
+//! serving is behind [`Control`], which the gateway implements; tests have an implementation in memory. It accepts no connections:
+//! the server of the [`router`] adds a [`Peer`] to each request.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -1,17 +1,17 @@
-//! What answers hide: private keys of certificates from everybody, other secrets from viewers.
+//! Hides parts of answers: private keys of certificates from everybody, other secrets from viewers.
 //!
-//! A mask must not come back: a document that was read with masks and is written again would replace secrets by
-//! asterisks. So every write is searched for masks, in all its strings: a secret may have moved.
+//! A mask must not be written: if a document that was read with masks is written again, asterisks would replace secrets. So every
+//! write is searched for masks in all its strings, since a secret may have moved.
 
 use crate::collections::Collection;
 use crate::control::Control;
 use serde_json::Value as Json;
 
-/// What stands in the place of a secret.
+/// The text that replaces a secret.
 pub const MASK: &str = "********";
 
-/// Hides the private keys of a document of a collection. `key` goes, as in APISIX; `keys` stays as long as `certs` is,
-/// since clients such as ADC pair the two.
+/// Hides the private keys of a document. `key` is removed, as in APISIX; `keys` stays as long as `certs`, since clients such as ADC
+/// pair the two.
 pub(crate) fn hide_private_keys(collection: &Collection, value: &mut Json) {
     let (true, Json::Object(fields)) = (collection.name == "ssls", value) else { return };
     fields.shift_remove("key");
@@ -20,7 +20,7 @@ pub(crate) fn hide_private_keys(collection: &Collection, value: &mut Json) {
     }
 }
 
-/// Removes masks of private keys from a certificate that comes back.
+/// Removes masks of private keys from a certificate that a client sends back.
 pub(crate) fn remove_hidden_keys(value: &mut Json) {
     let Json::Object(fields) = value else { return };
     let is_hidden = |keys: &Json| keys.as_array().is_some_and(|keys| keys.iter().all(|key| key == MASK));
@@ -32,19 +32,19 @@ pub(crate) fn remove_hidden_keys(value: &mut Json) {
     }
 }
 
-/// Puts masks in the place of secrets.
+/// Replaces secrets by masks.
 pub(crate) fn mask(control: &dyn Control, collection: &Collection, value: &mut Json) {
     control.secrets(collection.name, value, &mut |secret| MASK.clone_into(secret));
 }
 
-/// Whether a text is a mask, or an address or an expression with a mask in place of its secret part.
+/// Whether a text is a mask, or an address or expression with a mask in place of its secret part.
 pub fn is_masked(text: &str) -> bool {
     let is_partly = |known: &str| text.contains(known);
     text == MASK
         || text.contains(MASK) && ["://", "?********", "http.headers.", "http.queries."].into_iter().any(is_partly)
 }
 
-/// Whether a mask is anywhere in a document.
+/// Whether a document contains a mask.
 pub(crate) fn has_mask(value: &Json) -> bool {
     match value {
         Json::String(text) => is_masked(text),

@@ -1,5 +1,4 @@
-//! `GET /v1/openapi.json`: a description made from the table that the router is made from, and the schemas that resources are
-//! checked against.
+//! `GET /v1/openapi.json`: a description generated from the router's table and from the schemas that validate resources.
 
 use crate::answer::Answer;
 use crate::collections::{COLLECTIONS, Naming, Verb};
@@ -89,7 +88,7 @@ fn operation(endpoint: &Endpoint) -> Json {
     operation
 }
 
-/// The schema of a body that is no resource.
+/// The schema of a body that does not contain a resource.
 fn body_of(action: Action) -> Option<Json> {
     let object = |fields: Json| json!({ "type": "object", "properties": fields });
     match action {

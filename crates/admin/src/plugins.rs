@@ -1,4 +1,4 @@
-//! `plugins/…` and `schema/…`: which plugins there are, the schemas of plugins and resources, and checks against them.
+//! `plugins/…` and `schema/…`: lists plugins, returns the schemas of plugins and resources, and validates against them.
 
 use crate::answer::Answer;
 use crate::collections::{COLLECTIONS, Collection};
@@ -10,10 +10,10 @@ use axum::http::StatusCode;
 use axum::http::header::HeaderName;
 use serde_json::{Map, Value as Json, json};
 
-/// What APISIX says of its plugins' versions; ours have none.
+/// The version that APISIX reports for its plugins; ours have none.
 const VERSION: f64 = 0.1;
 
-/// `plugins/list`: names, the highest priority first.
+/// `plugins/list`: names by descending priority.
 pub(crate) fn list(api: &Api, asked: &Asked) -> Answer {
     let Some(is_listed) = subsystem(asked.query.get("subsystem")) else {
         return Answer::text(StatusCode::BAD_REQUEST, "invalid subsystem passed");
@@ -47,7 +47,7 @@ pub(crate) fn schema(api: &Api, asked: &Asked) -> Answer {
     of_version_3(schema.map_or_else(|| Answer::bad("not found schema"), |schema| Answer::json(StatusCode::OK, schema)))
 }
 
-/// `schema/{kind}`, where the kind is in the singular; in the plural it is understood, too.
+/// `schema/{kind}` with the kind in the singular; the plural is accepted, too.
 pub(crate) fn schema_of_kind(api: &Api, asked: &Asked) -> Answer {
     let kind = asked.parts.get("kind").map_or("", String::as_str);
     let collection = COLLECTIONS.iter().find(|collection| collection.schema == kind || collection.name == kind);
@@ -56,7 +56,7 @@ pub(crate) fn schema_of_kind(api: &Api, asked: &Asked) -> Answer {
     of_version_3(schema.map_or_else(missing, |schema| Answer::json(StatusCode::OK, schema)))
 }
 
-/// `schema/validate/{kind}`, where the kind is in the plural.
+/// `schema/validate/{kind}` with the kind in the plural.
 pub(crate) fn validate(api: &Api, asked: &Asked) -> Answer {
     let kind = asked.parts.get("kind").cloned().unwrap_or_default();
     let Some(collection) = Collection::named(&kind) else {
@@ -75,7 +75,7 @@ pub(crate) fn validate(api: &Api, asked: &Asked) -> Answer {
     }
 }
 
-/// Which plugins belong to a subsystem; `None`: there is no such subsystem.
+/// The filter for plugins of a subsystem; `None`: the subsystem does not exist.
 fn subsystem(name: Option<&str>) -> Option<fn(&Plugin) -> bool> {
     match name {
         None | Some("http") => Some(|plugin| plugin.is_http),

@@ -1,39 +1,39 @@
-//! The arguments of a request's query, parsed once.
+//! The arguments of a query, parsed once.
 //!
-//! Unknown arguments are ignored, as APISIX does. Where a name comes twice, the first value counts.
+//! Unknown arguments are ignored, as in APISIX. If a name occurs twice, the first value counts.
 
 use crate::answer::Answer;
 use crate::control::Wait;
 use axum::http::StatusCode;
 use std::borrow::Cow;
 
-/// Arguments read of one query; more are ignored, as in nginx, but for a write.
+/// The most arguments that are read, as in nginx. More are ignored, except for a write.
 const ARGUMENTS_MAX: usize = 100;
 
-/// The longest time to live that etcd takes.
+/// The longest time to live that etcd accepts.
 const TTL_SECONDS_MAX: f64 = 9_000_000_000.0;
 
-/// The pages that APISIX gives.
+/// The page sizes that APISIX allows.
 const PAGE_SIZES: std::ops::RangeInclusive<f64> = 10.0..=500.0;
 
-/// A query's names and values, decoded.
+/// The decoded names and values of a query.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Query {
     pairs: Vec<(String, String)>,
-    /// There are more, and one of them may change what a write does.
+    /// Whether there are more, one of which may change the effect of a write.
     has_more: bool,
 }
 
-/// What [`Query::get`] would find, without collecting the other arguments.
+/// The result of [`Query::get`], without collecting the other arguments.
 pub(crate) fn first<'a>(query: Option<&'a str>, name: &str) -> Option<Cow<'a, str>> {
     let mut arguments = form_urlencoded::parse(query?.as_bytes()).take(ARGUMENTS_MAX);
     arguments.find(|(known, _)| known == name).map(|(_, value)| value)
 }
 
-/// Which part of a list is asked for.
+/// The requested part of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Page {
-    /// From 1.
+    /// The page, from 1.
     pub(crate) number: usize,
     pub(crate) size: usize,
 }
@@ -53,7 +53,7 @@ impl Query {
         self.get(name) == Some(value)
     }
 
-    /// Whether a write is only looked at. Whoever says so in other words does not expect one.
+    /// Whether a write is only checked. An unknown value is an error, since its sender does not expect a write.
     pub(crate) fn dry_run(&self) -> Result<bool, Answer> {
         let is_meant = |name: &str| name.chars().filter(char::is_ascii_alphanumeric).eq("dryrun".chars());
         let is_misspelt = |name: &str| name != "dry_run" && is_meant(&name.to_ascii_lowercase());
@@ -68,18 +68,18 @@ impl Query {
         }
     }
 
-    /// The time to live of what is written. 0 is none, as in APISIX's documentation.
+    /// The time to live of the written document. 0 is none, as in APISIX's documentation.
     pub(crate) fn ttl_seconds(&self) -> Result<Option<u64>, Answer> {
         let Some(text) = self.get("ttl") else { return Ok(None) };
         match text.trim().parse::<f64>() {
             Ok(0.0) => Ok(None),
-            // Both bounds hold, and a fraction of a second becomes a whole one.
+            // Both bounds apply, and a fraction of a second is rounded up.
             Ok(seconds) if (0.0..=TTL_SECONDS_MAX).contains(&seconds) => Ok(Some(seconds.ceil() as u64)),
             _ => Err(Answer::bad("invalid argument ttl: should be a number")),
         }
     }
 
-    /// `None`: everything is asked for, as one of the arguments is missing or no number.
+    /// `None`: the whole list, as one of the arguments is missing or not a number.
     pub(crate) fn page(&self) -> Result<Option<Page>, Answer> {
         let number = |name: &str| self.get(name).and_then(|text| text.trim().parse::<f64>().ok());
         let (Some(page), Some(size)) = (number("page"), number("page_size")) else { return Ok(None) };
@@ -90,7 +90,7 @@ impl Query {
         Ok(Some(Page { number, size: size as usize }))
     }
 
-    /// What a write waits for.
+    /// The condition for answering a write.
     pub(crate) fn wait(&self) -> Wait {
         match self.is("wait", "stored") {
             true => Wait::Stored,

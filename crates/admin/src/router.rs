@@ -1,4 +1,4 @@
-//! The router: every endpoint of the table, behind the guard, and what is answered where there is none.
+//! The router: every endpoint of the table behind the guard, and the answers for unknown paths.
 
 use crate::access::{Caller, Door, Guard, Peer, admit};
 use crate::answer::Answer;
@@ -27,26 +27,26 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Lists of resources that are made at once; more wait.
+/// Number of lists of resources that are made at once; more wait.
 const LISTS_AT_ONCE_MAX: usize = 2;
 
 /// The parts of a path in braces.
 type Parts = Result<RawPathParams, RawPathParamsRejection>;
 
-/// What all handlers need.
+/// The state that all handlers share.
 pub(crate) struct Api {
     pub(crate) control: Arc<dyn Control>,
     pub(crate) guard: Arc<Guard>,
     pub(crate) standalone: Standalone,
-    /// For requests with large bodies.
+    /// Limits requests with large bodies.
     pub(crate) large_bodies: Arc<Semaphore>,
-    /// For lists of resources.
+    /// Limits lists of resources.
     pub(crate) lists: Arc<Semaphore>,
-    /// Of the OpenAPI description: method, path, action, summary of what is not hidden.
+    /// The endpoints of the OpenAPI description that are not hidden: method, path, action, summary.
     pub(crate) described: Vec<Endpoint>,
 }
 
-/// A request, taken apart.
+/// A request in parts.
 pub(crate) struct Asked {
     pub(crate) caller: Caller,
     pub(crate) peer: IpAddr,
@@ -56,8 +56,8 @@ pub(crate) struct Asked {
     pub(crate) headers: HeaderMap,
     pub(crate) parts: BTreeMap<String, String>,
     pub(crate) body: Bytes,
-    /// Held until the request is answered, where its body is large: what is made of a body takes more memory than the body.
-    /// Work on another thread holds it, too, which goes on if the client has gone.
+    /// Held until the request is answered if its body is large: processing a body takes more memory than the body itself. Work on
+    /// another thread, which continues if the client disconnects, holds it too.
     pub(crate) place: Option<Arc<OwnedSemaphorePermit>>,
 }
 
@@ -87,7 +87,7 @@ pub fn router(control: Arc<dyn Control>, guard: Arc<Guard>, pages: Vec<Page>) ->
     let mut router = Router::new();
     for (path, methods) in of_path {
         let methods = methods.fallback(no_method);
-        // APISIX does not care for a slash at the end.
+        // APISIX ignores a slash at the end.
         let has_twin = path.starts_with("/apisix/") && !path.contains("{*");
         if has_twin {
             router = router.route(&format!("{path}/"), methods.clone());
@@ -112,7 +112,7 @@ fn handler(method: &Method, action: Action) -> MethodRouter<Arc<Api>> {
 }
 
 async fn answer(api: Arc<Api>, action: Action, asked: Asked) -> Answer {
-    // What has not been read is not absent.
+    // Documents that have not been read yet are not absent.
     if action.needs_documents()
         && let Err(why) = api.control.readable()
     {
@@ -154,7 +154,7 @@ fn answered(result: Result<Answer, Answer>) -> Answer {
     result.unwrap_or_else(|answer| answer)
 }
 
-/// A known path, asked with a method that it does not have.
+/// A known path, requested with a method that it does not support.
 async fn no_method(request: Request) -> Response {
     let path = request.uri().path();
     let answer = match path.trim_end_matches('/') {
@@ -170,7 +170,7 @@ async fn no_method(request: Request) -> Response {
     answer.into_response()
 }
 
-/// A path that nothing has.
+/// An unknown path.
 async fn no_path(request: Request) -> Response {
     let answer = match request.uri().path().strip_prefix("/apisix/admin/") {
         Some(rest) => {
@@ -187,7 +187,7 @@ async fn no_path(request: Request) -> Response {
 }
 
 impl Asked {
-    /// Reads the body, if the action has any use for it: an unused body takes no memory.
+    /// Reads the body if the action uses it: an unused body takes no memory.
     async fn of(api: &Api, action: Action, request: Request, parts: BTreeMap<String, String>) -> Result<Asked, Answer> {
         let (head, body) = request.into_parts();
         let place = || async {
@@ -215,7 +215,7 @@ impl Asked {
         Ok(Asked { caller, peer, method: head.method, path, query, headers: head.headers, parts, body, place })
     }
 
-    /// Which document the path names.
+    /// The document that the path names.
     pub(crate) fn address(&self) -> Address {
         let part = |name: &str| self.parts.get(name).cloned();
         let (username, id, manager) = (part("username"), part("id"), part("manager"));

@@ -1,4 +1,4 @@
-//! `/v1/session`: the dashboard signs in with a key or a sign-in token, and out again.
+//! `/v1/session`: signing in to the dashboard with a key or a sign-in token, and signing out.
 
 use crate::access::{Caller, Role, SESSION_COOKIE};
 use crate::answer::Answer;
@@ -9,11 +9,11 @@ use serde_json::{Value as Json, json};
 use tokio::time::Instant;
 use tracing::info;
 
-/// Whose session this is.
+/// The owner of this session.
 pub(crate) fn show(api: &Api, asked: &Asked) -> Answer {
     match cookie(asked).and_then(|token| api.guard.session(&token)) {
         Some(session) => Answer::json(StatusCode::OK, described(&session.caller, &session.csrf)),
-        // Everything may be looked at without signing in; there is no token, since nothing may be written.
+        // Everything can be read without signing in; there is no token, since nothing can be written.
         None if asked.caller.key.is_none() && api.guard.reads_without_key(asked.peer) => {
             Answer::json(StatusCode::OK, json!({ "name": "", "role": Role::Viewer.name(), "csrf": null }))
         }
@@ -21,7 +21,7 @@ pub(crate) fn show(api: &Api, asked: &Asked) -> Answer {
     }
 }
 
-/// Opens a session for a key in the header or the body, or for a sign-in token.
+/// Opens a session with a key in the header or the body, or with a sign-in token.
 pub(crate) async fn open(api: &Api, asked: Asked) -> Answer {
     let body = match asked.json() {
         Ok(body) => body.unwrap_or_default(),
@@ -41,7 +41,7 @@ pub(crate) async fn open(api: &Api, asked: Asked) -> Answer {
     };
     let (token, csrf) = api.guard.lock_sessions().open(caller.clone(), Instant::now());
     info!(target: "audit", key = caller.name, address = %asked.peer.to_canonical(), "session opened");
-    // A page that came by TLS says so; its cookie must not travel without.
+    // A page that was loaded over TLS reports it; its cookie must not be sent without TLS.
     let is_by_tls = asked.headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));
     let secure = if is_by_tls { "; Secure" } else { "" };
     let cookie = format!("{SESSION_COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict{secure}");

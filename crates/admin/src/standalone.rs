@@ -1,7 +1,7 @@
-//! `configs`: all resources as one document, read and replaced, as APISIX without etcd has it; ADC uses it.
+//! `configs`: all resources as one document, which can be read and replaced, as in APISIX without etcd; ADC uses it.
 //!
-//! The documents stay the truth: what another client writes shows here, too. What a client says about them, digest, versions
-//! and indexes, is only remembered.
+//! The documents remain authoritative: writes of other clients show here, too. The metadata that a client sends with them (digest,
+//! versions, indexes) is only remembered.
 
 mod items;
 mod remembered;
@@ -35,13 +35,13 @@ use stillgate_datastore::{Condition, Document, Key, Unreferenced, Write};
 const DIGEST: HeaderName = HeaderName::from_static("x-digest");
 const LAST_MODIFIED: HeaderName = HeaderName::from_static("x-last-modified");
 
-/// Bytes of a digest that is remembered.
+/// The most bytes of a remembered digest.
 const DIGEST_BYTES_MAX: usize = 256;
 
-/// Errors of one validation. What comes after them is not checked: each item costs a check, and each error memory.
+/// The most errors of one validation. Later items are not checked: each check costs time, and each error memory.
 const ERRORS_MAX: usize = 100;
 
-/// Characters of an id or a message in an error.
+/// The most characters of an id or a message in an error.
 const ERROR_CHARS_MAX: usize = 1000;
 
 /// The collections of the whole document. Credentials are among the consumers.
@@ -59,7 +59,7 @@ pub(crate) fn get(api: &Api, asked: &Asked) -> Answer {
         let index = |key: &Key, document: &Document| api.standalone.index(key, document);
         let mut items = of_documents(&*api.control, asked.caller.role, collection, &found, index);
         if asked.query.is("created", "true") {
-            // Not of APISIX: by this the older of two routes comes first.
+            // Not in APISIX: this orders two routes by age.
             let created = found.iter().map(|(_, document)| document.created);
             items.iter_mut().zip(created).for_each(|(item, created)| item["createdIndex"] = created.into());
         }
@@ -104,7 +104,7 @@ pub(crate) async fn replace(api: Arc<Api>, asked: Asked) -> Result<Answer, Answe
     }
 }
 
-/// POST to `configs/validate`: what is wrong with each item, and else with the whole, as PUT would find it.
+/// POST to `configs/validate`: the errors of each item, or else of the whole document, as PUT would report them.
 pub(crate) async fn validate(api: Arc<Api>, asked: Asked) -> Result<Answer, Answer> {
     let asked = Arc::new(asked);
     let (validating, looked_at) = (api.clone(), asked.clone());
@@ -127,7 +127,7 @@ pub(crate) async fn validate(api: Arc<Api>, asked: Asked) -> Result<Answer, Answ
         Err(Answer { status: StatusCode::BAD_REQUEST, content, .. }) => {
             Ok(invalid(vec![json!({ "error": cut(message_of(&content)) })]))
         }
-        // Not now, for example.
+        // For example, it is temporarily impossible.
         Err(answer) => Err(answer),
     }
 }
@@ -149,7 +149,7 @@ fn invalid(errors: Vec<Json>) -> Answer {
     Answer::json(StatusCode::BAD_REQUEST, body)
 }
 
-/// `None`: each item is right by itself.
+/// `None`: each item by itself is valid.
 fn validate_items(api: &Api, asked: &Asked) -> Result<Option<Answer>, Answer> {
     let text = Text::new(body::text(&asked.body)?);
     let whole = text.whole()?;
@@ -181,7 +181,7 @@ fn validate_items(api: &Api, asked: &Asked) -> Result<Option<Answer>, Answer> {
     Ok((!errors.is_empty()).then(|| invalid(errors)))
 }
 
-/// The id of an item as its error names it.
+/// The id of an item in its error.
 fn shown_id(id: &Json) -> Json {
     match id {
         Json::String(text) => cut(text.clone()).into(),
@@ -190,7 +190,7 @@ fn shown_id(id: &Json) -> Json {
     }
 }
 
-/// A text of an error within bounds.
+/// Limits the length of a text in an error.
 fn cut(mut text: String) -> String {
     if let Some((at, _)) = text.char_indices().nth(ERROR_CHARS_MAX) {
         text.truncate(at);
@@ -199,20 +199,20 @@ fn cut(mut text: String) -> String {
     text
 }
 
-/// A replacement that is to be committed.
+/// A replacement before its commit.
 struct Planned {
     digest: String,
     view: View,
-    /// From before the documents were read, which go on changing.
+    /// The revision before the documents were read, which may change meanwhile.
     revision: u64,
     changes: Changes,
-    /// What has to hold until it is committed: what its documents refer to is there, besides what it writes itself.
+    /// The conditions until the commit: the references of its documents exist, apart from those it writes itself.
     conditions: Vec<(Key, Condition)>,
-    /// And nothing has come that refers to what it deletes, or that has what only one may have.
+    /// The conditions that no document has been added that refers to a deleted one, or that has something that must be unique.
     unreferenced: Vec<Unreferenced>,
 }
 
-/// `None`: what is stored came with this digest.
+/// `None`: the stored documents already came with this digest.
 fn plan(api: &Api, body: &[u8], digest: Option<&str>, unnamed: Unnamed) -> Result<Option<Planned>, Answer> {
     let text = Text::new(body::text(body)?);
     let whole = text.whole()?;
@@ -239,7 +239,7 @@ fn plan(api: &Api, body: &[u8], digest: Option<&str>, unnamed: Unnamed) -> Resul
         }
     }
     let conditions = referred.into_iter().map(|key| (key, Condition::Present)).collect();
-    // One for all documents of a collection: there may be very many.
+    // One condition for all documents of a collection: there may be very many.
     let untouched = |below| Unreferenced { below, since: revision, mention: String::new() };
     unreferenced.extend(shared.into_iter().map(untouched));
     Ok(Some(Planned {
@@ -252,14 +252,14 @@ fn plan(api: &Api, body: &[u8], digest: Option<&str>, unnamed: Unnamed) -> Resul
     }))
 }
 
-/// `Ok(Err)`: another write came before, of this key and with this revision.
+/// `Ok(Err)`: another write was made first, to this key at this revision.
 async fn commit_plan(api: &Api, asked: &Asked, planned: Planned) -> Result<Result<Answer, (Key, Option<u64>)>, Answer> {
     let Planned { digest, view, revision: before, changes, conditions, unreferenced } = planned;
     let Changes { writes, versions, indexes } = changes;
     let transaction = transaction(asked, conditions, unreferenced, writes);
     let is_dry = asked.query.dry_run()?;
     let outcome = match transaction.writes.is_empty() {
-        // A datastore takes no transaction without writes.
+        // A datastore refuses a transaction without writes.
         true => None,
         false if is_dry => return dry_run(api, view, transaction).await.map(Ok),
         false => match commit_all(api, asked, transaction).await {
@@ -273,7 +273,7 @@ async fn commit_plan(api: &Api, asked: &Asked, planned: Planned) -> Result<Resul
         return Ok(Ok(Answer::json(StatusCode::OK, body)));
     }
     let revision = outcome.as_ref().map_or(before, |outcome| outcome.revision);
-    // What another client wrote meanwhile was neither compared nor removed, and the digest does not stand for it.
+    // Concurrent writes of other clients were neither compared nor removed, so the digest does not describe them.
     if outcome.is_none() || revision == before + 1 {
         let documents = api.control.documents();
         api.standalone.remember(&*documents, (digest, revision, unix_seconds()), versions, indexes);
@@ -287,11 +287,11 @@ async fn commit_plan(api: &Api, asked: &Asked, planned: Planned) -> Result<Resul
     }))
 }
 
-/// What has to hold until a document is deleted: nothing that came meanwhile refers to it.
+/// The conditions for deleting a document: nothing that was written meanwhile refers to it.
 fn still_unreferenced(view: &View, collection: &Collection, key: &Key) -> Vec<Unreferenced> {
     match collection.naming {
         Naming::Username => {
-            // Its credentials. Of all consumers, since etcd takes no condition for each of many.
+            // Its credentials. The condition covers all consumers, since etcd limits the number of conditions.
             let below = format!("{}/", collection.name);
             let mut unused = still_unused(view, collection, key);
             unused.push(Unreferenced { below, since: view.revision(), mention: String::new() });
@@ -301,17 +301,17 @@ fn still_unreferenced(view: &View, collection: &Collection, key: &Key) -> Vec<Un
     }
 }
 
-/// What a replacement does.
+/// The effect of a replacement.
 #[derive(Default)]
 struct Changes {
     writes: Vec<Write>,
-    /// Of all collections.
+    /// The versions of all collections.
     versions: Vec<(&'static str, u64)>,
-    /// All documents, with the indexes they came with.
+    /// All documents with the indexes that were sent.
     indexes: Vec<(Key, Option<u64>)>,
 }
 
-/// What changes, and which versions the collections have then.
+/// The changes, and the resulting versions of the collections.
 fn changes(api: &Api, view: &View, whole: &Whole<'_>, unnamed: Unnamed) -> Result<Changes, Answer> {
     let mut changes = Changes::default();
     for collection in collections() {
@@ -335,7 +335,7 @@ fn new_version(collection: &Collection, given: Version, old: u64) -> Result<u64,
     let key = version_key(collection);
     match given {
         Version::None => Ok(old + 1),
-        // Versions are counts or times in milliseconds: far below where a float has gaps.
+        // Versions are counts or times in milliseconds: far below where floats have gaps.
         Version::Number(version) if version >= old as f64 => Ok(version as u64),
         Version::Number(_) => Err(Answer::bad(format!("{key} must be greater than or equal to ({old})"))),
         Version::Other(_) => Err(Answer::bad(format!("{key} must be a number"))),

@@ -1,7 +1,7 @@
-//! The dashboard's files, in the program itself: `/ui/` of the admin address.
+//! The dashboard's files, compiled into the program: `/ui/` of the admin address.
 //!
-//! There is no build step: what is in `ui/` is what a browser gets. A file is compressed when it is first asked for, once in
-//! the life of the process. Nothing in the files is secret, so they need no key; what the page shows it asks of the Admin API.
+//! There is no build step: browsers get the files in `ui/` as they are. A file is compressed at its first request, once in the life
+//! of the process. The files contain no secrets, so they need no key; the page reads its data from the Admin API.
 
 use crate::answer::Answer;
 use axum::body::Body;
@@ -19,22 +19,22 @@ use flate2::{Compression, Crc};
 use std::io::Write as _;
 use std::sync::OnceLock;
 
-/// Nothing but our own files: no script in a document, no other server, no frame around the page.
+/// Allows nothing but our own files: no inline script, no other server, no frame around the page.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What the address without a file is.
+/// The file served at the address without a file name.
 const INDEX: &str = "index.html";
 
 /// A file of the dashboard.
 struct File {
-    /// Below `/ui/`.
+    /// The path below `/ui/`.
     path: &'static str,
     bytes: &'static [u8],
     made: OnceLock<Made>,
 }
 
-/// What a file comes to.
+/// The content of a file.
 struct Made {
     etag: HeaderValue,
     gzip: Bytes,
@@ -46,8 +46,8 @@ macro_rules! files {
     };
 }
 
-/// All of `ui/` but `ui/dev/`, sorted. (Test: `the_table_is_the_folder`.) `profile_view.*` are links: the page that
-/// `stillgate profile` writes has the same.
+/// All of `ui/` except `ui/dev/`, sorted. (Test: `the_table_is_the_folder`.) `profile_view.*` are links: the page that `stillgate
+/// profile` writes shares them.
 static FILES: [File; 49] = files![
     "api.js" "app.js" "chain_view.js" "chart.js" "curl.js" "dom.js"
     "edit/controls.js" "edit/diff.js" "edit/document_history.js" "edit/editor.js" "edit/fields.js" "edit/form.js"
@@ -59,7 +59,7 @@ static FILES: [File; 49] = files![
     "parts.css" "parts.js" "profile_view.css" "profile_view.js" "recent_requests.js" "shell.css" "tokens.css"
 ];
 
-/// Adds them to a router.
+/// Adds the files to a router.
 pub(crate) fn add<S: Clone + Send + Sync + 'static>(router: axum::Router<S>) -> axum::Router<S> {
     let to_index = || async { Answer::empty(StatusCode::PERMANENT_REDIRECT).with(LOCATION, "/ui/").into_response() };
     let file = |Path(path): Path<String>, headers: HeaderMap| async move { answer(&path, &headers) };
@@ -87,7 +87,7 @@ fn answer(path: &str, asked: &HeaderMap) -> Response {
     let headers = response.headers_mut();
     let fixed: [(HeaderName, &'static str); 6] = [
         (CONTENT_TYPE, content_type(path)),
-        // Asked for anew each time, and answered 304: after an upgrade no page is half old and half new.
+        // Revalidated at each request with a 304, so that after an upgrade no page mixes old and new files.
         (CACHE_CONTROL, "no-cache"),
         (VARY, "Accept-Encoding"),
         (CONTENT_SECURITY_POLICY, POLICY),
@@ -109,7 +109,7 @@ impl File {
         self.made.get_or_init(|| {
             let mut crc = Crc::new();
             crc.update(self.bytes);
-            // Weak, since both codings of a file have the same.
+            // Weak, since both codings of a file share it.
             let etag = format!("W/\"{:08x}{:x}\"", crc.sum(), self.bytes.len());
             let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
             let gzip = encoder.write_all(self.bytes).and_then(|()| encoder.finish());
@@ -131,7 +131,7 @@ fn content_type(path: &str) -> &'static str {
     }
 }
 
-/// Whether a list of entity tags has this one, or any (RFC 9110, 13.1.2: compared weakly).
+/// Whether a list of entity tags contains this one, or any (RFC 9110, 13.1.2: compared weakly).
 fn has_tag(list: &[u8], tag: &[u8]) -> bool {
     let opaque = |tag: &[u8]| tag.strip_prefix(b"W/").map_or_else(|| tag.to_vec(), <[u8]>::to_vec);
     list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).any(|one| one == b"*" || opaque(one) == opaque(tag))
@@ -155,7 +155,7 @@ mod tests {
     use std::path::Path as FilePath;
     use tower::ServiceExt as _;
 
-    /// Of all files together, compressed.
+    /// The size of all files together, compressed.
     const GZIP_BYTES_MAX: usize = 150_000;
 
     fn files_below(folder: &FilePath, found: &mut Vec<String>) {

@@ -1,4 +1,4 @@
-//! How long a changed file takes to be read: as a whole, and by what changed. `cargo run --release -p stillgate-config
+//! Measures how long reading a changed file takes, as a whole and by its differences. `cargo run --release -p stillgate-config
 //! --example reread [ROUTES]`
 
 use std::fmt::Write;

@@ -6,11 +6,11 @@
 //!      ─▶ Config: what it means                                       model/, made by resources/
 //! ```
 //!
-//! `file/` and `store/` are the two kinds of sources: each takes resources through all of them, and has its own policy of refusal.
-//! Arrows between rooms point one way: file, store ─▶ resources ─▶ model ─▶ keys ─▶ values.
+//! `file/` and `store/` are the two kinds of sources: each passes resources through all stages, and has its own policy of refusal.
+//! Dependencies between the folders point one way: file, store ─▶ resources ─▶ model ─▶ keys ─▶ values.
 //!
-//! The same tables give the JSON Schema and the reference. Nothing here does IO; the environment is
-//! an argument. What is not understood is refused, with every error that can be found at once.
+//! The JSON Schema and the reference are generated from the same tables. Nothing here does IO; the environment is an argument.
+//! Unknown input is refused, with every error that can be found at once.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,4 +1,4 @@
-//! JSON Schemas: of a file, and of single kinds of resources and single plugins, cut out of it with what they refer to.
+//! JSON Schemas: of a file, and of single kinds and plugins, cut out of it with their references.
 
 use crate::keys::plugins::{METADATA_SCHEMA, PLUGINS_SCHEMA};
 use crate::keys::resources::File;
@@ -21,15 +21,15 @@ pub fn schema(plugins: &Table) -> Json {
 /// The schemas of one plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PluginSchemas {
-    /// Of its configuration.
+    /// The schema of its configuration.
     pub own: Json,
-    /// Of a consumer's credential; `None`: it does not authenticate by any.
+    /// The schema of a consumer's credential; `None`: it does not authenticate with one.
     pub credential: Option<Json>,
-    /// Of its metadata; `None`: it has none.
+    /// The schema of its metadata; `None`: it has none.
     pub metadata: Option<Json>,
 }
 
-/// All schemas, made once: they take milliseconds.
+/// All schemas, generated once: that takes milliseconds.
 #[derive(Debug, Clone)]
 pub struct Schemas {
     definitions: Map<String, Json>,
@@ -45,13 +45,13 @@ impl Schemas {
         Schemas { definitions: definitions_of(schema(&plugins)), plugins }
     }
 
-    /// Of the documents of a kind.
+    /// The schema of a kind's documents.
     pub fn kind(&self, kind: Kind) -> Option<Json> {
         self.definitions.get(name_of(kind)).map(|schema| self.with_definitions(schema.clone()))
     }
 
-    /// Of a plugin, as APISIX has them, for what makes forms of them; `None`: there is none of that name. They describe documents
-    /// of a store: nothing in them stands for an environment variable, and they refer to nothing.
+    /// The schemas of a plugin in APISIX's form, for programs that generate forms; `None`: the plugin does not exist. They describe
+    /// documents of a store: nothing in them refers to an environment variable or to another schema.
     pub fn plugin(&self, name: &str) -> Option<PluginSchemas> {
         let (_, descriptor) = self.plugins.find(name)?;
         let keys = self.definitions.get("Plugins")?.get("properties")?.get(name)?;
@@ -81,7 +81,7 @@ impl Schemas {
         self.resolved(schema).pointer("/properties/id/const").and_then(Json::as_str) == Some(name)
     }
 
-    /// What a reference leads to.
+    /// The target of a reference.
     fn resolved(&self, schema: &Json) -> Json {
         let name = schema.get(REF).and_then(Json::as_str).and_then(|name| name.strip_prefix(PREFIX));
         name.and_then(|name| self.definitions.get(name)).unwrap_or(schema).clone()
@@ -101,7 +101,7 @@ impl Schemas {
                     let target = reference.strip_prefix(PREFIX).unwrap_or(reference);
                     let definition = self.definitions.get(target).filter(|_| !within.contains(&target));
                     within.push(target);
-                    // What contains itself is anything below that.
+                    // A recursive schema allows anything below that.
                     let inlined = definition.map_or_else(|| json!({}), |definition| self.inlined(definition, within));
                     within.pop();
                     own = beside(inlined, own);
@@ -120,7 +120,7 @@ impl Schemas {
         Json::Object(own)
     }
 
-    /// A schema with all that it refers to, and what that does.
+    /// A schema with everything it refers to, directly or indirectly.
     fn with_definitions(&self, mut schema: Json) -> Json {
         let mut names = BTreeSet::new();
         let mut new = references(&schema);
@@ -146,12 +146,12 @@ fn definitions_of(mut schema: Json) -> Map<String, Json> {
     }
 }
 
-/// Whether a schema is of texts with an environment variable.
+/// Whether a schema matches texts with an environment variable.
 fn is_environment(schema: &Json) -> bool {
     schema.get(REF).and_then(Json::as_str).and_then(|name| name.strip_prefix(PREFIX)) == Some(ENVIRONMENT)
 }
 
-/// The fields of a schema that another refers to, below those that the other has itself.
+/// The fields of the referenced schema, overridden by the fields next to the reference.
 fn beside(schema: Json, own: Map<String, Json>) -> Map<String, Json> {
     let mut fields = match schema {
         Json::Object(fields) => fields,
@@ -161,7 +161,7 @@ fn beside(schema: Json, own: Map<String, Json>) -> Map<String, Json> {
     fields
 }
 
-/// The names of what a schema refers to.
+/// The names that a schema refers to.
 fn references(schema: &Json) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     collect(schema, &mut names);

@@ -1,8 +1,9 @@
-//! Which parts of a document are secrets, in three circles: what is encrypted where it is kept, what an export masks, and what
-//! may be a secret, which neither viewers nor messages see: [`each_possible_secret`] is what every page and message goes by.
+//! Defines which parts of a document are secrets, in three sets: those that are encrypted at rest, those that an export masks, and
+//! those that may be a secret, which viewers and messages do not show. [`each_possible_secret`] applies to every page and message.
 //!
-//! The encrypted ones are APISIX's (`encrypt_fields` of its plugins, private keys), so that both read what the other wrote. The
-//! widest circle goes by names: a header of a request, the text of a function or a parameter of an address may hold anything.
+//! The encrypted ones are APISIX's (`encrypt_fields` of its plugins, private keys), so that both can read the other's documents.
+//! The largest set is based on names: a header of a request, the text of a function or a parameter of an address may contain
+//! anything.
 
 mod conditions;
 mod hiding;
@@ -39,16 +40,16 @@ const PLAIN_OF_PLUGINS: [(&str, &[&[&str]]); 1] =
 /// A secret in the metadata of a plugin.
 const OF_METADATA: &[&str] = &["collector", "request_headers"];
 
-/// Fields that are secrets, and are not encrypted: logins of secret managers.
+/// Secret fields that are not encrypted: logins of secret managers.
 const OF_MANAGERS: [&[&str]; 3] = [&["token"], &["auth", "secret_id"], &["auth", "role_id"]];
 
-/// The fields of a plugin that are encrypted, as paths.
+/// The encrypted fields of a plugin, as paths.
 pub fn encrypted_fields(plugin: &str) -> impl Iterator<Item = &'static [&'static str]> {
     let fields = OF_PLUGINS.iter().find(|(name, _)| *name == plugin).map_or(&[][..], |(_, fields)| *fields);
     fields.iter().copied()
 }
 
-/// Visits what is encrypted in a document of a collection (`routes`; of credentials it is `credentials`).
+/// Visits the encrypted values in a document of a collection (`routes`; `credentials` for credentials).
 pub fn each_encrypted(collection: &str, document: &mut Json, each: Each<'_>) {
     match collection {
         "ssls" => {
@@ -83,7 +84,7 @@ pub fn each_possible_secret(collection: &str, document: &mut Json, each: Each<'_
     by_names(document, false, each);
 }
 
-/// Parts of names of keys and headers whose values are secrets, in lower case and with underscores.
+/// Parts of the names of keys and headers whose values are secrets, in lower case and with underscores.
 const SECRET_WORDS: [&str; 14] = [
     "password",
     "passwd",
@@ -101,27 +102,27 @@ const SECRET_WORDS: [&str; 14] = [
     "credential",
 ];
 
-/// What such a name ends with where its value is none: an address, or a name.
+/// Endings of such names whose values are not secrets: addresses or names.
 const OPEN_ENDINGS: [&str; 5] = ["_endpoint", "_url", "_uri", "_name", "_type"];
 
-/// Keys with fields that are sent to nodes and other servers.
+/// Keys whose fields are sent to nodes and other servers.
 const REQUEST_FIELDS: [&str; 6] =
     ["headers", "extra_headers", "req_headers", "request_headers", "set_headers", "metadata_headers"];
 
-/// Plugins whose fields and bodies clients get.
+/// Plugins whose fields and bodies are sent to clients.
 const OF_RESPONSES: [&str; 8] =
     ["response-rewrite", "redirect", "cors", "echo", "fault-injection", "mocking", "error-page", "api-breaker"];
 
-/// Keys of paths that nodes and other servers get, perhaps with a query.
+/// Keys of paths that are sent to nodes and other servers, perhaps with a query.
 const PATHS: [&str; 3] = ["uri", "http_path", "path"];
 
-/// Keys of addresses that name a schema and are not called.
+/// Keys of addresses that identify a schema and are not requested.
 const REFERENCES: [&str; 3] = ["$schema", "$ref", "$id"];
 
 /// Keys with functions in Lua.
 const FUNCTIONS: [&str; 4] = ["functions", "filter_func", "pre_function", "script"];
 
-/// Whether the value under a name is a secret.
+/// Whether the value with this name is a secret.
 fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase().replace('-', "_");
     SECRET_WORDS.iter().any(|word| name.contains(word)) && !OPEN_ENDINGS.iter().any(|end| name.ends_with(end))
@@ -136,7 +137,7 @@ fn by_names(value: &mut Json, is_of_response: bool, each: Each<'_>) {
         Json::Object(fields) => {
             for (name, field) in fields {
                 if name == "plugins" {
-                    // A text in place of a plugin's configuration, unless it says why there is none.
+                    // A text in place of a plugin's configuration, unless it explains why there is none.
                     let plugins = field.as_object_mut().into_iter().flatten();
                     let texts = plugins.filter(|(name, value)| *name != UNREADABLE && value.is_string());
                     texts.for_each(|(_, value)| at(value, &[], each));
@@ -160,7 +161,8 @@ fn by_names(value: &mut Json, is_of_response: bool, each: Each<'_>) {
     }
 }
 
-/// Of `{"NAME": "VALUE"}`, of `["NAME: VALUE"]`, and of either below `add` and `set`. A list of names has no values.
+/// Visits the values of `{"NAME": "VALUE"}`, of `["NAME: VALUE"]`, and of either below `add` and `set`. A list of names has no
+/// values.
 fn values_of_fields(fields: &mut Json, each: Each<'_>) {
     match fields {
         Json::String(text) => each(text),
@@ -184,7 +186,7 @@ fn values_of_fields(fields: &mut Json, each: Each<'_>) {
     }
 }
 
-/// Visits names that no header field can have: they may be a whole line, or a value.
+/// Visits names that are not valid header names: they may be a whole line, or a value.
 fn hide_wrong_names(fields: &mut Map<String, Json>, each: Each<'_>) {
     let wrong: Vec<String> = fields.keys().filter(|name| !is_field_name(name)).cloned().collect();
     for name in wrong {
@@ -198,13 +200,13 @@ fn hide_wrong_names(fields: &mut Map<String, Json>, each: Each<'_>) {
     }
 }
 
-/// Whether a text is a name that a header field can have.
+/// Whether a text is a valid header name.
 fn is_field_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c))
 }
 
-/// Visits what may be a secret in an address: a login, and what is behind the host unless clients get it. Of a path with a query,
-/// the query.
+/// Visits possible secrets in an address: a login, and the part after the host unless it is sent to clients. In a path with a
+/// query, the query.
 fn each_in_address(name: &str, text: &mut String, is_of_response: bool, each: Each<'_>) {
     if text.contains(char::is_whitespace) {
         return;
@@ -228,7 +230,7 @@ fn each_in_address(name: &str, text: &mut String, is_of_response: bool, each: Ea
         _ if !is_of_response && PATHS.contains(&name) || is_secret_query => secrets.extend(query),
         _ => {}
     }
-    // From the end, so that the places before stay where they are.
+    // From the end, so that earlier positions stay valid.
     for place in secrets.into_iter().rev() {
         let mut secret = text[place.clone()].to_owned();
         each(&mut secret);
@@ -238,7 +240,7 @@ fn each_in_address(name: &str, text: &mut String, is_of_response: bool, each: Ea
     }
 }
 
-/// Whether a query has a parameter whose name is that of a secret.
+/// Whether a query has a parameter with the name of a secret.
 fn has_secret_parameter(query: &str) -> bool {
     let is_secret = |parameter: &str| {
         let (name, value) = parameter.split_once('=').unwrap_or_default();
@@ -276,7 +278,7 @@ fn texts(value: &mut Json, each: Each<'_>) {
     }
 }
 
-/// The same with numbers, which become texts where they are replaced.
+/// Like the above for numbers, which become texts if they are replaced.
 fn scalars(value: &mut Json, each: Each<'_>) {
     match value {
         Json::Number(number) => {

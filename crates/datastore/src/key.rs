@@ -10,9 +10,8 @@ pub const SEGMENT_BYTES_MAX: usize = 256;
 /// Most segments of a key: those of `consumers/jack/credentials/1`.
 pub const SEGMENTS_MAX: usize = 4;
 
-/// A path of 2 to [`SEGMENTS_MAX`] segments without a leading slash: `routes/1`, `consumers/jack/credentials/1`,
-/// `secrets/vault/1`. No segment is empty, `.` or `..`, and none has a control character. Those of [`Key::found`] may be
-/// any other path.
+/// A path of 2 to [`SEGMENTS_MAX`] segments without a leading slash: `routes/1`, `consumers/jack/credentials/1`, `secrets/vault/1`.
+/// No segment is empty, `.` or `..`, and none has a control character. A key made by [`Key::found`] may be any other path.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
@@ -42,8 +41,8 @@ impl Key {
         }
     }
 
-    /// The key of a path that was found in etcd, where anybody may have written it: any path below a collection. One that
-    /// [`Key::parse`] refuses has to be known all the same: it may name what keeps clients out.
+    /// The key of a path that was found in etcd, where anybody may have written it: any path below a collection. A path that
+    /// [`Key::parse`] refuses must not be overlooked: it may name a document that keeps clients out.
     pub fn found(path: &str) -> Option<Key> {
         let (collection, id) = path.split_once('/')?;
         (!collection.is_empty() && !id.is_empty()).then(|| Key(path.into()))

@@ -81,7 +81,7 @@ pub enum CommitError {
     Conflict {
         /// The key of the condition.
         key: Key,
-        /// The revision that wrote it last; `None` if there is no document.
+        /// The revision that wrote it last; `None` if the document does not exist.
         modified: Option<u64>,
     },
     /// It has more than [`WRITES_MAX`] writes, or is larger than the datastore accepts.

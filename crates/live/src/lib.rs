@@ -1,12 +1,12 @@
-//! The last 15 minutes, second by second, for all who watch: what `GET /v1/live` sends. The slowest requests are in `slow`.
+//! The last 15 minutes, second by second, for all viewers: the content of `GET /v1/live`. The slowest requests are in `slow`.
 //!
 //! ```text
 //!  exporter's thread: Sampler reads the segments ─▶ Second ─▶ ring of 900 ─▶ first event of a stream
 //!  control thread:    connections, generation    ─┘       └▶ one text, shared by all streams
 //! ```
 //!
-//! Workers take no part: their counters are read where they are. A second is computed once, however many watch, on the
-//! exporter's thread of idle priority; where there are so many series that it takes long, it is done less often.
+//! Workers take no part: their counters are read in place. A second is computed once for all viewers, on the exporter's thread of
+//! idle priority; if there are so many series that it takes long, it is computed less often.
 
 mod long_turns;
 mod sampler;
@@ -26,28 +26,28 @@ use stillgate_proxy::{PlanCell, Tally};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// Seconds that are kept.
+/// Number of seconds that are kept.
 const SECONDS_MAX: usize = 900;
 
-/// Routes whose own figures are sent because somebody asks for them; more are not.
+/// The most routes whose own figures are sent on request.
 const FOLLOWED_MAX: usize = 32;
 
-/// Bytes of the id of one.
+/// The longest id of such a route, in bytes.
 const FOLLOWED_BYTES_MAX: usize = 512;
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What reading takes of the exporter's time at most, as a share: one part in so many.
+/// The share of the exporter's time that reading may take: one part in so many.
 const REST: u32 = 20;
 
-/// However long it takes, it is done again after this.
+/// The longest interval between two readings.
 const EVERY_MAX: Duration = Duration::from_secs(60);
 
-/// What is known, and who wants to know it.
+/// The recent figures and their viewers.
 pub struct Live {
     /// Whether requests are measured.
     has_metrics: bool,
-    /// Held for a few instructions, by the control side only.
+    /// Locked for a few instructions, by the control side only.
     known: Mutex<Seconds>,
     /// The last second.
     last: watch::Sender<Option<Arc<Tick>>>,
@@ -58,26 +58,26 @@ pub struct Live {
 #[derive(Default)]
 struct Seconds {
     ring: VecDeque<Arc<Tick>>,
-    /// Routes with the number of streams that ask for them.
+    /// Routes with the number of streams that request them.
     followed: BTreeMap<Arc<str>, usize>,
 }
 
-/// A second as it is sent.
+/// A second in the form in which it is sent.
 struct Tick {
-    /// JSON, but for the last brace.
+    /// JSON without the closing brace.
     text: Bytes,
-    /// Of routes that were followed then, as JSON.
+    /// The followed routes of that second, as JSON.
     routes: BTreeMap<Arc<str>, String>,
 }
 
-/// Figures of a route are sent as long as somebody holds this.
+/// While this is held, the figures of a route are sent.
 pub struct Followed {
     live: Arc<Live>,
     route: Arc<str>,
 }
 
 impl Live {
-    /// Begins; `None`: nothing is measured but what the workers count in any case. The task ends with the runtime.
+    /// Starts; `None`: only what the workers count in any case is known. The task ends with the runtime.
     pub fn start(looker: Option<Looker>, tally: Tally, plans: Arc<PlanCell>, give_back: fn()) -> Arc<Live> {
         let live = Arc::new(Live {
             has_metrics: looker.is_some(),
@@ -103,7 +103,7 @@ impl Live {
                         let figures = of.sample(collector, &wanted);
                         (of, figures)
                     });
-                    // It ends with the exporter; what the workers count goes on.
+                    // Ends with the exporter; the workers' own counts continue.
                     let (of, figures) =
                         sampled.await.map_or((None, Figures::default()), |(of, figures)| (Some(of), figures));
                     sampler = of;
@@ -145,7 +145,7 @@ impl Live {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a route's own figures from now on; `None`: as many as may be are asked for already.
+    /// Requests a route's own figures from now on; `None`: the maximum number of routes is already requested.
     pub fn follow(self: &Arc<Self>, route: &str) -> Option<Followed> {
         let mut known = self.lock();
         let is_known = known.followed.contains_key(route);
@@ -157,14 +157,14 @@ impl Live {
         Some(Followed { live: self.clone(), route })
     }
 
-    /// Changes with every second that comes after it was asked for.
+    /// Returns a receiver that changes with every later second.
     pub fn seconds(&self) -> LastSecond {
         let mut last = self.last.subscribe();
         last.mark_unchanged();
         LastSecond(last)
     }
 
-    /// The first event of a stream: all that is kept, in pieces that streams share.
+    /// The first event of a stream: all kept seconds, in pieces that streams share.
     pub fn history(&self, followed: Option<&Followed>) -> Vec<Bytes> {
         let ring: Vec<Arc<Tick>> = self.lock().ring.iter().cloned().collect();
         let has_metrics = self.has_metrics;
@@ -180,11 +180,11 @@ impl Live {
     }
 }
 
-/// Where a stream waits for the next second.
+/// A stream's receiver for the next second.
 pub struct LastSecond(watch::Receiver<Option<Arc<Tick>>>);
 
 impl LastSecond {
-    /// The next event, in pieces; one that comes too late for it leaves seconds out. `None`: there is no more.
+    /// The next event, in pieces; a caller that is too slow misses seconds. `None`: the stream has ended.
     pub async fn next(&mut self, followed: Option<&Followed>) -> Option<Vec<Bytes>> {
         loop {
             self.0.changed().await.ok()?;
@@ -219,7 +219,7 @@ impl Drop for Followed {
     }
 }
 
-/// A clock before 1970 is shown as 1970.
+/// A clock before 1970 counts as 1970.
 fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

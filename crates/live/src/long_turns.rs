@@ -1,7 +1,7 @@
-//! The last long turns of the workers' event loops with their stacks, kept while slow requests are.
+//! The last long turns of the workers' event loops with their stacks, recorded while slow requests are.
 //!
-//! A thread of low priority looks at the workers' counters a few hundred times a second; the workers take no part, except that one
-//! whose turn is long is asked for its stack.
+//! A thread of low priority reads the workers' counters a few hundred times a second. The workers take no part, except that one
+//! with a long turn is asked for its stack.
 
 use serde_json::{Value as Json, json};
 use std::collections::VecDeque;
@@ -15,29 +15,29 @@ use stillgate_proxy::WORKER_NAME;
 use stillgate_proxy::slow::SlowRequest;
 use tracing::warn;
 
-/// Shorter turns have no stack.
+/// Turns shorter than this have no stack.
 const OVER: Duration = Duration::from_millis(20);
 
-/// Turns that are kept.
+/// Number of turns that are kept.
 const TURNS_MAX: usize = 256;
 
-/// Of one request.
+/// Number of turns shown for one request.
 const SHOWN_MAX: usize = 3;
 
-/// How often functions are named.
+/// The interval at which stacks are symbolised.
 const NAME_EVERY: Duration = Duration::from_secs(1);
 
-/// A watch that could not begin begins again after this.
+/// The pause before a watch that failed to start is started again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// What naming takes of the thread's time at most, as a share: one part in so many.
+/// The share of the thread's time that symbolising may take: one part in so many.
 const REST: u32 = 10;
 
-/// What is kept, and whether anybody looks.
+/// The recorded turns, and whether a thread watches.
 pub(super) struct LongTurns {
-    /// Held for a few instructions, by the control side only.
+    /// Locked for a few instructions, by the control side only.
     kept: Mutex<VecDeque<LongTurn>>,
-    /// The sign to go on of the thread that looks.
+    /// The flag that keeps the watching thread running.
     watching: Mutex<Option<Arc<AtomicBool>>>,
     /// Returns free memory of the calling thread to the system.
     give_back: fn(),
@@ -48,7 +48,7 @@ impl LongTurns {
         Arc::new(LongTurns { kept: Mutex::default(), watching: Mutex::default(), give_back })
     }
 
-    /// Begins or ends to look.
+    /// Starts or stops watching.
     pub(super) fn watch(self: &Arc<Self>, is_wanted: bool) {
         let mut watching = self.watching.lock().unwrap_or_else(PoisonError::into_inner);
         match (&*watching, is_wanted) {
@@ -81,10 +81,10 @@ impl LongTurns {
                 let turns = watch.long_turns();
                 if !turns.is_empty() {
                     self.add(turns);
-                    // Lines of the binary took much of it, for a moment.
+                    // The symbols of the binary took much of it for a moment.
                     (self.give_back)();
                 }
-                // Later by so much that the rest of the time is for looking.
+                // Paused in proportion, so that most of the time is spent watching.
                 named = Instant::now() + begin.elapsed() * REST;
             }
             thread::sleep(pause);
@@ -98,7 +98,7 @@ impl LongTurns {
         drop(kept.drain(..surplus));
     }
 
-    /// Those of the request's worker that went on while it did, the longest first.
+    /// The turns of the request's worker that overlapped the request, the longest first.
     pub(super) fn of(&self, request: &SlowRequest) -> Json {
         let worker = format!("{WORKER_NAME}{}", request.worker);
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -115,7 +115,7 @@ impl LongTurns {
     }
 }
 
-/// Tries until it succeeds, or is wanted no more; says once that it fails.
+/// Tries until it succeeds or is no longer wanted; logs the first failure.
 fn begin<T>(goes_on: &AtomicBool, mut new: impl FnMut() -> io::Result<T>, mut pause: impl FnMut()) -> Option<T> {
     let mut is_said = false;
     while goes_on.load(Ordering::Relaxed) {

@@ -1,10 +1,10 @@
-//! Reads what workers have counted, on the exporter's thread, and finds what has come since the last time.
+//! Reads the workers' counters on the exporter's thread and computes the difference to the last reading.
 //!
-//! Of every route the counts of the last time are kept, so that one that is removed takes nothing from the sum. Histograms are
-//! kept of a few routes only, those that may be shown: the others' would be hundreds of mebibytes where there are very many.
+//! The last counts of every route are kept, so that a removed route does not reduce the sum. Histograms are kept only for the few
+//! routes that may be shown: with very many routes, all of them would take hundreds of mebibytes.
 //!
-//! Times come from the internal family of fine buckets. Where there are more routes than it tells apart, a route's come from the
-//! classic buckets of the exposed family, which may be off by a third.
+//! Latencies come from the internal family of fine buckets. If there are more routes than it distinguishes, a route's latency comes
+//! from the classic buckets of the exposed family, which may be off by a third.
 
 use super::second::{Figures, OfRequests};
 use std::collections::{HashMap, HashSet};
@@ -14,24 +14,24 @@ use stillgate_metrics::labels::value_of;
 use stillgate_metrics::{Buckets, Collector, Distribution, Kind, OTHER, Value};
 use stillgate_proxy::LIVE_DURATION;
 
-/// Routes that are shown because they have the most requests, and as many because they have the most errors.
+/// Number of routes shown for having the most requests, and of those shown for having the most errors.
 const TOP: usize = 10;
 
-/// Routes of which a histogram is kept: those with the most requests, so that one has figures when it comes to be shown.
+/// Number of routes whose histogram is kept: those with the most requests, so that figures exist once a route is shown.
 const TIMED_MAX: usize = 64;
 
-/// Families that count requests by route and status, one of each dialect. At most one of them counts at a time.
+/// Families that count requests by route and status, one per dialect. At most one of them counts at a time.
 const COUNTED: [&str; 2] = ["stillgate_http_requests_total", "apisix_http_status"];
 
-/// Families that time them, the finest first: name, the value of the label `type` that is the whole request, and its unit in
-/// seconds.
+/// Families with the latency of requests, the finest first: name, the value of the label `type` for the whole request, and the unit
+/// in seconds.
 const TIMED: [(&str, Option<&str>, f64); 3] = [
     (LIVE_DURATION, None, 1.0),
     ("stillgate_http_request_duration_seconds", None, 1.0),
     ("apisix_http_latency", Some("request"), 0.001),
 ];
 
-/// What was there the last time.
+/// The values of the last reading.
 #[derive(Default)]
 pub(super) struct Sampler {
     routes: HashMap<Arc<str>, Route>,
@@ -59,7 +59,7 @@ struct Timed {
     routes: HashMap<Arc<str>, Distribution>,
 }
 
-/// What a family has counted since the last time.
+/// What a family has counted since the last reading.
 struct Since {
     buckets: Buckets,
     unit_s: f64,
@@ -67,7 +67,7 @@ struct Since {
     routes: HashMap<Arc<str>, Distribution>,
 }
 
-/// Times of requests, in seconds.
+/// Latencies of requests, in seconds.
 #[derive(Default)]
 struct Times {
     count: u64,
@@ -78,14 +78,14 @@ struct Times {
 }
 
 impl Sampler {
-    /// What has come since the last time; nothing the first time.
+    /// Computes the difference to the last reading; empty the first time.
     pub(super) fn sample(&mut self, collector: &Collector, followed: &[Arc<str>]) -> Figures {
         let began = Instant::now();
         let has_codes = self.count(collector);
         let busiest = self.top(TIMED_MAX, |route| route.now.requests.saturating_sub(route.before.requests));
         let worst = self.top(TOP, |route| route.now.errors.saturating_sub(route.before.errors));
         let mut wanted: HashSet<Arc<str>> = busiest.iter().chain(&worst).chain(followed).cloned().collect();
-        // One that has no requests in some seconds keeps its place as long as there is room.
+        // A route without requests for some seconds keeps its place while there is room.
         let former: Vec<_> = self.timed.iter().flat_map(|timed| timed.routes.keys().cloned()).collect();
         for id in former {
             if wanted.len() >= TIMED_MAX {
@@ -113,7 +113,7 @@ impl Sampler {
         Figures { took: began.elapsed(), ..figures }
     }
 
-    /// Counts requests by route; whether the status is known.
+    /// Counts requests by route; returns whether the status is known.
     fn count(&mut self, collector: &Collector) -> bool {
         let mut has_codes = false;
         for family in COUNTED {
@@ -131,13 +131,13 @@ impl Sampler {
             });
             has_codes |= found.is_some_and(|family| family.labels.iter().any(|label| label == "code"));
         }
-        // A route whose series have gone begins anew if it comes back.
+        // A route whose series were removed starts from zero if it returns.
         self.routes.retain(|_, route| route.now.requests > 0);
         has_codes
     }
 
-    /// Routes with the most of something, the most first. Requests that no route took, and those of routes that are not told
-    /// apart any more, are no route's.
+    /// Routes with the most of something, in descending order. Requests without a route, and those of routes that are no longer
+    /// distinguished, belong to no route.
     fn top(&self, count: usize, of: impl Fn(&Route) -> u64) -> Vec<Arc<str>> {
         let is_route = |id: &str| !id.is_empty() && id != OTHER;
         let some = self.routes.iter().map(|(id, route)| (of(route), id));
@@ -151,7 +151,7 @@ impl Sampler {
         some.into_iter().map(|(_, id)| id.clone()).collect()
     }
 
-    /// Reads histograms, the finest first; those that have nothing new are left out.
+    /// Reads histograms, the finest first; those without new values are left out.
     fn time(&mut self, collector: &Collector, wanted: &HashSet<Arc<str>>) -> Vec<Since> {
         let mut since = Vec::new();
         for (before, (family, kind, unit_s)) in self.timed.iter_mut().zip(TIMED) {
@@ -171,7 +171,7 @@ impl Sampler {
             let all = now.all.since(&before.all);
             let nothing = Distribution::default();
             let is_new = |id: &str| self.routes.get(id).is_some_and(|route| route.before.requests == 0);
-            // Those that were not looked at the last time have no difference, unless there was nothing to be seen.
+            // Routes that were not read the last time have no difference, unless their histogram did not exist.
             let both = now.routes.iter().filter_map(|(id, now)| {
                 let before = before.routes.get(id).or_else(|| is_new(id).then_some(&nothing))?;
                 Some((id.clone(), now.since(before)))
@@ -233,14 +233,14 @@ mod tests {
         writer: Writer,
         collector: Collector,
         counted: Arc<DeclaredFamily>,
-        /// Of classic buckets, and of fine ones.
+        /// The families with classic and with fine buckets.
         timed: [Arc<DeclaredFamily>; 2],
         sampler: Sampler,
         now_ms: u64,
     }
 
     impl Bench {
-        /// With fine buckets for some routes.
+        /// Makes metrics with fine buckets for some routes.
         fn new(live_routes: u32) -> Bench {
             let registry = Arc::new(Registry::start(Options::new(Process { pid: 1, start: 1 }, 1_000, 7)).unwrap());
             let family = |name: &str, kind, labels: &[&str]| Family {
@@ -302,7 +302,7 @@ mod tests {
         let shown: Vec<_> = figures.routes.iter().map(|(id, of)| (&**id, of.requests, of.errors)).collect();
         assert_eq!(shown, [("a", 10, Some(2)), ("b", 10, Some(0))]);
         assert!(figures.routes[0].1.p50.is_some_and(|p50| p50 <= 0.01));
-        // It is new.
+        // The route is new.
         assert!(figures.routes[1].1.p50.is_some_and(|p50| p50 > 0.1));
         assert_eq!(figures.followed[1].1, OfRequests { errors: Some(0), ..OfRequests::default() });
 
@@ -311,7 +311,7 @@ mod tests {
         assert!(figures.followed[0].1.p50.is_some_and(|p50| p50 > 0.1));
         assert_eq!(figures.routes.len(), 1);
 
-        // After a second without requests, too.
+        // This also holds after a second without requests.
         bench.sample(&[]);
         bench.requests("a", "200", 4, 0.05);
         let figures = bench.sample(&[]);
@@ -323,7 +323,7 @@ mod tests {
         let mut bench = Bench::new(100);
         bench.requests("a", "200", 1, 0.3);
         bench.sample(&[]);
-        // Bounds of buckets, and what is beside them.
+        // The bounds of buckets, and values next to them.
         let bounds = (-255..140).map(|step| (f64::from(step) / 16.0).exp2());
         for seconds in bounds.flat_map(|bound| [bound, bound * 1.000_001, bound * 1.02]).chain([0.3, 1.0]) {
             bench.requests("a", "200", 120, seconds);
@@ -336,14 +336,14 @@ mod tests {
                 }
             }
         }
-        // Beyond all bounds.
+        // Above all bounds.
         bench.requests("a", "200", 1, 86_400.0);
         assert_eq!(bench.sample(&[]).all.unwrap().max, Some(512.0));
         bench.requests("a", "200", 1, 0.0);
         assert!(bench.sample(&[]).all.unwrap().max.unwrap() < 1e-4);
     }
 
-    /// All together are as exact as ever.
+    /// The total stays exact.
     #[test]
     fn with_more_routes_than_are_told_apart_theirs_come_from_classic_buckets() {
         let mut bench = Bench::new(64);

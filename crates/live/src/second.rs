@@ -1,4 +1,4 @@
-//! One second as text: the shape of what `GET /v1/live` sends; its only owner.
+//! One second as text. Only this file knows the format of `GET /v1/live`.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -9,35 +9,35 @@ use std::time::Duration;
 /// Significant digits of a figure: more are noise, and nine hundred seconds are sent at once.
 const DIGITS: i32 = 4;
 
-/// What requests came to, as the metrics have it; nothing where nothing is measured.
+/// The requests according to the metrics; empty if nothing is measured.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     /// `None`: not known yet, or not measured.
     pub(super) all: Option<OfRequests>,
-    /// The busiest and those with the most errors.
+    /// The busiest routes and those with the most errors.
     pub(super) routes: Vec<(Arc<str>, OfRequests)>,
-    /// Those that are followed.
+    /// The followed routes.
     pub(super) followed: Vec<(Arc<str>, OfRequests)>,
-    /// What it took to find out.
+    /// The time that the reading took.
     pub(super) took: Duration,
 }
 
-/// Requests that ended between two looks.
+/// Requests that ended between two readings.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct OfRequests {
     pub(super) requests: u64,
-    /// Answered 5xx; `None`: the metrics have no label `code`.
+    /// Responses with a status of 5xx; `None`: the metrics have no label `code`.
     pub(super) errors: Option<u64>,
-    /// Those whose time is known.
+    /// Requests with a known latency.
     pub(super) timed: u64,
-    /// Seconds; `None`: no request ended, or they are not measured.
+    /// In seconds; `None`: no request ended, or latencies are not measured.
     pub(super) p50: Option<f64>,
     pub(super) p99: Option<f64>,
     pub(super) p999: Option<f64>,
     pub(super) max: Option<f64>,
 }
 
-/// What is known without metrics.
+/// Figures that are known without metrics.
 #[derive(Debug)]
 pub(super) struct ProcessFigures {
     /// Seconds since 1970.
@@ -47,11 +47,11 @@ pub(super) struct ProcessFigures {
     pub(super) generation: u64,
 }
 
-/// A second, ready to be sent.
+/// A second in the form in which it is sent.
 pub(super) struct Second {
-    /// JSON, but for the last brace.
+    /// JSON without the closing brace.
     pub(super) text: Bytes,
-    /// Of routes that are followed, as JSON.
+    /// The followed routes, as JSON.
     pub(super) routes: BTreeMap<Arc<str>, String>,
 }
 
@@ -83,7 +83,7 @@ struct SentRoute<'a> {
 }
 
 impl Second {
-    /// `counted`: requests, as the workers count them, for where nothing is measured; `elapsed_s`: since the last second.
+    /// `counted`: requests as the workers count them, used if nothing is measured; `elapsed_s`: the time since the last second.
     pub(super) fn new(known: &ProcessFigures, figures: &Figures, counted: u64, elapsed_s: f64) -> Second {
         let counted = OfRequests { requests: counted, ..OfRequests::default() };
         let all = figures.all.as_ref().unwrap_or(&counted);
@@ -123,7 +123,7 @@ impl<'a> SentRoute<'a> {
     }
 }
 
-/// Per second.
+/// Returns the rate per second.
 fn rate(count: u64, elapsed_s: f64) -> f64 {
     rounded(count as f64 / elapsed_s.max(0.001))
 }
@@ -132,7 +132,7 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("these shapes have string keys only")
 }
 
-/// To a few significant digits.
+/// Rounds to a few significant digits.
 fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return 0.0;

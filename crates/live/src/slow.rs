@@ -1,6 +1,6 @@
-//! The slowest requests of the last 15 minutes, minute by minute: what `GET /v1/slow` answers.
+//! The slowest requests of the last 15 minutes, minute by minute: the content of `GET /v1/slow`.
 //!
-//! The workers send what is slow among their own requests; here is kept what is slow among those of all.
+//! Each worker sends the slow ones among its own requests; the slowest of all are kept here.
 
 use super::long_turns::LongTurns;
 use serde_json::{Value as Json, json};
@@ -11,35 +11,35 @@ use stillgate_proxy::slow::{Cause, SLOW_QUEUE_MAX, SlowRequest};
 use stillgate_proxy::{PlanCell, Tally};
 use tokio::sync::mpsc;
 
-/// Minutes that are kept, this one included.
+/// Number of minutes that are kept, including the current one.
 const MINUTES_MAX: usize = 15;
 
-/// Requests of a minute that are kept.
+/// Number of requests kept per minute.
 const REQUESTS_MAX: usize = 20;
 
 const MINUTE_MS: u64 = 60_000;
 
-/// What is kept.
+/// The recorded requests.
 pub struct Slow {
-    /// Held for a few instructions, by the control side only.
+    /// Locked for a few instructions, by the control side only.
     minutes: Mutex<VecDeque<Minute>>,
     tally: Tally,
     turns: Arc<LongTurns>,
 }
 
 struct Minute {
-    /// Since 1970.
+    /// Minutes since 1970.
     number: u64,
     /// The slowest first.
     requests: Vec<SlowRequest>,
 }
 
 impl Slow {
-    /// Begins to take what the workers send. The task ends with the runtime.
+    /// Starts to receive what the workers send. The task ends with the runtime.
     pub(super) fn start(plans: &PlanCell, tally: Tally, give_back: fn()) -> Arc<Slow> {
         let (sender, mut told) = mpsc::channel(SLOW_QUEUE_MAX);
         let slow = Arc::new(Slow::new(tally, give_back));
-        // It is set once, as a process has one of these.
+        // It is set once, since a process has only one of these.
         if plans.slow.set(sender).is_ok() {
             let keeper = slow.clone();
             tokio::spawn(async move {
@@ -55,13 +55,13 @@ impl Slow {
         Slow { minutes: Mutex::default(), tally, turns: LongTurns::new(give_back) }
     }
 
-    /// One that nothing is sent to.
+    /// An instance that receives nothing.
     #[cfg(test)]
     pub(super) fn unfed() -> Arc<Slow> {
         Arc::new(Slow::new(Tally::default(), || {}))
     }
 
-    /// Whether requests are to be kept from now on.
+    /// Switches recording on or off.
     pub fn switch(&self, is_on: bool) {
         self.turns.watch(is_on);
     }
@@ -81,7 +81,7 @@ impl Slow {
         }
     }
 
-    /// All of it, the last minute first.
+    /// All recorded requests, the last minute first.
     pub fn show(&self) -> Json {
         let minutes = self.lock();
         let minute = |minute: &Minute| {
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn the_slowest_of_each_minute_are_kept() {
         let slow = Slow::unfed();
-        // What comes late is put where it belongs.
+        // A late request is added to its own minute.
         for minute in (0..20).chain([18, 3]) {
             (1..=30).for_each(|took_ms| slow.add(request(minute, took_ms * 7 % 31)));
         }

@@ -1,8 +1,8 @@
 //! The thread that writes the access log to standard output or to a file.
 //!
-//! It may stand still for as long as a full disk or a slow pipe does: workers then drop lines and count them, and lines
-//! that could not be written are added to the same count. It never ends because of an error. Rotation is the business of
-//! logrotate and its like: move the file away, then send SIGUSR1.
+//! A full disk or a slow pipe may block it for any length of time: workers then drop lines and count them, and lines that could not
+//! be written are added to the same count. It never ends because of an error. Rotation is left to logrotate and similar tools: move
+//! the file away, then send SIGUSR1.
 
 use super::recent_lines::RecentLines;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -23,13 +23,13 @@ use stillgate_profiler::threads::Registration;
 use stillgate_proxy::access_log::{Chunk, Drain, Next};
 use tracing::{error, info, warn};
 
-/// How long the thread sleeps at most before it looks whether it should reopen its file.
+/// The longest sleep of the thread before it checks whether to reopen its file.
 const LOOK_UP_EVERY: Duration = Duration::from_millis(250);
 
-/// Dropped lines are reported at most this often.
+/// The shortest interval between two reports of dropped lines.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// The control thread's handle on the writer.
+/// The control thread's handle of the writer.
 pub struct AccessLogWriter {
     recent: Option<Arc<RecentLines>>,
     reopen: Arc<AtomicBool>,
@@ -43,9 +43,9 @@ pub struct AccessLogWriter {
 pub enum OpenError {
     /// The destination cannot be written to.
     Open {
-        /// Where lines should have gone.
+        /// Where lines should have been written.
         destination: LogDestination,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// No thread could be started.
@@ -109,24 +109,24 @@ impl AccessLogWriter {
         Ok(AccessLogWriter { recent, reopen, dropped, ended })
     }
 
-    /// The last lines, where they are kept.
+    /// The last lines, if they are kept.
     pub fn recent(&self) -> Option<Arc<RecentLines>> {
         self.recent.clone()
     }
 
-    /// Asks for the file to be opened anew; done within 250 ms.
+    /// Requests that the file be reopened, which happens within 250 ms.
     pub fn reopen(&self) {
         self.reopen.store(true, Ordering::Release);
     }
 
-    /// Lines that were lost since the start.
+    /// Number of lines lost since the start.
     pub fn dropped_lines(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything is written, at most this long; whether it is. To be called after the workers have ended.
+    /// Waits until everything is written, at most this long; returns whether it is. Call it after the workers have ended.
     pub fn finish(self, at_most: Duration) -> bool {
-        // A thread that hangs in a write to a dead pipe is left behind: the process is about to end.
+        // A thread blocked in a write to a dead pipe is left behind: the process is about to end.
         matches!(self.ended.recv_timeout(at_most), Err(RecvTimeoutError::Disconnected))
     }
 }
@@ -140,7 +140,7 @@ fn open(destination: &LogDestination) -> io::Result<File> {
 }
 
 fn open_file(path: &PathBuf) -> io::Result<File> {
-    // Opening a FIFO waits for a reader unless it is told not to; writing to one may wait, that costs lines only.
+    // Without NONBLOCK, opening a FIFO waits for a reader. A write to one may block, which costs lines only.
     let flags = OFlags::NONBLOCK.bits() as i32;
     let file = File::options().append(true).create(true).custom_flags(flags).open(path).map_err(|error| {
         match Errno::from_io_error(&error) {
@@ -160,10 +160,10 @@ struct Writer {
     recent: Option<Arc<RecentLines>>,
     reopen: Arc<AtomicBool>,
     dropped: Arc<AtomicU64>,
-    /// What was last logged of `dropped`.
+    /// The value of `dropped` that was last logged.
     reported: u64,
     report_next: Instant,
-    /// The last error of a write, for the next report.
+    /// The last write error, for the next report.
     failure: Option<io::Error>,
 }
 
@@ -233,14 +233,14 @@ impl Writer {
     }
 }
 
-/// Where bytes go, and whether the last write stopped within a line.
+/// The destination, and whether the last write stopped within a line.
 struct Output<W> {
     file: W,
     torn: bool,
 }
 
 impl<W: Write> Output<W> {
-    /// Writes whole lines, or says how many are lost. A line that was cut is ended before the next one begins.
+    /// Writes whole lines; the error contains the number of lost lines. A truncated line is terminated before the next one begins.
     fn write_lines(&mut self, lines: &[u8]) -> Result<(), (u64, io::Error)> {
         if self.torn {
             match self.file.write(b"\n") {
@@ -276,7 +276,7 @@ fn count_lines(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// A disk with room for so many bytes.
+    /// A disk with room for this many bytes.
     struct Disk {
         content: Vec<u8>,
         room: usize,

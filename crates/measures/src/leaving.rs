@@ -1,26 +1,26 @@
-//! What the configuration has no more, until no request can add to its series.
+//! Labels of resources that were removed from the configuration, kept until no request can add to their series.
 //!
-//! A request is counted under the Plan it began with, which may be gone from the configuration for long. So what left with a
-//! Plan waits until that one and all older ones are held by no worker. One that comes back meanwhile is no longer waited
-//! for. Plans are numbered in the order in which they are published.
+//! A request is counted under the Plan it began with, which may have left the configuration long ago. So what a Plan removes waits
+//! until no worker holds that Plan or an older one. A subject that returns meanwhile is no longer waited for. Plans are numbered in
+//! the order in which they are published.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use stillgate_proxy::Subject;
 
-/// Subjects that may wait. Requests of hours hold up all that leave meanwhile; beyond this the oldest go at once, and should such
-/// a request be counted under one of them after all, its series stays until the process ends.
+/// The most subjects that may wait. A request that lasts for hours holds up all that leave meanwhile. Beyond this number the oldest
+/// are removed at once; if such a request is counted under one of them after all, its series stays until the process ends.
 const LEAVING_MAX: usize = 100_000;
 
-/// What waits.
+/// The waiting subjects.
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
-    /// The newest Plan that had it.
+    /// The newest Plan that contained the subject.
     last: HashMap<Subject, u64>,
     by_plan: BTreeMap<u64, BTreeSet<Subject>>,
 }
 
 impl Leaving {
-    /// Plan `plan` was the last one with these.
+    /// Records that Plan `plan` was the last one with these.
     pub(crate) fn add(&mut self, plan: u64, subjects: &BTreeSet<Subject>) {
         for subject in subjects {
             self.cancel(subject);
@@ -29,7 +29,7 @@ impl Leaving {
         }
     }
 
-    /// A Plan has it again.
+    /// Handles that a Plan contains it again.
     pub(crate) fn cancel(&mut self, subject: &Subject) {
         if let Some(plan) = self.last.remove(subject)
             && let Some(subjects) = self.by_plan.get_mut(&plan)
@@ -41,7 +41,7 @@ impl Leaving {
         }
     }
 
-    /// What may go, as all Plans before `oldest` are gone; `None`: all but the present one are.
+    /// Takes the subjects that may be removed, as all Plans before `oldest` are gone; `None`: only the current Plan is left.
     pub(crate) fn take(&mut self, oldest: Option<u64>) -> Vec<Subject> {
         let mut gone = Vec::new();
         while let Some(first) = self.by_plan.first_entry() {

@@ -1,4 +1,4 @@
-//! What the process publishes about itself and its requests: metrics, the access log's file, its own log.
+//! What the process publishes about itself and its requests: metrics, the access log, and its own log.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,4 +1,4 @@
-//! What the metrics say of the table of limits.
+//! The metrics of the table of limits.
 
 use super::own_metrics::LimitFacts;
 use super::process_stats::now_unix_ms;
@@ -6,27 +6,27 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use stillgate_limits::{Happened, Limits};
 
-/// Counters that are looked at in a second on average: more take as many seconds.
+/// Counters that are scanned per second on average: a larger table is scanned less often.
 const COUNTERS_PER_SECOND: usize = 1 << 19;
 
 /// Reads the table now and then.
 pub struct LimitsReader {
     table: Arc<OnceLock<Arc<Limits>>>,
-    /// What had happened before this process, which the one before has told.
+    /// The totals of the previous process.
     before: Option<Happened>,
     counters: usize,
-    /// When the counters are looked at again.
+    /// When the counters are scanned next.
     due: Instant,
 }
 
 impl LimitsReader {
-    /// Of a table that another process may have used before.
+    /// Reads a table that an earlier process may have used.
     pub fn new(table: Arc<OnceLock<Arc<Limits>>>) -> LimitsReader {
         let before = table.get().map(|table| table.happened());
         LimitsReader { table, before, counters: 0, due: Instant::now() }
     }
 
-    /// What it says.
+    /// Returns the current figures.
     pub fn read(&mut self) -> LimitFacts {
         let Some(table) = self.table.get() else { return LimitFacts::default() };
         let now = Instant::now();

@@ -1,8 +1,8 @@
 //! The process's own log: `tracing` to standard error, for people on a terminal and as JSON otherwise.
 //!
-//! Lines are written by a thread of their own behind a bounded queue: whoever reads them may stop reading, and then lines
-//! are lost and no worker waits. Before a configuration is known there is no log; what goes wrong until then is printed plainly by the caller. The
-//! level can change with a reload, the shape cannot.
+//! A separate thread writes the lines from a bounded queue: if the reader of the log stops reading, lines are lost and no worker
+//! waits. There is no log before the configuration is known; the caller prints earlier errors plainly. A reload can change the
+//! level but not the format.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -12,17 +12,17 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
-/// Lines that may wait for a slow reader; further ones are lost.
+/// The most lines that wait for a slow reader; further ones are lost.
 const LINES_WAITING_MAX: usize = 8192;
 
 /// The running log.
 pub struct Logging {
-    /// Dropping it writes what waits, for a second at most.
+    /// Dropping it writes the waiting lines, for a second at most.
     _writer: WorkerGuard,
     filter: reload::Handle<EnvFilter, Registry>,
 }
 
-/// Why a level was not taken over.
+/// Why a level was not applied.
 #[derive(Debug)]
 pub struct LevelError {
     level: String,
@@ -43,7 +43,7 @@ impl fmt::Display for LevelError {
 impl std::error::Error for LevelError {}
 
 impl Logging {
-    /// Starts the log of this process; once.
+    /// Starts the log of this process; call it once.
     pub fn start(log: &Log) -> Result<Logging, LevelError> {
         let human = match log.format {
             LogFormat::Auto => std::io::stderr().is_terminal(),
@@ -59,7 +59,7 @@ impl Logging {
             true => registry.with(lines.with_target(false).with_ansi(std::io::stderr().is_terminal())).try_init(),
             false => registry.with(lines.json().flatten_event(true)).try_init(),
         };
-        // Only a second start in one process fails, and then the first log goes on.
+        // Only a second start in one process fails, and then the first log continues.
         match started {
             Ok(()) => {}
             Err(error) => tracing::warn!("{error}"),
@@ -67,15 +67,15 @@ impl Logging {
         Ok(Logging { _writer: guard, filter: handle })
     }
 
-    /// Changes what is shown.
+    /// Changes the level.
     pub fn set_level(&self, level: &str) -> Result<(), LevelError> {
         let filter = parse(level)?;
         self.filter.reload(filter).map_err(|error| LevelError { level: level.to_owned(), reason: error.to_string() })
     }
 }
 
-/// What rustls warns of is what a peer has sent, a line or more for each connection: whoever connects could fill the log.
-/// What a handshake failed of our own lines say, and a level that names rustls holds.
+/// rustls warns about what peers send, a line or more per connection, so anybody who connects could fill the log. Our own lines
+/// report why a handshake failed. A level that names rustls takes precedence.
 const QUIET: &str = "rustls=error";
 
 fn parse(level: &str) -> Result<EnvFilter, LevelError> {

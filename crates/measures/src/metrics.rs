@@ -1,7 +1,8 @@
-//! The metrics of a running gateway, as the control thread holds them: who writes, who exposes, and what follows a reload.
+//! The metrics of a running gateway, as the control thread holds them: the writers, the exporter, and the steps that follow a
+//! reload.
 //!
-//! The registry and the exporter live as long as the process; what is recorded changes with the configuration. What
-//! requests add is the workers' business, what the process tells of itself that of `own_metrics`.
+//! The registry and the exporter live as long as the process; what is recorded changes with the configuration. Workers record
+//! requests, and `own_metrics` records the process itself.
 
 use super::leaving::Leaving;
 use super::orders::Orders;
@@ -26,23 +27,23 @@ use stillgate_upstream::Endpoint;
 use tokio::sync::Notify;
 use tracing::warn;
 
-/// Of the memory for metrics, what encoded text may take; half of it is the writers', the rest the reader's.
+/// The share of the memory for metrics that encoded text may take; one half belongs to the writers, the other to the reader.
 const CACHE_SHARE: f64 = 0.3;
 
-/// Routes whose latency is kept for the dashboard, at least and at most.
+/// The least and greatest number of routes whose latency is kept for the dashboard.
 const LIVE_ROUTES: (usize, usize) = (16, 1000);
 
-/// Of the memory for metrics, what that may take, unless there is room for the least number of routes only: one part in so many.
+/// The share of the memory for metrics that those may take: one part in so many, unless only the least number of routes fits.
 const LIVE_PART: usize = 16;
 
-/// Why there are no metrics, although they are asked for.
+/// Why configured metrics cannot be provided.
 #[derive(Debug)]
 pub enum MeteringError {
     /// The address cannot be listened on.
     Listen(StartError),
-    /// The memory, or the shared folder, cannot be had.
+    /// The memory or the shared folder is not available.
     Registry(RegistryError),
-    /// What is known of this process cannot be read.
+    /// The figures of this process cannot be read.
     Process(io::Error),
     /// The exporter's thread cannot be started.
     Thread(io::Error),
@@ -67,22 +68,22 @@ impl From<RegistryError> for MeteringError {
     }
 }
 
-/// What a process hands over to the one that carries its metrics on. Empty: there is none before this one.
+/// What a process hands over to the one that continues its metrics. Empty: there is no earlier process.
 #[derive(Debug, Default)]
 pub struct Handover {
     /// The exporter's socket.
     pub listener: Option<OwnedFd>,
-    /// The folder that is shared, as text.
+    /// The shared folder, as text.
     pub shared: Option<String>,
-    /// The memory that is counted in; of a shared folder it is in the folder.
+    /// The memory of the counters; with a shared folder it is in the folder.
     pub segments: Vec<OwnedFd>,
 }
 
-/// What is there before the workers are.
+/// What is created before the workers.
 pub struct Prepared {
     registry: Arc<Registry>,
     listener: Option<TcpListener>,
-    /// Another process serves on the same socket still.
+    /// Whether another process still serves on the same socket.
     is_inherited: bool,
     settings: Metrics,
     plan: Arc<MetricsPlan>,
@@ -90,7 +91,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Takes the address and the memory, and declares the families. What was counted before is counted on.
+    /// Binds the address, allocates the memory and declares the families. Inherited counters continue.
     pub fn new(settings: &Metrics, inherited: Handover) -> Result<Prepared, MeteringError> {
         let (listener, is_inherited) = match settings.address {
             Some(address) => listen(address, inherited.listener).map(|(listener, is)| (Some(listener), is))?,
@@ -99,7 +100,7 @@ impl Prepared {
         let start = process_stats::start().map_err(MeteringError::Process)?;
         let options = Options {
             memory_bytes: settings.memory_bytes,
-            // The configuration has a bound that fits.
+            // The configuration's bound fits.
             series_per_family: u32::try_from(settings.series_per_family).unwrap_or(u32::MAX),
             shared: settings.shared.clone(),
             ..Options::new(Process { pid: std::process::id(), start: start.ticks }, now_unix_ms(), random::number())
@@ -116,12 +117,12 @@ impl Prepared {
         self.plan.clone()
     }
 
-    /// A writer for each worker.
+    /// Makes a writer for each worker.
     pub fn writers(&self, workers: usize) -> Result<Vec<Writer>, MeteringError> {
         (0..workers).map(|_| self.registry.writer().map_err(MeteringError::from)).collect()
     }
 
-    /// Begins to expose, with what is known by now; on an inherited socket [`Metering::serve`] does.
+    /// Starts to expose what is known by now; on an inherited socket [`Metering::serve`] does.
     pub fn start(self, plan: &Plan, facts: &Facts) -> Result<Metering, MeteringError> {
         let Prepared { registry, listener, is_inherited, settings, plan: recorded, started_unix_s } = self;
         let writer = registry.writer()?;
@@ -149,25 +150,25 @@ impl Prepared {
     }
 }
 
-/// Owns what records and exposes.
+/// Owns recording and exposition.
 pub struct Metering {
     registry: Arc<Registry>,
     exporter: Exporter,
-    /// To be handed over; `None`: there is none, or another process serves on it.
+    /// The socket to hand over; `None`: there is none, or another process serves on it.
     listener: Option<TcpListener>,
-    /// The same, while another process serves on it.
+    /// The socket while another process serves on it.
     waiting: Option<TcpListener>,
     own: OwnMetrics,
     orders: Orders,
-    /// What holds now.
+    /// The current settings.
     settings: Metrics,
     plan: Arc<MetricsPlan>,
     leaving: Leaving,
-    /// When each certificate ends, as told last.
+    /// When each certificate expires, as last recorded.
     certificates: Arc<BTreeMap<String, i64>>,
 }
 
-/// What a configuration records, until it is published or given up.
+/// What a configuration records, until it is published or discarded.
 pub struct Next {
     settings: Metrics,
     plan: Arc<MetricsPlan>,
@@ -181,51 +182,51 @@ impl Next {
 }
 
 impl Metering {
-    /// Where the exposition is.
+    /// The address of the exposition.
     pub fn address(&self) -> Option<SocketAddr> {
         self.listener.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
-    /// What the process that follows needs. Of gauges of which the last value counts, its values do from now on.
+    /// What the next process needs. From now on its values apply for gauges whose last value counts.
     pub fn hand_over(&self) -> io::Result<Handover> {
         let listener = self.listener.as_ref().map(TcpListener::try_clone).transpose()?.map(OwnedFd::from);
         Ok(Handover { listener, shared: as_text(&self.settings), segments: self.registry.hand_over()? })
     }
 
-    /// No process follows: goes on as before [`Metering::hand_over`], and before [`Metering::stop_serving`].
+    /// Continues as before [`Metering::hand_over`] and [`Metering::stop_serving`], because no process takes over.
     pub fn keep(&mut self) {
         self.registry.keep();
         if self.listener.is_none()
             && let Some(listener) = &self.waiting
         {
-            // Without a descriptor for it the next upgrade opens the address anew, once this process is gone.
+            // Without a descriptor for it the next upgrade binds the address again once this process has ended.
             self.listener = listener.try_clone().ok();
         }
         tokio::spawn(self.serve());
     }
 
-    /// Another process follows: there is no going back.
+    /// Commits to the handover: another process takes over.
     pub fn leave(&mut self) {
         self.waiting = None;
     }
 
-    /// Answers no more scrapes, for the process that follows does: it may when the future has ended. This one goes on to
+    /// Stops answering scrapes, so that the next process can: it may begin when the future completes. This process continues to
     /// count.
     pub fn stop_serving(&mut self) -> impl Future<Output = ()> + Send + use<> {
         self.waiting = self.listener.take();
         self.exporter.stop_serving()
     }
 
-    /// Answers scrapes on the socket of the process before this one, which has stopped to; where there is none it does from the
-    /// beginning.
+    /// Answers scrapes on the socket of the previous process, which has stopped. Without a previous process it does so from the
+    /// start.
     pub fn serve(&mut self) -> impl Future<Output = ()> + Send + use<> {
         self.exporter.serve(self.waiting.take())
     }
 
-    /// What is recorded under another configuration, or the same one. Where it has no metrics, and of what needs a restart, it
-    /// stays as it is.
+    /// What another configuration, or the same one, records. It stays unchanged if that configuration has no metrics, and for
+    /// everything that needs a restart.
     pub fn next(&self, config: &Config) -> Result<Next, RegistryError> {
-        // What was taken at the start stays.
+        // What was allocated at the start stays.
         let Metrics { address, memory_bytes, series_per_family, shared, live_routes, .. } = self.settings.clone();
         let wanted = wanted(config).unwrap_or_else(|| self.settings.clone());
         let settings = Metrics { address, memory_bytes, series_per_family, shared, live_routes, ..wanted };
@@ -236,8 +237,8 @@ impl Metering {
         Ok(Next { settings, plan })
     }
 
-    /// A Plan with these metrics has been published in the place of another, which was the `replaced_number`th. An error is
-    /// about what the process tells of itself; everything else is done all the same.
+    /// Handles that a Plan with these metrics was published in place of the one with number `replaced_number`. An error concerns
+    /// the metrics of the process itself; everything else is done anyway.
     pub fn published(
         &mut self,
         next: Next,
@@ -259,45 +260,46 @@ impl Metering {
         self.plan = recorded;
         self.orders.send(&self.exporter);
         declared?;
-        // Otherwise the next reload tries again.
+        // After an error the next reload tries again.
         self.settings = settings;
         Ok(())
     }
 
-    /// Tells when [`Metering::send_orders`] may have something to do.
+    /// Notified when [`Metering::send_orders`] may have something to do.
     pub fn orders_ended(&self) -> Arc<Notify> {
         self.orders.ended()
     }
 
-    /// Tells the exporter what had to wait.
+    /// Sends the waiting orders to the exporter.
     pub fn send_orders(&mut self) {
         self.orders.send(&self.exporter);
     }
 
-    /// No worker serves from Plans before the `oldest`th any more, or from any but the present one: what only those had goes.
+    /// Handles that no worker uses Plans before number `oldest` any more, or any but the current one: what only those contained is
+    /// removed.
     pub fn settle(&mut self, oldest: Option<u64>) {
         self.orders.set_in_use(self.leaving.take(oldest), false);
         self.orders.send(&self.exporter);
     }
 
-    /// Tells what the process knows of itself; some once a second.
+    /// Records the figures of the process; some are recorded once a second.
     pub fn tell(&mut self, facts: &Facts) {
         self.own.tell(facts, self.registry.lost());
         self.orders.tick(now_unix_ms());
     }
 
-    /// Tells what became of the entries of plugins that log or trace.
+    /// Records the outcome of the entries of logging and tracing plugins.
     pub fn tell_sent(&mut self, counts: &Counts) {
         self.own.tell_sent(counts.iter());
         self.own.tell_lua();
     }
 
-    /// Tells which plugins requests are served without, and how many resources have each.
+    /// Records which plugins are ignored, and how many resources have each.
     pub fn tell_ignored(&mut self, ignored: &BTreeMap<&'static str, usize>) {
         self.own.tell_ignored(ignored);
     }
 
-    /// Tells when certificates end, by the ids of their entries; those that are no more are exposed no more.
+    /// Records when certificates expire, by the ids of their entries; those of removed entries are no longer exposed.
     pub fn tell_certificates(&mut self, ends: &Arc<BTreeMap<String, i64>>) {
         if !Arc::ptr_eq(ends, &self.certificates) {
             let only = |of: &BTreeMap<String, i64>, other: &BTreeMap<String, i64>| -> Vec<_> {
@@ -310,27 +312,27 @@ impl Metering {
         self.own.tell_certificates(ends);
     }
 
-    /// Tells what active checks have found of a node, which is one of `endpoints`.
+    /// Records the result of active checks for a node, which is one of `endpoints`.
     pub fn tell_checked(&mut self, upstream: &str, node: &Endpoint, endpoints: &[Endpoint]) {
         self.own.tell_checked(&self.plan, upstream, node, endpoints);
     }
 
-    /// Asks how many series there are of what.
+    /// Counts the series of each family.
     pub fn cardinality(&self) -> impl Future<Output = Option<Vec<FamilyCardinality>>> + Send + use<> {
         self.exporter.cardinality()
     }
 
-    /// Where those ask who read the values themselves.
+    /// A handle for those who read the values themselves.
     pub fn looker(&self) -> Looker {
         self.exporter.looker()
     }
 
-    /// Where scrapes go that come by the gateway's own routes.
+    /// A handle for scrapes through the gateway's own routes.
     pub fn side_door(&self) -> SideDoor {
         self.exporter.side_door()
     }
 
-    /// Where scrapes go that come by the admin address.
+    /// A handle for scrapes through the admin address.
     pub fn admin_door(&self) -> SideDoor {
         self.exporter.admin_door()
     }
@@ -340,24 +342,24 @@ impl Metering {
         self.exporter.has_ended()
     }
 
-    /// Ends it and waits for scrapes in flight, some seconds at most.
+    /// Stops the exporter and waits for scrapes in flight, some seconds at most.
     pub fn end(self) {
         let Metering { registry, exporter, own, orders, .. } = self;
         drop((own, orders));
-        // A panic of that thread has been reported by it.
+        // A panic of that thread has already been reported.
         let _ = exporter.stop();
         drop(registry);
     }
 }
 
-/// What a configuration has recorded; `None`: nothing.
+/// The metrics of a configuration; `None`: none.
 pub fn wanted(config: &Config) -> Option<Metrics> {
     let emptied = stillgate_plugins::disabled_labels(&config.plugins.metadata);
     let metrics = config.gateway.metrics.as_ref()?;
     Some(Metrics { live_routes: live_routes(&config.gateway, metrics), ..metrics.with_emptied(emptied) })
 }
 
-/// Routes whose latency is kept for the dashboard, if there can be one.
+/// The number of routes whose latency is kept for the dashboard, if there can be one.
 fn live_routes(gateway: &Gateway, metrics: &Metrics) -> u32 {
     if gateway.admin.is_none() {
         return 0;
@@ -367,7 +369,7 @@ fn live_routes(gateway: &Gateway, metrics: &Metrics) -> u32 {
     fit.clamp(least, most) as u32
 }
 
-/// Why the metrics that a configuration wants cannot be had. Nothing is listened on, and nothing is shared.
+/// Why the metrics of a configuration cannot be provided. Binds no address and shares no memory.
 pub fn problem(config: &Config) -> Option<Problem> {
     let settings = Metrics { address: None, shared: None, ..wanted(config)? };
     let workers = worker_count(&config.gateway);
@@ -377,8 +379,8 @@ pub fn problem(config: &Config) -> Option<Problem> {
     Some(Problem { path: "gateway.metrics".to_owned(), message, hint: None })
 }
 
-/// The socket to serve on: the inherited one, where it is at this address (or at any port, if any would do), and whether
-/// it is.
+/// Returns the socket to serve on, and whether it is the inherited one: that is used if it has this address (or any port, if the
+/// configured port is 0).
 fn listen(address: SocketAddr, inherited: Option<OwnedFd>) -> Result<(TcpListener, bool), MeteringError> {
     let is_at_address = |listener: &TcpListener| {
         let at = listener.local_addr();
@@ -393,7 +395,7 @@ fn listen(address: SocketAddr, inherited: Option<OwnedFd>) -> Result<(TcpListene
     }
 }
 
-/// Counts on from what another process has handed over.
+/// Continues the counts that another process has handed over.
 fn inherit(registry: &Registry, shared: Option<String>, before: Option<String>, segments: Vec<OwnedFd>) {
     if let Some(reason) = begins_anew(shared.as_deref(), before.as_deref(), !segments.is_empty()) {
         warn!("gateway.metrics.shared is {reason}");
@@ -404,7 +406,7 @@ fn inherit(registry: &Registry, shared: Option<String>, before: Option<String>, 
     }
 }
 
-/// Why totals do; `None`: they do not, or there were none.
+/// Why totals start from zero; `None`: they do not, or there were none.
 fn begins_anew(shared: Option<&str>, before: Option<&str>, has_segments: bool) -> Option<String> {
     match (shared, before) {
         (now, Some(before)) if now != Some(before) => Some(format!(
@@ -417,7 +419,7 @@ fn begins_anew(shared: Option<&str>, before: Option<&str>, has_segments: bool) -
     }
 }
 
-/// The folder that is shared.
+/// The shared folder.
 fn as_text(settings: &Metrics) -> Option<String> {
     settings.shared.as_ref().map(|folder| folder.to_string_lossy().into_owned())
 }
@@ -434,7 +436,7 @@ fn collector_options(settings: &Metrics, own: &OwnMetrics, registry: &Registry) 
     };
     reader.encode.created = settings.created;
     let declared = |measure: Measure| -> Option<Arc<DeclaredFamily>> { own.declared(measure).cloned() };
-    // All of them have been declared before: this finds them.
+    // All of them were declared before, so this finds them.
     let exposed = settings.families().filter_map(|spec| registry.declare(spec.family(settings)?).ok());
     let in_use = exposed.chain(declare_live(settings, registry).ok().flatten());
     CollectorOptions {

@@ -1,9 +1,9 @@
-//! What follows a published Plan in the metrics: what the exporter is told, and then which nodes are new.
+//! The steps that follow a published Plan in the metrics: orders to the exporter, then the new nodes.
 //!
-//! The exporter has a low priority, so whoever orders waits, and there may be fifty thousand nodes; the control loop does
-//! neither. One batch is carried out at a time, and what comes in meanwhile is gathered into the next: of a value of a label
-//! the latest news counts, so that a removal and a restoring of it cannot overtake each other, and what waits is in
-//! proportion to what differs, however often it changes.
+//! The exporter has a low priority, so an order takes time, and there may be fifty thousand nodes; the control loop must wait for
+//! neither. One batch is carried out at a time, and later orders are gathered into the next. For each label value only the latest
+//! order counts, so that a removal and a restoration cannot overtake each other, and the waiting orders are proportional to the
+//! difference, however often it changes.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -17,18 +17,18 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::task::spawn_blocking;
 use tracing::error;
 
-/// Carries out one batch after the other.
+/// Carries out batches one by one.
 pub(crate) struct Orders {
     waiting: Batch,
-    /// A batch has ended, so that the next one can be sent.
+    /// Notified when a batch has ended, so that the next one can be sent.
     ended: Arc<Notify>,
-    /// Tells of nodes; `None`: a batch is under way, or lost it to a bug.
+    /// Records nodes; `None`: a batch is in progress, or lost the writer to a bug.
     writer: Option<Writer>,
-    /// The batch that is, which ends with the writer.
+    /// The batch in progress, which ends with the writer.
     under_way: Option<oneshot::Receiver<Option<Writer>>>,
 }
 
-/// What is to be done; nothing of it twice.
+/// Pending orders without duplicates.
 #[derive(Default)]
 struct Batch {
     site: Option<Site>,
@@ -38,46 +38,46 @@ struct Batch {
     nodes: Option<Nodes>,
 }
 
-/// The nodes that one Plan has and another one had not. It holds both, so that what left with the older one goes only when this
-/// has been told.
+/// The nodes that one Plan has and the previous one did not. It holds both Plans, so that what left with the older one is removed
+/// only after this is recorded.
 struct Nodes {
     metrics: Arc<MetricsPlan>,
     plan: Arc<Plan>,
     previous: Arc<Plan>,
-    /// When the Plan was published: what a worker has found out of a node since is later news.
+    /// When the Plan was published: results of workers for a node since then are more recent.
     published_unix_ms: u64,
 }
 
 impl Orders {
-    /// With a writer of its own.
+    /// Makes orders with a separate writer.
     pub(crate) fn new(writer: Writer) -> Orders {
         Orders { waiting: Batch::default(), ended: Arc::default(), writer: Some(writer), under_way: None }
     }
 
-    /// Tells when [`Orders::send`] may have something to do.
+    /// Notified when [`Orders::send`] may have something to do.
     pub(crate) fn ended(&self) -> Arc<Notify> {
         self.ended.clone()
     }
 
-    /// Has it exposed elsewhere, with other options.
+    /// Changes the site and the options of the exposition.
     pub(crate) fn set_up(&mut self, site: Site, options: CollectorOptions) {
         self.waiting.site = Some(site);
         self.waiting.options = Some(options);
     }
 
-    /// Gives the writer the time, once a second: without it, series that it has told of could not end.
+    /// Passes the time to the writer, once a second: otherwise the series it has recorded could not expire.
     pub(crate) fn tick(&mut self, now_ms: u64) {
         if let Some(writer) = &mut self.writer {
             writer.tick(now_ms);
         }
     }
 
-    /// What has come into use, or is used by nothing any more.
+    /// Records subjects that are now in use, or no longer.
     pub(crate) fn set_in_use(&mut self, subjects: impl IntoIterator<Item = Subject>, are_in_use: bool) {
         self.waiting.subjects.extend(subjects.into_iter().map(|subject| (subject, are_in_use)));
     }
 
-    /// Has the nodes told of that came with a Plan.
+    /// Records the nodes that are new in a Plan.
     pub(crate) fn tell_nodes(
         &mut self,
         metrics: Arc<MetricsPlan>,
@@ -85,13 +85,13 @@ impl Orders {
         previous: &Arc<Plan>,
         published_unix_ms: u64,
     ) {
-        // Where another one waits, what is new against the Plan before that one is new.
+        // If a Plan is waiting already, nodes are new compared with the Plan before it.
         let waiting = self.waiting.nodes.take().map(|nodes| nodes.previous);
         let previous = waiting.unwrap_or_else(|| previous.clone());
         self.waiting.nodes = Some(Nodes { metrics, plan: plan.clone(), previous, published_unix_ms });
     }
 
-    /// Begins what waits, unless something is under way; to be called when that has ended, too.
+    /// Starts the waiting batch unless one is in progress; call it again when that has ended.
     pub(crate) fn send(&mut self, exporter: &Exporter) {
         match self.under_way.as_mut().map(oneshot::Receiver::try_recv) {
             Some(Err(TryRecvError::Empty)) => return,
@@ -125,13 +125,13 @@ impl Orders {
             for order in orders {
                 order.await;
             }
-            // Of a node whose upstream was removed and has come back, no series must be made before that is known.
+            // If the upstream of a node was removed and has returned, no series may be made before that is recorded.
             if let Some(nodes) = nodes
                 && let Some(of_nodes) = writer.take()
             {
                 writer = spawn_blocking(move || nodes.told(of_nodes)).await.ok();
             }
-            // Where nobody waits for it the metrics have ended.
+            // Without a receiver the metrics have ended.
             let _ = end.send(writer);
             told.notify_one();
         });
@@ -162,7 +162,7 @@ mod tests {
         [Subject::new(&[Label::Route], &[id])]
     }
 
-    /// The first order is under way when the others come: were they sent at once, they could be taken before its end.
+    /// The first order is in progress when the others arrive: if they were sent at once, they could be taken before its end.
     #[tokio::test]
     async fn the_latest_news_of_a_value_counts() {
         let registry = Arc::new(Registry::start(Options::new(Process { pid: 1, start: 1 }, 1_000, 7)).unwrap());

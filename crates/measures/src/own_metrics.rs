@@ -1,6 +1,6 @@
-//! What the gateway tells of itself, beside requests: its version, its configuration, its process.
+//! The metrics of the gateway itself, next to those of requests: its version, its configuration, its process.
 //!
-//! The control thread sets all of it once a second, changed or not, so that no series of it is ever taken for idle.
+//! The control thread sets all of them once a second, changed or not, so that none of the series is ever idle.
 
 mod lua;
 
@@ -15,57 +15,57 @@ use stillgate_proxy::{Counters, MetricsPlan, Plan};
 use stillgate_tls::FailureReason;
 use stillgate_upstream::Endpoint;
 
-/// What the control loop knows.
+/// The figures of the control loop.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts {
-    /// The configuration that is served.
+    /// The number of the served configuration.
     pub generation: u64,
-    /// Whether the last one that was read is.
+    /// Whether the last configuration that was read is served.
     pub last_reload_successful: bool,
-    /// Keys of it that wait for the next start.
+    /// Number of its keys that take effect at the next start.
     pub pending_restart: usize,
-    /// How many resources of each kind are not served as they were put.
+    /// Number of resources of each kind that are not served as they were stored.
     pub rejected: [u32; Kind::COUNT],
     /// When reloads happened, and how long they took.
     pub reloads: ReloadTimes,
-    /// What the workers have counted so far.
+    /// The totals of the workers.
     pub workers: Counters,
-    /// Tries to order a certificate that have failed so far.
+    /// Number of failed attempts to order a certificate.
     pub acme_failures: u64,
-    /// Access log lines lost so far; `None`: there is no access log.
+    /// Number of lost access log lines; `None`: access logging is off.
     pub dropped_lines: Option<u64>,
-    /// What the limits of plugins hold.
+    /// The state of the table of limits.
     pub limits: LimitFacts,
     /// `None`: resources come from the file.
     pub source: Option<SourceFacts>,
-    /// `None`: this node of devices is the only one.
+    /// `None`: this is the only device node.
     pub directory: Option<DirectoryFacts>,
 }
 
-/// How the datastore is followed.
+/// The state of following the datastore.
 #[derive(Debug, Clone, Copy)]
 pub struct SourceFacts {
-    /// Whether it can be.
+    /// Whether it can be followed.
     pub is_up: bool,
-    /// The revision that was read; `None`: nothing was.
+    /// The revision that was read; `None`: none was.
     pub revision: Option<u64>,
-    /// When it was heard of last, in milliseconds since 1970; `None`: never.
+    /// When the datastore was last heard from, in milliseconds since 1970; `None`: never.
     pub heard_unix_ms: Option<u64>,
-    /// `None`: it is a store.
+    /// `None`: the datastore is a store.
     pub etcd: Option<EtcdFacts>,
 }
 
-/// What is known of the revisions in etcd.
+/// The revisions in etcd.
 #[derive(Debug, Clone, Copy)]
 pub struct EtcdFacts {
-    /// The newest that it has named.
+    /// The newest revision that etcd has reported.
     pub newest: u64,
-    /// The newest of the resources of each kind.
+    /// The newest revision among the resources of each kind.
     pub modified: [u64; Kind::COUNT],
 }
 
 impl SourceFacts {
-    /// The indexes by APISIX's names; there are none without etcd.
+    /// The indexes by APISIX's names; none without etcd.
     fn modify_indexes(&self) -> impl Iterator<Item = (&'static str, u64)> {
         /// Credentials are below their consumers.
         const KINDS: [(&str, &[Kind]); 8] = [
@@ -88,7 +88,7 @@ impl SourceFacts {
     }
 }
 
-/// What a node of devices knows of the directory that it shares with others.
+/// The state of the directory that device nodes share.
 #[derive(Debug, Clone, Copy)]
 pub struct DirectoryFacts {
     is_up: bool,
@@ -99,7 +99,7 @@ pub struct DirectoryFacts {
 }
 
 impl DirectoryFacts {
-    /// The state of the directory of devices now.
+    /// The current state of the directory of devices.
     pub fn read(watch: &Watch) -> DirectoryFacts {
         DirectoryFacts {
             is_up: watch.is_up(),
@@ -111,42 +111,42 @@ impl DirectoryFacts {
     }
 }
 
-/// What the table of limits says of itself; nothing where there is none.
+/// The figures of the table of limits; all zero without a table.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct LimitFacts {
     /// Counters whose window has not ended.
     pub counters: usize,
-    /// Counters that had to go before their window ended, so far.
+    /// Number of counters evicted before their window ended.
     pub evicted: u64,
-    /// Requests that could not be counted, so far.
+    /// Number of requests that could not be counted.
     pub contended: u64,
 }
 
 /// When configurations were read, in milliseconds since 1970.
 #[derive(Debug, Clone, Copy)]
 pub struct ReloadTimes {
-    /// One was put to use, or refused.
+    /// A configuration was applied or refused.
     pub last_unix_ms: u64,
-    /// One was put to use.
+    /// A configuration was applied.
     pub success_unix_ms: u64,
 }
 
 impl ReloadTimes {
-    /// One is put to use.
+    /// A configuration is applied now.
     pub fn now() -> ReloadTimes {
         let now_ms = now_unix_ms();
         ReloadTimes { last_unix_ms: now_ms, success_unix_ms: now_ms }
     }
 }
 
-/// One of the families.
+/// A family of the process.
 struct Own {
     measure: Measure,
     declared: Arc<DeclaredFamily>,
     labels: Vec<Label>,
 }
 
-/// The control thread's end of the metrics.
+/// The control thread's part of the metrics.
 pub struct OwnMetrics {
     writer: Writer,
     families: Vec<Own>,
@@ -155,7 +155,7 @@ pub struct OwnMetrics {
     counted: Counted,
 }
 
-/// How far the counters have got; they only take what is added.
+/// The recorded totals: counters only take increments.
 #[derive(Default)]
 struct Counted {
     dropped_lines: u64,
@@ -175,13 +175,13 @@ struct Counted {
     directory_commands: u64,
     cpu_s: f64,
     sent: BTreeMap<&'static str, Sent>,
-    /// Plugins that were ignored at some time.
+    /// Plugins that have been ignored at any time.
     ignored: BTreeSet<&'static str>,
     lua: lua::Counted,
 }
 
 impl Counted {
-    /// What has been told of a measure that only grows.
+    /// The recorded total of a measure that only grows.
     fn of(&mut self, measure: Measure) -> &mut u64 {
         match measure {
             Measure::ApisixMetricErrors => &mut self.lost,
@@ -201,7 +201,7 @@ impl Counted {
 }
 
 impl OwnMetrics {
-    /// Declares the families that are wanted.
+    /// Declares the configured families.
     pub fn new(
         writer: Writer,
         started_unix_s: f64,
@@ -214,7 +214,7 @@ impl OwnMetrics {
         Ok(own)
     }
 
-    /// Takes over what other settings want.
+    /// Applies other settings.
     pub fn declare(&mut self, settings: &Metrics, registry: &Registry) -> Result<(), RegistryError> {
         let mut families = Vec::new();
         for spec in settings.families().filter(|spec| !spec.per_request && !spec.measure.is_of_workers()) {
@@ -230,41 +230,41 @@ impl OwnMetrics {
         Ok(())
     }
 
-    /// When what has been counted so far began, in milliseconds since 1970: with the process.
+    /// When the totals began, in milliseconds since 1970: at the start of the process.
     fn since_ms(&self) -> u64 {
         (self.started_unix_s * 1e3) as u64
     }
 
-    /// The family of a measure, where it is wanted.
+    /// The family of a measure, if it is configured.
     pub fn declared(&self, measure: Measure) -> Option<&Arc<DeclaredFamily>> {
         self.families.iter().find(|own| own.measure == measure).map(|own| &own.declared)
     }
 
-    /// Tells of all nodes of the first Plan; those of the next ones are told by `orders`.
+    /// Records all nodes of the first Plan; `orders` records those of later ones.
     pub fn tell_nodes(&mut self, metrics: &MetricsPlan, plan: &Plan) {
         metrics.tell_new_nodes(plan, None, &mut self.writer);
     }
 
-    /// Tells what active checks have found of a node, which is one of `endpoints`.
+    /// Records the result of active checks for a node, which is one of `endpoints`.
     pub fn tell_checked(&mut self, metrics: &MetricsPlan, upstream: &str, node: &Endpoint, endpoints: &[Endpoint]) {
         self.writer.tick(now_unix_ms());
         metrics.tell_checked(&mut self.writer, upstream, node, endpoints);
         self.writer.tick(now_unix_ms());
     }
 
-    /// Tells when certificates end, in seconds since 1970, by the ids of their entries.
+    /// Records when certificates expire, in seconds since 1970, by the ids of their entries.
     pub fn tell_certificates(&mut self, ends: &BTreeMap<String, i64>) {
         let Some(declared) = self.declared(Measure::TlsCertificateExpiry).cloned() else { return };
         self.writer.tick(now_unix_ms());
         for (id, seconds) in ends {
             let handle = self.writer.series(&declared, &[id.as_bytes()]);
-            // Refused only where there was no memory for the series, and that the writer has counted.
+            // Fails only if there was no memory for the series, which the writer has counted.
             let _ = self.writer.set(handle, *seconds as f64);
         }
         self.writer.tick(now_unix_ms());
     }
 
-    /// Tells which plugins are ignored, and in how many resources; 0 of those that are not any more.
+    /// Records which plugins are ignored, and in how many resources; 0 for those that no longer are.
     pub fn tell_ignored(&mut self, ignored: &BTreeMap<&'static str, usize>) {
         let Some(declared) = self.declared(Measure::ConfigIgnoredPlugins).cloned() else { return };
         let OwnMetrics { writer, counted, .. } = self;
@@ -273,13 +273,13 @@ impl OwnMetrics {
         for plugin in &counted.ignored {
             let handle = writer.series(&declared, &[plugin.as_bytes()]);
             let resources = ignored.get(plugin).copied().unwrap_or_default();
-            // Refused only where there was no memory for the series, and that the writer has counted.
+            // Fails only if there was no memory for the series, which the writer has counted.
             let _ = writer.set(handle, resources as f64);
         }
         writer.tick(now_unix_ms());
     }
 
-    /// Tells what became of the entries of plugins that log or trace, of those that had any.
+    /// Records the outcome of the entries of logging and tracing plugins that had any.
     pub fn tell_sent(&mut self, sent: impl Iterator<Item = (&'static str, Sent)>) {
         let of = |measure| self.declared(measure).cloned();
         let (entries, bytes, dropped, held) = (
@@ -291,7 +291,7 @@ impl OwnMetrics {
         let since_ms = self.since_ms();
         let OwnMetrics { writer, counted, .. } = self;
         writer.tick(now_unix_ms());
-        // Refused only where there was no memory for the series, and that the writer has counted; so in all of these.
+        // Fails only if there was no memory for the series, which the writer has counted; likewise below.
         let mut add = |family: &Option<Arc<DeclaredFamily>>, labels: &[&[u8]], amount: u64| {
             if let Some(family) = family {
                 let handle = writer.series_since(family, labels, since_ms);
@@ -319,13 +319,13 @@ impl OwnMetrics {
         writer.tick(now_unix_ms());
     }
 
-    /// Tells everything; `lost`: what could not be recorded at all so far.
+    /// Records everything; `lost`: the total that could not be recorded at all.
     pub fn tell(&mut self, facts: &Facts, lost: u64) {
         let now_ms = now_unix_ms();
         let usage = process_stats::usage();
         let since_ms = self.since_ms();
         let OwnMetrics { writer, families, hostname, counted, started_unix_s } = self;
-        // Also for what has been set on a reload since.
+        // This includes what was set on a reload since then.
         writer.tick(now_ms);
         for Own { measure, declared, labels } in families.iter() {
             let values: Vec<&[u8]> = labels
@@ -339,7 +339,7 @@ impl OwnMetrics {
             let handle = match measure {
                 // The collector sets these.
                 Measure::MetricsBytes | Measure::MetricsSeries => continue,
-                // These have a series for each certificate, and for each plugin.
+                // These have one series per certificate or plugin.
                 Measure::TlsCertificateExpiry
                 | Measure::ConfigIgnoredPlugins
                 | Measure::LoggerSent
@@ -356,7 +356,7 @@ impl OwnMetrics {
                     tell_each(writer, declared, indexes.map(|(key, index)| (key, index as f64)));
                     continue;
                 }
-                // And these where functions have run.
+                // These have series once functions have run.
                 Measure::LuaTraces
                 | Measure::LuaAborts
                 | Measure::LuaFlushes
@@ -370,10 +370,10 @@ impl OwnMetrics {
                     tell_cut(writer, declared, counted, &facts.workers, since_ms);
                     continue;
                 }
-                // What has been counted so far has been since the start.
+                // The total has accumulated since the start.
                 _ => writer.series_since(declared, &values, since_ms),
             };
-            // Refused only where there was no memory for the series, and that the writer has counted.
+            // Fails only if there was no memory for the series, which the writer has counted.
             let _ = match amount(*measure, facts, &usage, *started_unix_s, lost) {
                 Some(Amount::Now(value)) => writer.set(handle, value),
                 Some(Amount::SoFar(total)) => {
@@ -390,16 +390,16 @@ impl OwnMetrics {
     }
 }
 
-/// Gauges of a family with one label.
+/// Sets the gauges of a family with one label.
 fn tell_each(writer: &mut Writer, declared: &Arc<DeclaredFamily>, values: impl Iterator<Item = (&'static str, f64)>) {
     for (label, value) in values {
         let handle = writer.series(declared, &[label.as_bytes()]);
-        // Refused only where there was no memory for the series, and that the writer has counted.
+        // Fails only if there was no memory for the series, which the writer has counted.
         let _ = writer.set(handle, value);
     }
 }
 
-/// Of each reason, also of those that have not come about: an alert on a rate must see the first of them.
+/// Records every reason, including those that have not occurred: an alert on a rate must see the first one.
 fn tell_failed_handshakes(
     writer: &mut Writer,
     declared: &Arc<DeclaredFamily>,
@@ -411,12 +411,12 @@ fn tell_failed_handshakes(
         let total = workers.tls_handshakes_failed[reason as usize];
         let before = std::mem::replace(&mut counted.tls_handshakes_failed[reason as usize], total);
         let handle = writer.series_since(declared, &[reason.as_str().as_bytes()], since_ms);
-        // Refused only where there was no memory for the series, and that the writer has counted.
+        // Fails only if there was no memory for the series, which the writer has counted.
         let _ = writer.add(handle, total.saturating_sub(before));
     }
 }
 
-/// Also of kinds of which nothing was cut off.
+/// Records every kind, including those without any cuts.
 fn tell_cut(
     writer: &mut Writer,
     declared: &Arc<DeclaredFamily>,
@@ -428,19 +428,19 @@ fn tell_cut(
     let kinds = [("request", cut_requests), ("tunnel", cut_tunnels), ("stream", cut_streams)];
     for ((kind, total), before) in kinds.into_iter().zip(&mut counted.cut) {
         let handle = writer.series_since(declared, &[kind.as_bytes()], since_ms);
-        // Refused only where there was no memory for the series, and that the writer has counted.
+        // Fails only if there was no memory for the series, which the writer has counted.
         let _ = writer.add(handle, total.saturating_sub(std::mem::replace(before, total)));
     }
 }
 
-/// What a family is told.
+/// A value to record.
 enum Amount {
     Now(f64),
     SoFar(u64),
     SoFarFloat(f64),
 }
 
-/// `None`: there is nothing to tell.
+/// The value of a measure; `None`: there is nothing to record.
 fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, lost: u64) -> Option<Amount> {
     let now = |value: u64| Some(Amount::Now(value as f64));
     match measure {

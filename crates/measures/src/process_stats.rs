@@ -1,4 +1,4 @@
-//! What the system knows of this process.
+//! What the system reports about this process.
 
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
@@ -10,28 +10,28 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// When the process started.
 #[derive(Debug, Clone, Copy)]
 pub struct Start {
-    /// In clock ticks since boot, which with the process id is unique.
+    /// In clock ticks since boot, which together with the process id is unique.
     pub ticks: u64,
     /// In seconds since 1970.
     pub unix_s: f64,
 }
 
-/// The resources that the process uses now; `None`: the system does not say.
+/// The resources that the process uses now; `None`: the system does not report it.
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
     /// CPU time since the start, in seconds.
     pub cpu_s: f64,
-    /// Memory that is resident.
+    /// Resident memory.
     pub resident_bytes: Option<u64>,
     /// Address space.
     pub virtual_bytes: Option<u64>,
-    /// Descriptors that are open.
+    /// Open descriptors.
     pub open_fds: Option<u64>,
-    /// The limit on descriptors.
+    /// The limit of descriptors.
     pub max_fds: Option<u64>,
 }
 
-/// Positions among what follows the program's name in `/proc/PID/stat`, which begins with field 3 (proc_pid_stat(5)).
+/// Positions after the program's name in `/proc/PID/stat`; the first one is field 3 (proc_pid_stat(5)).
 const START_TIME: usize = 22 - 3;
 const VIRTUAL_BYTES: usize = 23 - 3;
 const RESIDENT_PAGES: usize = 24 - 3;
@@ -46,7 +46,7 @@ pub fn start() -> io::Result<Start> {
     Ok(Start { ticks, unix_s: boot_s as f64 + ticks as f64 / clock_ticks_per_second() as f64 })
 }
 
-/// What this process takes now.
+/// The resources that this process uses now.
 pub fn usage() -> Usage {
     let cpu = clock_gettime(ClockId::ProcessCPUTime);
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -64,23 +64,23 @@ pub fn hostname() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
-/// Milliseconds since 1970; a clock set before that shows 1970.
+/// Milliseconds since 1970; an earlier clock counts as 1970.
 pub fn now_unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 fn field(stat: &str, position: usize) -> Option<u64> {
-    // The name stands in parentheses and may hold some itself.
+    // The name is in parentheses and may contain parentheses itself.
     let (_, rest) = stat.rsplit_once(") ")?;
     rest.split_ascii_whitespace().nth(position)?.parse().ok()
 }
 
-/// Linux 6.2 and later tell the number as the folder's size; to count ten thousands of entries takes milliseconds.
+/// Linux 6.2 and later report the number as the folder's size; counting tens of thousands of entries takes milliseconds.
 fn open_fds() -> Option<u64> {
     const FOLDER: &str = "/proc/self/fd";
     match fs::metadata(FOLDER) {
         Ok(folder) if folder.len() > 0 => Some(folder.len()),
-        // The one that reads is not counted.
+        // The descriptor that reads the folder is not counted.
         _ => fs::read_dir(FOLDER).ok().map(|entries| (entries.count() as u64).saturating_sub(1)),
     }
 }

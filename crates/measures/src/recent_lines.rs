@@ -1,26 +1,26 @@
-//! The last lines of the access log, in memory: what a dry run holds against a change.
+//! The last lines of the access log, in memory: a dry run replays them to show the effect of a change.
 //!
 //! ```text
 //!  access log's thread ──chunks──▶ RecentLines ──▶ admin API
 //! ```
 //!
-//! Workers have no part in it. Lines that the destination does not take, since its disk is full, are here all the same.
+//! Workers take no part. Lines that the destination rejects, for example because its disk is full, are kept here nonetheless.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes that are kept: some two thousand lines.
+/// Number of bytes that are kept: some two thousand lines.
 const BYTES_MAX: usize = 512 * 1024;
 
-/// Lines that are read of them.
+/// Number of lines that are returned.
 const LINES_MAX: usize = 1000;
 
-/// What is kept.
+/// The kept lines.
 #[derive(Debug, Default)]
 pub struct RecentLines(Mutex<VecDeque<Box<[u8]>>>);
 
 impl RecentLines {
-    /// Keeps whole lines, each with its end, and forgets older ones.
+    /// Keeps whole lines, each with its line end, and forgets older ones.
     pub(super) fn keep(&self, lines: &[u8]) {
         let mut chunks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         chunks.push_back(last_lines(lines, LINES_MAX).into());
@@ -30,7 +30,7 @@ impl RecentLines {
         }
     }
 
-    /// The last lines, each with its end; the oldest first.
+    /// The last lines, each with its line end, the oldest first.
     pub fn copied(&self) -> Vec<u8> {
         let chunks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<u8> = chunks.iter().flat_map(|chunk| chunk.iter().copied()).collect();
@@ -41,7 +41,7 @@ impl RecentLines {
     }
 }
 
-/// The end of a text, from where its last `count` lines begin.
+/// The end of a text, from the beginning of its last `count` lines.
 fn last_lines(text: &[u8], count: usize) -> &[u8] {
     let ends = text.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
     match ends.map(|(at, _)| at + 1).nth(count) {

@@ -1,9 +1,9 @@
-//! The fields of requests that routes read, by the names of variables: a log has to hold them, and an explanation needs them.
+//! The request fields that routes read, by the names of variables: a log must contain them, and an explanation needs them.
 
 use stillgate_route::condition::{Condition, Field};
 use stillgate_route::{RouteMatch, RouteSpec, Variable};
 
-/// Calls `visit` with every field that a route reads, some more than once.
+/// Calls `visit` with every field that a route reads, possibly more than once.
 pub(crate) fn each_field(spec: &RouteSpec, visit: &mut dyn FnMut(&Field)) {
     let mut of_condition = |condition: &Condition| condition.each_predicate(&mut |predicate| visit(&predicate.field));
     match &spec.takes {
@@ -23,7 +23,7 @@ pub(crate) fn each_field(spec: &RouteSpec, visit: &mut dyn FnMut(&Field)) {
     }
 }
 
-/// The variable that a field is, or is part of; `None`: of the path, which every request has.
+/// The variable that a field is, or is part of; `None` for the path, which every request has.
 pub(crate) fn variable_of(field: &Field) -> Option<Variable> {
     Some(match field {
         Field::Path | Field::Segment(_) | Field::Segments(..) | Field::SegmentCount => return None,

@@ -1,5 +1,5 @@
-//! What a configuration does with requests, without sending any: which route takes a request and why, and which of the recorded
-//! requests change their route or their plugins from one configuration to another.
+//! Evaluates requests against a configuration without sending any: which route takes a request and why, and which recorded requests
+//! change their route or plugins between two configurations.
 //!
 //! For `stillgate explain`, `check --requests`, `lua check --requests` and the admin API.
 

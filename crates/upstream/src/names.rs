@@ -1,4 +1,4 @@
-//! The server names that nodes accept over TLS, so that a name which fails can be told from a node which fails.
+//! The server names that nodes accept over TLS, to distinguish a failing name from a failing node.
 //!
 //! With `pass_host: pass` the name comes with the request, and a client may send any. A name that no node is known to accept
 //! is unproved: the next node shows whether the name or the first node is at fault. If another node accepts it, the node is
@@ -22,7 +22,7 @@ pub enum NameFault {
     Node,
 }
 
-/// Who accepts which names.
+/// The names that each node accepts.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     /// The name accepted last is the last of the list.

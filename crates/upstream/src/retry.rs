@@ -129,7 +129,7 @@ pub fn decide(attempt: &Attempt) -> Decision {
     }
     let others = u32::try_from(attempt.choices.saturating_sub(1)).unwrap_or(u32::MAX);
     let in_time = attempt.retry_timeout_ms == 0 || attempt.elapsed_ms < attempt.retry_timeout_ms;
-    // Without a second handshake nothing would ever tell a node that refuses all names from a name that all nodes refuse.
+    // Without a second handshake, a node that refuses all names could not be distinguished from a name that all nodes refuse.
     let needs_proof = attempt.failure == Failure::Name && others > 0;
     if (attempt.retries_used < attempt.retries.unwrap_or(others) || needs_proof) && in_time {
         match attempt.in_budget {

@@ -92,10 +92,9 @@ impl<C> UpstreamState<C> {
         self.balancer.pick(key, now_ms, random, tried)
     }
 
-    /// Chooses an endpoint for a request whose server name, possibly a valid one, was refused by an endpoint:
-    /// preferably one that has not refused an unproved name since it last accepted one. Where all have, it is any of them,
-    /// of whichever tier: requests for foreign names must not keep others from the nodes behind broken ones, in whatever
-    /// order they come.
+    /// Chooses an endpoint for a request whose server name, possibly a valid one, was refused by an endpoint: preferably one that
+    /// has not refused an unproved name since it last accepted one. If all have, any endpoint of any tier is chosen: requests for
+    /// foreign names must not keep others from the nodes behind broken ones, in whatever order they arrive.
     #[cold]
     pub fn pick_undoubted(&mut self, key: Option<&[u8]>, now_ms: u64, random: u64, tried: &Tried) -> Option<usize> {
         let Self { names, balancer, .. } = self;

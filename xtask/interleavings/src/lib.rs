@@ -1,1 +1,1 @@
-//! Has tests only: the sources of two protocols with loom's atomics in place of std's.
+//! Contains only tests: the sources of two protocols with loom's atomics in place of std's.

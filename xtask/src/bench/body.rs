@@ -1,8 +1,8 @@
-//! `cargo xtask bench body`: throughput and memory of large responses through a filter of their bodies, beside the same without.
+//! `cargo xtask bench body`: throughput and memory of large responses with a body filter, compared with the same without one.
 //!
-//! Each run has a gateway of its own, since the most memory it ever held is one of the figures. The gateway has CPU 0; the node
-//! and the client share CPU 1, so MiB/s is what all three reach together, and the gateway's own CPU time stands beside it. A
-//! body that is larger than a filter may hold is refused, cut or passed unchanged: the table says which.
+//! Each run has a new gateway, since its peak of memory is one of the figures. The gateway has CPU 0; the node and the client share
+//! CPU 1, so MiB/s is the throughput of all three together, and the gateway's own CPU time is shown next to it. A body that is
+//! larger than a filter may hold is refused, cut or passed unchanged: the table shows which.
 
 use super::statistics::median;
 use super::{GATEWAY_CPU, OTHER_CPU, check, free_port, peers, settled_memory, start};
@@ -24,12 +24,12 @@ mod reading;
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 
-/// Bytes of all bodies of a run together.
+/// Total bytes of all bodies of a run.
 const TOTAL_BYTES: u64 = 1024 * MIB;
-/// A body that a filter holds as a whole: half of what it may by default.
+/// A body that a filter holds as a whole: half of the default limit.
 const SMALL_BYTES: u64 = 512 * KIB;
 
-/// A route's plugins, as YAML; the first is what the others are compared with.
+/// A route's plugins, as YAML; the others are compared with the first.
 const FILTERS: &[(&str, &str)] = &[
     ("none", ""),
     (
@@ -39,7 +39,7 @@ const FILTERS: &[(&str, &str)] = &[
     ),
 ];
 
-/// One shape of bodies, [`TOTAL_BYTES`] in all.
+/// Bodies of one size, [`TOTAL_BYTES`] in all.
 struct Shape {
     name: &'static str,
     framing: Framing,
@@ -55,14 +55,14 @@ const SHAPES: &[Shape] = &[
     Shape { name: "the same on 32 connections", framing: Framing::Chunked, bytes: SMALL_BYTES, connections: 32 },
 ];
 
-/// What one run gave.
+/// The result of one run.
 struct Sample {
-    /// What the client saw, the same in every answer.
+    /// What the client received, the same in every response.
     outcome: String,
     mib_per_second: f64,
     cpu_ms: f64,
     rss_before_kib: u64,
-    /// The most it held beyond that.
+    /// The peak of memory beyond that.
     growth_kib: u64,
 }
 
@@ -115,7 +115,7 @@ struct Config {
     file: PathBuf,
 }
 
-/// Writes a configuration for each filter; those that the binary refuses are printed with its reason and left out.
+/// Writes a configuration for each filter; those that the binary refuses are printed with the reason and left out.
 fn accepted(binary: &Path, dir: &Path, node: SocketAddr) -> Result<Vec<(&'static str, Config)>> {
     let mut accepted = Vec::new();
     for (number, (name, plugins)) in FILTERS.iter().enumerate() {
@@ -130,13 +130,13 @@ fn accepted(binary: &Path, dir: &Path, node: SocketAddr) -> Result<Vec<(&'static
     Ok(accepted)
 }
 
-/// A gateway's whole life.
+/// Runs a gateway from start to end.
 fn one_run(binary: &Path, config: &Config, shape: &Shape) -> Result<Sample> {
     let Config { address, file } = config;
     let words = peers::stillgate_command(binary, file);
     let mut gateway = start(&words, &[GATEWAY_CPU], &file.with_extension("log"))?;
     gateway.wait_for(*address, Running::START_TIMEOUT)?;
-    // What is made once is not charged to the bodies.
+    // One-time allocations are not charged to the bodies.
     Reader::connect(*address)?.get(&node::path(shape.framing, KIB))?;
     let rss_before_kib = settled_memory(&mut gateway)?.rss_kib;
     let cpu = gateway.thread_times()?;
@@ -182,7 +182,7 @@ fn read_all(address: SocketAddr, shape: &Shape) -> Result<Vec<Received>> {
     })
 }
 
-/// What became of the bodies, which must be the same of all.
+/// How the bodies arrived, which must be the same for all.
 fn outcome(received: &[Received], shape: &Shape) -> Result<String> {
     let mut outcomes: Vec<String> = received.iter().map(|received| outcome_of(received, shape)).collect();
     outcomes.sort_unstable();
@@ -204,7 +204,7 @@ fn outcome_of(received: &Received, shape: &Shape) -> String {
     }
 }
 
-/// Prints one line of the table; the same as JSON.
+/// Prints one line of the table; returns it as JSON.
 fn line(shape: &Shape, filter: &str, samples: &[Sample]) -> Value {
     let of = |value: fn(&Sample) -> f64| median(samples.iter().map(value));
     let mut outcomes: Vec<&str> = samples.iter().map(|sample| sample.outcome.as_str()).collect();

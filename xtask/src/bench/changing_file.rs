@@ -1,16 +1,16 @@
-//! A configuration file of many routes, one of which changes again and again, written in next to no time.
+//! A configuration file of many routes, one of which changes again and again, with negligible cost of writing.
 //!
-//! Writing megabytes fifty times a second would be a load beside the load. So copies of the file lie ready in memory; each
-//! change goes into the oldest copy, a few bytes in place, and a link to that copy is renamed over the file, as an editor
-//! does. By the time a copy is changed again, whoever reads it has long read it.
+//! Writing megabytes fifty times a second would be a load of its own. So copies of the file are kept in memory; each change is
+//! applied to the oldest copy, a few bytes in place, and a link to that copy is renamed over the file, as an editor does. By the
+//! time a copy is changed again, its readers have long read it.
 //!
 //! ```text
 //!  copies/0 … copies/15     stillgate.yaml ──▶ copies/k     the same inode, until the next change
 //!              k = number of the change, modulo copies
 //! ```
 //!
-//! Some of the routes change their condition, into one that takes other requests; so one can see when a change is served.
-//! Every so often it is a node's weight instead.
+//! Some of the routes change their condition so that they take other requests; this shows when a change is served. Every so often a
+//! node's weight changes instead.
 
 use super::route_sets::entry;
 use crate::Result;
@@ -21,41 +21,41 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// At 50 changes a second, a third of a second until one is changed again.
+/// At 50 changes a second, a copy is changed again after a third of a second.
 const COPIES: u64 = 16;
 
-/// Of so many routes two change: one with a URI, one that may have an expression.
+/// Two of this many routes change: one with a URI, one that may have an expression.
 const CHANGING_OF: usize = 10;
-/// Of so many routes one has an upstream of its own, whose node's weight changes.
+/// One of this many routes has an upstream of its own, whose node's weight changes.
 const WEIGHTED_OF: usize = 500;
-/// One change in so many is of a weight.
+/// One change in this many is of a weight.
 const WEIGHT_EVERY: u64 = 10;
-/// Weights from here on have four digits.
+/// Weights start here, so that they have four digits.
 const WEIGHT_MIN: u64 = 1000;
 const WEIGHTS: u64 = 9000;
 
-/// A step through the changing routes that visits all of them: prime, and so coprime to most numbers.
+/// A step through the changing routes that visits all of them: it is prime, and so coprime to most numbers.
 const STRIDE: u64 = 7_919;
 
-/// The text of the file and where it changes.
+/// The text of the file and the positions of changes.
 pub(super) struct Template {
     text: String,
-    /// Of each route that changes its condition: its number, and where the eight digits are.
+    /// The number of each route that changes its condition, and the position of the eight digits.
     conditions: Vec<(usize, usize)>,
-    /// Where the four digits of each weight are.
+    /// The position of the four digits of each weight.
     weights: Vec<usize>,
-    /// Paths that are taken whatever changes, one of each other route.
+    /// Paths that routes take whatever changes, one of each other route.
     pub(super) fixed_paths: Vec<String>,
 }
 
-/// Some bytes that a change puts into the text.
+/// Bytes that a change writes into the text.
 struct Patch {
     at: usize,
     digits: String,
 }
 
 impl Template {
-    /// `routes` routes behind `head`; every second one has an expression where `expressions`.
+    /// Makes `routes` routes after `head`; every second one has an expression if `expressions` is set.
     pub(super) fn new(head: String, upstream: SocketAddr, routes: usize, expressions: bool) -> Self {
         let mut template = Self { text: head, conditions: Vec::new(), weights: Vec::new(), fixed_paths: Vec::new() };
         for n in 0..routes {
@@ -82,7 +82,7 @@ impl Template {
             self.text.push_str(&entry(n, &condition(&prefix)));
             return;
         }
-        // A `String` takes every write.
+        // Writing to a `String` cannot fail.
         let _ = write!(
             self.text,
             "  - id: r{n}\n    {}\n    upstream: {{type: roundrobin, nodes: {{\"{upstream}\": {WEIGHT_MIN}}}}}\n",
@@ -91,12 +91,12 @@ impl Template {
         self.weights.extend(find(&self.text, "\": "));
     }
 
-    /// Bytes of the file.
+    /// The length of the file in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.text.len()
     }
 
-    /// Which route a change makes take other requests; `None`: it is another kind of change.
+    /// The route that takes other requests after a change; `None`: it is another kind of change.
     fn changed_condition(&self, number: u64) -> Option<(usize, usize)> {
         if number.is_multiple_of(WEIGHT_EVERY) && !self.weights.is_empty() {
             return None;
@@ -105,7 +105,7 @@ impl Template {
         self.conditions.get(index as usize).copied()
     }
 
-    /// A path that is taken since this change, and was not before.
+    /// A path that a route takes since this change, and not before.
     pub(super) fn path_of(&self, number: u64) -> Option<String> {
         self.changed_condition(number).map(|(route, _)| format!("{}/x", changing_prefix(route, number)))
     }
@@ -130,14 +130,14 @@ pub(super) struct ChangingFile<'t> {
     file: PathBuf,
     link: PathBuf,
     copies: Vec<(PathBuf, File)>,
-    /// Changes so far; their numbers count from 1.
+    /// Number of changes so far; the first one is 1.
     written: u64,
-    /// The last ones, which the oldest copy lacks.
+    /// The last changes, which the oldest copy lacks.
     last: VecDeque<Patch>,
 }
 
 impl<'t> ChangingFile<'t> {
-    /// Writes the file as it is at first, and its copies beside it, into `dir`, which it makes.
+    /// Creates `dir`, and writes the original file and its copies into it.
     pub(super) fn create(template: &'t Template, dir: &Path) -> Result<Self> {
         let beside = dir.join("copies");
         fs::create_dir_all(&beside)?;
@@ -161,7 +161,7 @@ impl<'t> ChangingFile<'t> {
         self.written
     }
 
-    /// Replaces the file by one with the next change in it; the change's number.
+    /// Replaces the file by one with the next change; returns the change's number.
     pub(super) fn change(&mut self) -> Result<u64> {
         self.written += 1;
         self.last.extend(self.template.patch(self.written));

@@ -1,4 +1,4 @@
-//! Asking the gateway whether it takes a configuration, before a bench relies on it.
+//! Asks the gateway whether it accepts a configuration, before a bench relies on it.
 
 use crate::Result;
 use crate::step;
@@ -6,10 +6,10 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// Errors shown; a file of many resources may have one for each.
+/// The most errors shown; a file of many resources may have one for each.
 const ERRORS_SHOWN: usize = 3;
 
-/// What the binary says against a file; `None`: it takes it.
+/// The binary's error for a file; `None`: the file is valid.
 pub(super) fn refused(binary: &Path, file: &Path) -> Result<Option<String>> {
     let mut command = Command::new(binary);
     let (good, out, err) = step::capture(command.args(["check", "--offline", "--format", "json"]).arg(file))?;

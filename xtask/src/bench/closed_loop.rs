@@ -1,35 +1,35 @@
 //! A load that sends a number of numbered requests as fast as they are answered, each exactly once.
 //!
-//! For counting, not for latency: any request that is not answered 200 ends it, because a sum could no longer be exact.
+//! For counting, not for latency: any response other than 200 ends it, because a sum could no longer be exact.
 
 use super::load_connection::{LoadConnection, wait};
 use crate::Result;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Nothing at all answered for so long is an error.
+/// The longest time without any response before an error.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is asked for.
+/// The requests to send.
 pub(super) struct ClosedLoop<'a> {
     pub(super) address: SocketAddr,
     pub(super) connections: usize,
-    /// Requests under way on each connection; 1 is no pipelining.
+    /// Requests in flight on each connection; 1 means without pipelining.
     pub(super) depth: u64,
-    /// Requests in all.
+    /// Total number of requests.
     pub(super) count: u64,
-    /// Appends the request of this number.
+    /// Appends the request with this number.
     pub(super) request: &'a dyn Fn(u64, &mut Vec<u8>),
 }
 
-/// One connection and the requests it has under way.
+/// One connection with its requests in flight.
 struct Lane {
     connection: LoadConnection,
     under_way: u64,
 }
 
 impl ClosedLoop<'_> {
-    /// Sends all and waits for all answers; how long that took.
+    /// Sends all requests and waits for all responses; returns how long that took.
     pub(super) fn run(&self) -> Result<Duration> {
         let begin = Instant::now();
         let mut sent = 0;
@@ -64,7 +64,7 @@ impl ClosedLoop<'_> {
         Ok(begin.elapsed())
     }
 
-    /// Sends as many of the next requests on a connection as may be under way.
+    /// Sends as many of the next requests on a connection as may be in flight.
     fn fill(&self, lane: &mut Lane, sent: &mut u64) -> Result {
         let room = (self.depth - lane.under_way).min(self.count - *sent);
         if room == 0 {
@@ -106,7 +106,7 @@ mod tests {
             }
         });
         let request = |number: u64, out: &mut Vec<u8>| {
-            // A `Vec` takes every write.
+            // Writing to a `Vec` cannot fail.
             let _ = write!(out, "GET /{number} HTTP/1.1\r\n\r\n");
         };
         let load = ClosedLoop { address, connections: 3, depth: 4, count: 100, request: &request };

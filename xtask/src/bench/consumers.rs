@@ -1,8 +1,8 @@
-//! `cargo xtask bench consumers`: memory of consumers with a key each, and how soon one more of them is served.
+//! `cargo xtask bench consumers`: memory of consumers with a key each, and how soon an added one is served.
 //!
-//! The same gateway is started with no consumers and with all of them; the difference, divided by their number, is what one
-//! costs, whatever it is spent on. Then consumers are added to the file one after the other. The time is from the moment the new
-//! file has its name to the first request with the new key that is answered 200; there is no other load.
+//! One gateway is started with no consumers and with all of them; the difference divided by their number is the cost of one.
+//! Then consumers are added to the file one by one. The time is measured from the rename of the new file to the first request with
+//! the new key that is answered with 200; nothing else loads the gateway.
 
 use super::served::Asker;
 use super::statistics::median;
@@ -21,7 +21,7 @@ use stillgate_rig::proc::Memory;
 
 const PATH: &str = "/item";
 
-/// A gateway whose route asks for a key.
+/// A gateway whose route requires a key.
 struct Gateway {
     process: Running,
     config: Config,
@@ -31,7 +31,7 @@ struct Gateway {
 struct Config {
     address: SocketAddr,
     file: PathBuf,
-    /// Where the next version is written before it gets the file's name.
+    /// Where the next version is written before it is renamed to the file.
     next: PathBuf,
     text: String,
     consumers: usize,
@@ -78,7 +78,7 @@ pub(super) fn run(mut args: Args) -> Result {
 }
 
 impl Gateway {
-    /// Starts it on both CPUs: reading a file while serving is what the second one is for.
+    /// Starts it on both CPUs: the second one is for reading a file while serving.
     fn start(binary: &Path, config: Config) -> Result<Self> {
         let words = peers::stillgate_command(binary, &config.file);
         let mut process = start(&words, &[], &config.file.with_extension("log"))?;
@@ -86,7 +86,7 @@ impl Gateway {
         Ok(Self { process, config })
     }
 
-    /// Adds consumers one after the other; in ms, how long each took to be served.
+    /// Adds consumers one by one; returns how long each took to be served, in ms.
     fn add(&mut self, additions: usize) -> Result<Vec<f64>> {
         let mut asker = Asker::connect(self.config.address)?;
         let mut took_ms = Vec::new();
@@ -104,7 +104,7 @@ impl Gateway {
         Ok(took_ms)
     }
 
-    /// Prints what it holds now.
+    /// Prints its current memory.
     fn memory(&mut self, name: &str) -> Result<Memory> {
         let memory = settled_memory(&mut self.process)?;
         println!("{name:38} {:10} {:10}", memory.rss_kib, self.process.peak_rss_kib()?);
@@ -113,14 +113,14 @@ impl Gateway {
 }
 
 impl Config {
-    /// Writes a file with so many consumers into `dir`, which it makes.
+    /// Writes a file with this many consumers into `dir`, which it creates.
     fn create(dir: &Path, node: SocketAddr, consumers: usize) -> Result<Self> {
-        // Apart, so that only the finished file is seen to change.
+        // In a separate folder, so that only the complete file is seen to change.
         let beside = dir.join("next");
         fs::create_dir_all(&beside)?;
         let address = free_port()?;
         let mut text = peers::stillgate_head(address, None, (node, "http"), "");
-        // A `String` takes every write.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "  - id: r\n    uri: /*\n    upstream_id: u\n    plugins: {{key-auth: {{}}}}\n");
         text.push_str(if consumers == 0 { "" } else { "consumers:\n" });
         (0..consumers).for_each(|number| push(&mut text, number));
@@ -130,7 +130,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Replaces the file by one with another consumer; when.
+    /// Replaces the file by one with another consumer; returns when.
     fn add(&mut self) -> Result<Instant> {
         push(&mut self.text, self.consumers);
         self.consumers += 1;
@@ -142,7 +142,7 @@ impl Config {
 }
 
 fn push(text: &mut String, number: usize) {
-    // A `String` takes every write.
+    // Writing to a `String` cannot fail.
     let _ = writeln!(text, "  - {{username: consumer_{number}, plugins: {{key-auth: {{key: {}}}}}}}", key(number));
 }
 

@@ -1,9 +1,9 @@
 //! `cargo xtask bench control`: resources in a store or in etcd: start, memory, and how soon a write is served.
 //!
-//! The gateway is started with the resources in a file, and with the same in the store or in etcd. Then they are changed
-//! through the Admin API, one write after the other at a constant rate, in every second block of load, ABBA; a write is
-//! answered when it is served, which is checked by a request that only the new version takes. At last somebody else writes to
-//! etcd, and the route is asked for until it is served. Load and upstream go before all else on their CPU; etcd is beside them.
+//! The gateway is started with the resources in a file, and with the same in the store or in etcd. Then they are changed through
+//! the Admin API, one by one at a constant rate, in every second block of load, ABBA. A write is answered when it is served, which
+//! a request that only the new version takes verifies. At the end another client writes to etcd, and the route is polled until it
+//! is served. Load and upstream have priority on their CPU; etcd shares it.
 
 mod etcd;
 mod resources;
@@ -30,14 +30,14 @@ use stillgate_rig::{Running, cpus};
 const ADMIN_KEY: &str = "the-admin-key-of-the-bench";
 const CONNECTIONS: u32 = 16;
 const WARM_UP: Duration = Duration::from_secs(3);
-/// Before each block, unmeasured.
+/// Before each block, not measured.
 const LEAD_IN: Duration = Duration::from_millis(500);
-/// Between two looks whether a start has come to an end.
+/// The interval of checks whether a start is complete.
 const LOOK: Duration = Duration::from_millis(5);
 const START_MAX: Duration = Duration::from_secs(120);
-/// Operations of a batch.
+/// Operations in a batch.
 const BATCH: usize = 128;
-/// Writes of somebody else that are followed, and how many a second.
+/// Number of writes of another client, and how many per second.
 const FOREIGN_WRITES: u64 = 200;
 const FOREIGN_A_SECOND: u32 = 20;
 const FAILURES_SHOWN: usize = 3;
@@ -60,10 +60,10 @@ struct Gateway {
     peak_kib: u64,
 }
 
-/// What one block gave.
+/// The result of one block.
 struct Block {
     outcome: Outcome,
-    /// From a PUT to its answer, in µs; empty: nothing was written.
+    /// From a PUT to its response, in µs; empty: nothing was written.
     puts_us: Vec<u32>,
 }
 
@@ -111,7 +111,7 @@ pub(super) fn run(mut args: Args) -> Result {
         lead_in: LEAD_IN,
         goes_first: first.refusal.is_none(),
     };
-    // Not before: the gateway would be pinned with us.
+    // Not earlier: the gateway would be pinned with us.
     cpus::pin(&[OTHER_CPU])?;
     load.run(WARM_UP)?;
     let mut next = FIRST_CHANGE;
@@ -215,7 +215,7 @@ impl Gateway {
         Ok(Gateway { process, address, admin, start: Duration::ZERO, memory, peak_kib: 0 })
     }
 
-    /// Puts resources in through the Admin API.
+    /// Writes resources through the Admin API.
     fn fill(&self, documents: &[(String, Value)]) -> Result {
         let mut asker = Asker::connect(self.admin)?;
         for some in documents.chunks(BATCH) {
@@ -263,7 +263,7 @@ impl Gateway {
         Ok(Block { outcome, puts_us })
     }
 
-    /// Writes to etcd under load, and sees how long it takes until each is served; in µs.
+    /// Writes to etcd under load, and measures how long it takes until each write is served; in µs.
     fn follow(&mut self, etcd: &Etcd, load: &Load, next: &mut u64) -> Result<Value> {
         let (mut took_us, mut etcd_us) = (Vec::new(), Vec::new());
         let duration = Duration::from_secs(FOREIGN_WRITES) / FOREIGN_A_SECOND + WARM_UP;
@@ -309,7 +309,7 @@ fn key() -> [String; 1] {
     [format!("X-API-KEY: {ADMIN_KEY}")]
 }
 
-/// Puts a change through the Admin API; in µs until its answer. Then it must be served.
+/// Writes a change through the Admin API; returns the time until its response, in µs. Then it must be served.
 fn put(admin: &mut Asker, client: &mut Asker, number: u64) -> Result<u32> {
     let (path_of, document, path) = change(number);
     let began = Instant::now();
@@ -328,7 +328,7 @@ fn micros(since: Instant) -> u32 {
     u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX)
 }
 
-/// Runs the load, and something beside it until that is over, on a thread of its own.
+/// Runs the load, and meanwhile other work on a separate thread.
 fn beside(load: &Load, duration: Duration, work: impl FnOnce(&AtomicBool) -> Result + Send) -> Result<Outcome> {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {

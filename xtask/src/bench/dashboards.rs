@@ -1,7 +1,7 @@
-//! `cargo xtask bench dashboards`: CPU time of the worker for each request with a hundred open dashboards, and without.
+//! `cargo xtask bench dashboards`: CPU time of the worker per request with a hundred open dashboards, and without.
 //!
-//! Pairs of blocks in ABBA order on one gateway, under the laboratory's open-loop load. A dashboard is what its Overview asks
-//! for: the stream of `/v1/live`, and `/v1/status` every few seconds. Dashboards are read on the load's CPU.
+//! Pairs of blocks in ABBA order on one gateway, under the laboratory's open-loop load. A dashboard makes the requests of the
+//! Overview: the stream of `/v1/live`, and `/v1/status` every few seconds. Dashboards are read on the load's CPU.
 
 use super::lab_load::{Load, write_mix};
 use super::served::Asker;
@@ -24,14 +24,14 @@ use stillgate_stats::hodges_lehmann;
 const CONNECTIONS: u32 = 64;
 const LEAD_IN: Duration = Duration::from_secs(1);
 const CONFIDENCE: f64 = 0.95;
-/// More often than the Overview looks for what needs attention, which is once a minute.
+/// More often than the Overview checks for problems, which is once a minute.
 const ASKED_EVERY: Duration = Duration::from_secs(10);
-/// A stream that is silent for so long is at its end.
+/// A stream that is silent for this long has ended.
 const SILENCE: Duration = Duration::from_secs(10);
-/// What one event is at least: far below what it has.
+/// The least size of an event: far below the actual one.
 const EVENT_BYTES_MIN: u64 = 64;
 
-/// What one block gave.
+/// The result of one block.
 struct Block {
     cpu_us: f64,
     p99_us: f64,
@@ -149,7 +149,7 @@ impl Dashboards {
         open.threads.push(spawn(move || {
             while !over.load(Ordering::Relaxed) {
                 let asked = Asker::connect(admin).and_then(|mut asker| asker.get("/v1/status", &[]));
-                // Evenly, as people open them at any time.
+                // Evenly spread, as people open them at any time.
                 sleep(if asked.is_ok() { ASKED_EVERY / count.max(1) as u32 } else { ASKED_EVERY });
             }
         }));
@@ -157,11 +157,11 @@ impl Dashboards {
     }
 
     /// # Errors
-    /// When they were not told something every second: then nothing was measured.
+    /// If they did not receive an event every second: then nothing was measured.
     fn close(self, seconds: u64) -> Result {
         self.over.store(true, Ordering::Relaxed);
         for stream in &self.streams {
-            // It may be at its end by itself.
+            // It may have ended by itself.
             let _ = stream.shutdown(Shutdown::Both);
         }
         for thread in self.threads {

@@ -1,9 +1,10 @@
-//! `cargo xtask bench device-peers`: what a connection costs that back-ends can address, beside nchan, Pushpin and mosquitto.
+//! `cargo xtask bench device-peers`: the cost of a connection that back-ends can address, compared with nchan, Pushpin and
+//! mosquitto.
 //!
-//! Each round starts each server anew on its CPU; clients, back-ends and Pushpin's origin share the other. All do the same: connect
-//! N clients, each under a name of its own, leave them alone, then send a message to one after the other. A back-end waits for the
-//! server's answer and for the message at its client before it sends the next. What each server does *not* do of what
-//! `device-gateway` does is in docs/devices-scale.md: these are not the same products.
+//! Each round starts each server again on its CPU; clients, back-ends and Pushpin's origin share the other. All do the same:
+//! connect N clients with unique names, leave them idle, then send messages to one after the other. A back-end waits for the
+//! server's response and for the message at its client before it sends the next. The features of `device-gateway` that each server
+//! lacks are listed in docs/devices-scale.md: these are not the same products.
 
 use super::GATEWAY_CPU;
 use super::statistics::median;
@@ -23,13 +24,13 @@ mod client;
 mod origin;
 mod servers;
 
-/// Clients unless `--clients` is given.
+/// The default number of clients.
 const CLIENTS: usize = 10_000;
-/// Back-ends, each with one message under way.
+/// Number of back-ends, each with one message in flight.
 const BACK_ENDS: usize = 32;
-/// Descriptors of this program beside the clients'.
+/// Descriptors of this program besides the clients'.
 const OTHER_FILES: u64 = 512;
-/// Connected first and closed again, so that what is made once is not charged to the rest.
+/// Clients that are connected and closed first, so that one-time allocations are not charged to the others.
 const WARM_UP: usize = 100;
 
 /// The lines of the table.
@@ -97,7 +98,7 @@ pub(super) fn run(mut args: Args) -> Result {
     Ok(())
 }
 
-/// One server from its start to its end.
+/// Runs one server from start to end.
 fn measure(subject: &Server<'_>, count: usize, messages: usize) -> Result<[f64; LINES.len()]> {
     let dir = tempfile::tempdir()?;
     let mut started = subject.start(dir.path(), count + WARM_UP)?;
@@ -111,7 +112,7 @@ fn measure(subject: &Server<'_>, count: usize, messages: usize) -> Result<[f64; 
     };
     let with = settled_memory(server)?;
     let idle_us = idle(server)?;
-    // Connections of back-ends, and whatever the first message to a client makes, come before the count.
+    // Connections of back-ends, and allocations of the first message to a client, come before the count.
     clients.send(&started.address, BACK_ENDS * 4)?;
     let cpu = server.thread_times()?;
     let sent = clients.send(&started.address, messages)?;
@@ -127,7 +128,7 @@ fn measure(subject: &Server<'_>, count: usize, messages: usize) -> Result<[f64; 
     ])
 }
 
-/// CPU µs a second while nothing is sent.
+/// CPU µs per second while nothing is sent.
 fn idle(server: &Running) -> Result<f64> {
     const IDLE: Duration = Duration::from_secs(3);
     let before = server.thread_times()?;
@@ -135,7 +136,7 @@ fn idle(server: &Running) -> Result<f64> {
     Ok(server.thread_times()?.since(&before) / IDLE.as_secs_f64())
 }
 
-/// Prints the medians; the rows with every round.
+/// Prints the medians; returns the rows with every round.
 fn report(subjects: &[Server<'_>], samples: &[Vec<[f64; LINES.len()]>]) -> Vec<serde_json::Value> {
     print!("\n{:26}", "(medians)");
     subjects.iter().for_each(|subject| print!(" {:>18}", subject.name()));
@@ -158,7 +159,7 @@ fn report(subjects: &[Server<'_>], samples: &[Vec<[f64; LINES.len()]>]) -> Vec<s
     rows
 }
 
-/// Where clients connect and back-ends send.
+/// The addresses for clients and for back-ends.
 pub(super) struct Address {
     kind: Kind,
     clients: std::net::SocketAddr,

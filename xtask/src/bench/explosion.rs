@@ -1,9 +1,9 @@
-//! `cargo xtask bench explosion`: a label with a million values, against the same requests without that label.
+//! `cargo xtask bench explosion`: a label with a million values, compared with the same requests without that label.
 //!
-//! The second reference text's accident. Every run has a gateway of its own, because a series is new only once; runs with
-//! and without the label alternate in ABBA order. What must hold: memory within the budget, the sums over the other labels
-//! exact, the label named by `/v1/metrics/cardinality`, and the throughput hardly less. As the load may be what limits
-//! the throughput, the gateway's CPU time a request stands beside it.
+//! It reproduces the accident of the second reference text. Every run has a new gateway, because a series is new only once; runs
+//! with and without the label alternate in ABBA order. Requirements: memory within the budget, the sums over the other labels
+//! exact, the label named by `/v1/metrics/cardinality`, and hardly less throughput. As the load may limit the throughput, the
+//! gateway's CPU time per request is shown next to it.
 
 use super::closed_loop::ClosedLoop;
 use super::exposition::{fetch, sums};
@@ -20,11 +20,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use stillgate_rig::{Running, cpus};
 
-/// The last of them takes what the others do not; the requests go to all in turn.
+/// The last one takes the requests that the others do not; requests go to all in turn.
 const ROUTES: u64 = 4;
 const CONNECTIONS: usize = 32;
 
-/// How far memory may go beyond the budget.
+/// How far memory may exceed the budget.
 const BUDGET_SLACK: f64 = 1.05;
 const KIB: u64 = 1024;
 
@@ -39,23 +39,23 @@ struct Options {
     series_per_family: u64,
 }
 
-/// Where a run happens.
+/// The environment of a run.
 struct BenchContext {
     binary: PathBuf,
     dir: tempfile::TempDir,
     upstream: SocketAddr,
 }
 
-/// What one run gave.
+/// The result of one run.
 struct Sample {
     per_second: f64,
     cpu_us: f64,
-    /// Resident before the load; the most it ever was, scrapes included; and at the end.
+    /// Resident memory before the load; its peak, scrapes included; and at the end.
     rss_kib: [u64; 3],
-    /// Lines of the family.
+    /// Number of lines of the family.
     series: u64,
     scraped_bytes: usize,
-    /// What is wrong with it.
+    /// The violated requirements.
     faults: Vec<String>,
     cardinality: Value,
 }
@@ -106,7 +106,7 @@ pub(super) fn run(mut args: Args) -> Result {
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
 }
 
-/// A gateway's whole life.
+/// Runs a gateway from start to end.
 fn one_run(place: &BenchContext, options: &Options, labelled: bool) -> Result<Sample> {
     let (address, admin, metrics) = (free_port()?, free_port()?, free_port()?);
     let config = place.dir.path().join("stillgate.yaml");
@@ -114,7 +114,7 @@ fn one_run(place: &BenchContext, options: &Options, labelled: bool) -> Result<Sa
     let words = peers::stillgate_command(&place.binary, &config);
     let mut gateway = start(&words, &[GATEWAY_CPU], &place.dir.path().join("log"))?;
     gateway.wait_for(address, Running::START_TIMEOUT)?;
-    // What the first scrape allocates once is there in every process.
+    // Allocations of the first scrape exist in every process.
     fetch(metrics, "/metrics")?;
     let before = gateway.memory()?;
     let cpu_before = gateway.cpu_time()?;
@@ -160,18 +160,18 @@ fn configuration(
 }
 
 fn request(number: u64, out: &mut Vec<u8>) {
-    // A `Vec` takes every write. The last route's prefix is nobody's, so the one that takes everything gets it.
+    // Writing to a `Vec` cannot fail. No other route has the last one's prefix, so the catch-all route takes it.
     let route = number % ROUTES;
     let _ =
         write!(out, "GET /service-{route}/v1/item/{number:08}?from=explosion HTTP/1.1\r\nHost: load.example\r\n\r\n");
 }
 
-/// The route that [`request`] sends a request to.
+/// The route that takes this [`request`].
 fn route(number: u64) -> String {
     if number == ROUTES - 1 { "all".to_owned() } else { format!("r{number}") }
 }
 
-/// Every route must have got its share of the requests, answered 200, to the last one.
+/// Every route must have received exactly its share of the requests, all answered with 200.
 fn wrong_sums(by_labels: &BTreeMap<String, f64>, uris: u64) -> Vec<String> {
     let mut faults = Vec::new();
     for number in 0..ROUTES {
@@ -216,7 +216,7 @@ impl Sample {
         );
     }
 
-    /// What the load made it grow by, scrapes included.
+    /// The growth of memory under the load, scrapes included.
     fn growth_kib(&self) -> u64 {
         self.rss_kib[1].saturating_sub(self.rss_kib[0])
     }
@@ -230,7 +230,7 @@ impl Sample {
     }
 }
 
-/// Prints the verdicts; the faults of all runs.
+/// Prints the verdicts; returns the violations of all runs.
 fn report(pairs: &[(Sample, Sample)], options: &Options) -> (Value, Vec<String>) {
     let ratio_of = |of: fn(&Sample) -> f64| median(pairs.iter().map(|(without, with)| of(with) / of(without)));
     let throughput = ratio_of(|sample| sample.per_second);
@@ -260,7 +260,7 @@ fn report(pairs: &[(Sample, Sample)], options: &Options) -> (Value, Vec<String>)
     (result, faults)
 }
 
-/// A size as the config has it, in KiB.
+/// A size in the notation of the configuration, in KiB.
 fn kib(size: &str) -> Result<u64> {
     let units = [("GiB", KIB * KIB), ("MiB", KIB), ("KiB", 1)];
     let found = units.iter().find_map(|(unit, kib)| Some((size.strip_suffix(unit)?, kib)));

@@ -1,6 +1,6 @@
-//! What an exposition says: fetched whole, its samples added up.
+//! Fetches a whole exposition and adds up its samples.
 //!
-//! It is read outside the measured time; what scrapes do to requests is the laboratory's question (`stillgate-lab tail`).
+//! It is read outside the measured time; the laboratory measures the effect of scrapes on requests (`stillgate-lab tail`).
 
 use crate::Result;
 use crate::step;
@@ -8,21 +8,21 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::process::Command;
 
-/// The body of `path`, by curl, which checks framing and gzip.
+/// The body of `path`, fetched by curl, which checks framing and gzip.
 pub(super) fn fetch(address: SocketAddr, path: &str) -> Result<String> {
     let url = format!("http://{address}{path}");
-    // No limit of its own on time: a million lines are taken at the server's pace.
+    // Without a time limit: a million lines are read at the server's pace.
     let arguments = ["--silent", "--show-error", "--fail", "--globoff", "--noproxy", "*", "--compressed", &url];
     step::output(Command::new("curl").args(arguments))
 }
 
-/// One family of an exposition in text, added up.
+/// One family of a text exposition, added up.
 pub(super) struct Sums {
-    /// Lines.
+    /// Number of lines.
     pub(super) series: u64,
     /// The sum over all of them.
     pub(super) total: f64,
-    /// Sums by what is left of a line's labels without those that were to be left out.
+    /// Sums by the labels of a line without the excluded ones.
     pub(super) by_labels: BTreeMap<String, f64>,
 }
 
@@ -37,7 +37,7 @@ pub(super) fn sums(exposition: &str, name: &str, without: &str) -> Result<Sums> 
         let value: f64 = value.split(' ').next().unwrap_or_default().parse()?;
         sums.series += 1;
         sums.total += value;
-        // Most lines have labels that were seen, so nothing is kept for them.
+        // Most lines have known labels, so nothing is kept for them.
         let labels = without_label(labels, without);
         match sums.by_labels.get_mut(labels.as_str()) {
             Some(sum) => *sum += value,
@@ -47,7 +47,7 @@ pub(super) fn sums(exposition: &str, name: &str, without: &str) -> Result<Sums> 
     Ok(sums)
 }
 
-/// `a="x",b="y"` without `b`. Values may hold anything but an unescaped quote.
+/// `a="x",b="y"` without `b`. Values may contain anything except an unescaped quote.
 fn without_label(labels: &str, without: &str) -> String {
     let mut kept = String::new();
     let mut rest = labels;

@@ -1,7 +1,7 @@
-//! `cargo xtask bench generator`: what a request costs the laboratory's load generator, beside wrk.
+//! `cargo xtask bench generator`: the cost of a request in the laboratory's load generator, compared with wrk.
 //!
-//! Both drive the same bare responder (`stillgate-lab respond`, on the other CPU) with one thread in a closed loop, in turn. The CPU
-//! time is that of the whole process, as the kernel adds it to ours when it has ended, so starting up counts as well.
+//! Both drive the same bare responder (`stillgate-lab respond`, on the other CPU) with one thread in a closed loop, in turn. The
+//! CPU time is that of the whole process, which the kernel adds to ours when it ends, so starting up counts as well.
 
 use super::statistics::median;
 use super::{GATEWAY_CPU, OTHER_CPU, free_port, start, wrk};
@@ -56,7 +56,7 @@ pub(super) fn run(mut args: Args) -> Result {
     Ok(())
 }
 
-/// A run that answers how many requests it made and how many a second, with its CPU time.
+/// Runs a load that returns its number of requests and its rate, and adds its CPU time.
 fn measured(run: impl FnOnce() -> Result<(u64, f64)>) -> Result<Run> {
     let (_, before) = proc::self_and_children()?;
     let (requests, per_second) = run()?;

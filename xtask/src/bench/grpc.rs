@@ -1,9 +1,8 @@
-//! gRPC as `--protocol grpc` measures it: unary calls with one small message each way, through TLS to the gateway and
-//! over HTTP/2 without TLS to the node, which is nghttpd.
+//! gRPC as `--protocol grpc` measures it: unary calls with one small message each way, over TLS to the gateway and over HTTP/2
+//! without TLS to the node, which is nghttpd.
 //!
-//! The load (h2load) sees nothing of gRPC, where failures have the status 200 too; so it is told how long the answers'
-//! messages are, which no failed call has, and each gateway is asked for one call beforehand that must end with
-//! `grpc-status: 0`.
+//! The load (h2load) does not interpret gRPC, where failures have the status 200 too; so it checks the length of the responses'
+//! messages, which no failed call has, and each gateway is sent one call beforehand that must end with `grpc-status: 0`.
 
 use super::OTHER_CPU;
 use super::{free_port, start};
@@ -15,15 +14,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use stillgate_rig::Running;
 
-/// Of the call; nghttpd takes the content type from what follows the dot.
+/// The path of the call; nghttpd derives the content type from the extension.
 pub(super) const PATH: &str = "/call.grpc";
 /// Headers of a call.
 pub(super) const HEADERS: [&str; 2] = ["content-type: application/grpc", "te: trailers"];
-/// Bytes of a message, the same each way, with the five before it that say how long it is.
+/// Bytes of a message, the same each way, including the five of its prefix.
 pub(super) const MESSAGE_BYTES: usize = 100;
 const PREFIX_BYTES: usize = 5;
 
-/// The file that holds the message of every call.
+/// The file with the message of every call.
 pub(super) fn message(dir: &Path) -> PathBuf {
     dir.join("message")
 }
@@ -41,7 +40,7 @@ pub(super) fn start_node(dir: &Path) -> Result<(Running, SocketAddr)> {
     let (root, media_types) = (root.to_string_lossy(), media_types.to_string_lossy());
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let mut words = vec!["nghttpd", "--no-tls", "--address", &ip, "--htdocs", &root, "--mime-types-file", &media_types];
-    // As servers of gRPC answer: they do not know the length before.
+    // Servers of gRPC do not know the length in advance.
     words.extend(["--no-content-length", "--trailer", "grpc-status: 0", &port]);
     let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
     let mut running = start(&words, &[OTHER_CPU], &dir.join("nghttpd.log"))?;
@@ -49,7 +48,7 @@ pub(super) fn start_node(dir: &Path) -> Result<(Running, SocketAddr)> {
     Ok((running, address))
 }
 
-/// Fails where a call through a gateway does not end well.
+/// Fails if a call through a gateway fails.
 pub(super) fn check(dir: &Path, address: SocketAddr) -> Result {
     let mut command = Command::new("nghttp");
     command.args(["--verbose", "--no-verify-peer", "--data"]).arg(message(dir));

@@ -1,4 +1,4 @@
-//! One run of h2load, as its own benchmarks are run: a few connections with many streams each.
+//! Runs h2load like its own benchmarks: a few connections with many streams each.
 
 use super::wrk::Answered;
 use super::{OTHER_CPU, grpc, tls};
@@ -12,26 +12,26 @@ use std::process::Command;
 const CONNECTIONS: &str = "8";
 const STREAMS: &str = "32";
 
-/// Both in words.
+/// Both as text.
 pub(super) const SHAPE: &str = "8 connections of 32 streams";
 
-/// What is asked for.
+/// The requests to send.
 pub(super) struct Load {
     pub(super) path: &'static str,
-    /// The body of every answer.
+    /// The length of every response's body.
     pub(super) answer_bytes: usize,
-    /// The message of a call of gRPC.
+    /// The message of a gRPC call.
     pub(super) message: Option<PathBuf>,
 }
 
-/// Runs h2load with one thread; fails where one request did.
+/// Runs h2load with one thread; fails if one request failed.
 pub(super) fn run(load: &Load, address: SocketAddr, seconds: u64) -> Result<Answered> {
     let mut command = Command::new("taskset");
     command
         .args(["--cpu-list", &OTHER_CPU.to_string(), "h2load", "--threads", "1"])
         .args(["--clients", CONNECTIONS, "--max-concurrent-streams", STREAMS])
         .args(["--duration", &seconds.to_string(), "--warm-up-time", "0"])
-        // It has a list of its own, which comes before OpenSSL's settings.
+        // It has its own list, which overrides OpenSSL's settings.
         .args(["--tls13-ciphers", tls::CIPHER]);
     if let Some(message) = &load.message {
         command.arg("--data").arg(message);
@@ -53,7 +53,7 @@ fn parse(text: &str, answer_bytes: usize) -> Result<Answered> {
         let before = line.split_once(" req/s")?.0;
         before.split_whitespace().last()?.parse().ok()
     });
-    // The last of the line: "…, 3.93MB (4123440) data".
+    // The last part of the line: "…, 3.93MB (4123440) data".
     let data = line("traffic:").and_then(|line| {
         let number = line.strip_suffix(" data")?.rsplit_once('(')?.1;
         number.trim_end_matches(')').parse::<u64>().ok()
@@ -95,7 +95,7 @@ mod tests {
             ("0 failed", "1 failed"),
             ("0 errored", "2 errored"),
             ("183703 succeeded", "0 succeeded"),
-            // Calls that failed have no message.
+            // Failed calls have no message.
             ("(18395900) data", "(18370000) data"),
         ] {
             assert!(parse(&GOOD.replace(good, bad), 100).is_err(), "{bad}");

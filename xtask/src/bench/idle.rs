@@ -1,7 +1,7 @@
-//! `cargo xtask bench idle`: what an idle keep-alive connection costs the process, and whether it is given back.
+//! `cargo xtask bench idle`: the memory that an idle keep-alive connection costs the process, and whether it is freed.
 //!
-//! Every connection has had one request answered, so whatever a used connection keeps is in the figure. Memory of the
-//! kernel (sockets) is not: no gateway can change that.
+//! Every connection has had one request answered, so all state of a used connection is in the figure. Memory of the kernel
+//! (sockets) is not: no gateway can change that.
 
 use super::{GATEWAY_CPU, free_port, open_files_max, peers, settled_memory, start};
 use crate::Result;
@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 use stillgate_rig::Running;
 use stillgate_rig::proc::Memory;
 
-/// Files this program needs beside its connections.
+/// Descriptors this program needs besides its connections.
 const OTHER_FILES: u64 = 64;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 const REQUEST: &[u8] = b"GET /service-1/v1/idle HTTP/1.1\r\nHost: idle.example\r\nUser-Agent: xtask\r\n\r\n";
 
-/// Connections that are opened and closed first, so that what is made once (stacks, tables) is not charged to the rest.
+/// Connections that are opened and closed first, so that one-time allocations (stacks, tables) are not charged to the others.
 const WARM_UP: usize = 100;
 
 pub(super) fn run(mut args: Args) -> Result {
@@ -76,13 +76,13 @@ fn line(name: &str, memory: Memory) {
     println!("{name:34} {:10} {:10}", memory.rss_kib, memory.pss_kib);
 }
 
-/// Opens connections one after the other, each with one answered request.
+/// Opens connections one by one, each with one answered request.
 fn open(address: SocketAddr, count: usize) -> Result<Vec<TcpStream>> {
     let streams: std::io::Result<Vec<_>> = (0..count).map(|_| TcpStream::connect(address)).collect();
     exchange_all(streams?)
 }
 
-/// One request on each connection, all of them to be answered.
+/// Sends one request on each connection; all must be answered.
 fn exchange_all(mut streams: Vec<TcpStream>) -> Result<Vec<TcpStream>> {
     for (number, stream) in streams.iter_mut().enumerate() {
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
@@ -97,7 +97,7 @@ fn exchange_all(mut streams: Vec<TcpStream>) -> Result<Vec<TcpStream>> {
     Ok(streams)
 }
 
-/// Fails where a process may not open so many files.
+/// Fails if a process may not open this many files.
 fn check_open_files(needed: u64) -> Result {
     let allowed = open_files_max();
     if allowed < needed {

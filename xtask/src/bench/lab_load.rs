@@ -1,7 +1,7 @@
-//! The laboratory's open-loop load, as the program one would run by hand: `stillgate-lab load`, its result read as JSON.
+//! The laboratory's open-loop load as a command: `stillgate-lab load`, with its result as JSON.
 //!
-//! It is no library call, for the benches measure with what ships, and this crate must stay quick to build. Only requests of
-//! many paths at a constant rate are made here; whoever wants the closed loop finds it in `closed_loop.rs`.
+//! A command instead of a library call, since the benches measure with the shipped program, and this crate must stay quick to
+//! build. It sends only requests with many paths at a constant rate; the closed loop is in `closed_loop.rs`.
 
 use super::OTHER_CPU;
 use crate::Result;
@@ -14,46 +14,46 @@ use std::process::Command;
 use std::time::Duration;
 use stillgate_rig::schedule;
 
-/// Kinds of failure where an answer came all the same: those requests are also among the answered ones.
+/// Kinds of failure with a response: those requests also count as answered.
 const REFUSED_ANSWERS: [&str; 2] = ["status", "body"];
 
-/// What is asked for.
+/// The requests to send.
 pub(super) struct Load {
     /// The program.
     pub(super) lab: PathBuf,
     pub(super) address: SocketAddr,
-    /// Requests a second, over all connections.
+    /// Requests per second, over all connections.
     pub(super) rate: f64,
     pub(super) connections: u32,
     /// See [`write_mix`].
     pub(super) mix: PathBuf,
-    /// Load before the measured time, for connections and caches to be there.
+    /// Load before the measured time, so that connections and caches exist.
     pub(super) lead_in: Duration,
-    /// Whether it may go before all else on its CPU.
+    /// Whether it has priority on its CPU.
     pub(super) goes_first: bool,
 }
 
-/// What came of it in the measured time.
+/// The result of the measured time.
 #[derive(Debug, PartialEq)]
 pub(super) struct Outcome {
-    /// Intended ones: answered, failed or never sent.
+    /// Intended requests: answered, failed or never sent.
     pub(super) requests: u64,
-    /// Not answered 200, or never sent since no connection became free.
+    /// Requests without a 200, or never sent because no connection became free.
     pub(super) failed: u64,
-    /// The first few failures in words.
+    /// The first few failures as text.
     pub(super) failures: Vec<String>,
-    /// Why the run says more about the generator than about the gateway; empty: it does not.
+    /// Why the run shows the limits of the generator rather than of the gateway; empty: it does not.
     pub(super) void: Vec<String>,
-    /// From when a request should have started.
+    /// Measured from the intended start of a request.
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     pub(super) p99_9_us: f64,
     pub(super) max_us: f64,
-    /// How late the generator itself started requests.
+    /// How late the generator started requests.
     pub(super) late_p99_9_us: f64,
 }
 
-/// Writes a mix into `dir` that asks for one of the paths at random, and takes only 200; where it is.
+/// Writes a mix into `dir` that requests one of the paths at random, and accepts only 200; returns its path.
 pub(super) fn write_mix(dir: &Path, paths: &[String]) -> Result<PathBuf> {
     let mix = dir.join("mix.yaml");
     let relative: Vec<&str> = paths.iter().map(|path| path.trim_start_matches('/')).collect();
@@ -66,15 +66,15 @@ pub(super) fn write_mix(dir: &Path, paths: &[String]) -> Result<PathBuf> {
 }
 
 impl Load {
-    /// Keeps the load up for `duration` after its lead-in, on connections of its own.
+    /// Runs the load for `duration` after its lead-in, on separate connections.
     pub(super) fn run(&self, duration: Duration) -> Result<Outcome> {
         let (_, out, err) = step::capture(&mut self.command(duration))?;
-        // A void run does not end well either, but has a result.
+        // A void run has a failure status, too, but it has a result.
         let result = serde_json::from_str(&out).map_err(|_| format!("{}: no result\n{err}", self.lab.display()))?;
         Outcome::of(&result)
     }
 
-    /// Requests that its lead-in makes.
+    /// Number of requests in its lead-in.
     pub(super) fn lead_in_requests(&self) -> f64 {
         self.rate * self.lead_in.as_secs_f64()
     }
@@ -101,7 +101,7 @@ impl Outcome {
             list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
         };
         let (answered, errors) = (count("requests")?, count("errors")?);
-        // Neither was answered before the run was given up.
+        // Neither was answered before the run was stopped.
         let missed = count("missed_starts")? + count("cut_off")?;
         let refused: u64 = REFUSED_ANSWERS.iter().filter_map(|kind| result["errors_by_kind"][kind].as_u64()).sum();
         let mut failures = texts(&result["run"]["error_examples"]);

@@ -1,7 +1,7 @@
-//! One kept connection of a load generator: requests go out without waiting, whole answers are counted as they come.
+//! One kept connection of a load generator: sends requests without waiting, and counts whole responses as they arrive.
 //!
-//! Nonblocking, so that one thread drives many: on two CPUs a thread a connection would measure the scheduler. It reads
-//! what the measured gateways send (200, `Content-Length`) and refuses the rest.
+//! Nonblocking, so that one thread drives many: on two CPUs one thread per connection would measure the scheduler. It parses what
+//! the measured gateways send (200, `Content-Length`) and refuses the rest.
 
 use crate::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,10 +10,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Bytes of the longest answer that is understood.
+/// The most bytes of a response.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// Read at once; a full buffer is read again.
+/// Bytes per read; after a full buffer it reads again.
 const READ_BYTES: usize = 16 * 1024;
 
 /// An open connection.
@@ -23,12 +23,12 @@ pub(super) struct LoadConnection {
     received: Vec<u8>,
 }
 
-/// What has come.
+/// What has arrived.
 #[derive(Default)]
 pub(super) struct Received {
-    /// Whole answers, all of them 200.
+    /// Number of whole responses, all of them 200.
     pub(super) answers: u64,
-    /// The gateway closes after the last of them.
+    /// Whether the gateway closes the connection after the last of them.
     pub(super) closes: bool,
 }
 
@@ -40,13 +40,13 @@ impl LoadConnection {
         Ok(Self { stream, unsent: Vec::new(), received: Vec::new() })
     }
 
-    /// Writes what the socket takes now; the rest goes when it is writable.
+    /// Writes what the socket accepts now; the rest follows when it is writable.
     pub(super) fn send(&mut self, requests: &[u8]) -> Result {
         self.unsent.extend_from_slice(requests);
         self.flush()
     }
 
-    /// Writes what is left of what was sent, and takes the answers that have come.
+    /// Writes pending data, and handles the responses that have arrived.
     pub(super) fn progress(&mut self) -> Result<Received> {
         self.flush()?;
         let mut part = [0; READ_BYTES];
@@ -101,7 +101,7 @@ impl LoadConnection {
     }
 }
 
-/// Waits until some of the connections can go on, `limit` at most; their numbers, as `connections` counted them.
+/// Waits until some of the connections are ready, for `limit` at most; returns their indexes.
 pub(super) fn wait<'a>(
     connections: impl Iterator<Item = (usize, &'a LoadConnection)>,
     limit: Duration,
@@ -117,14 +117,14 @@ pub(super) fn wait<'a>(
     Ok(ready.map(|(number, _)| number).collect())
 }
 
-/// The first answer of what has come.
+/// The first response in the received bytes.
 struct Answer {
     /// Bytes of head and body.
     whole: usize,
     closes: bool,
 }
 
-/// The first answer, once its head is there.
+/// The first response, once its head is complete.
 fn answer(received: &[u8]) -> Result<Option<Answer>> {
     let Some(end) = received.windows(4).position(|window| window == b"\r\n\r\n") else {
         return Ok(None);

@@ -1,8 +1,8 @@
-//! `cargo xtask bench logger`: latency with `http-logger` whose receiver stalls, against the same without the plugin.
+//! `cargo xtask bench logger`: latency with an `http-logger` whose receiver stalls, compared with the same without the plugin.
 //!
-//! Pairs of blocks in ABBA order, each with a gateway of its own on one CPU, under the laboratory's open-loop load. The
-//! receiver takes connections and reads nothing as long as the load lasts, so that the entries come to their bound. Then it
-//! answers, and what it got and what was dropped must be as many entries as there were requests.
+//! Pairs of blocks in ABBA order, each with a new gateway on one CPU, under the laboratory's open-loop load. The receiver accepts
+//! connections and reads nothing during the load, so that the queue of entries reaches its bound. Then it answers, and the received
+//! and dropped entries must add up to the number of requests.
 
 use super::exposition::{fetch, sums};
 use super::lab_load::{Load, Outcome, write_mix};
@@ -24,25 +24,25 @@ use stillgate_stats::hodges_lehmann;
 mod receiver;
 
 const CONNECTIONS: u32 = 64;
-/// Before what is measured: the bound is nearly reached by then.
+/// Before the measured time: the bound is nearly reached by then.
 const LEAD_IN: Duration = Duration::from_secs(2);
-/// What p99.9 may be more with the plugin: this share of what it is without, or so much, whichever is larger.
+/// How much p99.9 may increase with the plugin: by this share of its value without, or by this much, whichever is larger.
 const MORE_SHARE_MAX: f64 = 0.2;
 const MORE_US_MAX: f64 = 2000.0;
-/// It is judged by the upper end of this interval: 95% sure that what it costs is not above the bound.
+/// It is judged by the upper end of this interval: 95% sure that the increase is not above the bound.
 const CONFIDENCE: f64 = 0.9;
-/// What waits for one receiver, with the batch that is being written to it.
+/// Bytes queued for one receiver, including the batch that is being written to it.
 const HELD_BYTES_MAX: f64 = 17.0 * 1024.0 * 1024.0;
-/// What the gateway's peak of memory may be more with the plugin: what waits, the chunks between the worker and the thread that
-/// sends (8 MiB), and as much again for the batches that are being encoded.
+/// How much the gateway's peak of memory may increase with the plugin: the queue, the chunks between the worker and the sending
+/// thread (8 MiB), and as much again for the batches that are being encoded.
 const MORE_RSS_KIB_MAX: u64 = (17 + 8 + 8) * 1024;
-/// What waits is taken within it, once the receiver answers.
+/// The time in which the queue is sent once the receiver answers.
 const TAKEN_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
 const SENT: &str = "stillgate_logger_sent_total";
 const DROPPED: &str = "stillgate_logger_dropped_total";
 
-/// What all blocks share.
+/// The parts shared by all blocks.
 struct BenchContext {
     binary: PathBuf,
     lab: PathBuf,
@@ -53,17 +53,17 @@ struct BenchContext {
     block: Duration,
 }
 
-/// What one block gave.
+/// The result of one block.
 struct Block {
     outcome: Outcome,
     rss_kib: u64,
     entries: Option<Entries>,
 }
 
-/// What became of the entries.
+/// The outcomes of the entries.
 struct Entries {
     requests: u64,
-    /// What waited at the end of the load.
+    /// Entries queued at the end of the load.
     held_bytes: f64,
     sent: u64,
     dropped: u64,
@@ -107,7 +107,7 @@ pub(super) fn run(mut args: Args) -> Result {
 }
 
 impl BenchContext {
-    /// A gateway's whole life.
+    /// Runs a gateway from start to end.
     fn block(&self, logs: bool) -> Result<Block> {
         let (receiver, address, metrics) = (Receiver::start()?, free_port()?, free_port()?);
         let config = self.dir.path().join("stillgate.yaml");
@@ -139,7 +139,7 @@ fn configuration(address: SocketAddr, metrics: SocketAddr, node: SocketAddr, rec
     text
 }
 
-/// Lets the receiver answer, and waits till all entries are sent or dropped.
+/// Lets the receiver answer, and waits until all entries are sent or dropped.
 fn account(metrics: SocketAddr, receiver: &Receiver) -> Result<Entries> {
     let sum = |name: &str| -> Result<f64> { Ok(sums(&fetch(metrics, "/metrics")?, name, "")?.total) };
     let held_bytes = sum("stillgate_logger_bytes")?;
@@ -191,7 +191,7 @@ impl Block {
     }
 }
 
-/// The medians of the pairs that are not void, and what is wrong.
+/// The medians of the valid pairs, and the violated requirements.
 fn judge(pairs: &[(Block, Block)]) -> (Value, Vec<String>) {
     let is_valid = |block: &Block| block.outcome.void.is_empty();
     let valid: Vec<_> = pairs.iter().filter(|(without, with)| is_valid(without) && is_valid(with)).collect();
@@ -234,7 +234,7 @@ fn judge(pairs: &[(Block, Block)]) -> (Value, Vec<String>) {
     (result, faults)
 }
 
-/// How far p99.9 of a pair is above what it may be; below 0 where it is not.
+/// By how much the p99.9 of a pair exceeds the limit; below 0 if it does not.
 fn beyond_us(without: &Block, with: &Block) -> f64 {
     let (without, with) = (without.outcome.p99_9_us, with.outcome.p99_9_us);
     with - without - (MORE_SHARE_MAX * without).max(MORE_US_MAX)

@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: the project's claims of speed, each as a ratio to a named peer or to itself in the same run.
 //!
-//! Never a gate in a test: a time on a shared machine proves nothing alone.
+//! Never a pass criterion of a test: a time on a shared machine proves nothing by itself.
 
 use crate::Result;
 use crate::args::Args;
@@ -45,26 +45,26 @@ mod tunnels;
 mod upgrade;
 mod wrk;
 
-/// Where the measured gateway runs.
+/// The CPU of the measured gateway.
 const GATEWAY_CPU: usize = 0;
-/// Where everything else runs: upstream, load, this program.
+/// The CPU of everything else: upstream, load, this program.
 const OTHER_CPU: usize = 1;
 
-/// Where all of them listen.
+/// The address on which all of them listen.
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Starts `words` on CPUs; none: where this program runs.
+/// Starts `words` on CPUs; none: on those of this program.
 fn start(words: &[String], cpus: &[usize], log: &Path) -> Result<Running> {
     let name = words.first().and_then(|program| Path::new(program).file_name()).unwrap_or_default();
     Ok(Running::spawn(&name.to_string_lossy(), words, cpus, log, Stdio::null())?)
 }
 
-/// A port of loopback that nobody listens on.
+/// A free port of loopback.
 fn free_port() -> Result<SocketAddr> {
     Ok(ports::free(LOOPBACK, 1)?[0])
 }
 
-/// The memory of a process once it has settled; what is printed says where it has not.
+/// The memory of a process once it has settled; prints a note if it has not.
 fn settled_memory(process: &mut Running) -> Result<Memory> {
     let (memory, is_settled) = process.settled_memory()?;
     if !is_settled {
@@ -73,13 +73,13 @@ fn settled_memory(process: &mut Running) -> Result<Memory> {
     Ok(memory)
 }
 
-/// Files that a process may open, the soft limit raised to the hard one, for what we start inherits it.
+/// Number of files that a process may open, with the soft limit raised to the hard one, which our children inherit.
 fn open_files_max() -> u64 {
     descriptors::raise_to(descriptors::limit().hard);
     descriptors::limit().current
 }
 
-/// Puts processes that sleep nearly always before everyone else on their CPU until the value is dropped, where that is allowed.
+/// Gives mostly idle processes priority on their CPU until the value is dropped, if that is permitted.
 fn put_first(pids: &[u32]) -> Result<First> {
     let first = First::put(&[], pids)?;
     if let Some(error) = &first.refusal {
@@ -88,7 +88,7 @@ fn put_first(pids: &[u32]) -> Result<First> {
     Ok(first)
 }
 
-/// Runs a bench in an optimised build of this program: its load generators must not be what limits a throughput.
+/// Runs a bench in an optimised build of this program: its load generators must not limit a throughput.
 pub(crate) fn optimised(args: Args) -> Result {
     let mut cargo = step::cargo(["run", "--quiet", "--profile", "bench", "--package", "xtask", "--", "bench"]);
     step::run(cargo.args(args.rest()))
@@ -113,7 +113,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some("generator") => generator::run(args),
         Some("tunnels") => tunnels::run(args),
         Some("upgrade") => upgrade::run(args),
-        // Not for people: what a bench starts of itself.
+        // Not for people: subcommands that a bench starts.
         Some(body::node::ROLE) => body::node::run(args),
         Some(tunnels::node::ROLE) => tunnels::node::run(args),
         Some(tunnels::clients::ROLE) => tunnels::clients::run(args),
@@ -124,17 +124,17 @@ pub(crate) fn run(mut args: Args) -> Result {
     }
 }
 
-/// The gateway: that of `--binary`, or the one that ships.
+/// The gateway: that of `--binary`, or the shipped one.
 fn binary(args: &mut Args) -> Result<Binary> {
     Ok(Binary { given: args.value("--binary")?, package: "stillgate-gateway", name: "stillgate" })
 }
 
-/// The laboratory: that of `--lab`, or the one that ships.
+/// The laboratory: that of `--lab`, or the shipped one.
 fn lab(args: &mut Args) -> Result<Binary> {
     Ok(Binary { given: args.value("--lab")?, package: "stillgate-lab", name: "stillgate-lab" })
 }
 
-/// A program of this workspace that takes part.
+/// A program of this workspace that is used.
 struct Binary {
     given: Option<PathBuf>,
     package: &'static str,
@@ -142,7 +142,7 @@ struct Binary {
 }
 
 impl Binary {
-    /// Where it is; built first where none was given.
+    /// Its path; it is built first unless a path was given.
     fn path(self) -> Result<PathBuf> {
         if let Some(path) = self.given {
             return Ok(path);

@@ -1,7 +1,7 @@
-//! The gateways that are compared, and the upstream behind them, each with its own configuration.
+//! The compared gateways, and the upstream behind them, each with its configuration.
 //!
-//! Peers are set up as their manuals advise for proxying with kept connections, one worker, logs off: a peer that is
-//! configured badly makes a ratio worthless.
+//! Peers are set up as their manuals advise for proxying with kept connections, one worker, logs off: a badly configured peer makes
+//! a ratio worthless.
 
 use super::{GATEWAY_CPU, OTHER_CPU, free_port, start};
 use crate::Result;
@@ -13,20 +13,20 @@ use stillgate_rig::Running;
 
 pub(super) mod envoy;
 
-/// Bytes of the small answer.
+/// Bytes of the small response.
 pub(super) const SMALL_BYTES: usize = 100;
-/// Bytes of the large answer and of the posted body.
+/// Bytes of the large response and of the posted body.
 pub(super) const LARGE_BYTES: usize = 16 * 1024;
 
-/// What the gateways are spoken to in.
+/// The protocol towards the gateways.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http1,
-    /// HTTP/1.1 through TLS.
+    /// HTTP/1.1 over TLS.
     Tls,
-    /// HTTP/2 through TLS.
+    /// HTTP/2 over TLS.
     Http2,
-    /// gRPC through TLS; the node is spoken to in HTTP/2, without TLS.
+    /// gRPC over TLS; the node uses HTTP/2 without TLS.
     Grpc,
 }
 
@@ -42,14 +42,14 @@ impl Protocol {
     }
 }
 
-/// A gateway under measure.
+/// A measured gateway.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Gateway<'a> {
     Nginx,
     Haproxy,
     /// The binary.
     Envoy(&'a Path),
-    /// Ours: the binary.
+    /// Stillgate: the binary.
     Stillgate(&'a Path),
 }
 
@@ -116,7 +116,7 @@ fn nginx_listen(dir: &Path, protocol: Protocol) -> String {
         Protocol::Tls => "",
         Protocol::Http2 | Protocol::Grpc => " http2",
     };
-    // Versions before 1.23.4 do not speak 1.3 unless told to.
+    // Versions before 1.23.4 do not enable 1.3 by default.
     let tls =
         format!("ssl_protocols TLSv1.3; ssl_certificate {dir}/certificate.pem; ssl_certificate_key {dir}/key.pem;");
     format!(" ssl{http2}; {tls}")
@@ -131,7 +131,7 @@ fn haproxy_bind(dir: &Path, protocol: Protocol) -> String {
     format!(" ssl crt {}/both.pem alpn {alpn}", dir.display())
 }
 
-/// A listener's further lines, and the certificate's.
+/// Further lines of a listener, and those of its certificate.
 fn stillgate_tls(dir: &Path, protocol: Protocol) -> (&'static str, String) {
     if protocol == Protocol::Http1 {
         return ("", String::new());
@@ -170,7 +170,7 @@ pub(super) fn stillgate_command(binary: &Path, config: &Path) -> Vec<String> {
     vec![text(binary), "run".to_owned(), "--config".to_owned(), text(config)]
 }
 
-/// Stillgate with one worker: `routes` routes of which the last takes everything, and `extra` lines under `gateway:`.
+/// Stillgate with one worker: `routes` routes, the last of which takes everything, and `extra` lines under `gateway:`.
 pub(super) fn stillgate_config(
     address: SocketAddr,
     admin: Option<SocketAddr>,
@@ -184,17 +184,17 @@ pub(super) fn stillgate_config(
 fn stillgate_routes(routes: usize) -> String {
     let mut text = String::new();
     for route in 0..routes.saturating_sub(1) {
-        // A `String` takes every write.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "  - id: r{route}\n    uri: /service-{route}/v1/*\n    upstream_id: u\n");
     }
     text.push_str("  - id: all\n    uri: /*\n    upstream_id: u\n");
     text
 }
 
-/// What a gateway is measured with whose metrics are not the question.
+/// The settings of gateways in benches that do not concern metrics.
 pub(super) const WITHOUT_METRICS: &str = "  metrics: {enabled: false}\n";
 
-/// The same as far as the list of routes, which takes `upstream_id: u`. The upstream has its `scheme` beside it. Without metrics,
+/// Like the above up to the list of routes, which uses `upstream_id: u`. The upstream has its `scheme` next to it. Without metrics,
 /// unless `extra` has them.
 pub(super) fn stillgate_head(
     address: SocketAddr,
@@ -206,7 +206,7 @@ pub(super) fn stillgate_head(
     if !extra.contains("metrics:") {
         text.push_str(WITHOUT_METRICS);
     }
-    // A `String` takes every write.
+    // Writing to a `String` cannot fail.
     if let Some(admin) = admin {
         let _ = writeln!(text, "  admin:\n    address: \"{admin}\"");
     }
@@ -215,15 +215,15 @@ pub(super) fn stillgate_head(
     text
 }
 
-/// Connections, to clients and to upstreams together, that nginx makes room for when it starts.
+/// Connections, to clients and to upstreams together, for which nginx allocates memory at its start.
 pub(super) const NGINX_CONNECTIONS: usize = 4096;
 
-/// The command that runs nginx with these servers and room for so many connections.
+/// The command that runs nginx with these servers and room for this many connections.
 pub(super) fn nginx(dir: &Path, name: &str, connections: usize, servers: &str) -> Result<Vec<String>> {
     let dir = dir.display();
     let path = format!("{dir}/{name}.conf");
     let log = format!("{dir}/{name}.error");
-    // A module that is not needed costs nothing.
+    // An unused module costs nothing.
     let mut modules = vec!["ngx_http_brotli_filter_module.so"];
     if servers.contains("nchan_") {
         modules.push("ngx_nchan_module.so");
@@ -258,7 +258,7 @@ fn nginx_location(protocol: Protocol) -> String {
         Protocol::Grpc => "grpc_pass grpc://u;",
         _ => NGINX_PASS,
     };
-    // Body buffers are made large enough, here and for HAProxy, for the posted body to be handled in one piece.
+    // Body buffers are large enough, here and for HAProxy, to handle the posted body in one piece.
     format!("client_body_buffer_size 64k; location / {{ {pass} }}")
 }
 
@@ -270,7 +270,7 @@ pub(super) fn haproxy_command(config: &Path) -> Vec<String> {
     vec!["haproxy".to_owned(), "-f".to_owned(), config.to_string_lossy().into_owned()]
 }
 
-/// A frontend as far as its rules. `bind`: what follows the address.
+/// A frontend up to its rules. `bind`: the part after the address.
 pub(super) fn haproxy_frontend(number: usize, address: SocketAddr, bind: &str) -> String {
     format!("frontend f{number}\n  bind {address}{bind}\n  default_backend b\n")
 }

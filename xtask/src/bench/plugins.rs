@@ -1,10 +1,10 @@
-//! `cargo xtask bench plugins`: CPU that plugins add to a proxied request, beside the like in nginx, HAProxy and Envoy.
-//! With `--instructions` the same cases are [counted] instead.
+//! `cargo xtask bench plugins`: CPU time that plugins add to a proxied request, compared with equivalents in nginx, HAProxy and
+//! Envoy. With `--instructions` the same cases are [counted] instead.
 //!
-//! Each gateway runs once, with one worker on CPU 0, and serves every case: without a feature, with each alone, and with all
-//! five. Requests of all cases have the same headers and paths of one length. Three runs of cases stand between two runs of the
-//! plain one and are compared with their mean, so what drifts falls on both alike. A figure is the gateway's own CPU time,
-//! of all its threads and processes, divided by the requests answered.
+//! Each gateway runs once, with one worker on CPU 0, and serves every case: without a feature, with each alone, and with all five.
+//! Requests of all cases have the same headers and paths of the same length. Three runs of cases are enclosed by two runs of the
+//! plain one and compared with their mean, so that drift affects both alike. A figure is the gateway's CPU time, of all its threads
+//! and processes, divided by the number of answered requests.
 
 use super::peers::Gateway;
 use super::statistics::median;
@@ -33,9 +33,9 @@ mod stillgate;
 mod verdict;
 
 const WARM_UP_SECONDS: u64 = 1;
-/// Cases between two runs of the plain one.
+/// Number of cases between two runs of the plain one.
 const BETWEEN: usize = 3;
-/// Of cases with large answers: encoders of all of them at once are within the bound of their memory.
+/// Connections of cases with large responses: the encoders of all of them together stay within their memory limit.
 const LARGE_CONNECTIONS_MAX: u32 = 4;
 
 struct Options {
@@ -44,35 +44,35 @@ struct Options {
     connections: u32,
 }
 
-/// A gateway that runs.
+/// A running gateway.
 struct Subject {
     name: &'static str,
     process: Running,
     endpoints: Vec<Endpoint>,
-    /// The script of requests that are no GET.
+    /// The script of requests with a method other than GET.
     post: PathBuf,
 }
 
-/// What one case gave, a figure a round.
+/// The results of one case, a figure per round.
 struct Measured {
     gateway: &'static str,
     case: &'static Case,
-    /// Of the body of an answer.
+    /// Bytes of a response's body.
     body_bytes: usize,
     rounds: Vec<Pair>,
 }
 
-/// One run of a case and the runs of the plain one around it.
+/// One run of a case and the surrounding runs of the plain one.
 struct Pair {
     without: Sample,
     with: Sample,
 }
 
-/// CPU µs a request of one run.
+/// CPU µs per request of one run.
 #[derive(Clone, Copy)]
 struct Sample {
     cpu_us: f64,
-    /// Of it outside the kernel, to the clock tick.
+    /// The part outside the kernel, to the clock tick.
     user_us: f64,
 }
 
@@ -117,7 +117,7 @@ pub(super) fn run(mut args: Args) -> Result {
     println!("\n{rounds} rounds of {seconds} s a gateway and case, {connections} connections, one worker each\n");
     let endpoints =
         || subjects.iter().flat_map(|subject| subject.endpoints.iter().map(move |endpoint| (subject, endpoint)));
-    // All of them before any load: what a load leaves behind is still being served.
+    // All of them before any load: the work that a load leaves behind is still in progress.
     let mut body_bytes = Vec::new();
     for (Subject { name, .. }, endpoint) in endpoints() {
         body_bytes.push(endpoint.check().map_err(|error| format!("{name}: {error}"))?);
@@ -135,7 +135,7 @@ pub(super) fn run(mut args: Args) -> Result {
     Ok(())
 }
 
-/// The plain case, and those whose names have this in them; `all` or nothing: all.
+/// The plain case, and those with this text in their names; `all` or nothing: all.
 fn chosen(only: Option<&str>) -> Result<Vec<&'static Case>> {
     let only = only.filter(|only| *only != "all").unwrap_or_default();
     let mut cases = cases::all();
@@ -149,7 +149,7 @@ fn chosen(only: Option<&str>) -> Result<Vec<&'static Case>> {
     }
 }
 
-/// Starts every gateway that can take part.
+/// Starts every available gateway.
 fn start_all(binary: &Path, dir: &Path, node: SocketAddr, chosen: &[&'static Case]) -> Result<Vec<Subject>> {
     let envoy = envoy_program::ensure().inspect_err(|error| println!("envoy: absent: {error}")).ok();
     let peers = [Some(Gateway::Nginx), Some(Gateway::Haproxy), envoy.as_deref().map(Gateway::Envoy)];
@@ -169,7 +169,7 @@ fn start_all(binary: &Path, dir: &Path, node: SocketAddr, chosen: &[&'static Cas
     Ok(subjects)
 }
 
-/// Writes the configuration of those cases that a gateway has; where it serves them, and the command that runs it.
+/// Writes the configuration of the cases that a gateway supports; returns their addresses, and the command that runs it.
 fn configure(
     gateway: Gateway<'_>,
     dir: &Path,
@@ -202,7 +202,7 @@ fn load(case: &Case, post: &Path, options: &Options) -> Load {
     Load { path: case.path, headers, script, connections: options.connections.min(most), tls: None }
 }
 
-/// All rounds of all gateways; of each gateway and case what its rounds gave. `body_bytes` are in the order of endpoints.
+/// Runs all rounds of all gateways; returns the results of each gateway and case. `body_bytes` are in the order of endpoints.
 fn measure(subjects: &mut [Subject], body_bytes: &[usize], options: &Options) -> Result<Vec<Measured>> {
     let mut body_bytes = body_bytes.iter().copied();
     let mut measured: Vec<Vec<Measured>> = subjects
@@ -237,7 +237,7 @@ fn measure(subjects: &mut [Subject], body_bytes: &[usize], options: &Options) ->
 }
 
 impl Subject {
-    /// One round of the cases with small or large answers: some of them, the plain one, some of them.
+    /// One round of the cases with small or large responses: some of them, the plain one, some of them.
     fn round(&mut self, is_large: bool, measured: &mut [Measured], options: &Options) -> Result {
         let Subject { name, process, endpoints, post } = self;
         let mut sample = |endpoint: &Endpoint| {
@@ -275,7 +275,7 @@ fn sample(process: &mut Running, endpoint: &Endpoint, post: &Path, options: &Opt
     Ok(Sample { cpu_us: each(cpu_us), user_us: each(user_us) })
 }
 
-/// Prints a line for each case and gateway, and how ours compares with the cheapest peer; the same as JSON.
+/// Prints a line for each case and gateway, and a comparison of ours with the cheapest peer; returns them as JSON.
 fn report(cases: &[&'static Case], measured: &[Measured]) -> Value {
     println!(
         "{:32} {:10} {:>8} {:>8} {:>9} {:>16} {:>11} {:>7} {:>7}",

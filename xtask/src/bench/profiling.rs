@@ -1,7 +1,7 @@
-//! `cargo xtask bench profiling`: what a request costs where profiles are allowed and where the heap is sampled, in instructions.
+//! `cargo xtask bench profiling`: the cost of a request, in instructions, if profiles are enabled and if the heap is sampled.
 //!
-//! By callgrind, on one connection to a route without plugins. No profile is taken meanwhile; what one costs is the business of
-//! `cargo bench -p stillgate-profiler`.
+//! Counted with callgrind, on one connection to a route without plugins. No profile is taken meanwhile; `cargo bench -p
+//! stillgate-profiler` measures the cost of taking one.
 
 use super::peers::{self, NGINX_CONNECTIONS};
 use super::served::Asker;
@@ -16,14 +16,14 @@ use std::time::Duration;
 use stillgate_rig::Running;
 use stillgate_rig::callgrind::{Counter, Threads};
 
-/// Of a round.
+/// Requests per round.
 const REQUESTS: u64 = 2000;
 const WARM_UP_REQUESTS: u64 = 500;
 
-/// Under valgrind.
+/// The time limit under valgrind.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// What is compared with the first.
+/// The variants, compared with the first.
 const CASES: [(&str, &str); 3] = [
     ("off", ""),
     ("pprof: true", "  debug: {pprof: true}\n"),
@@ -54,7 +54,7 @@ pub(super) fn run(mut args: Args) -> Result {
     Ok(())
 }
 
-/// Instructions of a request, a figure a round.
+/// Instructions per request, one figure per round.
 fn counts(
     binary: &Path,
     dir: &Path,

@@ -1,9 +1,9 @@
-//! `cargo xtask bench proxy`: CPU microseconds per proxied request, beside nginx, HAProxy and Envoy in the same run.
+//! `cargo xtask bench proxy`: CPU microseconds per proxied request, compared with nginx, HAProxy and Envoy in the same run.
 //!
-//! Each gateway has one worker on CPU 0; the upstream and the load share CPU 1. The figure is the gateway's own user
-//! and system time, of all its threads and processes, divided by the requests answered, so it holds where the load
-//! generator is the bottleneck too. Rounds are interleaved, and a ratio is the median of the ratios within a round:
-//! what disturbs the machine disturbs all alike.
+//! Each gateway has one worker on CPU 0; the upstream and the load share CPU 1. The figure is the gateway's user and system time,
+//! of all its threads and processes, divided by the number of answered requests, so it is valid even if the load generator is the
+//! bottleneck. Rounds are interleaved, and a ratio is the median of the ratios within a round: a disturbance of the machine affects
+//! all alike.
 
 use super::peers::{self, Gateway, LARGE_BYTES, Protocol, SMALL_BYTES};
 use super::statistics::median;
@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use stillgate_rig::Running;
 
-/// Request headers of the second case, and the bytes of each line with its end.
+/// Number of request headers of the second case, and the bytes of each line with its end.
 const HEADERS: usize = 16;
 const HEADER_LINE_BYTES: usize = 40;
 
@@ -53,7 +53,7 @@ struct Sample {
     per_second: f64,
 }
 
-/// What `--rounds` and the like say.
+/// The options `--rounds` and the like.
 struct Options {
     rounds: usize,
     seconds: u64,
@@ -62,7 +62,7 @@ struct Options {
     syscalls: bool,
 }
 
-/// A gateway that runs.
+/// A running gateway.
 struct Subject {
     name: &'static str,
     process: Running,
@@ -70,7 +70,7 @@ struct Subject {
 }
 
 impl Subject {
-    /// Fails where it does not do what all are compared in.
+    /// Fails if it does not behave as the comparison requires.
     fn check(&self, dir: &Path, protocol: Protocol, settings: Option<&Path>) -> Result {
         if let Some(settings) = settings {
             tls::check(self.address, settings)?;
@@ -161,12 +161,12 @@ fn introduce(options: &Options, protocol: Protocol, subjects: &[Subject]) {
     println!();
 }
 
-/// All but ours, which is the last.
+/// All except ours, which is the last.
 fn peers(subjects: &[Subject]) -> &[Subject] {
     &subjects[..subjects.len() - 1]
 }
 
-/// Measures all gateways under one kind of traffic and prints their lines.
+/// Measures all gateways with one kind of traffic and prints their lines.
 fn measure_case(case: &Case, subjects: &mut [Subject], options: &Options) -> Result<Vec<Value>> {
     for subject in subjects.iter_mut() {
         case.run(subject.address, WARM_UP_SECONDS)
@@ -216,7 +216,7 @@ fn sample(subject: &mut Subject, case: &Case, seconds: u64) -> Result<Sample> {
     Ok(Sample { cpu_us: each(used.us()), user_us: each(used.user_us), per_second: answered.per_second })
 }
 
-/// Through TLS also one handshake a request; over HTTP/2 what h2load can say.
+/// Over TLS there is also a run with one handshake per request; over HTTP/2 only what h2load supports.
 fn cases(dir: &Path, connections: u32, protocol: Protocol, settings: Option<&Path>) -> Result<Vec<Case>> {
     let streams = |name, path, answer_bytes, message| {
         let load = Load::H2load(h2load::Load { path, answer_bytes, message });

@@ -1,11 +1,12 @@
-//! `cargo xtask bench reload`: latency while routes of the config file change many times a second, against the same without.
+//! `cargo xtask bench reload`: latency while routes of the config file change many times a second, compared with the same without
+//! changes.
 //!
-//! Blocks without and with the storm alternate in ABBA order, so that a drift of the machine falls on both alike. In a
-//! block without, the same changes are written, but where the gateway does not look: what writing takes is not the
-//! gateway's doing. The load is the laboratory's, open-loop: a pause for a reload would show in full. The gateway is free to use both CPUs, for
-//! reading a file while serving is what the second one is for; load and upstream go before all else on theirs.
+//! Blocks without and with the storm alternate in ABBA order, so that drift of the machine affects both alike. In a block without,
+//! the same changes are written to a file that the gateway does not watch: the cost of writing is not the gateway's. The load is
+//! the laboratory's, open-loop, so a pause for a reload would show in full. The gateway may use both CPUs, since the second one is
+//! for reading a file while serving; load and upstream have priority on theirs.
 //!
-//! How long a change takes to be served is found out afterwards, under the same load and storm, since asking is a load too.
+//! How long a change takes to be served is measured afterwards, under the same load and storm, since polling is a load too.
 
 use super::changing_file::{ChangingFile, Template};
 use super::lab_load::{Load, Outcome, write_mix};
@@ -27,13 +28,13 @@ use stillgate_rig::{Running, cpus, schedule};
 
 const CONNECTIONS: u32 = 16;
 const WARM_UP: Duration = Duration::from_secs(3);
-/// Before each block, unmeasured: what was written in the one before is served by then.
+/// Before each block, not measured: changes of the previous one are served by then.
 const LEAD_IN: Duration = Duration::from_millis(500);
 /// How long changes are followed, at most.
 const FOLLOW_MAX: Duration = Duration::from_secs(10);
-/// Failures told word for word; all are counted.
+/// Number of failures reported in full; all are counted.
 const FAILURES_SHOWN: usize = 3;
-/// Reasons told why runs are void.
+/// Number of reported reasons for void runs.
 const VOID_REASONS_SHOWN: usize = 3;
 
 struct Options {
@@ -45,23 +46,23 @@ struct Options {
     expressions: bool,
 }
 
-/// The gateway, what it reads and what it is asked.
+/// The gateway, the file it reads and the requests it gets.
 struct Bench<'t> {
     gateway: Running,
     template: &'t Template,
     config: ChangingFile<'t>,
-    /// Nobody reads it.
+    /// A file that nobody reads.
     decoy: ChangingFile<'t>,
     load: Load,
     changes: u32,
     admin: SocketAddr,
 }
 
-/// What one block gave.
+/// The result of one block.
 struct Block {
     storm: bool,
     outcome: Outcome,
-    /// All threads but the workers.
+    /// CPU time of all threads except the workers.
     control_us: f64,
     took_us: f64,
     worker_us: f64,
@@ -70,7 +71,7 @@ struct Block {
 }
 
 impl Block {
-    /// Whether it says more about the load than about the gateway.
+    /// Whether it shows the limits of the load rather than of the gateway.
     fn is_void(&self) -> bool {
         !self.outcome.void.is_empty()
     }
@@ -95,7 +96,7 @@ pub(super) fn run(mut args: Args) -> Result {
     let seconds: u64 = args.value("--seconds")?.unwrap_or(60);
     let pairs: u64 = args.value("--blocks")?.unwrap_or(6).max(1);
     let options = Options {
-        // So long is the storm in all.
+        // The total duration of the storm.
         block: Duration::from_secs(seconds) / u32::try_from(pairs)?,
         pairs,
         rate: args.value("--rate")?.unwrap_or(2000.0),
@@ -127,7 +128,7 @@ pub(super) fn run(mut args: Args) -> Result {
         goes_first: first.refusal.is_none(),
     };
     let mut bench = Bench::start(&binary, dir.path(), load, admin, &template, options.changes)?;
-    // Not before: the gateway would be pinned with us.
+    // Not earlier: the gateway would be pinned with us.
     cpus::pin(&[OTHER_CPU])?;
     introduce(&options, &template);
     bench.load.run(WARM_UP)?;
@@ -148,7 +149,7 @@ pub(super) fn run(mut args: Args) -> Result {
     Ok(())
 }
 
-/// A folder in memory, where the system has one.
+/// A folder in memory, if the system has one.
 fn dir_in_memory() -> Result<tempfile::TempDir> {
     Ok(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?)
 }
@@ -193,7 +194,7 @@ impl<'t> Bench<'t> {
         Ok(blocks)
     }
 
-    /// One block; at its end everything that was written is served.
+    /// Runs one block; at its end all written changes are served.
     fn block(&mut self, storm: bool, duration: Duration) -> Result<Block> {
         let generation = self.generation()?;
         let (cpu_us, worker_us) = self.cpu_us()?;
@@ -219,7 +220,7 @@ impl<'t> Bench<'t> {
         })
     }
 
-    /// Waits until the last change is served; adds one where that could not be seen.
+    /// Waits until the last change is served; adds one if that would not be visible.
     fn wait_for_last(&mut self) -> Result {
         let path = loop {
             match self.template.path_of(self.config.written()) {
@@ -235,7 +236,7 @@ impl<'t> Bench<'t> {
         Ok((self.gateway.cpu_time()?.us(), self.gateway.threads_cpu_us("worker-")?))
     }
 
-    /// The generation that is served; an error where a file was refused, which none should be.
+    /// The generation that is served; an error if a file was refused, which none should be.
     fn generation(&self) -> Result<u64> {
         // It does not keep connections for long.
         let served = Asker::connect(self.admin)?.served()?;
@@ -245,10 +246,10 @@ impl<'t> Bench<'t> {
         }
     }
 
-    /// Goes on with load and storm, and sees how long changes take.
+    /// Continues with load and storm, and measures how long changes take.
     fn follow(&mut self, duration: Duration) -> Result<Followed> {
         let mut asker = Asker::connect(self.load.address)?;
-        // Whoever waits for one change does not hear of the next.
+        // While one change is awaited, later ones are not observed.
         let (tell, told) = sync_channel(0);
         thread::scope(|scope| {
             let following = scope.spawn(move || asker.follow(&told).map_err(|error| error.to_string()));
@@ -261,7 +262,7 @@ impl<'t> Bench<'t> {
     }
 }
 
-/// What following the changes gave.
+/// The result of following the changes.
 struct Followed {
     outcome: Outcome,
     /// Sorted.
@@ -281,14 +282,14 @@ fn storm_and_load(
     thread::scope(|scope| {
         let over = &over;
         let writer = scope.spawn(move || -> std::result::Result<(), String> {
-            // What it does must not take from the load beside it.
+            // Its work must not take CPU time from the load.
             schedule::own_last().map_err(|error| error.to_string())?;
             let mut next = Instant::now();
             while !over.load(Ordering::Relaxed) {
                 let number = file.change().map_err(|error| error.to_string())?;
                 let at = Instant::now();
                 if let Some((tell, path)) = tell.as_ref().zip(template.path_of(number)) {
-                    // Nobody waits for it: then it is not followed.
+                    // There is no receiver: then the change is not followed.
                     let _ = tell.try_send(Written { at, path });
                 }
                 next += Duration::from_secs(1) / changes;
@@ -303,7 +304,7 @@ fn storm_and_load(
     })
 }
 
-/// Prints the table; its rows.
+/// Prints the table; returns its rows.
 fn table(blocks: &[Block]) -> Vec<Value> {
     let void: Vec<bool> = blocks.chunks(2).map(|pair| pair.iter().any(Block::is_void)).collect();
     println!("{:26} {:>10} {:>10} {:>8} {:>16}   ratio of each pair", "", "idle", "storm", "ratio", "quartiles");
@@ -323,7 +324,7 @@ fn table(blocks: &[Block]) -> Vec<Value> {
     rows
 }
 
-/// Says which figures say more about the load than about the gateway; how many blocks it concerns.
+/// Prints which figures show the limits of the load rather than of the gateway; returns the number of affected blocks.
 fn report_void(blocks: &[Block], followed: &Followed) -> usize {
     let void = blocks.iter().filter(|block| block.is_void()).count();
     if void > 0 {
@@ -342,7 +343,7 @@ fn report_void(blocks: &[Block], followed: &Followed) -> usize {
     void
 }
 
-/// Prints the table and what else there is to say.
+/// Prints the table and the remaining notes.
 fn report(blocks: &[Block], followed: &Followed) -> Value {
     let rows = table(blocks);
     let storms = || blocks.iter().filter(|block| block.storm);

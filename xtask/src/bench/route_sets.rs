@@ -1,23 +1,23 @@
-//! The kinds of route sets that a gateway is measured with: each route as the file has it, and a request that it takes.
+//! The kinds of route sets with which a gateway is measured: each route as in the file, and a request that it takes.
 //!
-//! The same kinds as `cargo bench -p stillgate-route` has; as text here, since this crate depends on nothing of the gateway.
+//! These are the kinds in `cargo bench -p stillgate-route`; as text here, since this crate does not depend on the gateway.
 
 use std::fmt::Write as _;
 
-/// A kind of route set. Everything goes by the route's number.
+/// A kind of route set. Everything is derived from the route's number.
 pub(super) struct Family {
     pub(super) name: &'static str,
     /// The route's condition, as a line of the file.
     condition: fn(usize) -> String,
-    /// A request that it takes, and no route before it.
+    /// A request that it takes, and that no earlier route takes.
     request: fn(usize) -> Request,
-    /// After so many routes the kinds of conditions repeat.
+    /// The number of routes after which the kinds of conditions repeat.
     pub(super) kinds: usize,
     /// A condition that takes every request.
     pub(super) any: &'static str,
 }
 
-/// What of a request's head goes by the route.
+/// The parts of a request's head that depend on the route.
 struct Request {
     method: &'static str,
     host: String,
@@ -26,7 +26,7 @@ struct Request {
     header: String,
 }
 
-/// What a browser sends along, so that looking for a header has something to pass over.
+/// Headers of a browser, so that searching for a header has something to skip.
 const USUAL: &str = "Accept: text/html,application/xhtml+xml\r\n\
     Accept-Encoding: gzip, deflate, br\r\n\
     Accept-Language: en\r\n\
@@ -86,7 +86,7 @@ pub(super) const FAMILIES: [Family; 5] = [
 ];
 
 impl Family {
-    /// The route as an entry of the file's list.
+    /// The route as an item of the file's list.
     pub(super) fn route(&self, n: usize) -> String {
         entry(n, &(self.condition)(n))
     }
@@ -94,7 +94,7 @@ impl Family {
     /// The head of a request that the route takes.
     pub(super) fn head(&self, n: usize) -> String {
         let Request { method, host, target, header } = (self.request)(n);
-        // An upstream that is posted nothing must be told.
+        // A POST without a body needs an explicit length.
         let length = if method == "POST" { "Content-Length: 0\r\n" } else { "" };
         format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{USUAL}{header}{length}\r\n")
     }
@@ -109,7 +109,7 @@ pub(super) fn entry(n: usize, condition: &str) -> String {
 pub(super) fn script(heads: &[String]) -> String {
     let mut text = "local heads = {\n".to_owned();
     for head in heads {
-        // A `String` takes every write.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(text, "  \"{}\",", head.replace("\r\n", "\\r\\n"));
     }
     text.push_str("}\nlocal last = 0\nrequest = function()\n  last = last % #heads + 1\n  return heads[last]\nend\n");
@@ -136,7 +136,7 @@ fn host_and_path_request(n: usize) -> Request {
     Request { host: format!("shop-{}.example.com", n / 100), ..get(format!("/area-{}/cart", n % 100)) }
 }
 
-/// Every twentieth route has a regex, every tenth an `||`; of the others each kind has its share.
+/// Every twentieth route has a regex, every tenth an `||`; the kinds share the others evenly.
 fn mixed(n: usize) -> String {
     match n % 20 {
         0 if n.is_multiple_of(100) => format!(r##"http.path ~ r#"/item-[0-9]+-{n}$"#"##),

@@ -1,10 +1,11 @@
-//! `cargo xtask bench routes`: CPU per request of a gateway with many expression routes, beside the same gateway with one.
+//! `cargo xtask bench routes`: CPU time per request of a gateway with many expression routes, compared with the same gateway with
+//! one.
 //!
-//! Both run at once on the same CPU and are loaded in turn, in ABBA order, with the same requests; those are for the route
-//! in the middle, or, where a family has several kinds of routes, for one of each kind from there on, or with `--spread`
-//! for routes all over the list. Where it is one request, the one route is the one it is for; else one that takes all. Every few
-//! pairs both gateways are started anew, the other one first: where memory happens to lie is worth a percent as well.
-//! The figure is what `bench proxy` takes too, to the nanosecond where the kernel tells it.
+//! Both run at once on the same CPU and are loaded in turn, in ABBA order, with the same requests. The requests are for the route
+//! in the middle; or, if a family has several kinds of routes, for one of each kind from there on; or with `--spread` for routes
+//! all over the list. With a single request, the one route is the one that takes it; otherwise one that takes all. Every few pairs
+//! both gateways are restarted in the opposite order: the memory layout alone can change the figure by a percent. The figure is
+//! that of `bench proxy`, to the nanosecond if the kernel reports it.
 
 use super::peers;
 use super::route_sets::{self, FAMILIES, Family};
@@ -24,9 +25,9 @@ use stillgate_rig::Running;
 const WARM_UP_SECONDS: u64 = 1;
 const PAIRS_PER_START: usize = 4;
 
-/// Requests of `--spread`, at most; their heads take a few hundred bytes each.
+/// The most requests of `--spread`; their heads take a few hundred bytes each.
 const SPREAD_MAX: usize = 2000;
-/// A step through the routes that visits all of them: prime, and so coprime to most numbers.
+/// A step through the routes that visits all of them: it is prime, and so coprime to most numbers.
 const STRIDE: usize = 7_919;
 
 struct Options {
@@ -39,13 +40,13 @@ struct Options {
     binary: PathBuf,
 }
 
-/// A gateway that runs.
+/// A running gateway.
 struct Subject {
     process: Running,
     address: SocketAddr,
 }
 
-/// CPU µs a request, of the gateway with one route and of that with all.
+/// CPU µs per request, of the gateway with one route and of the one with all.
 struct Pair {
     one_us: f64,
     all_us: f64,
@@ -131,7 +132,7 @@ fn asked(family: &Family, options: &Options) -> Vec<usize> {
     (first..first + count).collect()
 }
 
-/// Starts a gateway with each list of routes; the second one first where `flip`.
+/// Starts a gateway with each list of routes; the second one first if `flip` is set.
 fn start_both(
     lists: [&String; 2],
     flip: bool,
@@ -143,7 +144,7 @@ fn start_both(
         let address = free_port()?;
         let extra = format!("  route_cache: {{mode: {}}}\n", options.cache);
         let mut text = peers::stillgate_head(address, None, (upstream, "http"), &extra);
-        // A `String` takes every write.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "{list}");
         let config = dir.join(format!("{name}.yaml"));
         fs::write(&config, text)?;
@@ -159,7 +160,7 @@ fn start_both(
     Ok([start("one", lists[0])?, start("all", lists[1])?])
 }
 
-/// One round each; that of the gateway with all routes first where `flip`.
+/// Runs one round each; that of the gateway with all routes first if `flip` is set.
 fn pair(subjects: &mut [Subject; 2], flip: bool, load: &Load, seconds: u64) -> Result<Pair> {
     let [one, all] = subjects;
     if flip {
@@ -169,7 +170,7 @@ fn pair(subjects: &mut [Subject; 2], flip: bool, load: &Load, seconds: u64) -> R
     Ok(Pair { one_us: sample(one, load, seconds)?, all_us: sample(all, load, seconds)? })
 }
 
-/// CPU µs a request of one round.
+/// CPU µs per request of one round.
 fn sample(subject: &mut Subject, load: &Load, seconds: u64) -> Result<f64> {
     let before = subject.process.threads_cpu_us("")?;
     let answered = wrk::run(load, subject.address, seconds)?;
@@ -177,7 +178,7 @@ fn sample(subject: &mut Subject, load: &Load, seconds: u64) -> Result<f64> {
     Ok((subject.process.threads_cpu_us("")? - before) / answered.requests as f64)
 }
 
-/// What the gateway's log says of its route cache.
+/// The route cache statistics in the gateway's log.
 fn uses_cache(log: &str) -> bool {
     let line = log.lines().rfind(|line| line.contains("route cache"));
     line.is_some_and(|line| line.contains("\"used\":true") || line.contains("used=true"))

@@ -1,4 +1,4 @@
-//! What the gateway serves, asked from outside: the admin address's status, and when a change of the file is in force.
+//! Observes what the gateway serves: the admin address's status, and when a change of the file takes effect.
 
 use crate::Result;
 use serde_json::Value;
@@ -9,17 +9,17 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two looks; no figure is finer.
+/// The polling interval, which limits the precision of the figures.
 const LOOK: Duration = Duration::from_millis(1);
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// A connection for one request after the other.
+/// A connection for consecutive requests.
 pub(super) struct Asker {
     address: SocketAddr,
     stream: BufReader<TcpStream>,
 }
 
-/// An answer.
+/// A response.
 pub(super) struct Answer {
     pub(super) status: u16,
     /// Names in lower case.
@@ -34,7 +34,7 @@ impl Answer {
     }
 }
 
-/// What `GET /v1/status` says of the configuration.
+/// The configuration in `GET /v1/status`.
 pub(super) struct Served {
     pub(super) generation: u64,
     /// Why the last one was refused.
@@ -55,23 +55,23 @@ impl Asker {
         Ok(Self { address, stream: BufReader::new(stream) })
     }
 
-    /// Gets `path` with further request headers.
+    /// Requests `path` with further request headers.
     pub(super) fn get(&mut self, path: &str, headers: &[String]) -> Result<Answer> {
         self.ask("GET", path, headers)
     }
 
-    /// Asks for `path` with further request headers.
+    /// Sends a request for `path` with further request headers.
     pub(super) fn ask(&mut self, method: &str, path: &str, headers: &[String]) -> Result<Answer> {
         self.request(method, path, headers, "")
     }
 
-    /// Sends one request; bodies of answers have a length or come in chunks, without trailers.
+    /// Sends one request; bodies of responses have a length or are chunked, without trailers.
     pub(super) fn request(&mut self, method: &str, path: &str, headers: &[String], body: &str) -> Result<Answer> {
         let mut lines: String = headers.iter().flat_map(|line| [line, "\r\n"]).collect();
         if !body.is_empty() {
             lines.push_str(&format!("Content-Length: {}\r\n", body.len()));
         }
-        // The admin address answers to its own names only.
+        // The admin address accepts only its own host names.
         let host = self.address;
         let request = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{lines}\r\n{body}");
         self.stream.get_mut().write_all(request.as_bytes())?;
@@ -102,7 +102,7 @@ impl Asker {
             self.stream.read_line(&mut line)?;
             let length = usize::from_str_radix(line.trim_end(), 16)?;
             let begin = body.len();
-            // With the line break behind it.
+            // Including the line break after it.
             body.resize(begin + length.min(BODY_BYTES_MAX) + 2, 0);
             self.stream.read_exact(&mut body[begin..])?;
             body.truncate(begin + length);
@@ -123,7 +123,7 @@ impl Asker {
         Ok(Served { generation, error: (!error.is_null()).then(|| error.to_string()) })
     }
 
-    /// Waits until a path is answered 200 with these request headers.
+    /// Waits until a path is answered with 200 for these request headers.
     pub(super) fn wait_for(&mut self, path: &str, headers: &[String]) -> Result {
         let begin = Instant::now();
         while self.get(path, headers)?.status != 200 {
@@ -135,8 +135,8 @@ impl Asker {
         Ok(())
     }
 
-    /// Waits for one change after the other to be served, till no more come; µs from written to served. Changes that come
-    /// meanwhile pass unseen.
+    /// Waits for the changes to be served, one by one, until no more come; returns the µs from written to served. Changes that
+    /// arrive meanwhile are not observed.
     pub(super) fn follow(&mut self, changes: &Receiver<Written>) -> Result<Vec<u32>> {
         let mut took_us = Vec::new();
         while let Ok(written) = changes.recv() {

@@ -1,6 +1,6 @@
-//! `cargo xtask bench soak`: builds the shipping binary and lets the testkit's mixed load at it.
+//! `cargo xtask bench soak`: builds the shipped binary and runs the testkit's mixed load against it.
 //!
-//! What is sent and what is checked is the business of the testkit's example `soak`.
+//! The testkit's example `soak` defines the load and the checks.
 
 use crate::Result;
 use crate::args::Args;

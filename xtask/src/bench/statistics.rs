@@ -1,4 +1,4 @@
-//! The laboratory's statistics as the tables take them: a value that cannot be told is not a number.
+//! The laboratory's statistics for the tables: an undetermined value is not a number.
 
 /// The middle value, or the mean of the two middle ones.
 pub(super) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
@@ -6,7 +6,7 @@ pub(super) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     stillgate_stats::median(&values).unwrap_or(f64::NAN)
 }
 
-/// The values that a quarter and three quarters of all do not exceed.
+/// The lower and upper quartile.
 pub(super) fn quartiles(values: &[f64]) -> (f64, f64) {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
@@ -14,7 +14,7 @@ pub(super) fn quartiles(values: &[f64]) -> (f64, f64) {
     (quantile(0.25), quantile(0.75))
 }
 
-/// The value that this part (0 to 1) of the sorted ones do not exceed; 0 if there is none.
+/// The quantile (0 to 1) of the sorted values; 0 if there are none.
 pub(super) fn percentile(sorted: &[u32], part: f64) -> u32 {
     let sorted: Vec<f64> = sorted.iter().copied().map(f64::from).collect();
     stillgate_stats::quantile(&sorted, part).map_or(0, |value| value.round() as u32)

@@ -1,4 +1,4 @@
-//! System calls per request, by `strace -c` over a running gateway.
+//! System calls per request, measured by `strace -c` on a running gateway.
 
 use crate::Result;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use stillgate_rig::Signal;
 
-/// Those that move a message's bytes.
+/// The calls that transfer a message's bytes.
 const DATA: &[&str] =
     &["read", "readv", "recvfrom", "recvmsg", "write", "writev", "sendto", "sendmsg", "sendfile", "splice"];
 
@@ -28,7 +28,7 @@ impl fmt::Display for Counted {
     }
 }
 
-/// Counts the calls of a gateway's processes while `load` runs, which returns how many requests were answered.
+/// Counts the calls of a gateway's processes while `load` runs, which returns the number of answered requests.
 pub(super) fn count(pids: &[u32], load: impl FnOnce() -> Result<u64>) -> Result<Counted> {
     let each = pids.iter().map(|pid| format!("--attach={pid}"));
     let mut strace = Command::new("strace")
@@ -40,7 +40,7 @@ pub(super) fn count(pids: &[u32], load: impl FnOnce() -> Result<u64>) -> Result<
         .map_err(|error| format!("strace: {error}"))?;
     let stderr = strace.stderr.take().ok_or("strace: no standard error")?;
     let mut stderr = BufReader::new(stderr);
-    // "strace: Process 1 attached", once for each: only now are calls counted.
+    // "strace: Process 1 attached", once for each: calls are counted only from now on.
     let mut text = String::new();
     for _ in pids {
         stderr.read_line(&mut text)?;
@@ -55,7 +55,7 @@ pub(super) fn count(pids: &[u32], load: impl FnOnce() -> Result<u64>) -> Result<
     Ok(parse(&text, answered?))
 }
 
-/// Reads strace's table: `% time, seconds, usecs/call, calls, [errors,] syscall`.
+/// Parses strace's table: `% time, seconds, usecs/call, calls, [errors,] syscall`.
 fn parse(text: &str, requests: u64) -> Counted {
     let mut calls: Vec<(String, f64)> = Vec::new();
     for line in text.lines() {

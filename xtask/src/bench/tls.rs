@@ -1,8 +1,7 @@
-//! What connections are encrypted with in all benches: one certificate (ECDSA, P-256), TLS 1.3, one cipher, one group.
+//! The TLS settings of all benches: one certificate (ECDSA, P-256), TLS 1.3, one cipher, one group.
 //!
-//! Servers and clients have preferences of their own; left to them, one gateway would be measured with AES-128 and TLS
-//! 1.2 and another with AES-256 and 1.3. The clients ask for nothing else, and each gateway is asked beforehand what it
-//! took.
+//! Servers and clients have preferences of their own; by default, one gateway would be measured with AES-128 and TLS 1.2 and
+//! another with AES-256 and 1.3. The clients offer nothing else, and each gateway's choice is checked beforehand.
 
 use crate::Result;
 use crate::step;
@@ -14,7 +13,7 @@ use std::process::Command;
 pub(super) const CIPHER: &str = "TLS_AES_256_GCM_SHA384";
 const GROUP: &str = "X25519";
 
-/// Makes the certificate that all gateways show: `certificate.pem`, `key.pem`, and both in `both.pem`.
+/// Makes the certificate that all gateways present: `certificate.pem`, `key.pem`, and both in `both.pem`.
 pub(super) fn certificate(dir: &Path) -> Result {
     let (certificate, key) = (dir.join("certificate.pem"), dir.join("key.pem"));
     let mut command = Command::new("openssl");
@@ -25,7 +24,7 @@ pub(super) fn certificate(dir: &Path) -> Result {
     Ok(())
 }
 
-/// Settings for clients with OpenSSL, by `OPENSSL_CONF`: most have no option for it.
+/// Settings for clients with OpenSSL, in `OPENSSL_CONF`: most have no option for it.
 pub(super) fn client_settings(dir: &Path) -> Result<PathBuf> {
     let path = dir.join("openssl.cnf");
     fs::write(
@@ -38,7 +37,7 @@ pub(super) fn client_settings(dir: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Fails where a gateway agrees to anything else.
+/// Fails if a gateway negotiates anything else.
 pub(super) fn check(address: SocketAddr, settings: &Path) -> Result {
     let mut command = Command::new("openssl");
     command.env("OPENSSL_CONF", settings).args(["s_client", "-brief", "-connect", &address.to_string()]);

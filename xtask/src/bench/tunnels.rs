@@ -1,9 +1,9 @@
-//! `cargo xtask bench tunnels`: what a tunnel (WebSocket) costs while nothing happens in it, and what a message through
-//! it costs, beside nginx in the same run.
+//! `cargo xtask bench tunnels`: the cost of an idle tunnel (WebSocket), and of a message through it, compared with nginx in the
+//! same run.
 //!
-//! Each round starts each gateway anew, with one worker on its CPU; clients and node are processes of our own on the
-//! other. A message is a ping and its pong, so a gateway relays two frames for each. Memory is that of the gateway for
-//! both sides of a tunnel; the kernel's is told apart.
+//! Each round restarts each gateway, with one worker on its CPU; clients and node are separate processes on the other. A message is
+//! a ping and its pong, so a gateway relays two frames for each. Memory is that of the gateway for both sides of a tunnel; the
+//! kernel's is reported separately.
 
 use super::GATEWAY_CPU;
 use super::settled_memory;
@@ -33,14 +33,14 @@ pub(super) use counted::Counted;
 pub(super) use fleet::Pace;
 pub(super) use setting::{PATH, TUNNELS, start_node, start_stillgate, tunnels};
 
-/// Tunnels that are opened and closed first, so that what is made once is not charged to the rest.
+/// Tunnels that are opened and closed first, so that one-time allocations are not charged to the others.
 const WARM_UP: usize = 100;
-/// Messages a second while next to nothing happens.
+/// Messages per second for a nearly idle gateway.
 const SLOW_PER_SECOND: f64 = 100.0;
-/// Messages under way where the gateway is to be busy.
+/// Messages in flight for a busy gateway.
 const AT_ONCE: usize = 64;
 
-/// What one round of one gateway gave, a value for each line of the table.
+/// The result of one round of one gateway, one value per line of the table.
 type Sample = Vec<f64>;
 
 /// The lines of the table.
@@ -95,7 +95,7 @@ pub(super) fn run(mut args: Args) -> Result {
     Ok(())
 }
 
-/// Prints the table; its rows.
+/// Prints the table; returns its rows.
 fn report(nginx: &[Sample], stillgate: &[Sample]) -> Vec<Value> {
     println!("\n{:32} {:>11} {:>11} {:>9}", "(medians)", "nginx", "stillgate", "ratio");
     let mut rows = Vec::new();
@@ -104,7 +104,7 @@ fn report(nginx: &[Sample], stillgate: &[Sample]) -> Vec<Value> {
         let (theirs, ours) = (of(nginx), of(stillgate));
         let ratio = median(ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs));
         let (nginx, stillgate) = (median(theirs.iter().copied()), median(ours.iter().copied()));
-        // None where nginx needs none at all.
+        // Undefined if nginx needs nothing at all.
         let shown = if ratio > 0.0 && ratio.is_finite() { format!("{ratio:.3}") } else { "-".to_owned() };
         println!("{line:32} {nginx:11.1} {stillgate:11.1} {shown:>9}");
         rows.push(json!({ "line": line, "nginx": theirs, "stillgate": ours, "ratio": ratio }));
@@ -134,7 +134,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// One gateway from its start to its end.
+    /// Runs one gateway from start to end.
     fn round(&self, subject: Subject<'_>) -> Result<Sample> {
         let dir = tempfile::tempdir()?;
         let (_node, node) = start_node(dir.path())?;
@@ -182,14 +182,14 @@ impl Bench {
         ])
     }
 
-    /// CPU µs a second while nothing is sent.
+    /// CPU µs per second while nothing is sent.
     fn idle(&self, gateway: &Running) -> Result<f64> {
         let before = gateway.thread_times()?;
         sleep(self.phase);
         Ok(gateway.thread_times()?.since(&before) / self.phase.as_secs_f64())
     }
 
-    /// CPU µs of the gateway a message, and messages a second.
+    /// The gateway's CPU µs per message, and messages per second.
     fn messages(&self, clients: &mut Clients, gateway: &Running, pace: Pace) -> Result<(f64, f64)> {
         let before = gateway.thread_times()?;
         let counted = clients.run(pace, self.phase)?;

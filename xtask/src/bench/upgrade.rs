@@ -1,12 +1,10 @@
-//! `cargo xtask bench upgrade`: what tunnels and requests notice of upgrades of the running gateway, against times
-//! without.
+//! `cargo xtask bench upgrade`: the effect of upgrades of the running gateway on tunnels and requests, compared with times without.
 //!
-//! Every tunnel is pinged again and again, and requests come at a constant rate on kept connections, both in open
-//! loops. Blocks without and with an upgrade alternate; the tunnels are opened once and live through all of them. In a
-//! block with one, the gateway gets SIGUSR2 after a third of the time: it starts the same binary as its successor,
-//! which takes over, and ends. Both processes share the gateway's CPU; load and upstreams go before all else on theirs. Where
-//! the gateway may use that as well, a worker gets to it now and then, and stands in line behind them for up to seconds,
-//! with or without an upgrade.
+//! Every tunnel is pinged again and again, and requests are sent at a constant rate on kept connections, both in open loops. Blocks
+//! without and with an upgrade alternate; the tunnels are opened once and survive all of them. In a block with one, the gateway
+//! gets SIGUSR2 after a third of the time: it starts the same binary as its successor, which takes over, and exits. Both processes
+//! share the gateway's CPU; load and upstreams have priority on theirs. If the gateway may use that CPU as well, a worker is
+//! scheduled on it now and then, and waits behind them for up to seconds, with or without an upgrade.
 
 use super::lab_load::{Load, Outcome, write_mix};
 use super::statistics::median;
@@ -23,17 +21,17 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 use stillgate_rig::{Running, Signal, cpus, proc};
 
-/// Of the requests.
+/// The rate of requests.
 const CONNECTIONS: u32 = 64;
-/// Before each block, unmeasured for requests: their connections are there by then.
+/// Before each block, not measured for requests: their connections exist by then.
 const LEAD_IN: Duration = Duration::from_secs(1);
-/// An old process that is still there then is an error.
+/// An old process that still exists then is an error.
 const GONE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two looks; no time of an upgrade is finer.
+/// The polling interval, which limits the precision of an upgrade's times.
 const LOOK: Duration = Duration::from_millis(2);
-/// What a tunnel may notice at most.
+/// The longest pause that is allowed on a tunnel.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// Failures told word for word; all are counted.
+/// Number of failures reported in full; all are counted.
 const FAILURES_SHOWN: usize = 5;
 
 struct Options {
@@ -51,15 +49,15 @@ struct Bench {
     pings_per_second: f64,
 }
 
-/// How long an upgrade took, from the signal.
+/// The duration of an upgrade, from the signal.
 struct Upgrade {
-    /// Until the successor's process was there.
+    /// Until the successor's process existed.
     started: Duration,
-    /// Until the old one was gone.
+    /// Until the old process was gone.
     gone: Duration,
 }
 
-/// What one block gave.
+/// The result of one block.
 struct Block {
     upgrade: Option<Upgrade>,
     pings: Counted,
@@ -102,7 +100,7 @@ pub(super) fn run(mut args: Args) -> Result {
     args.finish()?;
     packages::ensure(&[NGINX])?;
     let (binary, lab) = (binary.path()?, lab.path()?);
-    // A successor becomes our child when the process that has started it ends.
+    // A successor becomes our child when the process that started it exits.
     set_child_subreaper(Some(getpid()))?;
     let dir = tempfile::tempdir()?;
     let (node_process, node) = start_node(dir.path())?;
@@ -124,7 +122,7 @@ pub(super) fn run(mut args: Args) -> Result {
     };
     let pings_per_second = options.tunnels as f64 / options.interval.as_secs_f64();
     let mut bench = Bench { gateway, clients, load, pings_per_second };
-    // Not before: the gateway would be pinned with us.
+    // Not earlier: the gateway would be pinned with us.
     cpus::pin(&[OTHER_CPU])?;
     introduce(&options, begin.elapsed());
     let blocks = bench.blocks(&options)?;
@@ -166,7 +164,7 @@ impl Bench {
             });
             let pings = pinging.join().map_err(|_| "pinging panicked")?;
             let requests = requesting.join().map_err(|_| "requesting panicked")?;
-            // The first of the three: what the others have is a consequence.
+            // The first of the three: the others' are a consequence.
             let upgrade = upgrade.transpose()?;
             gateway.alive()?;
             Ok(Block { upgrade, pings: pings?, requests: requests? })
@@ -174,14 +172,14 @@ impl Bench {
     }
 }
 
-/// Lets a gateway start its successor, and waits until it is gone itself; `gateway` is the successor then.
+/// Lets a gateway start its successor, and waits until it has exited; `gateway` is the successor then.
 fn upgrade(gateway: &mut Running) -> Result<Upgrade> {
     let begin = Instant::now();
     gateway.signal(Signal::USR2)?;
     let mut successor: Option<(u32, Duration)> = None;
     while !gateway.has_ended()? {
         match successor {
-            // It may end between two looks.
+            // It may exit between two polls.
             None => successor = gateway.pids().get(1).map(|pid| (*pid, begin.elapsed())),
             Some((pid, _)) if !proc::runs(pid) => {
                 return Err(format!("the successor has ended:\n{}", gateway.log()).into());
@@ -202,7 +200,7 @@ fn upgrade(gateway: &mut Running) -> Result<Upgrade> {
     Ok(Upgrade { started, gone })
 }
 
-/// Prints the table and how long the upgrades took.
+/// Prints the table and the durations of the upgrades.
 fn report(blocks: &[Block], json: Option<&str>) -> Result {
     let of = |line: &Line, with: bool| -> Vec<f64> {
         blocks.iter().filter(|block| block.upgrade.is_some() == with).map(line.of).collect()
@@ -240,8 +238,8 @@ fn report(blocks: &[Block], json: Option<&str>) -> Result {
     Ok(())
 }
 
-/// Prints what was lost; an error where anything was, where a tunnel stood still for longer than [`PAUSE_MAX`], or where
-/// nothing of this can be said since the machine was disturbed; with what the gateways complained of in their common log.
+/// Prints what was lost, with the warnings in the gateways' common log. Returns an error if anything was lost, if a tunnel paused
+/// for longer than [`PAUSE_MAX`], or if a disturbance of the machine makes the result undetermined.
 fn verdict(blocks: &[Block], log: &str) -> Result {
     let sum = |of: fn(&Block) -> u64| blocks.iter().map(of).sum::<u64>();
     let (pings, requests) = (sum(|block| block.pings.sent), sum(|block| block.requests.requests));
@@ -260,7 +258,7 @@ fn verdict(blocks: &[Block], log: &str) -> Result {
     Err(format!("something was lost:\n{}", told.join("\n")).into())
 }
 
-/// An error where an upgrade was noticed for too long.
+/// Returns an error if an upgrade caused too long a pause.
 fn timely(blocks: &[Block]) -> Result {
     if let Some(reason) = blocks.iter().flat_map(|block| &block.requests.void).next() {
         return Err(format!("nothing was lost, and the times are void: {reason}").into());

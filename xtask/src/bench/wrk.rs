@@ -1,4 +1,4 @@
-//! One run of wrk: what it is told and what it says.
+//! One run of wrk: its arguments and its output.
 
 use super::OTHER_CPU;
 use crate::Result;
@@ -7,24 +7,24 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What is asked for.
+/// The requests to send.
 pub(super) struct Load {
     pub(super) path: &'static str,
     pub(super) headers: Vec<String>,
-    /// A Lua script, for what the command line cannot say.
+    /// A Lua script, for requests that the command line cannot express.
     pub(super) script: Option<PathBuf>,
     pub(super) connections: u32,
-    /// Through TLS, with these settings of OpenSSL.
+    /// Over TLS, with these settings of OpenSSL.
     pub(super) tls: Option<PathBuf>,
 }
 
-/// What came of it.
+/// The result.
 pub(super) struct Answered {
     pub(super) requests: u64,
     pub(super) per_second: f64,
 }
 
-/// Runs wrk with one thread; fails where one answer was not 2xx or one connection broke.
+/// Runs wrk with one thread; fails if a response was not 2xx or a connection broke.
 pub(super) fn run(load: &Load, address: SocketAddr, seconds: u64) -> Result<Answered> {
     let mut command = Command::new("taskset");
     command

@@ -1,4 +1,4 @@
-//! What failures and changes come to.
+//! The effects of failures and of configuration changes.
 
 use super::super::tries::{Tries, forget_mended};
 use super::*;
@@ -12,7 +12,7 @@ use stillgate_proxy::Plan;
 use stillgate_tls::rustls::crypto::aws_lc_rs::default_provider;
 use stillgate_tls::rustls::{ClientConfig, RootCertStore};
 
-/// Has no server behind it.
+/// A node without a server.
 struct Nobody;
 
 impl HttpClient for Nobody {
@@ -28,7 +28,7 @@ impl HttpClient for Nobody {
 async fn a_panic_is_a_failure_like_any_other() {
     let ordered = guarded(async {
         let new = NewAccount { contact: &[], terms_of_service_agreed: true, only_return_existing: false };
-        // `instant-acme` expects every server to name URLs.
+        // `instant-acme` expects every server to list URLs.
         let url = "https://<your-id>.example/dir".to_owned();
         let made = Account::builder_with_http(Box::new(Nobody)).create(&new, url, None).await;
         made.map(|_| String::new()).map_err(|error| Failure::new("making an account", error, ""))
@@ -64,7 +64,7 @@ fn a_change_has_that_tried_again_which_it_may_mend() {
     let certificates = vec![certificate("a", &["a.example"]), certificate("b", &["b.example"])];
     let before = Wanted { acme: Arc::new(acme.clone()), tls: tls(), certificates };
     let (own, servers) = (Instant::now() + Duration::from_secs(120), Instant::now() + Duration::from_secs(60));
-    // What is left to wait for "a", of which only we say when, and for "b", of which the server does too.
+    // The remaining pause for "a", which only we require, and for "b", which the server requires too.
     let check = |after: Option<&Wanted>, expected: [Option<Option<Instant>>; 2]| {
         let unsaved = Some("text".to_owned());
         let waits = |server_not_before| Tries {
@@ -99,7 +99,7 @@ fn a_change_has_that_tried_again_which_it_may_mend() {
     check(Some(&with(|acme| acme.directory.push('2'))), [None, None]);
 }
 
-/// Orders nothing by itself.
+/// A task that orders nothing by itself.
 fn renewing(stored: &Arc<Notify>) -> Renewing {
     let text = "routes: []\n";
     let config = &stillgate_config::load(text.as_bytes(), &|_| None).unwrap().config;
@@ -111,7 +111,7 @@ fn renewing(stored: &Arc<Notify>) -> Renewing {
 #[tokio::test]
 async fn what_fails_here_at_the_start_does_not_make_a_note_void() {
     let (_folder, mut acme) = storage::tests::storage();
-    // Nobody listens there.
+    // Nothing listens on this port.
     acme.directory = "https://127.0.0.1:1/dir".to_owned();
     storage::prepare(&acme).unwrap();
     let (lock, shop) = (acme.folder().join("lock"), certificate("shop", &["shop.example"]));
@@ -128,7 +128,7 @@ async fn what_fails_here_at_the_start_does_not_make_a_note_void() {
     renewing.attempt(&wanted, &shop, Reason::Suggested).await;
     let state = renewing.tries["shop"].state.clone();
     assert_eq!((state.failures, state.last_error.as_deref()), (3, Some("no")));
-    // Once is enough: now somebody does not want to wait.
+    // The server was asked once; now a retry is forced.
     renewing.attempt(&wanted, &shop, Reason::Suggested).await;
     let state = renewing.tries["shop"].state.clone();
     let error = state.last_error.unwrap();

@@ -1,6 +1,6 @@
-//! What the head of a request says that access depends on.
+//! The parts of a request's head that access depends on.
 //!
-//! A key is looked for where APISIX looks: argument `api_key`, header, cookie, in this order.
+//! A key is searched where APISIX searches: argument `api_key`, header, cookie, in this order.
 
 use super::{Area, Guard, Session, equal_in_constant_time};
 use crate::query;
@@ -12,46 +12,46 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use stillgate_exporter::{Hosts, Stranger};
 
-/// The argument of a query in which a key is looked for first.
+/// The query argument that is searched for a key first.
 pub const KEY_ARGUMENT: &str = "api_key";
 const KEY_HEADER: &str = "x-api-key";
 const KEY_COOKIE: &str = "x_api_key";
 const TOKEN_HEADER: &str = "x-csrf-token";
 
-/// The facts of one request.
+/// The facts about one request.
 #[derive(Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) peer: IpAddr,
     pub(crate) area: Area,
-    /// GET or HEAD.
+    /// Whether the method is GET or HEAD.
     pub(crate) is_read: bool,
     pub(crate) given: Given<'a>,
-    /// Why loopback is not answered without a key.
+    /// Why a request from loopback needs a key.
     pub(crate) stranger: Option<Stranger>,
     pub(crate) origin: Origin,
 }
 
-/// What a caller proves itself by.
+/// The credential of a caller.
 #[derive(Debug)]
 pub(crate) enum Given<'a> {
     Nothing,
     Key {
         key: Cow<'a, [u8]>,
-        /// A browser adds it by itself: it is in a cookie.
+        /// Whether it is in a cookie, which a browser adds by itself.
         is_ambient: bool,
     },
     Session {
         session: Session,
-        /// It has the token that only a page of this origin can read.
+        /// Whether the request has the token that only a page of this origin can read.
         has_token: bool,
     },
 }
 
-/// Of the page that made a browser send the request.
+/// The origin of the page that made a browser send the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     Absent,
-    /// The host that is asked for.
+    /// The requested host.
     Own,
     Foreign,
 }
@@ -89,7 +89,7 @@ fn given<'a>(request: &'a Request<Body>, guard: &Guard) -> Given<'a> {
     if let Some(key) = key {
         return Given::Key { key, is_ambient: false };
     }
-    // Signing in anew does not depend on an old session, whose token the page may not know.
+    // Signing in again does not depend on an old session, whose token the page may not know.
     let is_sign_in = area(request.uri().path()) == Area::SignIn && *request.method() == Method::POST;
     let session = || guard.session(cookie(headers, super::SESSION_COOKIE)?);
     if let Some(session) = if is_sign_in { None } else { session() } {
@@ -103,7 +103,7 @@ fn given<'a>(request: &'a Request<Body>, guard: &Guard) -> Given<'a> {
     }
 }
 
-/// The first cookie of this name.
+/// The first cookie with this name.
 pub(crate) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let lines = headers.get_all(COOKIE).into_iter().filter_map(|line| line.to_str().ok());
     let mut cookies = lines.flat_map(|line| line.split(';')).filter_map(|cookie| cookie.trim().split_once('='));

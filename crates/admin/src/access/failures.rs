@@ -1,32 +1,32 @@
-//! Wrong keys: counted, and slowed down for each address that sends them.
+//! Counts wrong keys, and slows down each address that sends them.
 //!
-//! Only a wrong key waits. The right one is served at once, even from an address that others guess from. The
-//! waits of one address come one after the other, so that guessing on many connections is not faster.
+//! Only requests with a wrong key wait. The right one is served at once, even from an address from which others guess. The waits of
+//! one address are consecutive, so that guessing on many connections is not faster.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Addresses that are remembered. The one that was wrong longest ago makes place for a new one.
+/// Number of addresses that are remembered. The one whose last wrong key is oldest makes room for a new one.
 const SOURCES_MAX: usize = 1024;
 
 /// The wait after the first wrong key; it doubles with each one.
 const WAIT_FIRST: Duration = Duration::from_millis(100);
 
-/// What doubling ends at.
+/// The bound of doubling.
 const WAIT_EACH_MAX: Duration = Duration::from_secs(3);
 
-/// The longest that one request waits.
+/// The longest wait of one request.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// An address without a wrong key for so long begins anew.
+/// An address without a wrong key for this long starts over.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(15 * 60);
 
-/// Bits of an IPv6 address that one customer of a network holds; the rest is theirs to choose.
+/// Bits of an IPv6 address that identify one customer of a network; the customer can choose the rest.
 const IPV6_SOURCE_BITS: u32 = 64;
 
-/// Who was wrong, and how often.
+/// The wrong keys so far, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     total: u64,
@@ -41,17 +41,17 @@ struct AddressFailures {
     until: Instant,
 }
 
-/// What follows from one wrong key.
+/// The consequence of one wrong key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Wrong {
-    /// Before it is answered.
+    /// The wait before the response.
     pub(crate) wait: Duration,
-    /// Of this address.
+    /// Number of wrong keys from this address.
     pub(crate) count: u32,
 }
 
 impl Wrong {
-    /// Lines in the log grow with the logarithm of the wrong keys.
+    /// The number of log lines grows with the logarithm of the wrong keys.
     pub(crate) fn is_logged(&self) -> bool {
         self.count.is_power_of_two()
     }

@@ -1,4 +1,4 @@
-//! What stands before every request: facts are gathered, the decision is asked for, and wrong keys wait.
+//! The guard of every request: gathers the facts, requests a decision, and delays wrong keys.
 
 use super::failures::Failures;
 use super::sessions::Sessions;
@@ -19,16 +19,17 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tracing::warn;
 
-/// The address a request came from; the server puts it into the request's extensions. Without it no request is served.
+/// The address a request came from; the server adds it to the request's extensions. A request without it is not served.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub IpAddr);
 
-/// Requests with wrong keys that wait at once. There are more connections than that, so those with right keys find a place.
+/// Number of requests with wrong keys that wait at once. It is less than the number of connections, so those with right keys find a
+/// place.
 const WAITING_MAX: usize = 64;
 
-/// Access with what it remembers: sessions, and who sent wrong keys.
+/// Access control with its state: sessions, and addresses that sent wrong keys.
 ///
-/// Its locks are held for a look into a small table, never across an await.
+/// Its locks are held for a look-up in a small table, never across an await.
 #[derive(Debug)]
 pub struct Guard {
     access: watch::Receiver<Access>,
@@ -38,17 +39,17 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// With a configuration that may change.
+    /// Makes a guard for a configuration that may change.
     pub fn new(access: watch::Receiver<Access>) -> Guard {
         Guard { access, sessions: Mutex::default(), failures: Mutex::default(), waiting: Semaphore::new(WAITING_MAX) }
     }
 
-    /// A token that opens one session at `/ui/#TOKEN`, for so long.
+    /// A token that opens one session at `/ui/#TOKEN`, valid for this long.
     pub fn sign_in_token(&self, name: &str, role: Role, age: Duration) -> String {
         self.lock_sessions().mint(name, role, age, Instant::now())
     }
 
-    /// Wrong keys and tokens so far.
+    /// Number of wrong keys and tokens so far.
     pub fn wrong_keys(&self) -> u64 {
         lock(&self.failures).total()
     }
@@ -66,13 +67,13 @@ impl Guard {
         self.access.borrow().is_loopback_reader && peer.to_canonical().is_loopback()
     }
 
-    /// Whose key this is.
+    /// The owner of this key.
     pub(crate) fn caller_of_key(&self, key: &str) -> Option<Caller> {
         let key = find(&self.access.borrow(), key.as_bytes())?;
         Some(Caller { name: key.name.clone(), role: key.role, key: Some(key) })
     }
 
-    /// Counts a wrong key and waits as long as its sender has to, unless too many wait already.
+    /// Counts a wrong key and waits as long as its sender must, unless too many requests wait already.
     pub(crate) async fn slow_down(&self, peer: IpAddr) -> Result<(), TooManyWait> {
         let wrong = lock(&self.failures).record(peer, Instant::now());
         if wrong.is_logged() {
@@ -83,7 +84,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Adds the [`Caller`] to a request that is allowed; the error is the answer to one that is not.
+    /// Adds the [`Caller`] to a request that is allowed; the error is the response to one that is not.
     pub async fn admit(&self, request: &mut Request) -> Result<(), Response> {
         let peer = request.extensions().get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0);
         let refusal = match self.decide(peer, request) {
@@ -110,7 +111,7 @@ impl Guard {
     }
 }
 
-/// What [`admit`] decides by.
+/// The input of [`admit`].
 #[derive(Clone)]
 pub(crate) struct Door {
     pub(crate) guard: Arc<Guard>,
@@ -118,7 +119,7 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// The answer to a write that is refused with every key, where "a key is missing" would mislead.
+    /// The response to a write that is refused with any key, for which "a key is missing" would be misleading.
     fn is_useless(&self, request: &Request) -> Option<Answer> {
         let peer = request.extensions().get::<Peer>()?.0;
         let is_refused = || matches!(self.guard.decide(peer, request), Err(Refusal::KeyMissing));
@@ -141,7 +142,7 @@ pub(crate) async fn admit(State(door): State<Door>, mut request: Request, next: 
     }
 }
 
-/// So many requests with wrong keys wait that this one is answered at once.
+/// Too many requests with wrong keys wait already, so this one is answered at once.
 #[derive(Debug)]
 pub(crate) struct TooManyWait;
 

@@ -1,11 +1,11 @@
-//! Who may use the Admin API: a decision from the configuration, the peer's address and the head of a request.
+//! Access control of the Admin API: a decision from the configuration, the peer's address and the head of a request.
 //!
 //! ```text
 //!  head ─▶ facts.rs ─▶ decide(Access, Facts) ─▶ Caller ─▶ handlers
 //!                              └─▶ Refusal ─▶ 401, 403; wrong keys are counted and slowed down (failures.rs)
 //! ```
 //!
-//! The decision is pure. What it needs to remember, sessions and wrong keys, is in [`Guard`], which asks it.
+//! The decision is pure. Its state, sessions and wrong keys, is in [`Guard`], which calls it.
 
 mod facts;
 mod failures;
@@ -30,68 +30,68 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use stillgate_exporter::{Hosts, Stranger};
 
-/// What a key or session may do.
+/// The rights of a key or session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Everything, and sees secrets.
+    /// Everything, including secrets.
     Admin,
-    /// GET only, and sees masks in place of secrets.
+    /// GET only, with masks in place of secrets.
     Viewer,
 }
 
 /// A key of the Admin API.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AdminKey {
-    /// For the audit log and history.
+    /// The name, for the audit log and history.
     pub name: String,
     /// The secret itself.
     pub key: String,
-    /// What it may do.
+    /// Its rights.
     pub role: Role,
 }
 
-/// The configuration of access.
+/// The configuration of access control.
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// The section of the configuration that it comes from, for who reads why he is refused.
+    /// The section of the configuration that it comes from, for messages about refusals.
     pub section: &'static str,
-    /// All keys; each has its own name.
+    /// All keys, with unique names.
     pub keys: Vec<Arc<AdminKey>>,
     /// Networks whose addresses are served at all.
     pub allow: Vec<IpNet>,
-    /// Names under which loopback may be asked for without a key.
+    /// Host names under which loopback may send requests without a key.
     pub hosts: Hosts,
-    /// Whether loopback reads everything without a key, masked: no key was configured.
+    /// Whether loopback can read everything without a key, masked: no key was configured.
     pub is_loopback_reader: bool,
-    /// Whether loopback does everything without a key.
+    /// Whether loopback can do everything without a key.
     pub is_loopback_writer: bool,
 }
 
-/// Who makes a request, once it is admitted.
+/// The sender of an admitted request.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// Of the key, for the audit log; empty: there is none.
+    /// The name of the key, for the audit log; empty: there is none.
     pub name: String,
     pub(crate) role: Role,
-    /// The key that was proved, in this request or when the session was opened.
+    /// The key that was verified, in this request or when the session was opened.
     pub(crate) key: Option<Arc<AdminKey>>,
 }
 
 impl Caller {
-    /// Whether answers show what may be a secret.
+    /// Whether responses show what may be a secret.
     pub fn sees_secrets(&self) -> bool {
         self.role == Role::Admin
     }
 }
 
-/// What a path is, to access.
+/// The class of a path for access control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Area {
-    /// Files of the dashboard, which are the same everywhere: for all that `allow` lets in, to sign in with.
+    /// Files of the dashboard, which are the same everywhere: for every address in `allow`, so that people can sign in.
     Files,
-    /// `/`, health and status: nothing secret.
+    /// `/`, health and status, without secrets.
     Open,
-    /// Where sessions are opened, shown and ended.
+    /// The path at which sessions are opened, shown and ended.
     SignIn,
     /// Everything else.
     Data,
@@ -110,14 +110,14 @@ pub(crate) enum Refusal {
     TokenMissing,
 }
 
-/// The networks of loopback, which are served by default.
+/// The loopback networks, which are served by default.
 pub fn loopback() -> Vec<IpNet> {
     let network = |address: [u8; 4], bits| IpNet::new(IpAddr::from(address), bits).ok();
     let v6 = IpNet::new(IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1u16]), 128).ok();
     network([127, 0, 0, 0], 8).into_iter().chain(v6).collect()
 }
 
-/// Whether a request is served, and as whose.
+/// Whether a request is served, and as which caller.
 pub(crate) fn decide(access: &Access, facts: &Facts<'_>) -> Result<Caller, Refusal> {
     let peer = facts.peer.to_canonical();
     if !access.allow.iter().any(|network| network.contains(&peer)) {
@@ -129,7 +129,7 @@ pub(crate) fn decide(access: &Access, facts: &Facts<'_>) -> Result<Caller, Refus
         Given::Key { key, is_ambient } if !access.keys.is_empty() => match find(access, key) {
             Some(_) if *is_ambient && is_forged(facts) => return Err(Refusal::ForeignOrigin),
             Some(key) => Caller { name: key.name.clone(), role: key.role, key: Some(key) },
-            // What anybody may see there, a wrong key does not hide: a browser sends cookies of other servers, too.
+            // A wrong key does not hide what is visible without one: a browser sends cookies of other servers, too.
             None if matches!(facts.area, Area::Open | Area::Files) => return keyless(access, peer, facts),
             None => return Err(Refusal::KeyWrong),
         },
@@ -165,18 +165,18 @@ fn keyless(access: &Access, peer: IpAddr, facts: &Facts<'_>) -> Result<Caller, R
     }
 }
 
-/// Whether a page of another origin may have made a browser send this, with a cookie that it keeps.
+/// Whether a page of another origin may have made a browser send this with the browser's own cookie.
 fn is_forged(facts: &Facts<'_>) -> bool {
     let is_cross_site = matches!(facts.stranger, Some(Stranger::CrossSite));
     !facts.is_read && (facts.origin == Origin::Foreign || is_cross_site)
 }
 
-/// Whether the key that a session was opened with is still configured as it was.
+/// Whether the key that opened a session is still configured unchanged.
 fn is_alive(access: &Access, session: &Session) -> bool {
     session.caller.key.as_ref().is_none_or(|key| access.keys.contains(key))
 }
 
-/// The key that this text is. All are compared, so that the time tells nothing of which comes close.
+/// The key with this text. All are compared, so that the time reveals nothing about similar keys.
 pub(crate) fn find(access: &Access, given: &[u8]) -> Option<Arc<AdminKey>> {
     let compare = |found: Option<Arc<AdminKey>>, key: &Arc<AdminKey>| {
         let is_equal = equal_in_constant_time(given, key.key.as_bytes());
@@ -185,14 +185,14 @@ pub(crate) fn find(access: &Access, given: &[u8]) -> Option<Arc<AdminKey>> {
     access.keys.iter().fold(None, compare)
 }
 
-/// Takes the same time wherever the first difference is, so that a key cannot be guessed byte by byte. Its length shows.
+/// Takes the same time wherever the first difference is, so that a key cannot be guessed byte by byte. Its length is not hidden.
 pub(crate) fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     let difference = a.iter().zip(b).fold(0, |difference, (a, b)| std::hint::black_box(difference | (a ^ b)));
     a.len() == b.len() && difference == 0
 }
 
 impl Role {
-    /// As in the configuration.
+    /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Role::Admin => "admin",
@@ -208,7 +208,7 @@ impl fmt::Debug for AdminKey {
 }
 
 impl Refusal {
-    /// For APISIX's clients the same body as APISIX's, where it has the case.
+    /// The body is APISIX's, if APISIX has the case, for its clients.
     pub(crate) fn answer(&self) -> Answer {
         let token = |description: &str| {
             let body = json!({ "error_msg": "failed to check token", "description": description });

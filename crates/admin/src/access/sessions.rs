@@ -1,40 +1,41 @@
-//! Sessions of the dashboard, and tokens that open one once.
+//! Sessions of the dashboard, and sign-in tokens that each open one session.
 //!
-//! In memory only: a restart ends them. A session is as good as the key it was opened with, and ends when that key changes.
+//! In memory only: a restart ends them. A session has the rights of the key that opened it, and ends when that key changes.
 
 use super::{Caller, Role};
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The cookie that has a session's token.
+/// The cookie with a session's token.
 pub const SESSION_COOKIE: &str = "stillgate_session";
 
 /// How long a session lasts.
 pub(crate) const SESSION_AGE_MAX: Duration = Duration::from_secs(12 * 3600);
 
-/// Sessions at once. With one more, the oldest of those who have most ends, so that who opens many ends his own.
+/// Number of sessions at once. One more ends the oldest session of the owner with the most, so that an owner who opens many loses
+/// their own.
 const SESSIONS_MAX: usize = 256;
 
-/// Sessions at once that one key has opened, or one sign-in token after the other; its oldest makes place for a new one.
+/// Number of sessions at once that one key has opened, or that sign-in tokens have; the oldest makes room for a new one.
 const SESSIONS_OF_ONE_MAX: usize = 32;
 
-/// Sign-in tokens at once.
+/// Number of sign-in tokens at once.
 const TOKENS_MAX: usize = 16;
 
-/// Random bytes of a token.
+/// Number of random bytes in a token.
 const TOKEN_BYTES: usize = 32;
 
 /// One session.
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
     pub(crate) caller: Caller,
-    /// What a write has to show beside the cookie.
+    /// The token that a write must contain besides the cookie.
     pub(crate) csrf: String,
     until: Instant,
 }
 
-/// All sessions and sign-in tokens. They are found by hash: 256 random bits need no comparison in constant time.
+/// All sessions and sign-in tokens. They are found by hash: 256 random bits do not need a comparison in constant time.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     of_token: HashMap<String, Session>,
@@ -42,7 +43,7 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// The token of a new session, and its CSRF token.
+    /// Opens a session; returns its token and its CSRF token.
     pub(crate) fn open(&mut self, caller: Caller, now: Instant) -> (String, String) {
         self.of_token.retain(|_, session| session.until > now);
         if self.count_of(&caller) >= SESSIONS_OF_ONE_MAX {
@@ -78,7 +79,7 @@ impl Sessions {
         self.of_token.remove(token);
     }
 
-    /// A token that opens one session of this name and role.
+    /// Makes a token that opens one session with this name and role.
     pub(crate) fn mint(&mut self, name: &str, role: Role, age: Duration, now: Instant) -> String {
         self.sign_ins.retain(|_, (_, until)| *until > now);
         if self.sign_ins.len() >= TOKENS_MAX {
@@ -91,13 +92,13 @@ impl Sessions {
         token
     }
 
-    /// Whose session a sign-in token opens. It does so once.
+    /// The identity of the session that a sign-in token opens. A token can be used once.
     pub(crate) fn redeem(&mut self, token: &str, now: Instant) -> Option<Caller> {
         self.sign_ins.remove(token).filter(|(_, until)| *until > now).map(|(caller, _)| caller)
     }
 }
 
-/// Whether two sessions were opened with the same key. A key that changed in between is none: its sessions have ended.
+/// Whether two sessions were opened with the same key. A key that changed in between does not count: its sessions have ended.
 fn is_same(one: &Caller, other: &Caller) -> bool {
     one.name == other.name && one.role == other.role
 }

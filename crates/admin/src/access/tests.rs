@@ -1,4 +1,4 @@
-//! The table of who is served.
+//! The table of access decisions.
 
 use super::*;
 use std::borrow::Cow;
@@ -108,7 +108,7 @@ fn strangers_and_forgers() {
     let sign_in = || facts(LOCAL, Area::SignIn, false, Given::Nothing);
     check(Facts { stranger: Some(Stranger::CrossSite), ..sign_in() }, "Stranger(CrossSite)");
     check(Facts { origin: Origin::Foreign, ..sign_in() }, "ForeignOrigin");
-    // A key that a page had to be given is proof enough.
+    // A key that a page had to receive explicitly is sufficient proof.
     let with_key = facts(LOCAL, Area::Data, false, given("key-of-ci"));
     check(Facts { stranger: Some(rebound()), origin: Origin::Foreign, ..with_key }, "admin ci");
     let with_cookie = || facts(LOCAL, Area::Data, false, ambient());

@@ -1,4 +1,4 @@
-//! Which document a request is about: the parts of its path, checked, and the key they make.
+//! The document that a request is about: validates the parts of the path, and makes the key.
 //!
 //! An id that no document can have is an error for a write, and "not found" for everything else.
 
@@ -9,34 +9,34 @@ use crate::collections::{Collection, Naming};
 use serde_json::Value as Json;
 use stillgate_datastore::Key;
 
-/// Bytes of an id, as in APISIX.
+/// The most bytes of an id, as in APISIX.
 pub(crate) const ID_BYTES_MAX: usize = 64;
 
-/// Bytes of a consumer's name, as in APISIX.
+/// The most bytes of a consumer's name, as in APISIX.
 pub(crate) const USERNAME_BYTES_MAX: usize = 100;
 
-/// The parts of a path, decoded.
+/// The decoded parts of a path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) id: Option<String>,
     /// The consumer of a credential, the secret manager of a secret.
     pub(crate) parent: Option<String>,
-    /// Where in the document.
+    /// The path within the document.
     pub(crate) sub_path: Option<String>,
 }
 
-/// The key of a document that may be stored already; `None`: there can be none. In an etcd others may have given it an id that
-/// this API does not give.
+/// The key of a document that may exist already; `None`: there can be none. In an etcd others may have written ids that this API
+/// does not allow.
 pub(crate) fn key_of_stored(collection: &Collection, address: &Address) -> Option<Key> {
     let given = || match collection.naming {
-        // A path below a collection has one meaning only.
+        // A path below a collection has only one meaning.
         Naming::Id | Naming::Plugin => Key::parse(&format!("{}/{}", collection.name, address.id.as_deref()?)).ok(),
         Naming::Username | Naming::Credential | Naming::Manager => None,
     };
     key_of_path(collection, address).or_else(given)
 }
 
-/// The key of the document that a path may name; `None`: none can be written there.
+/// The key of a document that a path may name; `None`: none can be written there.
 pub(crate) fn key_of_path(collection: &Collection, address: &Address) -> Option<Key> {
     let id = address.id.as_deref()?;
     let path = match (collection.naming, address.parent.as_deref()) {
@@ -51,7 +51,7 @@ pub(crate) fn key_of_path(collection: &Collection, address: &Address) -> Option<
     Key::parse(&path?).ok()
 }
 
-/// The key that a document is written to, after its id was compared with the path's and put into it.
+/// The key that a document is written to. Compares the document's id with the path's, and puts the id into the document.
 pub(crate) fn key_to_write(collection: &Collection, address: &Address, document: &mut Json) -> Result<Key, Answer> {
     let own = address.id.as_deref();
     let id = match collection.naming {
@@ -84,7 +84,7 @@ pub(crate) fn key_to_write(collection: &Collection, address: &Address, document:
     })
 }
 
-/// For a document that gets its id only now.
+/// For a document without an id so far.
 pub(crate) fn no_id(collection: &Collection, address: &Address, document: &Json) -> Result<(), Answer> {
     match address.id.is_some() || !document["id"].is_null() {
         true => Err(Answer::bad(format!("wrong {} id, do not need it", collection.kind))),
@@ -92,7 +92,7 @@ pub(crate) fn no_id(collection: &Collection, address: &Address, document: &Json)
     }
 }
 
-/// Compares the ids in path and document; the path's replaces the document's.
+/// Compares the ids in path and document; the document gets the path's.
 fn same_id(collection: &Collection, document: &mut Json, own: Option<&str>) -> Result<String, Answer> {
     let kind = collection.kind;
     let given = match &document["id"] {

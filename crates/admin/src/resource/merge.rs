@@ -1,13 +1,13 @@
-//! What PATCH does to a document: the merge of an object, and the replacement of what a path leads to.
+//! The effect of PATCH on a document: the merge of an object, or the replacement of the value at a path.
 //!
-//! Both as APISIX does them, with two repairs: a path leads into lists by index, and `null` at its end deletes.
+//! Both work as in APISIX, with two fixes: a path can contain list indexes, and `null` at its end deletes.
 
 use serde_json::{Map, Value as Json};
 
-/// Parts of a path. What is made on its way is nested, and must not exhaust the stack.
+/// The most parts of a path. Missing objects on the way are created nested, and must not exhaust the stack.
 const PATH_PARTS_MAX: usize = 64;
 
-/// Merges objects: `null` deletes, lists and empty objects are replaced, other objects merged.
+/// Merges objects: `null` deletes, lists and empty objects are replaced, other objects are merged.
 pub(crate) fn merge(target: &mut Map<String, Json>, patch: Map<String, Json>) {
     for (name, value) in patch {
         match (target.get_mut(&name), value) {
@@ -18,7 +18,7 @@ pub(crate) fn merge(target: &mut Map<String, Json>, patch: Map<String, Json>) {
     }
 }
 
-/// Puts a value where a path leads to, making the objects between; `Err`: the message.
+/// Puts a value at a path, and creates missing objects on the way; `Err`: the message.
 pub(crate) fn replace_at(document: &mut Json, path: &str, value: Json) -> Result<(), String> {
     let names: Vec<&str> = path.split('/').take(PATH_PARTS_MAX + 1).collect();
     if names.len() > PATH_PARTS_MAX {

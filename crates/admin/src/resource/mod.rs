@@ -1,4 +1,4 @@
-//! Resources: what a request reads or writes of them.
+//! Reads and writes of resources.
 
 pub(crate) mod address;
 mod merge;

@@ -1,7 +1,7 @@
-//! What a write would do: the operation of a request, checked against the documents, becomes writes and an answer.
+//! Plans a write: checks the operation of a request against the documents, and turns it into writes and an answer.
 //!
-//! Nothing is written here, so the same plan serves a single request, an operation of a batch, and a dry run. Whether a
-//! document is valid is not decided here either: [`Control::write`](crate::Control::write) does that.
+//! Nothing is written here, so the same plan serves a single request, an operation of a batch, and a dry run. Nor is a document
+//! validated here: [`Control::write`](crate::Control::write) does that.
 
 use super::address::{Address, key_of_stored, key_to_write, no_id};
 use super::merge::{merge, replace_at};
@@ -18,26 +18,26 @@ use bytes::Bytes;
 use serde_json::{Value as Json, json};
 use stillgate_datastore::{Condition, Key, Unreferenced, Write};
 
-/// What all keys begin with in answers, as in etcd.
+/// The prefix of all keys in answers, as in etcd.
 pub(crate) const PREFIX: &str = "/apisix/";
 
-/// What a request asks to be written.
+/// A requested write.
 #[derive(Debug)]
 pub(crate) struct Operation {
     pub(crate) verb: Verb,
     pub(crate) collection: &'static Collection,
     pub(crate) address: Address,
-    /// JSON as it was sent; `None` or empty: there is none. Not parsed, since that takes many times its size.
+    /// The request's JSON; `None` or empty: there is none. Not parsed, since that takes many times its size.
     pub(crate) body: Option<Bytes>,
     pub(crate) ttl_seconds: Option<u64>,
-    /// Deletes what is referred to.
+    /// Whether a document is deleted although others refer to it.
     pub(crate) force: bool,
 }
 
-/// Writes, the conditions on which they make sense, and the answer once they are made.
+/// Writes, the conditions under which they are valid, and the answer to them.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// Of the document that the operation is about.
+    /// The key of the operation's document.
     pub(crate) key: Key,
     pub(crate) writes: Vec<Write>,
     pub(crate) conditions: Vec<(Key, Condition)>,
@@ -45,7 +45,7 @@ pub(crate) struct Plan {
     pub(crate) answer: Answer,
 }
 
-/// Plans an operation; `unix_seconds` is now.
+/// Plans an operation; `unix_seconds` is the current time.
 pub(crate) fn plan(control: &dyn Control, view: &View, op: &Operation, unix_seconds: u64) -> Result<Plan, Answer> {
     let collection = op.collection;
     if collection.refused.contains(&op.verb) {
@@ -170,14 +170,14 @@ fn delete(view: &View, op: &Operation) -> Result<Plan, Answer> {
     if op.collection.naming == Naming::Username {
         let below = format!("{key}/credentials/");
         writes.extend(view.below(&below).into_iter().map(|(key, _)| Write::Delete { key }));
-        // A credential that comes meanwhile would outlive its consumer.
+        // A credential that is written meanwhile would outlive its consumer.
         unreferenced.push(Unreferenced { below, since: view.revision(), mention: String::new() });
     }
     let body = json!({ "key": format!("{PREFIX}{key}"), "deleted": "1" });
     Ok(Plan { key, writes, conditions: Vec::new(), unreferenced, answer: Answer::json(StatusCode::OK, body) })
 }
 
-/// What has to be there for a document, as conditions.
+/// The conditions that the references of a document exist.
 fn checked(
     control: &dyn Control,
     view: &View,
@@ -221,7 +221,7 @@ fn checked_references(
     Ok(referred.into_iter().filter_map(|key| present(view, key)).collect())
 }
 
-/// Says it in APISIX's words, which clients look for.
+/// Uses APISIX's words, which clients look for.
 fn known_plugins(control: &dyn Control, collection: &Collection, document: &Json) -> Result<(), Answer> {
     let Json::Object(plugins) = &document["plugins"] else { return Ok(()) };
     let known = control.plugins();
@@ -231,7 +231,7 @@ fn known_plugins(control: &dyn Control, collection: &Collection, document: &Json
     let is_of_consumer = matches!(collection.naming, Naming::Username | Naming::Credential);
     let context = if is_of_consumer { "invalid plugins configuration: " } else { "" };
     let mut answer = json!({ "error_msg": format!("{context}unknown plugin [{unknown}]") });
-    // Clients look for those words, and people for what to write instead.
+    // Clients look for these words, and people need a suggestion.
     if let Err(why) = control.validate("plugin_configs", &json!({ "plugins": { unknown: {} } })) {
         answer["description"] = why.into();
     }
@@ -245,7 +245,7 @@ fn not_both(document: &Json, one: &str, many: &str) -> Result<(), Answer> {
     }
 }
 
-/// So that what is referred to cannot go between this check and the write.
+/// Ensures that the references are not deleted between this check and the write.
 fn present(view: &View, key: Key) -> Option<(Key, Condition)> {
     (!view.is_pending(&key)).then_some((key, Condition::Present))
 }
@@ -267,7 +267,7 @@ fn written(
     Plan { key, writes: vec![write], conditions, unreferenced, answer: Answer::json(status, body) }
 }
 
-/// An id as APISIX makes them, of the revision that will be written.
+/// An id in APISIX's format, from the revision that will be written.
 fn fresh_id(view: &View, collection: &Collection) -> (String, Key) {
     let mut number = view.revision() + 1;
     loop {
@@ -292,7 +292,7 @@ fn must_be_object(document: &Json) -> Result<(), Answer> {
     Err(Answer::invalid(&format!("wrong type: expected object, got {got}")))
 }
 
-/// A path, and one below another with each request, leads deeper than a document can be read again.
+/// A path that is one level deeper with each request could nest a document too deeply to be read again.
 fn must_be_readable(document: &Json) -> Result<(), Answer> {
     let read: Result<Json, _> = serde_json::from_str(&document.to_string());
     read.map(drop).map_err(|_| Answer::invalid("lists and maps are nested too deeply"))

@@ -1,6 +1,6 @@
-//! `If-Match` and `If-None-Match` of a write: which revision of a document a client means.
+//! `If-Match` and `If-None-Match` of a write: the revision of the document that a client expects.
 //!
-//! A condition that is ignored lets a client overwrite what it has not seen, so what is not understood is refused.
+//! An ignored condition would let a client overwrite changes it has not seen, so a condition that cannot be parsed is refused.
 
 use crate::answer::Answer;
 use crate::commit::precondition_failed;
@@ -8,10 +8,10 @@ use axum::http::HeaderMap;
 use axum::http::header::{HeaderName, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
 use stillgate_datastore::{Condition, Document, Key};
 
-/// What states a condition of a write (RFC 9110, section 13.1).
+/// The headers that state a condition of a write (RFC 9110, section 13.1).
 const CONDITIONS: [HeaderName; 3] = [IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE];
 
-/// Refuses conditions of a request that is not about one document, which would have no revision to compare with.
+/// Refuses conditions on a request that is not about one document, since there is no revision to compare.
 pub(crate) fn refuse_conditions(headers: &HeaderMap) -> Result<(), Answer> {
     match CONDITIONS.iter().find(|name| headers.contains_key(*name)) {
         Some(name) => Err(Answer::bad(format!(
@@ -47,7 +47,7 @@ impl Stated {
         if headers.contains_key(IF_UNMODIFIED_SINCE) {
             return Err(Answer::bad("If-Unmodified-Since is not supported; send If-Match with the ETag"));
         }
-        // Several lines are one list.
+        // Several lines form one list.
         let text = |name| {
             let lines = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default().trim());
             lines.map(str::to_owned).reduce(|all, line| format!("{all},{line}"))
@@ -58,14 +58,14 @@ impl Stated {
             (None, Some("*")) => Ok(Stated::Absent),
             (Some(tags), None) => {
                 let revision = |tag: &str| tag.trim().trim_start_matches("W/").trim_matches('"').parse().ok();
-                // A tag that is no revision matches none.
+                // A tag that is not a revision matches none.
                 Ok(Stated::Revisions(tags.split(',').filter_map(revision).collect()))
             }
             _ => Err(Answer::bad("send either If-Match or If-None-Match: *")),
         }
     }
 
-    /// Whether it holds for what is stored.
+    /// Whether it holds for the stored document.
     pub(super) fn check(&self, key: &Key, old: Option<&Document>) -> Result<(), Answer> {
         let modified = old.map(|old| old.modified);
         let holds = match self {
@@ -77,7 +77,7 @@ impl Stated {
         if holds { Ok(()) } else { Err(precondition_failed(key, modified)) }
     }
 
-    /// For the transaction, after [`check`](Stated::check).
+    /// The condition of the transaction, after [`check`](Stated::check).
     pub(super) fn condition(&self, old: Option<&Document>) -> Option<Condition> {
         match (self, old) {
             (Stated::Nothing, _) => None,

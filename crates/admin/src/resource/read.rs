@@ -1,6 +1,6 @@
 //! GET of one document, and of lists with filters and pages.
 //!
-//! Lists may have very many documents: those that the text of a search rules out are not parsed.
+//! Lists may be very long: documents whose text rules out a match are not parsed.
 
 use super::address::{Address, key_of_stored};
 use super::plan::PREFIX;
@@ -17,14 +17,14 @@ use regex::{Regex, RegexBuilder};
 use serde_json::{Value as Json, json};
 use stillgate_datastore::{Document, Key};
 
-/// Bytes of the regex of a filter.
+/// The most bytes of a filter's regex.
 const FILTER_BYTES_MAX: usize = 1024;
 
-/// Bytes that the regex of a filter may take once it is compiled, and again while it searches. One that would take more
-/// matches nothing: a repetition such as `(\w{100}){100}` grows to many times its text.
+/// The memory of a filter's compiled regex, and again of its search, in bytes. A regex that needs more matches nothing: a
+/// repetition such as `(\w{100}){100}` grows to many times its text.
 const REGEX_BYTES_MAX: usize = 1 << 17;
 
-/// Fields by which routes and stream routes are found.
+/// Fields by which routes and stream routes can be filtered.
 const REFERENCE_FIELDS: [&str; 2] = ["service_id", "upstream_id"];
 
 /// One document.
@@ -37,7 +37,7 @@ pub(crate) fn one(control: &dyn Control, role: Role, collection: &'static Collec
     Answer::json(StatusCode::OK, node(&key, &document, value)).with(ETAG, &etag)
 }
 
-/// All documents of a collection that the query asks for.
+/// All documents of a collection that match the query.
 pub(crate) fn list(
     control: &dyn Control,
     role: Role,
@@ -64,7 +64,7 @@ pub(crate) fn list(
             let must_parse = hides || filter.has_fields() || has_escapes(&document.value);
             let json = if must_parse { parsed(&document.value) } else { Json::Null };
             filter.matches(&json)
-                // A secret must not be found that is not shown.
+                // A search must not find hidden secrets.
                 && (!must_parse || filter.is_found_in(&shown(json).to_string()))
         });
     }
@@ -115,17 +115,17 @@ fn node(key: &Key, document: &Document, value: Json) -> Json {
     })
 }
 
-/// What a list is filtered by; all of it has to match.
+/// The filters of a list; all have to match.
 struct Filter {
     name: Option<Matcher>,
     uri: Option<Matcher>,
     label: Option<String>,
     references: Vec<(&'static str, String)>,
-    /// Text anywhere in the document, whatever its case. Not of APISIX.
+    /// Text anywhere in the document, case-insensitive. APISIX does not have this filter.
     search: Option<Matcher>,
 }
 
-/// A regex; `None`: it is no regex, which matches nothing, as in APISIX.
+/// A regex; `None`: it is invalid and matches nothing, as in APISIX.
 struct Matcher(Option<Regex>);
 
 impl Matcher {
@@ -168,7 +168,7 @@ impl Filter {
         self.name.is_some() || self.uri.is_some() || self.label.is_some() || !self.references.is_empty()
     }
 
-    /// False only if it is not found in what the text means.
+    /// False only if the text certainly does not occur in the decoded document.
     fn may_be_in(&self, text: &str) -> bool {
         self.is_found_in(text) || has_escapes(text)
     }
@@ -190,7 +190,7 @@ impl Filter {
     }
 }
 
-/// Finds a text in JSON, written as it is there.
+/// Searches for a text in its JSON encoding.
 fn anywhere(text: &str) -> Option<Regex> {
     let quoted = Json::from(text).to_string();
     let pattern = regex::escape(&quoted[1..quoted.len() - 1]);

@@ -1,8 +1,8 @@
-//! The places in documents that name other documents: one table, by which a write knows what has to be there, and a
-//! deletion what would break.
+//! The places in documents that name other documents: one table, which determines what must exist for a write and what a deletion
+//! would break.
 //!
-//! References that APISIX does not check are in it, too: a gateway rejects a resource that names a missing one, whatever
-//! wrote it. A list of ids that a plugin compares with, as `consumer-restriction` has it, names nothing that must exist.
+//! References that APISIX does not check are included: a gateway rejects a resource that names a missing one, whoever wrote it. A
+//! list of ids that a plugin compares, as in `consumer-restriction`, is not a reference.
 
 use super::references::text_of;
 use serde_json::Value as Json;
@@ -10,31 +10,31 @@ use serde_json::Value as Json;
 /// A kind of reference.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Reference {
-    /// Collections whose documents have it.
+    /// Collections whose documents contain it.
     pub(crate) users: &'static [&'static str],
     place: Place,
-    /// The collection of what it names.
+    /// The collection of the named document.
     pub(crate) target: &'static str,
-    /// How APISIX calls what it looks for.
+    /// APISIX's term for the named document.
     pub(crate) kind: &'static str,
-    /// Whether a write that names a missing document is refused here. The gateway refuses the others itself, with a
-    /// better message, when it compiles the document.
+    /// Whether a write that names a missing document is refused here. The gateway refuses the others itself, with a better message,
+    /// when it compiles the document.
     pub(crate) is_required: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// Keys from the document down, separated by dots; `*` stands for each item of a list and each key of a map.
+    /// Keys from the document down, separated by dots; `*` matches each item of a list and each key of a map.
     At(&'static str),
-    /// Any text that begins like this, in any case. The id follows, with two segments: `vault/1`.
+    /// Any text with this prefix, in any case. The id of two segments follows: `vault/1`.
     TextsWith(&'static str),
 }
 
-/// Collections whose documents have `plugins` with configurations of routes.
+/// Collections whose documents have `plugins` with configurations for routes.
 const WITH_PLUGINS: &[&str] =
     &["routes", "services", "stream_routes", "plugin_configs", "consumers", "consumer_groups", "global_rules"];
 
-/// Collections whose documents may have an upstream written in them.
+/// Collections whose documents may contain an inline upstream.
 const WITH_UPSTREAM: &[&str] = &["routes", "services", "stream_routes"];
 
 const ANY_BUT_SECRETS: &[&str] = &[
@@ -88,9 +88,9 @@ static REFERENCES: [Reference; 14] = [
     },
 ];
 
-/// Calls `found` with each reference of a document, and the id that it names.
+/// Calls `found` with each reference of a document and the id that it names.
 pub(crate) fn each(collection: &str, document: &Json, found: &mut dyn FnMut(&'static Reference, String)) {
-    // Credentials are below their consumers.
+    // Credentials are stored below their consumers.
     let collection = if collection == "credentials" { "consumers" } else { collection };
     for reference in REFERENCES.iter().filter(|reference| reference.users.contains(&collection)) {
         match reference.place {
@@ -120,7 +120,7 @@ pub(crate) fn users_of(target: &str) -> Vec<&'static str> {
 }
 
 impl Reference {
-    /// Whether it is in the configuration of a plugin.
+    /// Whether it is in a plugin's configuration.
     pub(crate) fn is_of_plugin(&self) -> bool {
         matches!(self.place, Place::At(path) if path.starts_with("plugins."))
     }

@@ -1,6 +1,6 @@
-//! References between resources: what a document refers to has to be there, and what is referred to cannot be deleted.
+//! References between resources: the references of a document must exist, and a document with references to it cannot be deleted.
 //!
-//! In APISIX's words, where it has some; [`reference_table`](super::reference_table) says which references there are.
+//! Messages are APISIX's, if it has some; [`reference_table`](super::reference_table) defines the references.
 
 use super::reference_table::{Reference, each, users_of};
 use super::view::View;
@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use serde_json::Value as Json;
 use stillgate_datastore::{Key, Unreferenced};
 
-/// The keys that a document refers to and that are stored; `Err`: one is missing that has to be there.
+/// The stored keys that a document refers to; `Err`: a required one is missing.
 pub(crate) fn present(view: &View, collection: &Collection, document: &Json) -> Result<Vec<Key>, Answer> {
     let (mut found, mut refusal) = (Vec::new(), None);
     each(collection.name, document, &mut |reference, id| match stored(view, reference.target, &id) {
@@ -30,7 +30,7 @@ pub(crate) fn present(view: &View, collection: &Collection, document: &Json) -> 
     Ok(found)
 }
 
-/// What is wrong with a reference to a document that is not there.
+/// The error for a reference to a missing document.
 pub(crate) fn missing(reference: &Reference, id: &str) -> String {
     match (reference.target, reference.kind) {
         ("stream_routes", _) => format!("failed to fetch stream routes[{id}], response code: 404"),
@@ -38,15 +38,15 @@ pub(crate) fn missing(reference: &Reference, id: &str) -> String {
     }
 }
 
-/// What has to hold until a document is deleted that nothing refers to.
+/// The conditions for deleting a document without references to it.
 pub(crate) fn still_unused(view: &View, collection: &Collection, key: &Key) -> Vec<Unreferenced> {
     let still =
         |users: &str| Unreferenced { below: format!("{users}/"), since: view.revision(), mention: key.id().to_owned() };
     users_of(collection.name).into_iter().map(still).collect()
 }
 
-/// What has to hold until a document is written that has what only one may have: plugins of a global rule, keys of a consumer,
-/// names of a certificate.
+/// The conditions for writing a document with things that must be unique: plugins of a global rule, keys of a consumer, names of a
+/// certificate.
 pub(crate) fn still_alone(view: &View, collection: &Collection, document: &Json) -> Vec<Unreferenced> {
     let (below, mentions): (&str, Vec<String>) = match collection.name {
         "global_rules" => {
@@ -56,7 +56,7 @@ pub(crate) fn still_alone(view: &View, collection: &Collection, document: &Json)
         "consumers" | "credentials" => {
             ("consumers/", keys_of_consumer(document).map(|(_, _, key)| Json::from(key).to_string()).collect())
         }
-        // Names may be written in several ways.
+        // A name may be spelled in several ways.
         "ssls" => ("ssls/", vec![String::new()]),
         _ => return Vec::new(),
     };
@@ -64,7 +64,7 @@ pub(crate) fn still_alone(view: &View, collection: &Collection, document: &Json)
     mentions.into_iter().map(still).collect()
 }
 
-/// What is stored of all that a document refers to.
+/// The stored documents that a document refers to.
 pub(crate) fn referred(view: &View, collection: &Collection, key: &Key, document: &Json) -> Vec<Key> {
     let mut found = Vec::new();
     each(collection.name, document, &mut |reference, id| found.extend(stored(view, reference.target, &id)));
@@ -74,7 +74,7 @@ pub(crate) fn referred(view: &View, collection: &Collection, key: &Key, document
     found
 }
 
-/// Whether nothing refers to a document, so that it can be deleted.
+/// Whether a document can be deleted because nothing refers to it.
 pub(crate) fn unused(view: &View, collection: &Collection, key: &Key) -> Result<(), Answer> {
     let id = key.id();
     for users in users_of(collection.name) {
@@ -83,7 +83,7 @@ pub(crate) fn unused(view: &View, collection: &Collection, key: &Key) -> Result<
         let may_name = |value: &str| value.contains(id) || has_escapes(value);
         let user = documents.iter().filter(|(_, document)| may_name(&document.value)).find_map(|(user, document)| {
             let reference = reference_to(key, users, &parsed(&document.value))?;
-            // What goes with it, or is itself.
+            // The document itself, or one that is deleted with it.
             let is_own = user.collection() == key.collection() && owner_of(user) == owner_of(key);
             (!is_own).then_some((reference, user.id()))
         });
@@ -105,7 +105,7 @@ pub(crate) fn reference_to(key: &Key, users: &str, document: &Json) -> Option<&'
     found
 }
 
-/// Why a document cannot be deleted that another refers to.
+/// Why a document with a reference to it cannot be deleted.
 pub(crate) fn in_use(collection: &Collection, reference: &Reference, users: &str, user: &str) -> String {
     if reference.target == "stream_routes" {
         return format!(
@@ -113,7 +113,7 @@ pub(crate) fn in_use(collection: &Collection, reference: &Reference, users: &str
         );
     }
     let user_kind = Collection::named(users).map_or(users, |users| users.schema);
-    // APISIX names the plugin's resource for upstreams only by these words; its protos are used by plugins alone.
+    // APISIX names the plugin's resource only for upstreams, in these words; its protos are used by plugins alone.
     let plugin = if reference.is_of_plugin() && reference.target != "protos" { "plugin in " } else { "" };
     let directly = if reference.target == "services" { " directly" } else { "" };
     format!("can not delete this {}{directly}, {plugin}{user_kind} [{user}] is still using it now", collection.kind)
@@ -148,10 +148,10 @@ fn owner_of(key: &Key) -> &str {
     key.id().split('/').next().unwrap_or_default()
 }
 
-/// Whether no other consumer is found by a key of this consumer or credential.
+/// Whether no other consumer has a key of this consumer or credential.
 pub(crate) fn keys_are_free(view: &View, key: &Key, document: &Json) -> Result<(), Answer> {
     for (plugin, field, value) in keys_of_consumer(document) {
-        // Most documents are told apart by their text, which is much cheaper than parsing all of them.
+        // Most documents can be excluded by their text, which is much cheaper than parsing all of them.
         let in_text = Json::from(value).to_string();
         for (other, stored) in view.below("consumers/") {
             let owner = owner_of(&other);
@@ -166,18 +166,18 @@ pub(crate) fn keys_are_free(view: &View, key: &Key, document: &Json) -> Result<(
     Ok(())
 }
 
-/// For a credential: its consumer has to be there.
+/// For a credential: its consumer must exist.
 pub(crate) fn consumer(view: &View, username: &str) -> Result<Key, Answer> {
     let missing = || Answer::error(StatusCode::NOT_FOUND, "consumer not found");
     stored(view, "consumers", username).ok_or_else(missing)
 }
 
-/// An id as text, written as a number or as text.
+/// An id as text, whether it is a number or a string.
 pub(crate) fn text_of(id: &Json) -> Option<String> {
     match id {
         Json::String(text) => Some(text.clone()),
         Json::Number(number) => Some(match number.as_f64() {
-            // Lua knows no difference between 1 and 1.0.
+            // Lua does not distinguish 1 from 1.0.
             Some(whole) if whole.fract() == 0.0 && whole.abs() < 1e15 => format!("{whole:.0}"),
             _ => number.to_string(),
         }),
@@ -190,7 +190,7 @@ fn stored(view: &View, collection: &str, id: &str) -> Option<Key> {
     view.get(&key).map(|_| key)
 }
 
-/// What its plugin traffic-split sends requests to.
+/// The upstreams of its plugin traffic-split.
 pub(crate) fn split_upstreams(document: &Json) -> impl Iterator<Item = &Json> {
     let rules = document["plugins"]["traffic-split"]["rules"].as_array().into_iter().flatten();
     rules.flat_map(|rule| rule["weighted_upstreams"].as_array().into_iter().flatten())
@@ -209,12 +209,12 @@ fn same_protocol(view: &View, superior: &Key, document: &Json) -> Result<(), Ans
     }
 }
 
-/// Whether a text of JSON may have other letters than the texts that it stands for: APISIX writes `\/` for a slash.
+/// Whether a JSON text may encode characters differently from the searched text: APISIX writes `\/` for a slash.
 pub(crate) fn has_escapes(value: &str) -> bool {
     value.contains('\\')
 }
 
-/// A stored document. One that is no JSON refers to nothing.
+/// A stored document. One that is not JSON has no references.
 pub(crate) fn parsed(value: &str) -> Json {
     serde_json::from_str(value).unwrap_or_default()
 }

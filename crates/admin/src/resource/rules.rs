@@ -1,7 +1,7 @@
-//! What APISIX's schemas refuse and the gateway would serve: long names, labels with blanks, values that a list has twice, hashing
-//! by a header that is not named. Written here, it would be refused by the next APISIX that reads it.
+//! Rules of APISIX's schemas that the gateway does not need: long names, labels with blanks, duplicate values in lists, hashing by
+//! an unnamed header. If such a document were written here, an APISIX that reads it later would refuse it.
 //!
-//! In APISIX's words, which clients look for. Everything else is checked where documents get their meaning.
+//! Messages are APISIX's, which clients look for. Everything else is checked when documents are compiled.
 
 use super::references::text_of;
 use crate::collections::Collection;
@@ -9,16 +9,16 @@ use serde_json::Value as Json;
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
 
-/// Characters of a name, a description or a label.
+/// The most characters of a name, a description or a label.
 const TEXT_CHARS_MAX: usize = 256;
 
-/// Times, which only the server gives.
+/// Times that only the server sets.
 const TIMES: [&str; 2] = ["create_time", "update_time"];
 
 /// Fields with the id of another document.
 const REFERENCES: [&str; 5] = ["upstream_id", "service_id", "plugin_config_id", "group_id", "script_id"];
 
-/// Lists of documents, whatever their kind, that have each value once.
+/// Lists of documents of any kind whose values must be unique.
 const UNIQUE: [&[&str]; 6] =
     [&["uris"], &["hosts"], &["methods"], &["remote_addrs"], &["ssl_protocols"], &["client", "skip_mtls_uri_regex"]];
 
@@ -41,7 +41,7 @@ const UNIQUE_OF_PLUGINS: [(&str, &[&str]); 7] = [
     ("uri-blocker", &["block_rules"]),
 ];
 
-/// Whether a client gives no times to a document that it writes as a whole.
+/// Whether a client sets no times in a document that it writes as a whole.
 pub(crate) fn has_no_times(document: &Json) -> Result<(), String> {
     for place in ["", "upstream", "plugins"] {
         let part = if place.is_empty() { Some(document) } else { document.get(place) };
@@ -55,7 +55,7 @@ pub(crate) fn has_no_times(document: &Json) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether an id in a document is a number from 1 or a text; which text is checked with the whole id.
+/// Whether an id in a document is a number from 1 or a string; the string itself is checked with the whole id.
 pub(crate) fn is_good_id(id: &Json) -> bool {
     match id {
         Json::Number(number) => number.as_f64().is_some_and(|number| number >= 1.0 && number.fract() == 0.0),
@@ -63,7 +63,7 @@ pub(crate) fn is_good_id(id: &Json) -> bool {
     }
 }
 
-/// Checks a document; `Err`: what is wrong with it.
+/// Validates a document; `Err`: its error.
 pub(crate) fn check(collection: &Collection, document: &Json) -> Result<(), String> {
     if collection.name == "plugin_metadata" || collection.name == "secrets" {
         return Ok(());
@@ -103,7 +103,7 @@ fn lists_of_upstream(upstream: &Json) -> Result<(), String> {
     UNIQUE_OF_UPSTREAMS.iter().try_for_each(|path| unique(upstream, path))
 }
 
-/// What no schema says.
+/// Checks that no schema expresses.
 fn upstream(upstream: &Json) -> Result<(), String> {
     let nodes = upstream["nodes"].as_array().into_iter().flatten();
     if nodes.filter_map(|node| node["host"].as_str()).any(|host| host.parse::<Ipv6Addr>().is_ok()) {
@@ -153,7 +153,7 @@ fn length(text: &str, chars_min: usize) -> Result<(), String> {
     }
 }
 
-/// Whether the list that a path leads to has each value once.
+/// Whether the list at a path has no duplicates.
 fn unique(document: &Json, path: &[&str]) -> Result<(), String> {
     let Some((field, rest)) = path.split_first() else { return once(document) };
     match document.get(field) {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 const API_VERSION: HeaderName = HeaderName::from_static("x-api-version");
 
-/// GET of one document or of a list. A long list takes a while, during which others are served.
+/// GET of one document or of a list. A long list takes a while, during which other requests are served.
 pub(crate) async fn get(api: Arc<Api>, asked: Asked, collection: &'static Collection) -> Answer {
     if let Err(answer) = asked.query.ttl_seconds() {
         return answer;
@@ -26,7 +26,7 @@ pub(crate) async fn get(api: Arc<Api>, asked: Asked, collection: &'static Collec
     let address = asked.address();
     let known = asked.headers.get(IF_NONE_MATCH).cloned();
     let role = asked.caller.role;
-    // Lists may be long, and their filters costly: a few at once.
+    // Lists may be long, and their filters expensive: only a few run at once.
     let place = match address.id {
         Some(_) => None,
         None => Some(api.lists.clone().acquire_owned().await.expect("the semaphore is never closed")),
@@ -36,7 +36,7 @@ pub(crate) async fn get(api: Arc<Api>, asked: Asked, collection: &'static Collec
             Some(_) => read::one(&*api.control, role, collection, &address),
             None => read::list(&*api.control, role, collection, &address, &asked.query),
         };
-        // Not before the work ends, even if the client has gone.
+        // Held until the work ends, even if the client has disconnected.
         drop(place);
         answer
     });
@@ -68,7 +68,7 @@ async fn execute(api: &Api, asked: &Asked, operation: Arc<Operation>) -> Result<
     let stated = Stated::of(&asked.headers)?;
     for _ in 0..ATTEMPTS_MAX {
         let (control, planned, place) = (api.control.clone(), operation.clone(), asked.place.clone());
-        // What refers to a document is looked for in all of them.
+        // All documents are searched for references to a document.
         let planning = off_thread(move || {
             let view = View::new(control.documents());
             let plan = plan(&*control, &view, &planned, unix_seconds());

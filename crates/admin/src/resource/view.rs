@@ -1,4 +1,4 @@
-//! The documents as a write sees them: what is stored, and what the earlier operations of its batch would make of it.
+//! The documents as a write sees them: the stored ones, with the pending changes of earlier operations in its batch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ impl View {
         View { revision: documents.revision(), documents, pending: BTreeMap::new() }
     }
 
-    /// One document. A pending one has no revision yet: 0.
+    /// One document. A pending one has revision 0.
     pub(crate) fn get(&self, key: &Key) -> Option<Document> {
         match self.pending.get(key) {
             Some(pending) => pending.clone().map(unwritten),
@@ -25,9 +25,9 @@ impl View {
         }
     }
 
-    /// Those below a path that ends with a slash, in the order of keys.
+    /// The documents below a path that ends with a slash, in the order of keys.
     pub(crate) fn below(&self, path: &str) -> Vec<(Key, Document)> {
-        // There may be very many, and only a few that are pending.
+        // There may be very many documents, but only a few pending ones.
         let mut all = self.documents.below(path);
         for (key, value) in self.pending.iter().filter(|(key, _)| key.as_str().starts_with(path)) {
             let place = all.binary_search_by(|(stored, _)| stored.cmp(key));
@@ -46,7 +46,7 @@ impl View {
         self.pending.contains_key(key)
     }
 
-    /// Puts a write on top.
+    /// Adds a pending write.
     pub(crate) fn add(&mut self, write: &Write) {
         let value = match write {
             Write::Put { value, .. } => Some(value.as_str().into()),
@@ -55,7 +55,7 @@ impl View {
         self.pending.insert(write.key().clone(), value);
     }
 
-    /// The revision of what is stored; some documents may be newer.
+    /// The revision of the stored documents; some may be newer.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }

@@ -1,6 +1,6 @@
-//! Items of the whole configuration: documents with the ids that they have there, and what changes between two of them.
+//! Items of the whole configuration: documents with their ids in it, and the difference between two configurations.
 //!
-//! There a credential is a consumer with the id `NAME/credentials/ID`, and a secret has its manager in its id.
+//! In it, a credential is a consumer with the id `NAME/credentials/ID`, and a secret's id contains its manager.
 
 use super::request::Whole;
 use crate::access::Role;
@@ -20,24 +20,24 @@ use stillgate_datastore::{Document, Key, Write};
 /// Fields that a store adds.
 const TIMES: [&str; 2] = ["create_time", "update_time"];
 
-/// Collections whose schemas require an id in APISIX. Others are checked without one; they cannot be stored without it.
+/// Collections whose schemas require an id in APISIX. Others are validated without one, but cannot be stored without it.
 const NEED_IDS: [&str; 3] = ["consumer_groups", "global_rules", "plugin_configs"];
 
 const WRONG_ID: &str = "property \"id\" validation failed: object matches none of the required";
 
-/// Documents by their keys.
+/// Documents by key.
 pub(super) type Items = BTreeMap<Key, Item>;
 
-/// A document of a request, as JSON text: a tree takes many times as much.
+/// A document of a request, as JSON text: a tree takes many times as much memory.
 pub(super) struct Item {
     document: Box<str>,
-    /// What the client tells its versions apart by.
+    /// The index by which the client distinguishes its versions.
     pub(super) index: Option<u64>,
 }
 
 /// Why an item is refused.
 pub(super) struct Refusal {
-    /// Its id, as it was sent; empty: it has none.
+    /// Its id as sent; empty: it has none.
     pub(super) id: Json,
     pub(super) message: String,
 }
@@ -60,10 +60,10 @@ pub(super) fn of_documents(
         }
         let Json::Object(fields) = &mut value else { return value };
         if is_private {
-            // ADC refuses a certificate without a key.
+            // ADC rejects a certificate without a key.
             fields.insert("key".to_owned(), MASK.into());
         }
-        // The whole configuration has no times; ADC refuses fields that it does not know.
+        // The whole configuration contains no times; ADC rejects unknown fields.
         TIMES.into_iter().for_each(|time| drop(fields.shift_remove(time)));
         if own.naming != Naming::Username {
             fields.insert("id".to_owned(), key.id().into());
@@ -76,15 +76,15 @@ pub(super) fn of_documents(
     documents.iter().map(item).collect()
 }
 
-/// What becomes of an item without an id, which APISIX validates, and which cannot be stored.
+/// How to treat an item without an id, which APISIX validates but cannot store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unnamed {
     Refused,
-    /// It is looked at under an id that no other has.
+    /// Validate it under an id that no other has.
     LookedAt,
 }
 
-/// All documents of a request that belong to a collection; `Err`: what is wrong with the first that cannot be used.
+/// All documents of a collection in a request; `Err`: the error of the first invalid one.
 pub(super) fn of_request(
     control: &dyn Control,
     collection: &'static Collection,
@@ -123,12 +123,12 @@ pub(super) fn of_request(
     }
 }
 
-/// A key that no document has, since `~` is in no id.
+/// A key that no document has, since ids cannot contain `~`.
 fn placeholder(collection: &str, index: usize) -> Option<Key> {
     Key::parse(&format!("{collection}/~{index}")).ok()
 }
 
-/// Checks the items of a request that belong to a collection; `refused` is called with what is wrong, until it breaks.
+/// Validates the items of a collection in a request; `refused` is called with each error until it breaks.
 pub(super) fn check_all(
     control: &dyn Control,
     collection: &'static Collection,
@@ -149,7 +149,7 @@ pub(super) fn check_all(
     }
 }
 
-/// What leads from the stored documents to these; `unix_seconds` is now.
+/// The writes that lead from the stored documents to these; `unix_seconds` is the current time.
 pub(super) fn diff(
     collection: &Collection,
     stored: &[(Key, Document)],
@@ -180,7 +180,7 @@ pub(super) fn diff(
     writes
 }
 
-/// No answer has private keys, so a certificate that was read here comes back without its own, once the masks are gone.
+/// Answers contain no private keys, so a certificate that was read here is sent back without its own once the masks are removed.
 fn keep_private_keys(collection: &Collection, old: &Json, new: &mut Json) {
     if collection.name != "ssls" {
         return;
@@ -196,11 +196,11 @@ fn keep_private_keys(collection: &Collection, old: &Json, new: &mut Json) {
 /// Why an item cannot be used.
 enum Refused {
     Item(Refusal),
-    /// Another has its id, which is this.
+    /// Another item has this id.
     Twice(Json, String),
 }
 
-/// The document of an item, and its key; an item without an id has none. `is_known`: whether an item before it has this key.
+/// The document of an item, and its key; an item without an id has none. `is_known`: whether an earlier item has this key.
 fn of_item(
     control: &dyn Control,
     collection: &'static Collection,
@@ -216,7 +216,7 @@ fn of_item(
     let Json::Object(fields) = &mut document else {
         return Err(refused(&Json::Null, "wrong type: expected object".to_owned()));
     };
-    // Indexes are counts or times: far below where a float has gaps.
+    // Indexes are counts or times: far below where floats have gaps.
     let index = fields.shift_remove("modifiedIndex").and_then(|index| index.as_f64()).map(|index| index as u64);
     let sent_id = [&document["id"], &document["username"]].into_iter().find(|id| !id.is_null()).cloned();
     let sent_id = sent_id.unwrap_or_default();
@@ -232,7 +232,7 @@ fn of_item(
     let is_without_key = own.name == "ssls" && has_no_keys;
     rules::check(own, &document).map_err(|message| refused(&sent_id, of_document(message)))?;
     match control.validate(own.name, &document) {
-        // A stored key may take the place of the missing one; the write, which sees stored documents, checks that.
+        // The missing key may be taken from the stored certificate; the write, which sees stored documents, checks that.
         Err(message) if !is_without_key => return Err(refused(&sent_id, of_document(message))),
         _ => {}
     }
@@ -248,7 +248,7 @@ fn of_item(
     Ok((key, Item { document: document.to_string().into(), index }))
 }
 
-/// The collection of a document, and its key, if it has an id. Of a credential, its own id takes the place of the whole.
+/// The collection of a document, and its key if it has an id. For a credential, its own id replaces the combined one.
 fn named(collection: &'static Collection, document: &mut Json) -> Result<(&'static Collection, Option<Key>), String> {
     if !document["id"].is_null() && !rules::is_good_id(&document["id"]) {
         return Err(WRONG_ID.to_owned());

@@ -1,29 +1,29 @@
-//! What the last client of `configs` said about the resources, for as long as they are as it left them.
+//! The metadata that the last client of `configs` sent, valid as long as the resources stay unchanged.
 //!
-//! In memory: a restart forgets it. Versions and indexes are revisions then, and no digest is known.
+//! In memory: a restart forgets it. Then versions and indexes are revisions, and the digest is unknown.
 
 use crate::collections::Collection;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use stillgate_datastore::{Document, Documents, Key};
 
-/// What is remembered of the last replacement.
+/// The state after the last replacement.
 #[derive(Debug, Default)]
 pub(crate) struct Standalone(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The digest, the revision it is of, and when it came.
+    /// The digest with its revision, and the time of its arrival.
     last: Option<(String, u64, u64)>,
-    /// The last revision that was seen, and when.
+    /// The last observed revision, and the time of its observation.
     seen: (u64, u64),
-    /// Of each collection: the version it has, and what it was of.
+    /// By collection: its version, and the state that has it.
     versions: BTreeMap<&'static str, (u64, Fingerprint)>,
-    /// Of each document: the index it came with, and the revision it was of.
+    /// By document: the index it was sent with, and its revision.
     indexes: BTreeMap<Key, (Option<u64>, u64)>,
 }
 
-/// Tells two states of a collection apart: how many documents, and the revision that wrote the last one.
+/// Identifies the state of a collection: the number of documents, and the revision that wrote the last one.
 pub(super) type Fingerprint = (usize, u64);
 
 pub(super) fn fingerprint(documents: &[(Key, Document)]) -> Fingerprint {
@@ -31,7 +31,7 @@ pub(super) fn fingerprint(documents: &[(Key, Document)]) -> Fingerprint {
 }
 
 impl Standalone {
-    /// The version of a collection that is in this state. It never goes back.
+    /// The version of a collection in this state. It never decreases.
     pub(super) fn version(&self, collection: &Collection, now: Fingerprint) -> u64 {
         match self.lock().versions.get(collection.name) {
             Some((version, known)) if *known == now => *version,
@@ -48,8 +48,8 @@ impl Standalone {
         }
     }
 
-    /// When what is stored at this revision came, and its digest. ADC takes a gateway without a time for empty, so a revision
-    /// of others has the time at which it was first seen here.
+    /// The time and digest of the documents stored at this revision. ADC takes a gateway without a time for empty, so a revision
+    /// written by others has the time at which it was first seen here.
     pub(super) fn last(&self, revision: u64, unix_seconds: u64) -> (Option<u64>, Option<String>) {
         let mut state = self.lock();
         if let Some((digest, _, at)) = state.last.as_ref().filter(|(_, of, _)| *of == revision) {
@@ -61,7 +61,7 @@ impl Standalone {
         ((revision > 0).then_some(state.seen.1), None)
     }
 
-    /// Remembers a digest with its revision and time, and what came with it.
+    /// Remembers a digest with its revision and time, and the metadata sent with it.
     pub(super) fn remember(
         &self,
         documents: &dyn Documents,

@@ -1,6 +1,6 @@
-//! The whole configuration of a request, taken apart without being parsed: its lists stay text, and are read item by item.
+//! The whole configuration of a request, split without being parsed: its lists stay text, and are parsed item by item.
 //!
-//! As a tree, a configuration takes dozens of times the memory of its text. So a call holds the text, one item, and what its
+//! As a tree, a configuration takes dozens of times the memory of its text. So a call holds only the text, one item, and what its
 //! caller makes of the items.
 
 use super::collections;
@@ -23,20 +23,20 @@ pub(super) struct Text<'a> {
     escaped: Cow<'a, str>,
 }
 
-/// What is in the request.
+/// The parts of the request.
 #[derive(Default)]
 pub(super) struct Whole<'a> {
     /// By the names of collections and of their versions.
     values: BTreeMap<String, &'a RawValue>,
-    /// The first name that is none of them.
+    /// The first unknown name.
     unknown: Option<String>,
 }
 
-/// A version that a request gives to a collection.
+/// A version that a request sets for a collection.
 pub(super) enum Version {
     None,
     Number(f64),
-    /// What it is instead, as Lua calls it.
+    /// The type that it has instead, as Lua names it.
     Other(&'static str),
 }
 
@@ -45,7 +45,7 @@ impl<'a> Text<'a> {
         Text { sent, escaped: lenient_json::escaped(sent) }
     }
 
-    /// Takes the text apart.
+    /// Splits the text.
     pub(super) fn whole(&'a self) -> Result<Whole<'a>, Answer> {
         if self.sent.is_empty() {
             return Err(Answer::bad("invalid request body: empty request body"));
@@ -68,7 +68,7 @@ impl<'a> Text<'a> {
 }
 
 impl<'a> Whole<'a> {
-    /// Calls `each` with the index and the text of each item of a collection, until it breaks. `Err`: it has no list.
+    /// Calls `each` with the index and the text of each item of a collection until it breaks. `Err`: the value is not a list.
     pub(super) fn each_item(
         &self,
         collection: &Collection,
@@ -76,7 +76,7 @@ impl<'a> Whole<'a> {
     ) -> Result<(), String> {
         let Some(list) = self.values.get(collection.name) else { return Ok(()) };
         let is_list = list.get().starts_with('[');
-        // Taken for an empty list, it or `null` would delete the whole collection.
+        // If this or `null` were taken for an empty list, the whole collection would be deleted.
         let wrong = || format!("{} must be an array", collection.name);
         let mut reader = serde_json::Deserializer::from_str(list.get());
         let read = is_list.then(|| reader.deserialize_seq(Items(each)));
@@ -96,8 +96,7 @@ impl<'a> Whole<'a> {
     }
 }
 
-/// What may be in the whole document, if only because GET has it there. Of `plugins`, which APISIX has a version of, nothing is
-/// taken.
+/// The keys allowed in the whole document, since GET returns them. `plugins`, for which APISIX has a version, is ignored.
 fn is_known(key: &str) -> bool {
     let is_of_all = ["plugins", "X-Last-Modified", "X-Digest"].contains(&key);
     is_of_all || key.ends_with("_conf_version") || is_collection(key)
@@ -123,7 +122,7 @@ impl<'de> Deserialize<'de> for Whole<'de> {
                 while let Some(key) = map.next_key::<String>()? {
                     let is_version = collections().any(|collection| super::version_key(collection) == key);
                     if is_version || is_collection(&key) {
-                        // If a key is there twice, the last one counts, as in APISIX.
+                        // If a key occurs twice, the last one counts, as in APISIX.
                         whole.values.insert(key, map.next_value()?);
                         continue;
                     }

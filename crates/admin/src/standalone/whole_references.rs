@@ -1,6 +1,6 @@
-//! References in a replacement of everything: what it writes finds what it refers to, and what it leaves loses nothing.
+//! References in a replacement of everything: those of its documents must exist, and those of unchanged documents must not break.
 //!
-//! All documents are known, so each is looked at once, and not once for each that is deleted.
+//! All documents are known, so each is scanned once, and not once for each deleted one.
 
 use crate::answer::Answer;
 use crate::collections::Collection;
@@ -10,7 +10,7 @@ use crate::resource::view::View;
 use std::collections::{BTreeSet, HashMap};
 use stillgate_datastore::{Key, Write};
 
-/// Refuses writes that would leave a reference to nothing.
+/// Refuses writes that would leave a dangling reference.
 pub(super) fn check(view: &View, writes: &[Write]) -> Result<(), Answer> {
     let is_put = |write: &Write| matches!(write, Write::Put { .. });
     let written: HashMap<&str, bool> = writes.iter().map(|write| (write.key().as_str(), is_put(write))).collect();
@@ -50,7 +50,7 @@ fn without_consumer(key: &Key) -> Answer {
     Answer::bad(format!("{key}: consumer not found"))
 }
 
-/// Looks at the documents that stay as they are.
+/// Checks the unchanged documents.
 fn loses_nothing(view: &View, written: &HashMap<&str, bool>) -> Result<(), Answer> {
     let is_deleted = |key: &str| written.get(key) == Some(&false);
     let deleted = written.iter().filter(|(_, is_put)| !**is_put).filter_map(|(key, _)| Collection::of_key(key));

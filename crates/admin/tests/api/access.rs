@@ -1,4 +1,4 @@
-//! Keys, sessions, forgery: over HTTP.
+//! Keys, sessions and forgery over HTTP.
 
 use crate::client::{Client, text};
 use crate::control::Memory;
@@ -169,7 +169,7 @@ async fn without_a_key_a_write_where_nothing_is_written_is_not_implemented() {
                 r#"POST /v1/rollback {"to": 1}"#,
             ][..],
         ),
-        // What is no write of resources is refused as ever, and so is who may not even read.
+        // Requests that do not write resources are refused as before, and so are callers that may not even read.
         (401, &["POST /apisix/admin/configs/validate {}", "POST /v1/store/backup", "PUT /apisix/admin/plugins/reload"]),
         (403, &[r#"POST /v1/session | Host: evil.example {"key": "x"}"#]),
     ] {
@@ -180,7 +180,8 @@ async fn without_a_key_a_write_where_nothing_is_written_is_not_implemented() {
     let request = r#"PUT /apisix/admin/routes/1 {"uri": "/a"}"#;
     assert!(client.ask(request).await.1.contains("the resources come from a file"));
     assert_eq!(client.from("192.0.2.1").ask(request).await.0, 403);
-    // With keys, who has none is told nothing; and where resources can be written, a key is what is missing.
+    // If keys are configured, a caller without one gets no information; and if resources can be written, the missing key is the
+    // reason.
     assert_eq!(Client::with_access(file(), access(crate::client::keys())).ask(request).await.0, 401);
     assert_eq!(Client::with_access(Memory::at_revision(10), access(Vec::new())).ask(request).await.0, 401);
 }
@@ -223,7 +224,7 @@ async fn the_life_of_a_session() {
     assert_eq!(client.ask(&format!("{put} | X-CSRF-Token: {csrf} {body}")).await.0, 201);
     let (_, shown) = client.ask("GET /v1/session").await;
     assert!(shown.contains(&csrf) && shown.contains("\"name\":\"ci\",\"role\":\"admin\""), "{shown}");
-    // The key changes: its sessions end.
+    // When the key changes, its sessions end.
     client.access.send_modify(|access| access.keys.retain(|key| key.name != "ci"));
     assert_eq!(client.ask("GET /apisix/admin/routes").await.0, 401);
     client.access.send_modify(|access| access.keys = crate::client::keys());

@@ -1,4 +1,4 @@
-//! What clients of APISIX know, in its words.
+//! Behaviour that clients of APISIX know, in its words.
 
 use crate::client::Client;
 use expect_test::{Expect, expect};
@@ -551,7 +551,7 @@ async fn lists_are_filtered_and_paged() {
     assert_eq!(ids("search=%2F11&api_key=tv-secret").await, "1: 11");
 }
 
-/// APISIX writes `\/` for a slash, and others write other escapes.
+/// APISIX writes `\/` for a slash, and other programs write other escapes.
 #[tokio::test]
 async fn documents_are_found_however_they_are_escaped() {
     let client = Client::admin();
@@ -567,7 +567,7 @@ async fn documents_are_found_however_they_are_escaped() {
     assert!(status == 400 && answer.contains("duplicate key found with consumer: jack"), "{answer}");
 }
 
-/// Only etcd can have them: others write there, too.
+/// Only etcd can contain them, since others write there, too.
 #[tokio::test]
 async fn documents_with_ids_that_nobody_gets_can_be_read_and_deleted() {
     let client = Client::admin();

@@ -1,4 +1,4 @@
-//! The audit log: a line for each write, and none of them has a secret.
+//! The audit log: a line for each write, without secrets.
 
 use crate::client::Client;
 use crate::control::Memory;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use stillgate_admin::Role;
 use tracing::subscriber::set_default;
 
-/// What was logged.
+/// The logged text.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -28,7 +28,7 @@ async fn who_wrote_what() {
     let writer = log.clone();
     let subscriber =
         tracing_subscriber::fmt().without_time().with_ansi(false).with_writer(move || writer.clone()).finish();
-    // While there is one only, tracing asks the one of the thread that comes first to a message, which may be another test's.
+    // With only one subscriber, tracing uses that of the first thread that logs the message, which may belong to another test.
     let _second = tracing::Dispatch::new(tracing_subscriber::registry());
     let _until_the_end = set_default(subscriber);
     let client = Client::of(Memory::at_revision(10));

@@ -1,4 +1,4 @@
-//! A client: requests are written as lines, and what comes back is a transcript to compare.
+//! A client: requests are written as lines, and the responses form a transcript to compare.
 //!
 //! ```text
 //! PUT /apisix/admin/routes/1 | If-Match: "3" {"uri": "/a"}
@@ -48,7 +48,7 @@ pub(crate) fn keys() -> Vec<Arc<AdminKey>> {
 }
 
 impl Client {
-    /// With the key of an admin, at revision 10.
+    /// Makes a client with the key of an admin, at revision 10.
     pub(crate) fn admin() -> Client {
         Client::of(Memory::at_revision(10)).with("x-api-key", "ci-secret")
     }
@@ -121,7 +121,7 @@ impl Client {
         self.router.clone().oneshot(request.body(body.into()).unwrap()).await.unwrap()
     }
 
-    /// Sends a line, and gives back the status and the text.
+    /// Sends a line; returns the status and the text.
     pub(crate) async fn ask(&self, line: &str) -> (u16, String) {
         let (head, body) =
             line.split_once(" {").map_or((line, String::new()), |(head, rest)| (head, format!("{{{rest}")));
@@ -169,7 +169,7 @@ pub(crate) async fn text(response: Response<Body>) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Replaces what differs each time.
+/// Replaces the parts that differ each time.
 fn scrub(text: &str) -> String {
     let times = Regex::new(r#""(create_time|update_time|X-Last-Modified)":1[0-9]{9}\b"#).unwrap();
     let tokens = Regex::new(r"[0-9a-f]{64}").unwrap();

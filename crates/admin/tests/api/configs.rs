@@ -99,7 +99,7 @@ async fn others_may_write_between() {
         "modifiedIndex": 3,
     });
     assert_eq!(first["ssls"][0], shown);
-    // A certificate that was read here has no key; the stored one stays.
+    // A certificate that was read here has no key; the stored one is kept.
     let mut back = first.clone();
     back["ssls"][0]["snis"] = json!(["b.example"]);
     back["ssls_conf_version"] = json!(8);
@@ -108,14 +108,14 @@ async fn others_may_write_between() {
         client.memory.get("ssls/1").unwrap(),
         json!({ "id": "1", "cert": "c", "key": "k", "certs": ["d"], "keys": ["l"], "snis": ["b.example"] })
     );
-    // Another writer: the digest is of nothing that is stored now, and the version is a new one.
+    // Another writer: the digest describes nothing that is stored now, and the version is new.
     client.memory.put("ssls/2", &json!({ "id": "2", "cert": "c", "key": "k" }));
     let third = whole(&client).await;
     assert!(third["X-Digest"].is_null());
     assert!(third["X-Last-Modified"].is_u64(), "without it ADC takes a gateway for empty");
     assert_eq!((&third["ssls"][0]["modifiedIndex"], &third["ssls"][1]["modifiedIndex"]), (&json!(3), &json!(13)));
     assert!(third["ssls_conf_version"].as_u64() > Some(8), "{third}");
-    // Documents that do not change are not written.
+    // Unchanged documents are not written.
     client.memory.put("routes/1", &json!({ "id": "1", "uri": "/a", "create_time": 1, "update_time": 2 }));
     let revision = |json: Json| json["routes_conf_version"].as_u64().unwrap();
     let before = revision(whole(&client).await);

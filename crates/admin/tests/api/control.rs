@@ -1,4 +1,4 @@
-//! A control side in memory. Documents are checked for the little that tests need; writes are made at once.
+//! A control side in memory. It validates only what tests need, and makes writes at once.
 
 use serde_json::{Value as Json, json};
 use std::io::{Seek as _, Write as _};
@@ -17,7 +17,7 @@ pub(crate) struct Memory {
     /// Why nothing can be written.
     pub(crate) refusal: Mutex<Option<WriteError>>,
     pub(crate) is_file: bool,
-    /// What another client writes just before the next write; null: it deletes that.
+    /// The write of another client just before the next write; null deletes.
     pub(crate) overtaking: Mutex<Option<(&'static str, Json)>>,
 }
 
@@ -42,7 +42,7 @@ impl Memory {
         Some(serde_json::from_str(&document.value).unwrap())
     }
 
-    /// Begins at a revision, so that goldens do not begin at 1 by chance.
+    /// Starts at a revision, so that golden files do not begin at 1 by chance.
     pub(crate) fn at_revision(revision: u64) -> Memory {
         let memory = Memory::default();
         memory.documents.replace(Snapshot { revision, documents: Vec::new() });

@@ -1,4 +1,4 @@
-//! Requests made to do harm.
+//! Malicious requests.
 
 use crate::client::{Client, text};
 use axum::body::Body;
@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use stillgate_admin::body::{DISCARDED_BYTES_MAX, MANY_BYTES_MAX, SINGLE_BYTES_MAX};
 
-/// A body without a declared length that counts what is read of it; `None`: it stalls at its end.
+/// A body without a declared length that counts the bytes read from it; `None`: it stalls at its end.
 struct Stream {
     chunks: usize,
     read: Arc<AtomicUsize>,
@@ -82,7 +82,7 @@ async fn a_huge_body_is_refused_early() {
     assert_eq!(read.load(Ordering::Relaxed), 0, "nothing is read of a stranger's body");
 }
 
-/// Who sends all of it at once must not lose the answer with the connection.
+/// A client that sends all of it at once must not lose the response with the connection.
 #[tokio::test]
 async fn a_body_that_is_a_little_too_large_is_read_to_its_end() {
     let client = Client::admin();
@@ -102,7 +102,7 @@ async fn a_body_that_is_a_little_too_large_is_read_to_its_end() {
     assert_eq!(read.load(Ordering::Relaxed), 0, "who waits for leave to send gets none");
 }
 
-/// As a shell puts a certificate into a command of APISIX's documentation.
+/// The format in which a shell puts a certificate into a command of APISIX's documentation.
 #[tokio::test]
 async fn raw_control_characters_of_strings_are_taken() {
     let client = Client::admin();
@@ -322,7 +322,7 @@ async fn paths_without_end() {
     assert_eq!(patch(&"a/".repeat(5000)).await, 400);
     let mut path = "b".to_owned();
     assert_eq!(patch(&path).await, 200);
-    // Deeper with each request, as long as it can be read again.
+    // One level deeper with each request, as long as it can be read again.
     let statuses: Vec<u16> = {
         let mut statuses = Vec::new();
         for _ in 0..5 {

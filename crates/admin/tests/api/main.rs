@@ -1,4 +1,4 @@
-//! The Admin API over a datastore in memory: what goes in, what comes out.
+//! The Admin API over a datastore in memory: requests and responses.
 
 #![allow(clippy::unwrap_used)]
 

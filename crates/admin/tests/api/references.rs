@@ -1,10 +1,10 @@
-//! References between resources: no write leaves one to nothing, whichever way it comes.
+//! References between resources: no kind of write leaves a dangling one.
 
 use crate::client::Client;
 use serde_json::{Value as Json, json};
 use stillgate_admin::WriteError;
 
-/// What is named, and a document that names it.
+/// A document, and another one that names it.
 fn cases() -> Vec<(&'static str, &'static str, Json)> {
     let split = |to: Json| json!({ "traffic-split": { "rules": [{ "weighted_upstreams": [{ "weight": 1 }, to] }] } });
     let client_certificate = json!({ "tls": { "client_cert_id": "c" } });
@@ -65,7 +65,7 @@ async fn what_is_named_is_not_deleted() {
             assert!(client.memory.get(named).is_some());
         }
         assert_eq!(all().ask(&format!("DELETE {path}?force=true")).await.0, 200);
-        // Together both may go.
+        // Both can be deleted together.
         let both = format!(
             r#"POST /v1/batch [{{"method": "DELETE", "path": "/apisix/admin/{user}"}}, {{"method": "DELETE", "path": "{path}"}}]"#
         );
@@ -74,7 +74,7 @@ async fn what_is_named_is_not_deleted() {
     }
 }
 
-/// A replacement of everything leaves out what a document names that it leaves as it is.
+/// A replacement of everything omits a document that an unchanged one names.
 #[tokio::test]
 async fn a_replacement_of_everything_leaves_no_reference_to_nothing() {
     for (named, user, document) in cases() {
@@ -89,7 +89,7 @@ async fn a_replacement_of_everything_leaves_no_reference_to_nothing() {
         let mut without = whole.clone();
         without.as_object_mut().unwrap().remove(collection);
         without.as_object_mut().unwrap().remove(&format!("{collection}_conf_version"));
-        // The users stay what they are.
+        // The documents with the references stay unchanged.
         without[format!("{users}_conf_version")] = whole[format!("{users}_conf_version")].clone();
         for line in ["PUT /apisix/admin/configs | X-Digest: 1", "POST /apisix/admin/configs/validate"] {
             let (status, answer) = client.ask(&format!("{line} {without}")).await;
@@ -162,7 +162,7 @@ async fn a_validation_finds_what_a_replacement_would() {
         let (status, answer) = client.ask(&format!("POST /apisix/admin/configs/validate {body}")).await;
         assert_eq!(status, 200, "{answer}");
     }
-    // What it finds when it tries the whole is found by both.
+    // Both find the errors that show when the whole is tried.
     *client.memory.refusal.lock().unwrap() = Some(WriteError::Invalid("the whole is wrong".to_owned()));
     let body = r#"{"routes": [{"id": "1", "uri": "/"}]}"#;
     let (status, answer) = client.ask(&format!("POST /apisix/admin/configs/validate {body}")).await;

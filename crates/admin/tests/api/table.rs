@@ -1,9 +1,9 @@
-//! The router and its description are of one table.
+//! The router and its description are built from the same table.
 
 use crate::client::{Client, text};
 use serde_json::Value as Json;
 
-/// Paths and methods of the description.
+/// The paths and methods of the description.
 async fn described(client: &Client) -> Vec<(String, String)> {
     let response = client.send("GET", "/v1/openapi.json", &[], "").await;
     let description: Json = serde_json::from_str(&text(response).await).unwrap();
@@ -54,7 +54,7 @@ async fn what_is_routed_is_described() {
             let response = client.send(method, &filled(path), &[], "").await;
             let status = response.status().as_u16();
             let text = text(response).await;
-            // What takes the request says so; anything else is described.
+            // An action that uses the request has to be described.
             let is_refused = status == 405
                 || text.contains("error_msg\":\"not found\"")
                 || text.contains("do not need it")

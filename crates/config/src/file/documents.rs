@@ -1,8 +1,8 @@
-//! The resources of a file as documents, as the Admin API takes them, each with the place where it is written.
+//! The resources of a file as documents in the form of the Admin API, each with its position in the file.
 //!
-//! For those who move resources from a file to a store. The file is checked like any other, with three exceptions: its `gateway:`
-//! section need not be that of the gateway whose store it is, so the listeners are not known if it has none; plugins may have
-//! keys that are not known, as in a store, which warns of them; and masks may stand for private keys, which the gateway may have.
+//! For moving resources from a file to a store. The file is checked like any other, with three exceptions: its `gateway:` section
+//! need not belong to the gateway of the store, so without one the listeners are unknown; plugins may have unknown keys, as in a
+//! store, which warns of them; and masks may replace private keys, which the gateway may already have.
 
 use super::masks::{self, Masks};
 use super::{tree_of, whole};
@@ -23,11 +23,11 @@ use stillgate_schema::text::tree::{Entry, Node, Value};
 /// One resource of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FileDocument {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Unique among its kind: `1`, of credentials `jack/1`, of secret managers `vault/1`.
+    /// Unique within its kind: `1`; `jack/1` for credentials; `vault/1` for secret managers.
     pub id: String,
-    /// As the Admin API takes it: credentials are not in their consumers.
+    /// In the form of the Admin API: a consumer does not contain its credentials.
     pub document: Json,
     /// From 1.
     pub line: u32,
@@ -35,8 +35,8 @@ pub struct FileDocument {
     pub column: u32,
 }
 
-/// The resources of a text, in its order, and what is wrong with it. They are of use only where nothing is. `environment`
-/// answers for `${NAME}`. `beside`: what the resources may refer to although it is not in the text.
+/// The resources of a text in order, and its errors. The resources are usable only without errors. `environment` resolves
+/// `${NAME}`. `beside`: resources outside of the text that it may refer to.
 pub fn documents(
     text: &[u8],
     environment: Lookup<'_>,
@@ -65,14 +65,14 @@ fn read_all(bytes: &[u8], environment: Lookup<'_>, plugins: PluginSet, sink: &mu
     Some(entries(&root).iter().flat_map(|list| of_list(list, &alone)).collect())
 }
 
-/// The resources of one list; none, where the key is no list of resources.
+/// The resources of one list; none if the key is not a list of resources.
 fn of_list(list: &Entry, alone: &Store) -> Vec<FileDocument> {
     let Some(kind) = Kind::named(&list.key).filter(|kind| *kind != Kind::Credentials) else { return Vec::new() };
     let mut found = Vec::new();
     for (index, item) in items(&list.value).iter().enumerate() {
         let mut document = written(kind, item, alone);
         let key = if kind == Kind::Consumers { "username" } else { "id" };
-        // As the file source numbers routes without one.
+        // The file source numbers routes without an id in the same way.
         let id = text(&document[key]).unwrap_or_else(|| (index + 1).to_string());
         let fields = document.as_object_mut();
         let nested = fields.filter(|_| kind == Kind::Consumers).and_then(|fields| fields.shift_remove("credentials"));
@@ -99,8 +99,8 @@ pub(super) fn document_at(root: &Node, path: &str) -> Option<(&'static str, Json
     Some((Kind::named(list)?.name(), json(item, false)))
 }
 
-/// A node as a document. What stands for a variable of the environment can be a number or a text: the reading with which the
-/// document is right is taken.
+/// A node as a document. The value of an environment variable can be a number or a text: the reading that makes the document valid
+/// is used.
 fn written(kind: Kind, item: &Node, alone: &Store) -> Json {
     let first = json(item, false);
     let second = json(item, true);

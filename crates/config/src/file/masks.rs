@@ -1,31 +1,31 @@
-//! Masks in a file, which stand where an export hides a secret.
+//! Masks in a file, which an export writes in place of secrets.
 //!
-//! A mask is valid text for any key. Used as the secret, it would admit anybody who sends it, so a file with one is refused.
-//! It is looked for everywhere, since which keys are secrets is known to those that read them only.
+//! A mask is valid text for any key. Used as the secret, it would admit anybody who sends it, so a file with one is refused. Every
+//! value is checked, since only the code that reads a key knows whether it is a secret.
 
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 use stillgate_schema::text::tree::{Node, Value};
 
-/// What `stillgate export` and the Admin API show of a secret.
+/// The text that `stillgate export` and the Admin API show in place of a secret.
 pub const MASK: &str = "********";
 
-/// Whether a text is a mask, or an address or an expression with a mask in place of its secret part.
+/// Whether a text is a mask, or an address or expression with a mask in place of its secret part.
 pub fn is_masked(text: &str) -> bool {
     let is_partly = |known: &str| text.contains(known);
     text == MASK
         || text.contains(MASK) && ["://", "?********", "http.headers.", "http.queries."].into_iter().any(is_partly)
 }
 
-/// What a mask in a file means for its reader.
+/// How to treat masks in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Masks {
-    /// All are refused.
+    /// Refuse all of them.
     Refused,
-    /// All but those of private keys of `ssls`, which may stand for keys that are where the file is going to.
+    /// Refuse all except those of private keys of `ssls`, which the destination may already have.
     RefusedButKeys,
 }
 
-/// Reports every mask; whether there is one.
+/// Reports every mask; returns whether there is one.
 pub(super) fn refuse(root: &Node, masks: Masks, sink: &mut Sink) -> bool {
     let mut is_masked = false;
     let Value::Map(entries) = &root.value else { return false };
@@ -48,14 +48,14 @@ pub(super) fn refuse(root: &Node, masks: Masks, sink: &mut Sink) -> bool {
     is_masked
 }
 
-/// Whether there is a mask in it.
+/// Whether it contains a mask.
 pub(super) fn has_mask(node: &Node) -> bool {
     let mut is_masked = false;
     each(node, &Path::Root, "", &mut |_, _, _| is_masked = true);
     is_masked
 }
 
-/// Calls `found` with the place of each mask, and with the last name that leads to it.
+/// Calls `found` with the position of each mask, and with the last name of its path.
 fn each(node: &Node, path: &Path<'_>, name: &str, found: &mut dyn FnMut(Position, &Path<'_>, &str)) {
     match &node.value {
         Value::Scalar(scalar) if is_masked(&scalar.text) => found(node.at, path, name),

@@ -1,5 +1,5 @@
-//! The file source: a text through all the rooms, to a configuration, as a whole or by what differs from the text before. A file is
-//! refused whole.
+//! The file source: reads a text into a configuration, as a whole or by its differences from the previous text. A file is accepted
+//! or refused as a whole.
 
 mod documents;
 mod incremental;
@@ -24,13 +24,13 @@ use stillgate_schema::{kind, object};
 /// The largest configuration file.
 pub const FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Reads a configuration from its text. `environment` answers for `${NAME}`. One text after the other is read by a
-/// [`Reader`], in proportion to what changed. There are no plugins.
+/// Reads a configuration from its text, without plugins. `environment` resolves `${NAME}`. For successive texts use a [`Reader`],
+/// whose time is proportional to the differences.
 pub fn load(text: impl AsRef<[u8]>, environment: Lookup<'_>) -> Result<Loaded, Errors> {
     load_with(text, environment, PluginSet::default())
 }
 
-/// The same with plugins.
+/// Like [`load`], with plugins.
 pub fn load_with(text: impl AsRef<[u8]>, environment: Lookup<'_>, plugins: PluginSet) -> Result<Loaded, Errors> {
     let text = text.as_ref();
     let mut sink = Sink::default();
@@ -39,7 +39,7 @@ pub fn load_with(text: impl AsRef<[u8]>, environment: Lookup<'_>, plugins: Plugi
     finish(config, sink)
 }
 
-/// What a text says, before it is known what it means.
+/// The parsed content of a text, before its meaning is determined.
 struct Written {
     tree: tree::Tree,
     file: File,
@@ -48,7 +48,7 @@ struct Written {
 fn read(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<Written> {
     let tree = tree_of(bytes, environment, sink)?;
     let file = kind::read(&object::map::<File>(), &tree.root, &Path::Root, sink)?;
-    // What it means is not looked at then: two masks look like the same key of two consumers.
+    // Then its meaning is not determined: two masks would look like the same key of two consumers.
     (!masks::refuse(&tree.root, Masks::Refused, sink)).then_some(Written { tree, file })
 }
 
@@ -71,7 +71,7 @@ fn tree_of(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<tre
     tree::parse(0, text, Some(environment), sink)?.unless_empty("routes: []", sink)
 }
 
-/// Some resource cannot be read: none that is written is called missing for it.
+/// Some resource cannot be read, so references to a resource that is written in the file are not called missing.
 fn excuse_written(root: &Node, sink: &mut Sink) {
     let Value::Map(entries) = &root.value else { return };
     for (kind, list) in entries.iter().filter_map(|entry| Some((Kind::named(&entry.key)?, &entry.value))) {
@@ -147,7 +147,7 @@ fn resolve(
     resolved
 }
 
-/// Reports resources in a file whose resources come from elsewhere: they would have no effect.
+/// Reports resources in a file although resources come from elsewhere: they would have no effect.
 fn check_has_none(file: &File, root: &Node, sink: &mut Sink) {
     let lists = [
         (Kind::Secrets, file.secrets.is_empty()),
@@ -170,7 +170,7 @@ fn check_has_none(file: &File, root: &Node, sink: &mut Sink) {
     }
 }
 
-/// Warns of plugins that run here and that APISIX would leave out, since the list of those to be loaded does not name them.
+/// Warns of plugins that run here but that APISIX would leave out, since its list of plugins to load does not name them.
 fn warn_of_unloaded(loaded: &[String], root: &Node, sink: &mut Sink) {
     let Value::Map(lists) = &root.value else { return };
     for list in lists.iter().filter(|list| Kind::named(&list.key).is_some()) {
@@ -195,7 +195,7 @@ fn warn_of_unloaded(loaded: &[String], root: &Node, sink: &mut Sink) {
     }
 }
 
-/// Where a key of the file stands.
+/// The position of a key in the file.
 fn position(root: &Node, key: &str) -> Position {
     let Value::Map(entries) = &root.value else { return root.at };
     entries.iter().find(|entry| &*entry.key == key).map_or(root.at, |entry| entry.key_at)
@@ -210,16 +210,16 @@ fn finish(config: Option<Config>, sink: Sink) -> Result<Loaded, Errors> {
     }
 }
 
-/// Errors of a text without what may be a secret, for logs and pages; who checks a file sees all of it.
+/// The errors of a text without possible secrets, for logs and pages; a person who checks a file sees the full text.
 fn without_secrets(mut errors: Errors, bytes: &[u8], environment: Lookup<'_>) -> Errors {
-    // Errors of a text that is no tree are about its marks.
+    // Errors of a text that cannot be parsed concern its punctuation.
     if let Some(tree) = tree_of(bytes, environment, &mut Sink::default()) {
         hide_in(&mut errors, |path| documents::document_at(&tree.root, path));
     }
     errors
 }
 
-/// Where the byte after `before` is.
+/// The position of the byte after `before`.
 fn position_of(before: &[u8]) -> Position {
     let line_start = before.iter().rposition(|b| *b == b'\n').map_or(0, |i| i + 1);
     let lines = before.iter().filter(|b| **b == b'\n').count();

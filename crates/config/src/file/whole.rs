@@ -1,4 +1,4 @@
-//! What a file that is read as a whole means: its resources defined one after the other, and refused together.
+//! Compiles a file that is read as a whole: its resources are defined one by one, and refused together.
 
 use crate::keys::resources::{File, Resource};
 use crate::model::{Config, Kind, Route, Ssl, StreamRoute, Upstream, plugins};
@@ -13,20 +13,20 @@ use stillgate_plugin::{Consumers, Entry};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
-/// What the next text of the file is read with.
+/// The state that the next text is read with.
 pub(super) struct CatalogState {
     pub(super) catalog: Catalog,
     pub(super) claims: Claims,
-    /// How many of the configuration's upstreams are no route's own; those come first.
+    /// Number of the configuration's upstreams that are not inline in a route; those come first.
     pub(super) shared_upstreams: usize,
-    /// The consumers that plugins name, and where the first of them does.
+    /// The consumers that plugins name, with the position of the first reference.
     pub(super) named: NamedConsumers,
 }
 
-/// By name: the plugin, where it stands, and whose it is.
+/// By name: the plugin, its position, and its owner.
 pub(super) type NamedConsumers = BTreeMap<String, (&'static str, Position, String)>;
 
-/// The configuration; of use only if the sink has no errors afterwards.
+/// Compiles the configuration; it is usable only if the sink has no errors afterwards.
 pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut Sink) -> (Config, CatalogState) {
     let plugins = with_managers(plugins, file.secrets, sink);
     let mut catalog = Catalog::new(&file.gateway, plugins);
@@ -34,7 +34,7 @@ pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut
     let mut taking = Taking::new(catalog, sink);
     taking.list(Kind::Protos, file.protos, Written::Proto);
     taking.list(Kind::Ssls, file.ssls, Written::Ssl);
-    // From elsewhere certificates may come later, and no TLS is spoken until then.
+    // If resources come from elsewhere, certificates may follow later, and until then TLS is not available.
     if taking.catalog.are_listeners_known {
         taking.check_listeners();
     }
@@ -74,7 +74,7 @@ pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut
     (config, CatalogState { catalog, claims, shared_upstreams, named })
 }
 
-/// Notes which consumers the plugins of a definition name.
+/// Records the consumers that the plugins of a definition name.
 pub(super) fn note_names(entries: &[Arc<Entry>], named: &mut NamedConsumers) {
     for entry in entries {
         if let Some(name) = entry.plugin.named_consumer()
@@ -85,7 +85,7 @@ pub(super) fn note_names(entries: &[Arc<Entry>], named: &mut NamedConsumers) {
     }
 }
 
-/// Reports consumers that plugins name and that are not there.
+/// Reports missing consumers that plugins name.
 fn check_names(named: &NamedConsumers, consumers: &Consumers, sink: &mut Sink) {
     for (name, (plugin, at, origin)) in named {
         if consumers.named(name).is_some() || sink.may_miss(Kind::Consumers.name(), name) {
@@ -96,7 +96,7 @@ fn check_names(named: &NamedConsumers, consumers: &Consumers, sink: &mut Sink) {
     }
 }
 
-/// Takes the resources of a file in.
+/// Adds the resources of a file.
 struct Taking<'a> {
     catalog: Catalog,
     claims: Claims,
@@ -107,11 +107,11 @@ struct Taking<'a> {
     route_lines: Vec<u32>,
     stream_routes: Vec<Arc<StreamRoute>>,
     ssls: Vec<Arc<Ssl>>,
-    /// With their places in the list.
+    /// With their positions in the list.
     rules: Vec<(usize, Position, List)>,
     metadata: Vec<Metadata>,
     consumers: Consumers,
-    /// Of the list that is being taken in, by id.
+    /// The resources of the current list, by id.
     lines: HashMap<String, u32>,
 }
 
@@ -139,7 +139,7 @@ impl<'a> Taking<'a> {
         self.lines = HashMap::with_capacity(resources.len());
         for Resource { index, at, node, keys } in resources {
             let (path, written) = (list.index(index), written(keys));
-            // Without an id it cannot be referred to, which has been reported; the rest of it is checked anyway.
+            // A resource without an id, which has been reported, cannot be referred to; the rest of it is checked anyway.
             let id = id_of(kind, &written, index, at);
             let is_new = id.as_ref().is_some_and(|id| take_id(&mut self.lines, id, at.line, &path, self.sink));
             let named = Named { id: id.as_ref().map_or("", |id| &id.value), at, path: &path, node: &node };
@@ -157,7 +157,7 @@ impl<'a> Taking<'a> {
         }
     }
 
-    /// Reports what another has already.
+    /// Reports a claim that another resource already has.
     fn claim(&mut self, kind: Kind, definition: &Definition, named: Named<'_>) {
         let claims = definition.claims();
         if claims.is_empty() {
@@ -194,7 +194,7 @@ impl<'a> Taking<'a> {
             }
             Definition::Consumer(..)
             | Definition::PluginConfig(_)
-            // Files have these otherwise, or not at all.
+            // Files express these differently, or not at all.
             | Definition::Secret(_)
             | Definition::Credential(_)
             | Definition::Proto
@@ -210,7 +210,7 @@ impl<'a> Taking<'a> {
         ssls.check_listeners(&self.ssls, listeners, acme.as_ref(), self.sink);
     }
 
-    /// The plugins of every request. What a rule has that an earlier one has, too, is left out of it.
+    /// The plugins of every request. A rule's plugin that an earlier rule also has is left out.
     fn global_rules(&mut self) -> stillgate_plugin::Chain {
         let list = Path::Root.key(Kind::GlobalRules.name());
         let (kept, left_out) = first_of_each(self.rules.iter().map(|(_, _, list)| list));
@@ -224,8 +224,8 @@ impl<'a> Taking<'a> {
     }
 }
 
-/// The id that a resource has: its own, or its position in the list. Consumers have names, and metadata and secret managers are
-/// found by what their ids say.
+/// The id of a resource: its own, or its position in the list. Consumers have names, and the ids of metadata and secret managers
+/// have a meaning.
 pub(super) fn id_of(kind: Kind, written: &Written, index: usize, at: Position) -> Option<At<String>> {
     let own = written.id().cloned();
     match kind {

@@ -1,6 +1,7 @@
-//! Where the gateway listens, and what for: one list, whatever is spoken.
+//! The listeners of the gateway, in one list for all protocols.
 //!
-//! A listener is known by its place, not by its position in a list, so that one that comes or goes leaves the others as they are.
+//! A listener is identified by its address, not by its position in a list, so that adding or removing one leaves the others
+//! unchanged.
 
 use crate::keys::gateway::{Gateway, HttpListener};
 use crate::keys::stream_proxy::{StreamListener, UdpListener};
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// What a socket takes.
+/// The type of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
@@ -18,25 +19,25 @@ pub enum Transport {
     Udp,
 }
 
-/// What makes a listener the same one in another configuration, or another process.
+/// Identifies a listener across configurations and processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ListenPlace {
-    /// For what.
+    /// The type of its sockets.
     pub transport: Transport,
-    /// Where. As the configuration has it the port may be zero.
+    /// The address. As configured, so the port may be zero.
     pub address: SocketAddr,
 }
 
-/// One address that is listened on.
+/// A listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Listener {
     /// `IP:PORT`
     pub address: SocketAddr,
-    /// What becomes of what comes in; may change while it listens.
+    /// How its traffic is handled; may change while it listens.
     pub kind: ListenerKind,
 }
 
-/// What becomes of what comes in.
+/// How the traffic of a listener is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ListenerKind {
@@ -44,18 +45,18 @@ pub enum ListenerKind {
     Http {
         /// Connections begin with a TLS handshake.
         tls: bool,
-        /// They begin with a PROXY protocol header.
+        /// Connections begin with a PROXY protocol header.
         proxy_protocol: bool,
-        /// HTTP/2 is spoken, too.
+        /// HTTP/2 is enabled.
         http2: bool,
     },
-    /// Connections that carry no HTTP, for `stream_routes`.
+    /// Connections of other protocols, for `stream_routes`.
     Tcp {
-        /// Connections begin with a TLS handshake, which is done here.
+        /// Connections begin with a TLS handshake, which the gateway performs.
         tls: bool,
-        /// They begin with one that is left to the node.
+        /// Connections begin with a TLS handshake, which is passed through to the node.
         tls_passthrough: bool,
-        /// They begin with a PROXY protocol header.
+        /// Connections begin with a PROXY protocol header.
         proxy_protocol: bool,
     },
     /// Datagrams, for `stream_routes`.
@@ -63,17 +64,17 @@ pub enum ListenerKind {
 }
 
 impl ListenPlace {
-    /// For connections.
+    /// Makes a listener for connections.
     pub fn tcp(address: SocketAddr) -> ListenPlace {
         ListenPlace { transport: Transport::Tcp, address }
     }
 
-    /// For datagrams.
+    /// Makes a listener for datagrams.
     pub fn udp(address: SocketAddr) -> ListenPlace {
         ListenPlace { transport: Transport::Udp, address }
     }
 
-    /// Whether a socket here is in the way of one there: the same port of the same address, or of all addresses.
+    /// Whether sockets of the two would conflict: the same port on the same address, or on all addresses.
     pub fn overlaps(self, other: ListenPlace) -> bool {
         let (a, b) = (self.address, other.address);
         let same_port = self.transport == other.transport && a.port() == b.port() && a.port() != 0;
@@ -82,29 +83,29 @@ impl ListenPlace {
 }
 
 impl Listener {
-    /// What it is known by.
+    /// Its identity.
     pub fn place(&self) -> ListenPlace {
         ListenPlace { transport: self.kind.transport(), address: self.address }
     }
 
-    /// Whether connections begin with a TLS handshake that is done here.
+    /// Whether connections begin with a TLS handshake that the gateway performs.
     pub fn has_tls(&self) -> bool {
         matches!(self.kind, ListenerKind::Http { tls: true, .. } | ListenerKind::Tcp { tls: true, .. })
     }
 
-    /// Whether what comes in there is for `stream_routes`.
+    /// Whether its traffic is for `stream_routes`.
     pub fn is_of_streams(&self) -> bool {
         matches!(self.kind, ListenerKind::Tcp { .. } | ListenerKind::Udp)
     }
 
-    /// Whether requests come in there.
+    /// Whether it receives requests.
     pub fn is_http(&self) -> bool {
         matches!(self.kind, ListenerKind::Http { .. })
     }
 }
 
 impl ListenerKind {
-    /// What its sockets take.
+    /// The type of its sockets.
     pub fn transport(self) -> Transport {
         match self {
             ListenerKind::Http { .. } | ListenerKind::Tcp { .. } => Transport::Tcp,
@@ -112,7 +113,7 @@ impl ListenerKind {
         }
     }
 
-    /// The keys that lead to the list that it is in.
+    /// The keys that lead to its list.
     pub(crate) fn list(self) -> &'static [&'static str] {
         match self {
             ListenerKind::Http { .. } => &["gateway", "listeners"],
@@ -122,7 +123,7 @@ impl ListenerKind {
     }
 }
 
-/// All that there are, those of one list in its order.
+/// All listeners, those of one list in order.
 pub(crate) fn listeners_of(gateway: &Gateway) -> Vec<Listener> {
     let http = gateway.listeners.iter().map(|&HttpListener { address, tls, proxy_protocol, http2 }| Listener {
         address,
@@ -138,7 +139,7 @@ pub(crate) fn listeners_of(gateway: &Gateway) -> Vec<Listener> {
     http.chain(tcp).chain(udp).collect()
 }
 
-/// With where each stands in the file: the keys to its list, and its position in it.
+/// All listeners with their positions in the file: the keys of the list, and the index in it.
 pub(crate) fn listed(listeners: &[Listener]) -> impl Iterator<Item = (&'static [&'static str], usize, &Listener)> {
     let mut counts: HashMap<&[&str], usize> = HashMap::new();
     listeners.iter().map(move |listener| {

@@ -1,49 +1,49 @@
-//! What a source gives: a configuration, and what of its resources is not served as it was put.
+//! The result of a source: a configuration, and the resources that are not served as they were put.
 
 use super::{Config, Kind, Origin};
 use std::fmt;
 use stillgate_schema::text::diagnostic::Diagnostic;
 
-/// A configuration that can be used.
+/// A valid configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loaded {
-    /// What it means.
+    /// The configuration.
     pub config: Config,
-    /// What its authors should know, in the order of the file.
+    /// Warnings for its authors, in the order of the file.
     pub warnings: Vec<Diagnostic>,
-    /// The same of the file beside a datastore; empty where all comes from the file.
+    /// Warnings about the file next to a datastore; empty if everything comes from the file.
     pub warnings_beside: Vec<Diagnostic>,
-    /// Resources that are not served as they were put. Of a file always none: it is refused whole.
+    /// Resources that are not served as they were put. Always empty for a file, which is refused as a whole.
     pub rejected: Vec<Rejected>,
 }
 
 /// A resource that is not served as it was put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Unique among its kind.
+    /// Unique within its kind.
     pub id: String,
-    /// What is wrong with it.
+    /// Its errors.
     pub reason: String,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
-    /// What is served in its place.
+    /// Its replacement.
     pub serving: Serving,
 }
 
-/// What is served in the place of a rejected resource.
+/// The replacement of a rejected resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Serving {
-    /// The last one that was right.
+    /// The last valid version.
     Previous,
-    /// What it takes, or what refers to it, is answered 503.
+    /// Requests that it would take, or that need it, are answered with 503.
     Unavailable,
-    /// Nothing: what it would have taken cannot be told.
+    /// Nothing: the requests that it would have taken are unknown.
     Nothing,
 }
 
-/// As the status shows it.
+/// The name in the status.
 impl fmt::Display for Serving {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

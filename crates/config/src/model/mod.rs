@@ -1,10 +1,11 @@
-//! What a configuration means once it is known to be right: the plain values everything else is built from.
+//! The meaning of a valid configuration: the plain values from which everything else is built.
 //!
-//! Nothing here can be invalid: references are resolved to what they name, defaults are filled in, services are folded into
-//! their routes. An object whose keys mean what they say (such as `gateway`) is what its table in the room `keys` makes of
-//! it. How text is read and where a value stood in it is not known here.
+//! Nothing here can be invalid: references are resolved, defaults are filled in, services are merged into their routes. A section
+//! whose keys need no interpretation (such as `gateway`) is the type that its table in `keys` generates. How text is parsed, and
+//! where a value was in it, is not known here.
 //!
-//! What an upgrade compares between two processes has a form for `serde`. No secret is in it: of PEM text there is a digest.
+//! Types that an upgrade compares between two processes implement `serde`'s traits. They contain no secret: PEM text is replaced by
+//! a digest.
 
 mod listeners;
 mod loaded;
@@ -32,22 +33,22 @@ use std::sync::Arc;
 pub struct Config {
     /// The process: limits, logs, and the listeners as they were written.
     pub gateway: Gateway,
-    /// Where it listens, whatever for; no two in one place.
+    /// The listeners of all kinds; no two have the same address.
     pub listeners: Vec<Listener>,
     /// All upstreams, the shared ones first and then those written inline in a service, stream route or route.
     pub upstreams: Vec<Arc<Upstream>>,
-    /// All enabled routes, in the order of the file. `status: 0` routes are not in here.
+    /// All enabled routes, in the order of the file. Routes with `status: 0` are not included.
     pub routes: RouteList,
-    /// In which line of the file each of them begins, from 1; of a store 0. Apart from the routes, so that one that only moved is
-    /// the same as before.
+    /// The line of the file in which each route begins, from 1; 0 for a store. Separate from the routes, so that one that only
+    /// moved is unchanged.
     pub route_lines: Vec<u32>,
     /// All enabled stream routes, in the order of the file.
     pub stream_routes: Vec<Arc<StreamRoute>>,
     /// All enabled entries of `ssls`, in the order of the file.
     pub ssls: Vec<Arc<Ssl>>,
-    /// What of plugins belongs to no route.
+    /// The plugins that do not belong to a route.
     pub plugins: plugins::Shared,
-    /// SHA-256 of the file's bytes as loaded (before `${ENV}`), in lower-case hex, and of plugins' files where there are some; a
-    /// store's revision.
+    /// SHA-256 of the file's bytes as loaded (before `${ENV}`), in lower-case hex, and of plugin files, if there are any; for a
+    /// store, its revision.
     pub digest: String,
 }

@@ -1,9 +1,9 @@
-//! The kinds of resources, and where one of them comes from.
+//! The kinds of resources, and the origin of a resource.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A kind of resource. One refers only to kinds that stand before its own.
+/// A kind of resource. Resources refer only to kinds that precede their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Managers of secrets.
@@ -12,29 +12,29 @@ pub enum Kind {
     Ssls,
     /// Nodes.
     Upstreams,
-    /// What a plugin has in common wherever it is configured.
+    /// Settings of a plugin that are common to all its configurations.
     PluginMetadata,
-    /// Plugins that routes share.
+    /// Plugins shared by routes.
     PluginConfigs,
-    /// Plugins that consumers share.
+    /// Plugins shared by consumers.
     ConsumerGroups,
-    /// What several routes have in common.
+    /// Settings shared by routes.
     Services,
-    /// Credentials of consumers, stored apart from them. (The consumer needs them; they need nothing of it.)
+    /// Credentials that are stored separately from their consumers. (The consumer needs them; they need nothing from it.)
     Credentials,
-    /// Who may ask.
+    /// The callers.
     Consumers,
     /// Plugins of every request.
     GlobalRules,
-    /// Which connections go where.
+    /// Routes of connections.
     StreamRoutes,
-    /// Which requests go where.
+    /// Routes of requests.
     Routes,
-    /// Definitions of Protocol Buffers, which are kept for other programs: no plugin reads them.
+    /// Definitions of Protocol Buffers, kept for other programs: no plugin reads them.
     Protos,
 }
 
-/// All kinds with their names, by which files, stores and the Admin API know them.
+/// All kinds with their names in files, stores and the Admin API.
 const NAMES: [(Kind, &str); Kind::COUNT] = [
     (Kind::Secrets, "secrets"),
     (Kind::Ssls, "ssls"),
@@ -52,43 +52,43 @@ const NAMES: [(Kind, &str); Kind::COUNT] = [
 ];
 
 impl Kind {
-    /// How many there are.
+    /// The number of kinds.
     pub const COUNT: usize = 13;
 
-    /// Every kind; each stands behind those it refers to.
+    /// Every kind; each follows those it refers to.
     pub fn all() -> impl Iterator<Item = Kind> {
         NAMES.iter().map(|(kind, _)| *kind)
     }
 
-    /// As `routes`.
+    /// The plural: `routes`.
     pub fn name(self) -> &'static str {
         NAMES[self as usize].1
     }
 
-    /// The kind of a name.
+    /// The kind with this name.
     pub fn named(name: &str) -> Option<Kind> {
         NAMES.iter().find(|(_, of)| *of == name).map(|(kind, _)| *kind)
     }
 
-    /// As `route`.
+    /// The singular: `route`.
     pub fn singular(self) -> &'static str {
         self.name().strip_suffix('s').unwrap_or(self.name())
     }
 }
 
-/// Where a resource comes from, as messages say it.
+/// The origin of a resource in messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// A line of the configuration file, from 1.
     Line(u32),
-    /// Somewhere else: `/apisix/routes/7 @ 42`, `PUT /apisix/admin/routes/7`.
+    /// Another place: `/apisix/routes/7 @ 42`, `PUT /apisix/admin/routes/7`.
     Named(Arc<String>),
-    /// The datastore at this revision, under the key of the resource, which is known beside it.
+    /// The datastore at this revision, under the key of the resource, which the context contains.
     Revision(u64),
 }
 
 impl Origin {
-    /// By a name of its own.
+    /// Makes an origin with a name.
     pub fn named(name: impl Into<String>) -> Origin {
         Origin::Named(Arc::new(name.into()))
     }

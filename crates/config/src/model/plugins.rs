@@ -1,22 +1,22 @@
-//! What plugins come to: those of every request, who may ask, and what plugins have in common.
+//! Compiled plugins: those of every request, the consumers, and the metadata of plugins.
 
 use std::sync::Arc;
 use stillgate_plugin::{Chain, Consumers, MetadataTable, OwnPlugins};
 
-/// What of plugins belongs to no route.
+/// The plugins that do not belong to a route.
 #[derive(Debug, Clone, Default)]
 pub struct Shared {
-    /// Those of `global_rules`, merged.
+    /// The merged plugins of `global_rules`.
     pub global: Arc<Chain>,
-    /// Who may ask.
+    /// The consumers.
     pub consumers: Arc<Consumers>,
     /// `plugin_metadata`
     pub metadata: Arc<MetadataTable>,
-    /// Those of the operator's files.
+    /// The plugins from the operator's files.
     pub own: OwnPlugins,
 }
 
-/// By pointer first, since the consumers may be many.
+/// Compares pointers first, since there may be many consumers.
 impl PartialEq for Shared {
     fn eq(&self, other: &Shared) -> bool {
         self.global == other.global

@@ -1,7 +1,7 @@
-//! All routes of a configuration, in pieces that the configurations of a store share.
+//! All routes of a configuration, in chunks that successive configurations of a store share.
 //!
-//! Configurations may follow each other many times a second, each with one route of fifty thousand changed, while the ones
-//! before are still in use. So one that differs by a route has one piece of its own.
+//! Many configurations may follow each other in a second, each with one changed route of fifty thousand, while earlier ones are
+//! still in use. So a configuration that differs by one route has only one chunk of its own.
 
 use super::Route;
 use std::cmp::Ordering;
@@ -9,20 +9,20 @@ use std::fmt;
 use std::ops::Index;
 use std::sync::Arc;
 
-/// Most routes of a piece; a longer one is halved.
+/// The most routes of a chunk; a longer one is split.
 const PIECE_MAX: usize = 512;
 
-/// Routes in their order: that of the file, or of a store, where they are ordered by when they were made, and then by id.
+/// Routes in order: that of the file, or, for a store, by creation and then by id.
 #[derive(Clone, Default)]
 pub struct RouteList {
     /// None is empty.
     pieces: Vec<Arc<Vec<Placed>>>,
-    /// By piece: the position of its first route.
+    /// By chunk: the position of its first route.
     starts: Vec<usize>,
     len: usize,
 }
 
-/// A route, and what places it among the others.
+/// A route with its sort key.
 #[derive(Debug, Clone)]
 struct Placed {
     created: u64,
@@ -51,7 +51,7 @@ impl RouteList {
         self.pieces.iter().flat_map(|piece| piece.iter().map(|placed| &placed.route))
     }
 
-    /// Puts a route of a store in its place, in place of the one with its id. An equal one stays as it is.
+    /// Inserts a route of a store, or replaces the one with its id. An equal one is kept.
     pub(crate) fn put(&mut self, created: u64, route: Arc<Route>) {
         let piece = self.piece_of(created, &route.spec.id);
         let Some(routes) = self.pieces.get_mut(piece) else {
@@ -74,7 +74,7 @@ impl RouteList {
         }
     }
 
-    /// Takes a route of a store away, if it is there.
+    /// Removes a route of a store, if it exists.
     pub(crate) fn remove(&mut self, created: u64, id: &str) {
         let piece = self.piece_of(created, id);
         let Some(routes) = self.pieces.get_mut(piece) else { return };
@@ -86,14 +86,14 @@ impl RouteList {
         self.count(piece);
     }
 
-    /// The piece that a route is in, or belongs in.
+    /// The chunk that contains a route, or into which it belongs.
     fn piece_of(&self, created: u64, id: &str) -> usize {
         let is_before = |piece: &Arc<Vec<Placed>>| piece.last().is_some_and(|last| last.cmp(created, id).is_lt());
-        // Behind all: into the last one.
+        // Behind all others: in the last chunk.
         self.pieces.partition_point(is_before).min(self.pieces.len().saturating_sub(1))
     }
 
-    /// Counts anew from a piece on.
+    /// Recomputes the positions from a chunk on.
     fn count(&mut self, from: usize) {
         self.starts.truncate(from);
         self.len = match self.starts.last() {
@@ -165,7 +165,7 @@ mod tests {
         crate::load(text, &|_| None).unwrap().config.routes[0].clone()
     }
 
-    /// Against a map of all, after each change; lists that were taken before stay as they were.
+    /// Compares with a map of all routes after each change; lists that were taken before stay unchanged.
     #[test]
     fn a_list_is_ordered_whatever_changes() {
         let (mut list, mut expected) = (RouteList::default(), BTreeMap::new());
@@ -175,10 +175,10 @@ mod tests {
         for step in 0..12_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let of = &routes[(state >> 33) as usize % routes.len()];
-            // Several are as old as each other.
+            // Several have the same age.
             let created = (state >> 33) % 3_000 / 10;
             let key = (created, of.spec.id.clone());
-            // First they become many, and then few.
+            // At first their number grows, and then it shrinks.
             if (state >> 20) % 8 < if step < 8_000 { 6 } else { 1 } {
                 list.put(created, of.clone());
                 expected.insert(key, of.clone());

@@ -11,51 +11,51 @@ use stillgate_plugin::facts::Documents;
 use stillgate_plugin::{Chain, DeviceSettings, Entry, Level};
 use stillgate_route::{HostPattern, RouteSpec};
 
-/// Where a route leads. A shared upstream is referred to by its key: when it changes, its routes are the same as before.
+/// The destination of a route. A shared upstream is referenced by its key, so that its routes stay unchanged when it changes.
 #[derive(Clone, PartialEq)]
 pub enum Target {
-    /// One of `upstreams`, or a service's, by [`Upstream::key`].
+    /// One of `upstreams`, or that of a service, by [`Upstream::key`].
     Shared(Arc<str>),
     /// An upstream that is written inline in the route.
     Own(Arc<Upstream>),
-    /// It has none: what its plugins neither answer nor lead elsewhere is answered 503.
+    /// None: requests that its plugins neither answer nor send elsewhere are answered with 503.
     Nowhere,
-    /// The route cannot be served as it was meant, and why: everything it takes is answered 503.
+    /// The route cannot be served as intended, for this reason: everything it takes is answered with 503.
     Unavailable(Arc<str>),
 }
 
 /// One enabled route.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Route {
-    /// What requests it takes. `spec.id` is the route's id.
+    /// The requests that it takes. `spec.id` is the route's id.
     pub spec: Arc<RouteSpec>,
-    /// Where its requests go.
+    /// The destination of its requests.
     pub target: Target,
-    /// The service it belongs to.
+    /// Its service.
     pub service_id: Option<String>,
-    /// Overrides the upstream's, where given.
+    /// Overrides the upstream's timeouts, if set.
     pub timeout: Option<RouteTimeouts>,
-    /// Whether clients may ask for another protocol.
+    /// Whether clients may upgrade to another protocol.
     pub upgrades: bool,
-    /// What becomes of its tunnels when it is changed or removed.
+    /// How its tunnels are treated when it is changed or removed.
     pub on_change: OnChange,
     /// Its plugins, with those of its plugin config and service; `None`: there are none.
     pub chain: Option<Arc<Chain>>,
-    /// For the reader.
+    /// A description for people.
     pub name: Option<String>,
-    /// That of its service.
+    /// The name of its service.
     pub service_name: Option<String>,
-    /// For plugins that want them; `None`: none does.
+    /// Its document for plugins that need it; `None`: none does.
     pub documents: Option<Arc<Documents>>,
 }
 
 impl Route {
-    /// Whether this is the same route: what it has of services and plugin configs is not itself.
+    /// Whether this is the same route; parts that it has from services and plugin configs do not count.
     pub fn is_same_itself(&self, other: &Route) -> bool {
         self.itself() == other.itself() && self.own_plugins().eq(other.own_plugins())
     }
 
-    /// Taken apart in full, so that whoever adds a field says whether it belongs here. A name is no more than a label.
+    /// Destructured completely, so that whoever adds a field has to decide whether it belongs here. A name is only a label.
     fn itself(&self) -> impl PartialEq {
         let Route {
             spec,
@@ -72,8 +72,8 @@ impl Route {
         (spec, target, service_id, timeout, upgrades, on_change)
     }
 
-    /// What labels of metrics call it, and its service: by their names where its plugins want that or all routes are `named`, by
-    /// their ids otherwise and where they have none.
+    /// The labels of the route and its service in metrics: their names if its plugins want that or all routes are `named`, and
+    /// their ids otherwise or without a name.
     pub fn labels(&self, named: bool) -> (&str, Option<&str>) {
         let (id, service) = (&*self.spec.id, self.service_id.as_deref());
         if !named && !self.prefers_names() {
@@ -88,7 +88,7 @@ impl Route {
         self.chain.as_ref().is_some_and(|chain| chain.prefers_names())
     }
 
-    /// How its devices are served; `None`: it has no plugin for them.
+    /// How its devices are served; `None`: it has no device plugin.
     pub fn devices(&self) -> Option<&Arc<DeviceSettings>> {
         self.chain.as_ref()?.entries().iter().find_map(|entry| entry.plugin.devices())
     }
@@ -100,28 +100,28 @@ impl Route {
     }
 }
 
-/// One enabled stream route. What it goes to is `Tcp` or `Udp` of [`Protocol`](super::Protocol), and so is what it takes.
+/// One enabled stream route. The [`Protocol`](super::Protocol) of its upstream, `Tcp` or `Udp`, is also the one it takes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StreamRoute {
     /// Unique among stream routes.
     pub id: String,
-    /// The name that the client must ask for; `None`: any, and none.
+    /// The server name that the client must request; `None`: any, or none.
     pub sni: Option<HostPattern>,
-    /// Its name could not be read, so it refuses every name and comes before all others.
+    /// Whether its server name could not be read: then it refuses every name and precedes all others.
     pub is_sni_unread: bool,
-    /// Where the client must be.
+    /// The allowed addresses of the client.
     pub remote_addr: Option<IpNet>,
-    /// Where it must have connected to.
+    /// The allowed local addresses of the connection.
     pub server_addr: Option<IpNet>,
-    /// The same of the port.
+    /// The allowed local port.
     pub server_port: Option<u16>,
-    /// Where its connections go.
+    /// The destination of its connections.
     pub target: Target,
-    /// The service it belongs to.
+    /// Its service.
     pub service_id: Option<String>,
-    /// Overrides what the upstream and the gateway say.
+    /// Overrides the settings of the upstream and the gateway.
     pub timeout: StreamTimeouts,
-    /// What becomes of its connections when it is changed or removed.
+    /// How its connections are treated when it is changed or removed.
     pub on_change: OnChange,
 }
 
@@ -144,7 +144,7 @@ impl Target {
     }
 }
 
-/// Of an upstream only the key: all of it stands in the list of upstreams.
+/// Contains only the key of an upstream: the list of upstreams has the rest.
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! Certificates and keys, who is shown them, and what is asked of others.
+//! Certificates and keys: to which peers they are presented, and what is required of the peers.
 
 use crate::values::Pem;
 use serde::{Serialize, Serializer};
@@ -10,48 +10,48 @@ use std::sync::Arc;
 pub struct Ssl {
     /// Unique in the file.
     pub id: String,
-    /// Who is shown the certificates.
+    /// How the certificates are used.
     pub usage: SslUse,
     /// `cert` and `key` first; empty only with [`SslUse::Refused`].
     pub pairs: Vec<KeyPair>,
-    /// Its one pair is ordered from an ACME server: one file has both, and may not be there yet.
+    /// Whether its only pair is ordered from an ACME server: one file contains both, and may not exist yet.
     pub acme: bool,
 }
 
 /// `type` of an entry of `ssls`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum SslUse {
-    /// Clients of our listeners.
+    /// For clients of our listeners.
     Server(ServerSsl),
-    /// Upstreams.
+    /// For upstreams.
     Client,
-    /// Nobody: the entry cannot be used. Handshakes that it would have taken are refused, so that none of them falls to
-    /// another entry, which may not ask for a client's certificate.
+    /// For nobody: the entry cannot be used. Handshakes that it would have taken are refused, so that none of them gets another
+    /// entry, which may not require a client certificate.
     Refused(RefusedSsl),
 }
 
-/// What an entry of `ssls` that cannot be used would have taken.
+/// The handshakes that an unusable entry of `ssls` would have taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RefusedSsl {
-    /// As [`ServerSsl::names`].
+    /// Like [`ServerSsl::names`].
     pub names: Vec<String>,
-    /// A name of it could not be read, so it takes every name that no earlier entry has exactly; later ones are refused.
+    /// Whether one of its names could not be read: then it takes every name that no earlier entry has exactly, and later ones are
+    /// refused.
     pub is_name_unread: bool,
-    /// As [`ServerSsl::is_default`].
+    /// Like [`ServerSsl::is_default`].
     pub is_default: bool,
 }
 
-/// What an entry of `ssls` says of the clients of our listeners.
+/// An entry of `ssls` for the clients of our listeners.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ServerSsl {
-    /// DNS names in lower case, without a trailing dot; one that begins with `*.` stands for any one label. No name is
-    /// in two entries.
+    /// DNS names in lower case, without a trailing dot; a leading `*.` matches any one label. No name is in two entries.
     pub names: Vec<String>,
-    /// It takes clients that ask for no name or for one that no entry has. At most one entry of a file.
+    /// Whether it takes clients that request no name or an unknown one. At most one entry of a file does.
     pub is_default: bool,
-    /// What is asked of a client's certificate; `None`: clients need none.
+    /// The requirements on a client's certificate; `None`: clients need none.
     pub client: Option<ClientAuth>,
-    /// Which versions are spoken; at least one.
+    /// The allowed versions; at least one.
     pub versions: TlsVersions,
     /// A file with an OCSP response in DER.
     pub ocsp: Option<PathBuf>,
@@ -60,9 +60,9 @@ pub struct ServerSsl {
 /// `client` of an entry of `ssls`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ClientAuth {
-    /// The certificates that may have signed a client's.
+    /// The certificate authorities for client certificates.
     pub ca: Pem,
-    /// Most certificates between a client's and one of `ca`.
+    /// The most certificates between a client's and one of `ca`.
     pub depth: u8,
 }
 
@@ -75,34 +75,34 @@ pub struct TlsVersions {
     pub v13: bool,
 }
 
-/// A certificate with those that lead to its root, and its private key.
+/// A certificate with its chain, and its private key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KeyPair {
-    /// The certificate first.
+    /// The certificate comes first.
     pub cert: Pem,
-    /// Not encrypted.
+    /// Unencrypted.
     pub key: Pem,
 }
 
 /// `tls` of an upstream with `scheme: https` or `tls`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct UpstreamTls {
-    /// What nodes are shown that ask for a certificate.
+    /// The certificate for nodes that request one.
     pub client: Option<ClientPair>,
-    /// Whether a node's certificate must be valid for its name and lead to a known root.
+    /// Whether a node's certificate must be valid for its name and issued by a known root.
     pub verify: bool,
-    /// The roots; `None`: the system's.
+    /// The root certificates; `None`: the system's.
     pub ca: Option<Pem>,
-    /// The name that nodes are asked for, a DNS name or an IP address; `None`: the `Host` they see.
+    /// The server name sent to nodes, a DNS name or an IP address; `None`: the `Host` they receive.
     pub sni: Option<String>,
 }
 
-/// The certificate that upstreams are shown.
+/// The client certificate for upstreams.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum ClientPair {
     /// `client_cert` and `client_key`.
     Own(KeyPair),
-    /// `client_cert_id`; its use is [`SslUse::Client`].
+    /// `client_cert_id`; the use of that entry is [`SslUse::Client`].
     Ssl(#[serde(serialize_with = "entry")] Arc<Ssl>),
 }
 

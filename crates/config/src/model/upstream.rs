@@ -1,4 +1,4 @@
-//! Upstreams: who answers, how one of them is chosen, and within which bounds.
+//! Upstreams: their nodes, the choice of a node, and their limits.
 
 use super::ssls::UpstreamTls;
 use crate::keys::checks::{Checks, UpstreamLimits};
@@ -13,55 +13,55 @@ use stillgate_route::{Lookup, Variable};
 /// One upstream. Two that compare equal may share a balancer's state across a reload.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Upstream {
-    /// Unique in the file: the upstream's id, or `routes/ID`, `stream_routes/ID` or `services/ID` for one written inline.
+    /// Unique in the file: the upstream's id, or `routes/ID`, `stream_routes/ID` or `services/ID` for an inline one.
     pub key: String,
     /// How a node is chosen.
     pub balance: Balance,
-    /// May be empty: every request is answered 503.
+    /// May be empty: then every request is answered with 503.
     pub nodes: Vec<Node>,
-    /// What means what it says. A digest names its keys as those of the upstream.
+    /// The keys that need no interpretation. A digest treats them as keys of the upstream.
     #[serde(flatten)]
     pub options: UpstreamOptions,
-    /// What each worker takes on at once.
+    /// The load that each worker accepts at once.
     pub limits: UpstreamLimits,
-    /// How the health of the nodes is found out; `None`: by connections that fail.
+    /// How the health of the nodes is determined; `None`: by failed connections.
     #[serde(serialize_with = "checks")]
     pub checks: Option<Arc<Checks>>,
-    /// Bounds on each try.
+    /// Limits of each try.
     pub timeout: UpstreamTimeouts,
-    /// What `Host` the node sees.
+    /// The `Host` that the node receives.
     pub pass_host: PassHost,
-    /// Bounds of the idle connections kept.
+    /// Limits of the idle connections.
     pub keepalive: KeepalivePool,
-    /// What is spoken with the nodes.
+    /// The protocol of the nodes.
     pub protocol: Protocol,
-    /// The header that a node's connection begins with.
+    /// The header at the beginning of a connection to a node.
     pub proxy_protocol: Option<ProxyProtocol>,
-    /// Whether nodes are spoken to in HTTP/2.
+    /// Whether requests are sent to nodes over HTTP/2.
     pub http2: bool,
-    /// Whether they speak gRPC, so that calls of gRPC-Web become such.
+    /// Whether the nodes speak gRPC, so that calls of gRPC-Web are converted.
     pub grpc: bool,
-    /// TLS towards the nodes, with `scheme: https` or `tls`; `None`: without.
+    /// TLS for the nodes, with `scheme: https` or `tls`; `None`: without.
     pub tls: Option<UpstreamTls>,
 }
 
-/// What the nodes of an upstream are spoken to in, below TLS.
+/// The protocol of an upstream's nodes, below TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Protocol {
-    /// Requests, of `routes`.
+    /// HTTP, for `routes`.
     Http,
-    /// Requests of `routes`, and what clients of `stream_routes` speak: TCP or UDP. That is `scheme: http`, which APISIX writes where
-    /// nothing is said, without anything that only HTTP has.
+    /// HTTP for `routes`, and TCP or UDP for `stream_routes`, like the client. This is `scheme: http`, APISIX's default, without
+    /// any setting that only HTTP has.
     #[serde(rename = "Http")]
     Plain,
-    /// Bytes both ways, of `stream_routes`.
+    /// TCP, for `stream_routes`.
     Tcp,
-    /// Datagrams both ways, of `stream_routes`.
+    /// UDP, for `stream_routes`.
     Udp,
 }
 
 impl Protocol {
-    /// Whether requests can go there.
+    /// Whether requests can be sent there.
     pub(crate) fn takes_requests(self) -> bool {
         matches!(self, Protocol::Http | Protocol::Plain)
     }
@@ -74,13 +74,13 @@ pub enum Balance {
     RoundRobin,
     /// Fewest requests in flight by weight.
     LeastConn,
-    /// Ketama consistent hash of a text of the request.
+    /// Ketama consistent hash of a text from the request.
     ConsistentHash(HashKey),
     /// Peak exponentially weighted moving average of latency, best of two random choices.
     Ewma,
 }
 
-/// The text that a consistent hash hashes: a variable, or several with text between them.
+/// The input of a consistent hash: a variable, or several with text between them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HashKey {
     written: Box<str>,
@@ -93,12 +93,12 @@ impl HashKey {
         HashKey { written: written.into(), template }
     }
 
-    /// Its variables and the text between them. Where the request has none of the variables, the client's address is hashed.
+    /// Its variables and the text between them. If the request has none of the variables, the client's address is hashed.
     pub fn parts(&self) -> &[Part] {
         self.template.parts()
     }
 
-    /// Appends the text, and returns how many of the variables `vars` has.
+    /// Appends the text; returns the number of variables that `vars` has.
     pub fn write(&self, vars: &dyn Lookup, out: &mut Vec<u8>, buffer: &mut Vec<u8>) -> usize {
         self.template.write(vars, out, buffer)
     }
@@ -125,7 +125,7 @@ pub struct Node {
     pub port: u16,
     /// Zero: never chosen.
     pub weight: u32,
-    /// Higher first; a lower tier is used only where all of the higher are unusable.
+    /// Higher first; a lower tier is used only if all nodes of the higher ones are unusable.
     pub priority: i32,
 }
 
@@ -134,28 +134,28 @@ pub struct Node {
 pub struct UpstreamTimeouts {
     /// TCP connect.
     pub connect: Duration,
-    /// In which the node must take at least 1,024 bytes of a request that waits for it, or all of it; of a tunnel or stream
-    /// any byte.
+    /// The time in which the node must read at least 1,024 bytes of a waiting request, or all of it; for a tunnel or stream, any
+    /// byte.
     pub send: Duration,
     /// Between two successful reads.
     pub read: Duration,
-    /// One whole try up to the response's head; `None`: no bound.
+    /// A whole try up to the response's head; `None`: unlimited.
     pub per_try: Option<Duration>,
 }
 
 /// `pass_host` of an upstream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum PassHost {
-    /// The client's.
+    /// The client's `Host`.
     Pass,
-    /// The node's own host, with its port where that is not the scheme's own (80, 443).
+    /// The node's host, with its port unless that is the scheme's default (80, 443).
     Node,
     /// `upstream_host`.
     Rewrite(String),
 }
 
 impl UpstreamTimeouts {
-    /// These, but for what a route says otherwise.
+    /// These timeouts, with the route's overrides.
     pub fn overridden_by(self, route: &TimeoutKeys) -> UpstreamTimeouts {
         UpstreamTimeouts {
             connect: route.connect.unwrap_or(self.connect),

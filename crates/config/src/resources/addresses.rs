@@ -1,6 +1,6 @@
-//! Addresses that the file gives to more than one of its parts.
+//! Addresses that the file assigns to several of its parts.
 //!
-//! Each part has been read by then. Whether an address can be bound is found out when it is.
+//! All parts have been read by then. Whether an address can be bound is found out when it is bound.
 
 use crate::keys::gateway::Gateway;
 use crate::model::{ListenPlace, Listener, Protocol, Transport, Upstream, listed};
@@ -8,7 +8,7 @@ use crate::values::Host;
 use std::net::SocketAddr;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
-/// Addresses of our own that are in each other's way.
+/// Our own addresses that conflict with each other.
 pub(crate) fn check_own_addresses(listeners: &[Listener], gateway: &Gateway, sink: &mut Sink) {
     check_listeners(listeners, sink);
     let root = Path::Root.key("gateway");
@@ -34,7 +34,7 @@ pub(crate) fn check_own_addresses(listeners: &[Listener], gateway: &Gateway, sin
     }
 }
 
-/// Listeners that are in the way of others. Two of one list on one address were reported where they stand.
+/// Reports listeners that conflict with others. Two of one list on one address have already been reported at their position.
 fn check_listeners(listeners: &[Listener], sink: &mut Sink) {
     for (at, (list, index, listener)) in listed(listeners).enumerate() {
         let is_known = |first: &Listener| first.kind.list() == list && first.address == listener.address;
@@ -56,7 +56,7 @@ pub(super) fn at_listener(path: &Path<'_>, list: &[&str], index: usize, report: 
     }
 }
 
-/// Nodes that are ourselves.
+/// Reports nodes that are the gateway itself.
 pub(crate) fn check_nodes(listeners: &[Listener], upstream: &Upstream, sink: &mut Sink) {
     let transport = match upstream.protocol {
         Protocol::Udp => Transport::Udp,

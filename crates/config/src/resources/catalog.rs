@@ -1,6 +1,7 @@
-//! The catalog: all resources that others refer to, by kind and id, and what is made with them.
+//! The catalog: all resources that others refer to, by kind and id, with the parts compiled from them.
 //!
-//! Each source has one. A resource is defined among those that are in it, and put into it: first the kinds that others refer to.
+//! Each source has one. A resource is compiled against the catalog and then added to it, starting with the kinds that others refer
+//! to.
 
 use super::consumers::Groups;
 use super::definition::{Definition, Named};
@@ -25,15 +26,15 @@ use stillgate_schema::object::map;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 use stillgate_schema::text::tree::Node;
 
-/// Why a route has no upstream that has nothing wrong itself.
+/// Why a valid route has no upstream.
 pub(super) const UNUSABLE: &str = "its service or upstream cannot be used";
 
-/// APISIX's, of an upstream that is written in a plugin.
+/// APISIX's default timeout of an upstream that is inline in a plugin.
 const PLUGIN_TIMEOUT: Duration = Duration::from_secs(15);
 const PLUGIN_TIMEOUTS: UpstreamTimeouts =
     UpstreamTimeouts { connect: PLUGIN_TIMEOUT, send: PLUGIN_TIMEOUT, read: PLUGIN_TIMEOUT, per_try: None };
 
-/// What resources refer to.
+/// The resources that others refer to.
 #[derive(Debug)]
 pub(crate) struct Catalog {
     pub(crate) listeners: Vec<Listener>,
@@ -42,25 +43,25 @@ pub(crate) struct Catalog {
     pub(crate) acme: Option<Acme>,
     /// `gateway.path_parameters`.
     has_path_parameters: bool,
-    /// Their keys, and what their nodes speak.
+    /// Their keys, and the protocols of their nodes.
     upstream_ids: HashMap<String, Identified<(Arc<str>, Protocol)>>,
     pub(super) services: HashMap<String, Identified<Arc<Service>>>,
-    /// What can be read of the hosts of services that cannot be used; none at all: any.
+    /// The readable hosts of services that cannot be used; if there are none, any host.
     pub(super) refused_services: HashMap<String, Option<Vec<HostPattern>>>,
     pub(crate) ssls: Ssls,
     pub(crate) plugins: SharedPlugins,
-    /// What consumers refer to.
+    /// The resources that consumers refer to.
     pub(super) groups: Groups,
 }
 
-/// A resource that can be referred to.
+/// A resource that others can refer to.
 #[derive(Debug)]
 pub(crate) struct Identified<T> {
     pub(crate) line: u32,
     pub(crate) value: T,
 }
 
-/// What routes take from a service.
+/// The parts of a service that routes use.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Service {
     pub(super) name: Option<String>,
@@ -68,13 +69,13 @@ pub(crate) struct Service {
     pub(super) upstream: Found,
     upgrades: bool,
     pub(super) plugins: ServicePlugins,
-    /// As it is written, without its upstream.
+    /// The written keys, without the upstream.
     document: Json,
 }
 
-/// A resource as it is written, without its upstream. Secrets stay references.
+/// A resource as written, without its upstream. Secrets remain references.
 fn document(named: Named<'_>) -> Json {
-    // What is wrong with it has been reported.
+    // Its errors have been reported.
     let mut json = json_of(named.node, named.path, &mut Sink::default()).unwrap_or_default();
     if let Json::Object(keys) = &mut json {
         keys.remove("upstream");
@@ -83,19 +84,19 @@ fn document(named: Named<'_>) -> Json {
     json
 }
 
-/// What became of a resource's upstream.
+/// The upstream of a resource.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Found {
-    /// It is named, or written inline; its nodes speak this.
+    /// A named or inline one; its nodes speak this protocol.
     Target(Target, Protocol),
-    /// Nothing names one.
+    /// None is named.
     Absent,
-    /// What names one is wrong, which has been reported.
+    /// It is named by an invalid key, which has been reported.
     Wrong,
 }
 
 impl Catalog {
-    /// With nothing in it.
+    /// An empty catalog.
     pub(crate) fn new(gateway: &Gateway, mut plugins: PluginSet) -> Catalog {
         plugins.table.ignorable.choose(&gateway.config.ignore_plugins);
         plugins.table.drops_underscores = !gateway.underscores_in_headers;
@@ -117,7 +118,7 @@ impl Catalog {
         self.plugins.set.table.drops_underscores
     }
 
-    /// A route's paths as the gateway reads them.
+    /// A route's paths as the gateway parses them.
     pub(super) fn with_paths(&self, mut keys: RouteKeys) -> RouteKeys {
         if !self.has_path_parameters {
             let plain = |at: At<PathPattern>| At { value: at.value.with_plain_colons(), ..at };
@@ -128,7 +129,7 @@ impl Catalog {
         keys
     }
 
-    /// Puts a resource where those that refer to it find it; `None`: takes it away. Whether it is another one to them. `line`: of
+    /// Adds a resource for others to refer to; `None`: removes it. Returns whether it changed for those others. `line`: its line in
     /// a file.
     pub(crate) fn put(&mut self, kind: Kind, id: &str, line: u32, definition: Option<&Definition>) -> bool {
         match kind {
@@ -177,12 +178,12 @@ impl Catalog {
         }
     }
 
-    /// Notes whether the metadata of a plugin is refused; whether that is new to those that have the plugin.
+    /// Records whether the metadata of a plugin is refused; returns whether that changed for resources with the plugin.
     pub(crate) fn refuse_metadata(&mut self, plugin: &str, is_refused: bool) -> bool {
         self.plugins.refuse_metadata(plugin, is_refused)
     }
 
-    /// The `plugins` of a resource.
+    /// Compiles the `plugins` of a resource.
     pub(super) fn compile(
         &self,
         plugins: Option<&Node>,
@@ -194,7 +195,7 @@ impl Catalog {
         self.plugins.compile(plugins, level, id, self, path, sink)
     }
 
-    /// What a service means, and the upstream that is written in it.
+    /// Compiles a service, and its inline upstream.
     pub(super) fn service(
         &self,
         keys: ServiceKeys,
@@ -216,7 +217,7 @@ impl Catalog {
         (Service { name, hosts, upstream, upgrades, plugins, document }, own)
     }
 
-    /// A route with its document and its service's, if a plugin of it wants them.
+    /// Adds to a route its document and its service's, if one of its plugins needs them.
     pub(super) fn with_documents(&self, route: Route, named: Named<'_>) -> Route {
         if !route.chain.as_ref().is_some_and(|chain| chain.wants_documents()) {
             return route;
@@ -226,7 +227,7 @@ impl Catalog {
         Route { documents: Some(Arc::new(Documents { route: document(named), service })), ..route }
     }
 
-    /// What a route means. Whether its id is taken is not looked at.
+    /// Compiles a route. Whether its id is taken is not checked.
     pub(super) fn route(
         &self,
         mut keys: RouteKeys,
@@ -261,7 +262,7 @@ impl Catalog {
     ) -> (Route, Option<Protocol>) {
         let (service_id, timeout, priority) = (keys.service_id.clone(), keys.timeout, keys.priority);
         let (own_upgrades, on_change) = (keys.enable_websocket, keys.on_change);
-        // Inner `None`: there is no such service, which is reported here.
+        // Inner `None`: the service does not exist, which is reported here.
         let service = service_id.as_ref().map(|id| {
             let service = find(id, Kind::Services, &self.services, &path.key("service_id"), sink);
             service.map(|service| &service.value)
@@ -294,7 +295,7 @@ impl Catalog {
                 (Target::Nowhere, None)
             }
             (Found::Absent, None) if has_plugins => (Target::Nowhere, None),
-            // Also without a service: a key that is missing or cannot be read, which has been reported.
+            // Also without a service: because of a missing or unreadable key, which has been reported.
             (found, _) => {
                 let protocol = if let Found::Target(_, protocol) = found { Some(protocol) } else { None };
                 (Target::Unavailable(UNUSABLE.into()), protocol)
@@ -315,7 +316,7 @@ impl Catalog {
         (route, protocol)
     }
 
-    /// The upstream of a route or service, by itself. `key` is for one that is written inline.
+    /// Compiles the upstream of a route or service by itself. `key` is for an inline one.
     pub(super) fn upstream_of(
         &self,
         inline: Option<At<UpstreamKeys>>,
@@ -351,7 +352,7 @@ impl Catalog {
     }
 }
 
-/// What the plugins' configurations lead to.
+/// The upstreams in plugin configurations.
 impl Upstreams for Catalog {
     fn named(&self, id: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<str>> {
         let Identified { value: (key, protocol), .. } = find(id, Kind::Upstreams, &self.upstream_ids, path, sink)?;
@@ -367,7 +368,7 @@ impl Upstreams for Catalog {
     }
 }
 
-/// Reports an upstream that requests cannot go to.
+/// Reports an upstream that cannot take requests.
 fn check_http(protocol: Protocol, at: Position, path: &Path<'_>, sink: &mut Sink) -> bool {
     if !protocol.takes_requests() {
         let fault = Fault::new("the nodes of this upstream are not spoken to in HTTP");
@@ -376,7 +377,7 @@ fn check_http(protocol: Protocol, at: Position, path: &Path<'_>, sink: &mut Sink
     protocol.takes_requests()
 }
 
-/// Puts a resource under its id, or takes it away; whether it is another one. An equal one stays the one before.
+/// Adds a resource under its id, or removes it; returns whether it changed. An equal one is not replaced.
 pub(super) fn put<V: PartialEq>(
     map: &mut HashMap<String, Identified<V>>,
     id: &str,
@@ -393,7 +394,7 @@ pub(super) fn put<V: PartialEq>(
     }
 }
 
-/// The resource that is referred to; reports one that is not there.
+/// The resource that is referred to; reports a missing one.
 pub(super) fn find<'a, T>(
     id: &At<String>,
     kind: Kind,
@@ -401,7 +402,7 @@ pub(super) fn find<'a, T>(
     path: &Path<'_>,
     sink: &mut Sink,
 ) -> Option<&'a T> {
-    // With more than these a guess would cost much and be worth little.
+    // With more candidates than these, a suggestion would be expensive and of little use.
     const COMPARED_MAX: usize = 1000;
     sink.refers(kind.name(), &id.value);
     let found = known.get(&id.value);

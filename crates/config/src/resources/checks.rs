@@ -1,4 +1,4 @@
-//! What an upstream's `checks` and `limits` come to, and what of them has no effect.
+//! Compiles an upstream's `checks` and `limits`, and warns of parts without effect.
 
 use crate::keys::checks::{ActiveCheck, Checks, QUEUE_TIMEOUT_DEFAULT, UpstreamLimits};
 use crate::model::{Balance, UpstreamTls};
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
-/// What an upstream's bounds come to; warns of a queue that nothing is ever put into, and of a time that nobody waits.
+/// Compiles an upstream's limits; warns of a queue that is never used, and of a timeout without waiting requests.
 pub(crate) fn limits(written: At<UpstreamLimits>, path: &Path<'_>, sink: &mut Sink) -> UpstreamLimits {
     let At { at, value: limits } = written;
     if limits.queue > 0 && limits.requests.is_none() {
         let fault = Fault::new("has no effect without `requests`").hint("say how many requests may be in flight");
         sink.warning(at, &path.key("limits").key("queue"), fault);
     }
-    // One that is written as its default is not told from none.
+    // A value that equals its default is not distinguished from an absent one.
     if limits.queue == 0 && limits.queue_timeout != QUEUE_TIMEOUT_DEFAULT {
         let fault =
             Fault::new("has no effect without `queue`: no request waits").hint("say how many requests may wait");
@@ -23,7 +23,7 @@ pub(crate) fn limits(written: At<UpstreamLimits>, path: &Path<'_>, sink: &mut Si
     limits
 }
 
-/// What the checks of an upstream come to; warns of what has no effect. `None`: as if there were none.
+/// Compiles the checks of an upstream; warns of parts without effect. `None`: as if there were none.
 pub(crate) fn checks(
     written: Option<At<Checks>>,
     balance: &Balance,
@@ -59,7 +59,7 @@ pub(crate) fn checks(
     Some(Arc::new(checks))
 }
 
-/// Whether active checks speak to the nodes as requests do.
+/// Whether active checks use the same protocol as requests.
 fn check_type(
     active: &ActiveCheck,
     tls: Option<&UpstreamTls>,
@@ -69,7 +69,7 @@ fn check_type(
     sink: &mut Sink,
 ) {
     match (active.r#type, tls) {
-        // Another port may well answer for the node in HTTP/1.1.
+        // Another port may well answer for the node over HTTP/1.1.
         (CheckType::Http | CheckType::Https, _) if http2 && active.port.is_none() => {
             let fault = Fault::new("checks speak HTTP/1.1, and this upstream's nodes are spoken to in HTTP/2");
             sink.error(at, &path.key("type"), fault.hint("use `type: tcp`, or name the `port` that speaks HTTP/1.1"));

@@ -1,5 +1,5 @@
-//! What only one resource may have: a server name, a credential, what a group's configuration is. The one that was made first has
-//! it; what becomes of the other is its source's policy.
+//! Things that only one resource may have: a server name, a credential, the configuration of a group. The oldest resource gets it;
+//! the source decides what happens to the other.
 
 use crate::model::Kind;
 use std::collections::HashMap;
@@ -8,26 +8,26 @@ use std::sync::Arc;
 use stillgate_plugin::{Entry, Identity};
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
-/// A resource claims something.
+/// A claim of a resource.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
-    /// Where it does.
+    /// Its position.
     at: Position,
     /// The keys that lead there from the resource.
     keys: Vec<&'static str>,
     pub(crate) what: What,
-    /// Those with the same one share it; `None`: nothing can be shared.
+    /// Claims with the same value share the thing; `None`: it cannot be shared.
     identity: Option<Identity>,
 }
 
-/// What is claimed.
+/// A claimed thing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum What {
     /// A server name of TLS.
     ServerName(Box<str>),
-    /// An unreadable server name: it may be any name that no earlier entry has.
+    /// An unreadable server name: it could be any name that no earlier entry has.
     UnreadServerName,
-    /// The certificate for clients whose server name no entry has.
+    /// The certificate for clients whose server name is in no entry.
     DefaultCertificate,
     /// A plugin's credential, by digest.
     Credential(&'static str, Identity),
@@ -35,18 +35,18 @@ pub(crate) enum What {
     Group(&'static str, Box<str>),
 }
 
-/// Who has claimed something.
+/// The holder of a claim.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Holder {
-    /// When it was made; of a file all are made at once.
+    /// When it was created; equal for all resources of a file.
     pub(crate) created: u64,
     pub(crate) kind: Kind,
     pub(crate) id: Arc<str>,
-    /// Of a file.
+    /// Makes a holder for a resource of a file.
     pub(crate) line: u32,
 }
 
-/// Everything that is claimed. Of several holders the first made comes first.
+/// All claims. Among several holders the oldest comes first.
 #[derive(Debug, Default)]
 pub(crate) struct Claims(HashMap<What, Vec<(Holder, Option<Identity>)>>);
 
@@ -55,7 +55,7 @@ impl Claim {
         Claim { at, keys: vec![key], what, identity: None }
     }
 
-    /// A consumer's credential, which stands wherever the consumer does.
+    /// A consumer's credential, whose position is the consumer's.
     pub(crate) fn credential(plugin: &'static str, lookup: &[u8]) -> Claim {
         let what = What::Credential(plugin, Identity::of(&[plugin.as_bytes(), lookup]));
         Claim { at: Position::NOWHERE, keys: Vec::new(), what, identity: None }
@@ -66,7 +66,7 @@ impl Claim {
         matches!(self.what, What::Group(..))
     }
 
-    /// The groups that these plugins are in.
+    /// The groups of these plugins.
     pub(super) fn groups<'a>(entries: impl Iterator<Item = &'a Arc<Entry>>) -> impl Iterator<Item = Claim> {
         entries.filter_map(|entry| {
             let (name, identity) = entry.plugin.shared()?;
@@ -75,7 +75,7 @@ impl Claim {
         })
     }
 
-    /// Why a resource cannot have what another has.
+    /// The error for a resource whose claim another has.
     pub(crate) fn fault(&self, holder: &Holder) -> Fault {
         match &self.what {
             What::ServerName(name) => {
@@ -98,12 +98,12 @@ impl Claim {
         }
     }
 
-    /// Reports it of the resource at `path`.
+    /// Reports it for the resource at `path`.
     pub(crate) fn report(&self, holder: &Holder, path: &Path<'_>, sink: &mut Sink) {
         report(&self.keys, path, &mut |path| sink.error(self.at, path, self.fault(holder)));
     }
 
-    /// Reports a server name that may be the unreadable one of an earlier entry.
+    /// Reports a server name that could be the unreadable one of an earlier entry.
     pub(crate) fn report_unread(&self, holder: &Holder, path: &Path<'_>, sink: &mut Sink) {
         let What::ServerName(name) = &self.what else { return };
         let place = holder.place();
@@ -121,7 +121,7 @@ fn report(keys: &[&str], path: &Path<'_>, then: &mut dyn FnMut(&Path<'_>)) {
 }
 
 impl Holder {
-    /// Where it is, of one whose kind need not be said.
+    /// Its position in messages whose context makes the kind clear.
     fn place(&self) -> String {
         match self.line {
             0 => format!("{:?}", self.id),
@@ -141,7 +141,7 @@ impl fmt::Display for Holder {
 }
 
 impl Claims {
-    /// Takes claims in.
+    /// Adds claims.
     pub(crate) fn add(&mut self, claims: &[Claim], holder: &Holder) {
         for claim in claims {
             let holders = self.0.entry(claim.what.clone()).or_insert_with(|| Vec::with_capacity(1));
@@ -150,7 +150,7 @@ impl Claims {
         }
     }
 
-    /// Takes a claim in, unless another is in the way: that one. Of those who share something only the first is noted.
+    /// Adds a claim; returns the conflicting one, if there is one. Among holders that share something only the first is recorded.
     pub(crate) fn take(&mut self, claim: &Claim, holder: &Holder) -> Option<Holder> {
         let in_the_way = self.in_the_way(claim, holder).cloned();
         if in_the_way.is_none() {
@@ -159,7 +159,7 @@ impl Claims {
         in_the_way
     }
 
-    /// Takes claims out, of one that has added them.
+    /// Removes claims that were added.
     pub(crate) fn remove(&mut self, claims: &[Claim], holder: &Holder) {
         for claim in claims {
             let Some(holders) = self.0.get_mut(&claim.what) else { continue };
@@ -170,25 +170,25 @@ impl Claims {
         }
     }
 
-    /// The one who has what is claimed, unless it is `holder` or shares it.
+    /// The holder of a claimed thing, unless it is `holder` or shares it.
     pub(crate) fn in_the_way(&self, claim: &Claim, holder: &Holder) -> Option<&Holder> {
         let (first, identity) = self.0.get(&claim.what)?.first()?;
         let is_shared = claim.what == What::UnreadServerName || claim.identity.is_some() && claim.identity == *identity;
         (first != holder && !is_shared).then_some(first)
     }
 
-    /// The first made before `holder` that may have a server name, since one of its own cannot be read.
+    /// The oldest holder before `holder` that could have a server name, since one of its own names cannot be read.
     pub(crate) fn unread_before(&self, claim: &Claim, holder: &Holder) -> Option<&Holder> {
         let (first, _) = self.0.get(&What::UnreadServerName)?.first()?;
         (matches!(claim.what, What::ServerName(_)) && first < holder).then_some(first)
     }
 
-    /// Whether anyone has what is claimed.
+    /// Whether there is a holder.
     pub(crate) fn is_held(&self, claim: &Claim) -> bool {
         self.0.contains_key(&claim.what)
     }
 
-    /// All who have claimed the same, or what may be the same.
+    /// All holders of the same thing, or of what could be the same.
     pub(crate) fn holders(&self, claims: &[Claim]) -> impl Iterator<Item = &Holder> {
         let is_unread = claims.iter().any(|claim| claim.what == What::UnreadServerName);
         let names = self.0.iter().filter(move |(what, _)| is_unread && matches!(what, What::ServerName(_)));

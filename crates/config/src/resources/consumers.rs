@@ -1,4 +1,4 @@
-//! Consumers, and what each is found by.
+//! Compiles consumers, and the credentials by which they are found.
 
 use super::catalog::{Catalog, Identified, find};
 use super::plugins::{List, SharedPlugins};
@@ -15,7 +15,7 @@ use stillgate_schema::text::tree::{Node, Value};
 #[derive(Debug, Default)]
 pub(crate) struct Groups(pub(super) HashMap<String, Identified<List>>);
 
-/// One of them, with what it is found by. Whether that is taken is not looked at.
+/// Compiles one consumer with its credentials. Whether those are taken is not checked.
 pub(super) fn consumer(
     keys: ConsumerKeys,
     among: &Catalog,
@@ -46,7 +46,7 @@ pub(super) fn consumer(
     (consumer, credentials)
 }
 
-/// The consumer's own plugins over those of its group.
+/// Merges the consumer's own plugins with those of its group; its own take precedence.
 fn merged(own: List, group: Option<&List>) -> List {
     match group {
         None => own,
@@ -61,7 +61,7 @@ fn merged(own: List, group: Option<&List>) -> List {
     }
 }
 
-/// Reads the key `credentials`, and gives their ids.
+/// Reads the key `credentials`; returns their ids.
 fn further(
     written: Vec<Resource<CredentialKeys>>,
     plugins: &SharedPlugins,
@@ -83,7 +83,7 @@ fn further(
     ids
 }
 
-/// A credential that is a resource of its own. Whose it is, and which place it has among that consumer's, is not looked at.
+/// Compiles a credential that is a separate resource. Its consumer, and its position there, are not checked.
 pub(super) fn credential(
     keys: CredentialKeys,
     plugins: &SharedPlugins,
@@ -96,7 +96,7 @@ pub(super) fn credential(
     out.pop()
 }
 
-/// Reads the one plugin that a credential has.
+/// Reads the single plugin of a credential.
 fn read_credential(
     node: &Node,
     (place, at): (Option<u16>, Position),
@@ -117,7 +117,7 @@ fn is_empty(node: &Node) -> bool {
     matches!(&node.value, Value::Map(entries) if entries.is_empty())
 }
 
-/// Takes out what authenticates, and gives the rest.
+/// Removes plugins that authenticate; returns the others.
 fn read_credentials(
     node: &Node,
     place: Option<u16>,
@@ -135,13 +135,13 @@ fn read_credentials(
             continue;
         };
         let path = path.key(&entry.key);
-        // A message quotes what it refuses, and here that is a secret, wherever in the credential it stands.
+        // A message quotes the refused value, and here any part of the credential may be a secret.
         sink.hiding(|sink| {
             each_text(&entry.value, &mut |text| sink.hide(text));
             let before = sink.errors();
             let resolved = substitute(&entry.value, &*plugins.set.secrets, &path, sink);
             let read = sink.open(|sink| (credential.read)(&resolved, &path, sink));
-            // A reference that stands for nothing is nobody's credential.
+            // A reference that cannot be resolved is not a credential.
             if let Some((lookup, proof)) = read.filter(|_| sink.errors() == before) {
                 out.push(Credential { plugin, lookup, place, proof });
             }

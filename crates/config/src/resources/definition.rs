@@ -1,4 +1,4 @@
-//! One resource of whatever kind, from what is written to what it means. Every source comes this way.
+//! Compiles one resource of any kind. All sources use this path.
 
 use super::catalog::{Catalog, Service};
 use super::claims::Claim;
@@ -26,7 +26,7 @@ use stillgate_schema::object::{Object, map};
 use stillgate_schema::text::diagnostic::{Path, Position, Sink};
 use stillgate_schema::text::tree::Node;
 
-/// A resource as it is written.
+/// The written keys of a resource.
 #[expect(clippy::large_enum_variant, reason = "it is moved once, and never kept")]
 pub(crate) enum Written {
     Secret(SecretManagerKeys),
@@ -44,17 +44,17 @@ pub(crate) enum Written {
     Route(RouteKeys),
 }
 
-/// Which resource it is.
+/// Its identity.
 #[derive(Clone, Copy)]
 pub(crate) struct Named<'a> {
     pub(crate) id: &'a str,
     pub(crate) at: Position,
     pub(crate) path: &'a Path<'a>,
-    /// As it is written.
+    /// Its keys.
     pub(crate) node: &'a Node,
 }
 
-/// What it means. What is switched off means nothing.
+/// The compiled resource. A disabled one compiles to nothing.
 #[derive(Debug)]
 pub(crate) enum Definition {
     Secret(Arc<Manager>),
@@ -95,7 +95,7 @@ impl Written {
         })
     }
 
-    /// The id that is written in it.
+    /// The id in its text.
     pub(crate) fn id(&self) -> Option<&At<String>> {
         match self {
             Written::Secret(keys) => Some(&keys.id),
@@ -116,8 +116,8 @@ impl Written {
 }
 
 impl Catalog {
-    /// What a resource means among those that are here. Of use only if the sink has no errors afterwards; `None`: it means
-    /// nothing at all. Whether its id is taken, or what it claims, is not looked at.
+    /// Compiles a resource against the catalog. Usable only if the sink has no errors afterwards; `None`: it cannot be compiled at
+    /// all. Whether its id is taken, or its claims conflict, is not checked.
     pub(crate) fn define(&self, written: Written, named: Named<'_>, sink: &mut Sink) -> Option<Definition> {
         let Named { id, at, path, .. } = named;
         let list = |plugins: &Node, level, sink: &mut Sink| self.compile(Some(plugins), level, id, path, sink);
@@ -166,7 +166,7 @@ impl Catalog {
 }
 
 impl Definition {
-    /// What only one resource may have, but for credentials.
+    /// The things that only one resource may have, except credentials.
     pub(crate) fn claims(&self) -> Vec<Claim> {
         let mut claims = match self {
             Definition::Ssl(_, claims) => claims.clone(),
@@ -186,7 +186,7 @@ impl Definition {
         credentials.iter().map(|own| Claim::credential(own.plugin, &own.lookup))
     }
 
-    /// The plugins that are written in it.
+    /// Its inline plugins.
     pub(crate) fn entries(&self) -> Vec<Arc<Entry>> {
         let of_level = |entries: &[Arc<Entry>], level| {
             entries.iter().filter(|entry| entry.origin.level == level).cloned().collect::<Vec<_>>()
@@ -206,7 +206,7 @@ impl Definition {
         }
     }
 
-    /// The upstream that is it, and those that are written in it: its own, then those of its plugins.
+    /// The upstream itself, or the inline ones: its own, then those of its plugins.
     pub(crate) fn upstreams(&self) -> Vec<Arc<Upstream>> {
         let own = match self {
             Definition::Upstream(upstream) => Some(upstream.clone()),
@@ -218,14 +218,14 @@ impl Definition {
         own.into_iter().chain(self.entries().iter().flat_map(|entry| of_plugin(entry))).collect()
     }
 
-    /// A consumer that must not be served: what is asked with its credentials is answered 503. `None`: none of them can be read.
+    /// A consumer that must not be served: requests with its credentials are answered with 503. `None`: none of them can be read.
     pub(crate) fn into_refused_consumer(self) -> Option<Definition> {
         let Definition::Consumer(consumer, credentials) = self else { return None };
         let plugins = Arc::new([unavailable(Level::Consumer, &consumer.name)]);
         Some(Definition::Consumer(Consumer { plugins, ..consumer }, credentials))
     }
 
-    /// Why it leads nowhere, where it does.
+    /// Why it has no destination, if it has none.
     pub(crate) fn is_unavailable(&self) -> Option<String> {
         let target = match self {
             Definition::Route(Some(route)) => &route.target,
@@ -239,12 +239,12 @@ impl Definition {
     }
 }
 
-/// The upstreams that are written in a route and in its plugins, but for those that are switched off.
+/// The inline upstreams of a route and its plugins, except those of disabled plugins.
 pub(crate) fn own_upstreams(route: &Route) -> impl Iterator<Item = Arc<Upstream>> {
     route.target.own().into_iter().chain(route.own_plugins().flat_map(of_plugin))
 }
 
-/// Those that are written in a plugin's configuration.
+/// The inline upstreams in a plugin's configuration.
 fn of_plugin(entry: &Entry) -> impl Iterator<Item = Arc<Upstream>> {
     entry.plugin.own_upstreams().iter().filter_map(|own| own.clone().downcast().ok())
 }

@@ -1,4 +1,4 @@
-//! Resources: what each means by itself and among the others it refers to, whatever source it comes from.
+//! Compiles resources by themselves and with their references, independently of their source.
 //!
 //! ```text
 //!  keys ─▶ Written ─▶ Catalog::define, among what is in the catalog ─▶ Definition ─▶ Catalog::put, for those that refer to it
@@ -7,9 +7,9 @@
 //!                              the source: what is refused, what is served, in which order
 //! ```
 //!
-//! References become what they name, services are folded into routes, defaults that depend on others are filled in. Checks that
-//! need more than one value are here and nowhere else. An error in one resource does not hide those of others. All look-ups
-//! are by hash, so that 100,000 routes stay linear.
+//! References are resolved, services are merged into routes, and defaults that depend on other values are filled in. Checks that
+//! need more than one value are here and nowhere else. An error in one resource does not hide those of others. All look-ups are by
+//! hash, so that the time for 100,000 routes stays linear.
 
 mod addresses;
 mod catalog;
@@ -43,7 +43,7 @@ use std::collections::HashMap;
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
 
-/// Notes the line of an id; reports one that is taken.
+/// Records the line of an id; reports one that is taken.
 pub(crate) fn take_id(
     lines: &mut HashMap<String, u32>,
     id: &At<String>,

@@ -1,4 +1,4 @@
-//! Plugins, from what was written to chains: compiled where they are written, merged where they meet.
+//! Compiles plugins to chains: compiled where they are written, merged where they meet.
 
 use super::catalog::{Identified, find};
 use super::definition::Named;
@@ -23,21 +23,21 @@ use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened}
 use stillgate_schema::text::tree::Node;
 use stillgate_schema::{Json, json_of};
 
-/// What plugins are compiled with.
+/// The context for compiling plugins.
 #[derive(Clone)]
 pub struct PluginSet {
-    /// All plugins there are.
+    /// All available plugins.
     pub table: Table,
-    /// What references to secrets stand for.
+    /// Resolves references to secrets.
     pub secrets: Arc<dyn Secrets>,
-    /// Where the operator's own plugins are read.
+    /// Reads the operator's own plugins.
     pub own_files: OwnFiles,
 }
 
-/// Reads the files that are named, and those in the folders that are; the error says what cannot be read.
+/// Reads the named files and those in the named folders; the error names what cannot be read.
 pub type OwnFiles = fn(&[PathBuf]) -> Result<Vec<OwnFile>, String>;
 
-/// The same plugins, and those of the files and folders that `gateway.lua` names. `at`: where.
+/// These plugins, and those of the files and folders in `gateway.lua`. `at`: its position.
 pub(crate) fn with_own(mut set: PluginSet, keys: &LuaKeys, at: Position, sink: &mut Sink) -> PluginSet {
     if keys.path.is_empty() {
         set.table.own = OwnPlugins::NONE;
@@ -60,7 +60,7 @@ pub(crate) fn with_own(mut set: PluginSet, keys: &LuaKeys, at: Position, sink: &
     set
 }
 
-/// Reports plugins that are to be ignored and may not be. `at`: where they are named.
+/// Reports plugins in the list of ignored ones that may not be ignored. `at`: the position of the list.
 pub(crate) fn check_ignored(names: &[String], table: &Table, at: Position, sink: &mut Sink) {
     let path = Path::Root.key("gateway");
     let path = path.key("config");
@@ -81,7 +81,7 @@ pub(crate) fn check_ignored(names: &[String], table: &Table, at: Position, sink:
     }
 }
 
-/// No plugins: every name of one is refused.
+/// An empty registry: every plugin name is refused.
 impl Default for PluginSet {
     fn default() -> Self {
         let table = Table {
@@ -105,24 +105,24 @@ impl fmt::Debug for PluginSet {
 /// The plugins of one resource.
 pub(crate) type List = Arc<[Arc<Entry>]>;
 
-/// What routes and consumers may refer to.
+/// The plugins that routes and consumers may refer to.
 #[derive(Debug, Default)]
 pub(crate) struct SharedPlugins {
     pub(crate) set: PluginSet,
     pub(super) configs: HashMap<String, Identified<List>>,
-    /// Plugins whose metadata cannot be used: nothing is served with them.
+    /// Plugins with invalid metadata: nothing is served with them.
     refused_metadata: BTreeSet<String>,
-    /// That of the others.
+    /// The metadata of the other plugins.
     metadata: MetadataTable,
 }
 
 impl SharedPlugins {
-    /// With nothing to refer to.
+    /// Without anything to refer to.
     pub(super) fn of(set: PluginSet) -> SharedPlugins {
         SharedPlugins { set, ..SharedPlugins::default() }
     }
 
-    /// The `plugins` of a resource.
+    /// Compiles the `plugins` of a resource.
     pub(super) fn compile(
         &self,
         plugins: Option<&Node>,
@@ -160,7 +160,7 @@ impl SharedPlugins {
         }
     }
 
-    /// Sets or takes away the metadata of a plugin; whether those that have the plugin need to know.
+    /// Sets or removes the metadata of a plugin; returns whether resources with the plugin are affected.
     pub(super) fn put_metadata(&mut self, plugin: &str, metadata: Option<&Metadata>) -> bool {
         match metadata {
             Some(of) => self.metadata.insert(of.0.clone()),
@@ -169,7 +169,7 @@ impl SharedPlugins {
         true
     }
 
-    /// Notes whether the metadata of a plugin is refused; whether that is new.
+    /// Records whether the metadata of a plugin is refused; returns whether that changed.
     pub(super) fn refuse_metadata(&mut self, plugin: &str, is_refused: bool) -> bool {
         match is_refused {
             true => self.refused_metadata.insert(plugin.to_owned()),
@@ -177,8 +177,8 @@ impl SharedPlugins {
         }
     }
 
-    /// The chain of a route: its own plugins over those of its plugin config over those of its service. What equals the service's
-    /// is the service's.
+    /// The chain of a route: its own plugins take precedence over those of its plugin config, and those over its service's. If the
+    /// result equals the service's chain, that one is shared.
     pub(super) fn chain(
         &self,
         own: &List,
@@ -199,7 +199,7 @@ impl SharedPlugins {
     }
 }
 
-/// The plugins of a service, and their chain for routes that have none of their own.
+/// The plugins of a service, and their chain for routes without plugins of their own.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct ServicePlugins {
     list: List,
@@ -223,7 +223,7 @@ pub(crate) fn merge<'a>(
     sink: &mut Sink,
 ) -> Option<Arc<Chain>> {
     match Chain::merge(lists) {
-        // A chain of disabled plugins only is kept for `explain`; Plans have none then.
+        // A chain of disabled plugins only is kept for `explain`; Plans omit it.
         Ok(chain) => (!chain.is_empty() || !chain.left_out().is_empty()).then(|| Arc::new(chain)),
         Err(too_long) => {
             let fault = Fault::new(too_long.to_string()).hint("leave some of them out");
@@ -233,16 +233,16 @@ pub(crate) fn merge<'a>(
     }
 }
 
-/// A plugin that an earlier global rule has already.
+/// A plugin that an earlier global rule already has.
 pub(crate) struct LeftOut {
-    /// Which of the rules.
+    /// The index of the rule.
     pub(crate) rule: usize,
     pub(crate) entry: Arc<Entry>,
     pub(crate) earlier: Arc<Entry>,
 }
 
-/// The plugins of rules, and those that are left out of them. Of two rules with the same plugin the first keeps it: APISIX leaves it
-/// out of both, so that a second rule could switch off what the first guards.
+/// The merged plugins of rules, and those that are left out. If two rules have the same plugin, the first one keeps it: APISIX
+/// drops it from both, so that a second rule could disable a guard of the first.
 pub(crate) fn first_of_each<'a>(rules: impl Iterator<Item = &'a List>) -> (Vec<Arc<Entry>>, Vec<LeftOut>) {
     let (mut kept, mut left_out): (Vec<Arc<Entry>>, Vec<LeftOut>) = Default::default();
     for (rule, list) in rules.enumerate() {
@@ -257,14 +257,14 @@ pub(crate) fn first_of_each<'a>(rules: impl Iterator<Item = &'a List>) -> (Vec<A
 }
 
 impl LeftOut {
-    /// What the writer of the later rule should know.
+    /// The warning for the author of the later rule.
     pub(crate) fn fault(&self) -> Fault {
         let fault = Fault::new(format!("{} has {} already, which stays", self.earlier.origin, self.entry.name));
         fault.hint("keep one of them")
     }
 }
 
-/// What a plugin has in common wherever it is configured.
+/// The metadata of a plugin.
 #[derive(Clone)]
 pub(crate) struct Metadata(MetadataItem);
 
@@ -287,7 +287,7 @@ pub(crate) fn metadata_table<'a>(all: impl Iterator<Item = &'a Metadata>) -> Met
     table
 }
 
-/// What an item of `plugin_metadata` means; its id is the plugin's name.
+/// Compiles an item of `plugin_metadata`; its id is the plugin's name.
 pub(super) fn metadata(keys: &MetadataKeys, named: Named<'_>, set: &PluginSet, sink: &mut Sink) -> Option<Metadata> {
     let Named { id, at, path, .. } = named;
     let item = |plugin: &'static str, node: &Node, value, written, sink: &mut Sink| {
@@ -300,7 +300,7 @@ pub(super) fn metadata(keys: &MetadataKeys, named: Named<'_>, set: &PluginSet, s
     let (plugin, kind) = match (set.table.find(id), set.table.own.find(id)) {
         (Some((_, plugin)), _) => (plugin.name, plugin.metadata.map(MetadataKind::BuiltIn)),
         (None, Some(own)) => (own.name, own.check_metadata.as_deref().map(MetadataKind::Own)),
-        // Without an id, which has been reported.
+        // An item without an id, which has been reported.
         (None, None) if id.is_empty() => return None,
         (None, None) => {
             let fault = Fault::new(format!("there is no plugin {id:?}"));
@@ -318,7 +318,7 @@ pub(super) fn metadata(keys: &MetadataKeys, named: Named<'_>, set: &PluginSet, s
     let (value, written) = sink.open(|sink| -> Option<Read> {
         match kind {
             MetadataKind::BuiltIn(part) => {
-                // Refused values were reported; what is not JSON here is so for the plugin, too.
+                // Invalid values were reported; what is not JSON here is not JSON for the plugin either.
                 let value = (part.read)(&own, path, sink)?;
                 Some((value, json_of(&own, path, &mut Sink::default()).map(Arc::new).unwrap_or_default()))
             }
@@ -332,7 +332,7 @@ pub(super) fn metadata(keys: &MetadataKeys, named: Named<'_>, set: &PluginSet, s
     Some(item(plugin, &own, value, written, sink))
 }
 
-/// Who reads the metadata of a plugin.
+/// The code that reads the metadata of a plugin.
 enum MetadataKind<'a> {
     BuiltIn(MetadataPart),
     Own(&'a CheckMetadata),

@@ -1,7 +1,7 @@
-//! What stands for a route, stream route, certificate or service that cannot be used: a refusal of all that it could have taken.
+//! Replaces an unusable route, stream route, certificate or service by a refusal of everything that it could have taken.
 //!
-//! Each key of its match that can be read by itself narrows the refusal. One that cannot be read counts as true, and comes before
-//! all that it could have come before. Otherwise a broader route would answer what this one guards, perhaps without a key.
+//! Each readable key of its match narrows the refusal. An unreadable one counts as true, and precedes everything it could have
+//! preceded. Otherwise a broader route would answer requests that this one guards, perhaps without requiring a key.
 
 use super::catalog::Catalog;
 use super::claims::{Claim, What};
@@ -17,24 +17,24 @@ use stillgate_schema::object::Object;
 use stillgate_schema::text::diagnostic::{Path, Position, Severity, Sink};
 use stillgate_schema::text::tree::{Entry, Node, Value};
 
-/// A refusal, and what it is wider than the resource by.
+/// A refusal, and the keys by which it is broader than the resource.
 pub(crate) struct Refusal {
     pub(crate) definition: Definition,
-    /// What could not be read, and so is any: `host`, `path`.
+    /// The unreadable keys, which match anything: `host`, `path`.
     pub(crate) widened: Vec<&'static str>,
 }
 
-/// The keys of a document that can be read, each by itself.
+/// The readable keys of a document, each by itself.
 struct Readable<T> {
     keys: T,
-    /// The names of the others.
+    /// The names of the unreadable ones.
     unread: Vec<Box<str>>,
-    /// Whether there are keys that are not known, and so may be misspelt.
+    /// Whether there are unknown keys, which may be misspelt.
     has_unknown: bool,
 }
 
 impl<T: Object> Readable<T> {
-    /// `None`: the document is no map, which no program can read, or a key is missing without which there is no object.
+    /// `None`: the document is not a map, which no program can read, or a required key of the object is missing.
     fn of(document: &Node) -> Option<Readable<T>> {
         let Value::Map(entries) = &document.value else { return None };
         let (good, bad): (Vec<Entry>, Vec<Entry>) = entries.iter().cloned().partition(is_readable::<T>);
@@ -43,7 +43,7 @@ impl<T: Object> Readable<T> {
         Some(Readable { keys, unread: bad.iter().map(|entry| Box::from(&*entry.key)).collect(), has_unknown })
     }
 
-    /// Whether a condition that these keys state may be there and cannot be read. `is_stated`: one of them can be.
+    /// Whether one of these keys may state a condition that cannot be read. `is_stated`: one of them can be read.
     fn lacks(&self, keys: &[&str], is_stated: bool) -> bool {
         self.has_unread(keys) || self.has_unknown && !is_stated
     }
@@ -53,17 +53,17 @@ impl<T: Object> Readable<T> {
     }
 }
 
-/// Whether a key and its value have nothing wrong by themselves.
+/// Whether a key and its value are valid by themselves.
 fn is_readable<T: Object>(entry: &Entry) -> bool {
     let mut sink = Sink::alone().passing_unknown();
     T::read_entries(std::slice::from_ref(entry), entry.key_at, &Path::Root, &mut sink);
-    // An error without a path is about keys that are missing beside it.
+    // An error without a path concerns missing neighbouring keys.
     let is_of_it = |severity, path: &str| severity == Severity::Error && !path.is_empty();
     let errors = sink.into_errors().diagnostics;
     !errors.iter().any(|error| is_of_it(error.severity, &error.path)) && !is_cut(&entry.value)
 }
 
-/// Whether part of a value was left out when it was parsed, because it is too large, or stands for bytes that are not UTF-8.
+/// Whether part of a value was dropped by the parser because it is too large, or replaces bytes that are not UTF-8.
 fn is_cut(node: &Node) -> bool {
     let is_replaced = |text: &str| text.contains(char::REPLACEMENT_CHARACTER);
     match &node.value {
@@ -75,7 +75,7 @@ fn is_cut(node: &Node) -> bool {
 }
 
 impl Readable<RouteKeys> {
-    /// Whether it says anything of what it takes. Without a path no program serves a route.
+    /// Whether its match is known at all. No program serves a route without a path.
     fn may_take(&self) -> bool {
         let RouteKeys { uri, uris, expression, .. } = &self.keys;
         let is_stated = uri.is_some() || uris.is_some() || expression.is_some();
@@ -84,7 +84,7 @@ impl Readable<RouteKeys> {
 }
 
 impl Catalog {
-    /// What stands for a resource that cannot be used; `None`: it takes nothing. `document`: as it was put.
+    /// The replacement of an unusable resource; `None`: it takes nothing. `document`: as it was put.
     pub(crate) fn refusal(&self, kind: Kind, id: &str, document: &Node, reason: &str) -> Option<Refusal> {
         let target = Target::Unavailable(reason.into());
         match kind {
@@ -95,8 +95,8 @@ impl Catalog {
         }
     }
 
-    /// Notes what can be read of the hosts of a service that cannot be used; `None`: it can be used, or is not there. Whether that is
-    /// something else to its routes.
+    /// Records the readable hosts of an unusable service; `None`: it is usable, or does not exist. Returns whether that changed for
+    /// its routes.
     pub(crate) fn refuse_service(&mut self, id: &str, document: Option<Option<&Node>>) -> bool {
         let Some(document) = document else { return self.refused_services.remove(id).is_some() };
         let read: Option<Readable<ServiceKeys>> = document.and_then(Readable::of);
@@ -135,7 +135,7 @@ impl Catalog {
             timeout: None,
             upgrades: false,
             on_change,
-            // No plugin of it answers either.
+            // Its plugins do not answer either.
             chain: None,
             name: name.filter(|name| !name.is_empty()),
             service_name,
@@ -152,9 +152,9 @@ impl Catalog {
             return (everything(), vec!["request"]);
         }
         let is_host_unread = read.lacks(&["host", "hosts"], host);
-        // Where none is stated, one is misspelt.
+        // If none is stated, one is misspelt.
         let is_path_unread = read.has_unread(&["uri", "uris"]) || !path;
-        // Of a service that cannot be read, its hosts cannot.
+        // The hosts of an unreadable service are unreadable.
         let service_hosts = match &read.keys.service_id {
             _ if host || is_host_unread => Some(Vec::new()),
             Some(id) => self.hosts_of(&id.value),
@@ -168,7 +168,7 @@ impl Catalog {
         };
         let hosts = if unread.host { Vec::new() } else { takes.hosts };
         let paths = if unread.path { any_path() } else { takes.paths };
-        // A condition on a part of a path that cannot be read cannot be read either.
+        // A condition on an unreadable part of a path is unreadable too.
         let vars = takes.vars.filter(|vars| has_params(vars, &paths));
         let widened = [("host", unread.host), ("path", unread.path)];
         let widened = widened.into_iter().filter_map(|(what, is_unread)| is_unread.then_some(what)).collect();
@@ -176,7 +176,7 @@ impl Catalog {
     }
 }
 
-/// Every request, before all others.
+/// Matches every request, before all others.
 fn everything() -> RouteMatch {
     RouteMatch::Expression(Expression::parse("http.path ^= \"/\"").expect("every path begins with a slash"))
 }
@@ -219,13 +219,13 @@ fn refused_ssl(id: &str, document: &Node) -> Option<Refusal> {
     let is_default =
         keys.default.as_ref().is_some_and(|default| default.value) || read.lacks(&["default"], states_default);
     let is_name_unread = read.lacks(&["sni", "snis"], has_names);
-    // Without a name, and without being the default, it would be shown to nobody.
+    // Without a name, and without being the default, it would never be used.
     if !has_names && !is_name_unread && !is_default {
         return None;
     }
     let snis = keys.snis.iter().flat_map(|snis| &snis.value);
     let names: Vec<String> = keys.sni.iter().chain(snis).map(|name| name.value.clone()).collect();
-    // No later entry gets what may be its own.
+    // Later entries do not get names that may belong to this one.
     let claim = |key, what| Claim::new(Position::NOWHERE, key, what);
     let mut claims: Vec<Claim> =
         names.iter().map(|name| claim("snis", What::ServerName(name.as_str().into()))).collect();

@@ -1,4 +1,4 @@
-//! Remembers what references to secrets stood for, so that a change is noticed.
+//! Remembers the values of secret references, to detect changes.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,26 +7,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stillgate_plugin::Secrets;
 use stillgate_plugin::secrets::Managers;
 
-/// Secrets, and hashes of what was told of them.
+/// A source of secrets, with hashes of the values that it returned.
 #[derive(Clone)]
 pub(crate) struct Remembered {
-    /// References that are remembered.
+    /// The most references that are remembered.
     references_max: usize,
     secrets: Arc<dyn Secrets>,
     told: Arc<Mutex<Told>>,
     hasher: RandomState,
 }
 
-/// By reference, a hash of what it stood for.
+/// The hash of the value, by reference.
 #[derive(Clone, Default)]
 pub(crate) struct Told {
     hashes: HashMap<String, u64>,
-    /// Where the text that was read last names managers: what knows them.
+    /// The resolver for managers that the last text names.
     with_managers: Option<Arc<dyn Secrets>>,
 }
 
 impl Remembered {
-    /// Remembers so many references at most.
+    /// Remembers at most this many references.
     pub(crate) fn new(secrets: Arc<dyn Secrets>, references_max: usize) -> Remembered {
         Remembered { references_max, secrets, told: Arc::default(), hasher: RandomState::new() }
     }
@@ -35,20 +35,20 @@ impl Remembered {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether everything that was told would be told again.
+    /// Whether all returned values are still current.
     pub(crate) fn is_unchanged(&self) -> bool {
         let told = self.told();
         let secrets = told.with_managers.as_ref().unwrap_or(&self.secrets);
         told.hashes.iter().all(|(reference, hash)| self.hasher.hash_one(secrets.resolve(reference)) == *hash)
     }
 
-    /// What was asked for.
+    /// The references that were resolved.
     pub(crate) fn references(&self) -> Vec<String> {
         self.told().hashes.keys().cloned().collect()
     }
 
-    /// A text has been read: what was kept for those before it may be forgotten. Of very many references nothing is: not all
-    /// are known here.
+    /// Handles that a text was read: values of earlier texts may be forgotten. With very many references none is, since not all are
+    /// known here.
     pub(crate) fn tell_in_use(&self) {
         if self.is_full() {
             return;
@@ -64,7 +64,7 @@ impl Remembered {
         *self.told() = Told::default();
     }
 
-    /// What was told until now.
+    /// The values that were returned so far.
     pub(crate) fn copy(&self) -> Told {
         self.told().clone()
     }
@@ -74,13 +74,13 @@ impl Remembered {
         *self.told() = told;
     }
 
-    /// Whether there is more than is remembered.
+    /// Whether there are more than are remembered.
     pub(crate) fn is_full(&self) -> bool {
         self.told().hashes.len() >= self.references_max
     }
 }
 
-/// Without what it remembers, which are secrets.
+/// Omits the remembered values, which are secrets.
 impl fmt::Debug for Remembered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Remembered")
@@ -99,7 +99,7 @@ impl Secrets for Remembered {
         let hash = self.hasher.hash_one(&answer);
         let mut told = self.told();
         if told.hashes.len() < self.references_max {
-            // The first answer counts: if a later one differs, what was made of the first is out of date.
+            // The first value counts: if a later one differs, what was compiled from the first is out of date.
             told.hashes.entry(reference.to_owned()).or_insert(hash);
         }
         answer

@@ -1,4 +1,4 @@
-//! Secret managers, from what was written to what references are resolved with.
+//! Compiles secret managers, which resolve references.
 
 use super::plugins::PluginSet;
 use super::take_id;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use stillgate_plugin::secrets::{Manager, Managers, Secret, Secrets, VaultLogin, is_reference};
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
-/// The same plugins, where references may name these managers.
+/// These plugins, with references to these managers.
 pub(crate) fn with_managers(set: PluginSet, written: Vec<Resource<SecretManagerKeys>>, sink: &mut Sink) -> PluginSet {
     let mut managers = Managers::default();
     let mut ids = HashMap::new();
@@ -28,7 +28,7 @@ pub(crate) fn with_managers(set: PluginSet, written: Vec<Resource<SecretManagerK
     }
 }
 
-/// What a manager's keys mean.
+/// Compiles a manager's keys.
 pub(super) fn manager(
     keys: SecretManagerKeys,
     secrets: &dyn Secrets,
@@ -91,7 +91,7 @@ fn login(
     }
 }
 
-/// What a secret that may be a reference stands for.
+/// The value of a secret, which may be a reference.
 fn known(secret: Secret, secrets: &dyn Secrets, at: Position, path: &Path<'_>, sink: &mut Sink) -> Option<Secret> {
     if !is_reference(secret.reveal()) {
         sink.hide(secret.reveal());

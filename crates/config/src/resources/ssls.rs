@@ -1,4 +1,4 @@
-//! What entries of `ssls` and an upstream's `tls` mean: names that must be unique, pairs that belong together.
+//! Compiles entries of `ssls` and an upstream's `tls`: names must be unique, and pairs must match.
 
 use super::addresses::at_listener;
 use super::catalog::{Identified, put};
@@ -15,10 +15,10 @@ use std::sync::Arc;
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
 
-/// All entries of `ssls`, as upstreams refer to them.
+/// All entries of `ssls`, for references from upstreams.
 #[derive(Debug, Default)]
 pub(crate) struct Ssls {
-    /// Without a value: it is disabled, or wrong, which has been reported.
+    /// Without a value: it is disabled, or invalid, which has been reported.
     ids: HashMap<String, Identified<Option<Arc<Ssl>>>>,
 }
 
@@ -28,7 +28,7 @@ impl Ssls {
         put(&mut self.ids, id, line, ssl)
     }
 
-    /// Listeners with TLS need a certificate, and the other way round.
+    /// Listeners with TLS need a certificate, and vice versa.
     pub(crate) fn check_listeners(
         &self,
         enabled: &[Arc<Ssl>],
@@ -40,7 +40,7 @@ impl Ssls {
         let server = enabled.iter().find(is_server);
         let with_tls = listed(listeners).find(|(_, _, listener)| listener.has_tls());
         match (with_tls, server) {
-            // One that is wrong would have been one.
+            // An entry with errors may be the missing certificate.
             (Some(_), None) if sink.has_errors_in(Kind::Ssls.name()) => {}
             (Some((list, index, _)), None) => {
                 let fault = Fault::new("TLS needs a certificate, and `ssls` has none that is enabled");
@@ -90,7 +90,7 @@ impl Ssls {
 
     /// The entry that an upstream names.
     fn client(&self, id: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<Ssl>> {
-        // With more than these a guess would cost much and be worth little.
+        // With more candidates than these, a suggestion would be expensive and of little use.
         const COMPARED_MAX: usize = 1000;
         sink.refers(Kind::Ssls.name(), &id.value);
         match self.ids.get(&id.value) {
@@ -99,7 +99,7 @@ impl Ssls {
                 let fault = Fault::new(format!("the entry {:?}{} is not for clients", id.value, in_line(*line)));
                 sink.error(id.at, path, fault.hint("name one with `type: client`"));
             }
-            // One with errors of its own has been reported.
+            // An entry with errors of its own has been reported.
             Some(Identified { value: None, line }) if *line > 0 && sink.has_errors_in(Kind::Ssls.name()) => {}
             Some(Identified { line, .. }) => {
                 let fault = Fault::new(format!("the entry {:?}{} cannot be used", id.value, in_line(*line)));
@@ -124,7 +124,7 @@ impl Ssls {
     }
 }
 
-/// What the ACME server has to reach must be there.
+/// The listeners that the ACME server connects to must exist.
 fn check_acme(enabled: &[Arc<Ssl>], listeners: &[Listener], acme: &Acme, sink: &mut Sink) {
     let path = Path::Root.key("gateway");
     let path = path.key("acme");
@@ -133,7 +133,7 @@ fn check_acme(enabled: &[Arc<Ssl>], listeners: &[Listener], acme: &Acme, sink: &
         sink.warning(Position::NOWHERE, &path, fault.hint("write it in place of cert and key"));
         return;
     }
-    // Also of streams, whose handshakes answer too.
+    // This includes listeners of streams, whose handshakes answer too.
     let has_tls = listeners.iter().any(Listener::has_tls);
     let has_plain = listeners.iter().any(|listener| listener.is_http() && !listener.has_tls());
     let challenge = path.key("challenge");
@@ -152,7 +152,7 @@ fn check_acme(enabled: &[Arc<Ssl>], listeners: &[Listener], acme: &Acme, sink: &
     }
 }
 
-/// What an entry means, and what it claims; no entry: it is switched off, or wrong, which has been reported.
+/// Compiles an entry and its claims; no entry: it is disabled or invalid, which has been reported.
 pub(super) fn ssl(
     mut keys: SslKeys,
     named: Named<'_>,
@@ -168,7 +168,7 @@ pub(super) fn ssl(
             SslUse::Client
         }
     };
-    // A disabled entry takes nothing from another.
+    // A disabled entry claims nothing.
     if !status {
         claims.clear();
     }
@@ -230,7 +230,7 @@ fn ordered(keys: SslKeys, usage: SslUse, acme: Option<&Acme>, path: &Path<'_>, s
         SslUse::Server(_) => {}
     }
     let Some(acme) = acme else {
-        // Once: one that is there but cannot be used has been reported, and every entry would repeat it.
+        // Reported once: an invalid section has been reported, and every entry would repeat the error.
         if sink.once("gateway.acme") {
             let fault = Fault::new("nothing says who issues the certificate").hint("add gateway.acme, or mend it");
             sink.error(at, &path, fault);
@@ -286,12 +286,12 @@ fn names(keys: &SslKeys, path: &Path<'_>, claims: &mut Vec<Claim>, sink: &mut Si
     names
 }
 
-/// Where an entry of a file is.
+/// The position of an entry in a file.
 fn in_line(line: u32) -> String {
     if line == 0 { String::new() } else { format!(" in line {line}") }
 }
 
-/// An entry that is shown to upstreams has nothing to do with server names.
+/// An entry for upstreams has no server names.
 fn check_client(keys: &SslKeys, path: &Path<'_>, sink: &mut Sink) {
     fn at<T>(key: &Option<At<T>>) -> Option<Position> {
         key.as_ref().map(|key| key.at)
@@ -311,7 +311,7 @@ fn check_client(keys: &SslKeys, path: &Path<'_>, sink: &mut Sink) {
     }
 }
 
-/// What an upstream's `tls` says without `scheme: https` is not left out silently.
+/// Keys of an upstream's `tls` without `scheme: https` are reported, not ignored.
 pub(crate) fn refuse_without_https(keys: Option<At<UpstreamTlsKeys>>, path: &Path<'_>, sink: &mut Sink) {
     if let Some(keys) = keys {
         let fault =

@@ -1,4 +1,4 @@
-//! What stream routes mean: which connections go where, and whether any listener brings such.
+//! Compiles stream routes, and checks whether a listener receives their connections.
 
 use super::catalog::{Catalog, Found, UNUSABLE, find};
 use crate::keys::resources::Scheme;
@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
 impl Catalog {
-    /// What a stream route means, and what is spoken where it leads to.
+    /// Compiles a stream route, and determines the protocol of its destination.
     pub(super) fn stream_route(
         &self,
         mut keys: StreamRouteKeys,
@@ -76,7 +76,7 @@ impl Catalog {
     }
 }
 
-/// Warns of a route that no listener can bring a connection to.
+/// Warns of a route whose connections no listener receives.
 pub(super) fn check_reach(
     route: &StreamRoute,
     protocol: Protocol,
@@ -89,7 +89,7 @@ pub(super) fn check_reach(
         route.server_port.is_none_or(|port| port == address.port() || address.port() == 0)
             && route.server_addr.is_none_or(|net| address.ip().is_unspecified() || net.contains(&address.ip()))
     };
-    // Of a datagram to all addresses it is not known which of them it was sent to.
+    // For a datagram to a listener on all addresses, the destination address is unknown.
     let is_told = |address: SocketAddr| route.server_addr.is_none_or(|net| net.contains(&address.ip()));
     let of_udp = listeners.iter().filter(|listener| listener.kind == ListenerKind::Udp);
     let datagrams = || of_udp.clone().map(|listener| listener.address);
@@ -102,7 +102,7 @@ pub(super) fn check_reach(
             ("udp", true, true)
         }
         Protocol::Http | Protocol::Plain | Protocol::Tcp => {
-            // What a PROXY header says of our own address does not count.
+            // The local address in a PROXY header does not count.
             let learns_names =
                 listeners.iter().filter(|listener| holds(listener.address)).filter_map(|of| match of.kind {
                     ListenerKind::Tcp { tls, tls_passthrough, .. } => Some(tls || tls_passthrough),

@@ -1,4 +1,4 @@
-//! What the keys of an upstream say together where its nodes are spoken to in something else than HTTP.
+//! Checks the combination of an upstream's keys if its nodes do not speak HTTP.
 
 use crate::keys::resources::{Scheme, UpstreamKeys};
 use crate::model::{Balance, Protocol};
@@ -19,7 +19,7 @@ impl Scheme {
     }
 }
 
-/// Reports keys that do not go with the scheme.
+/// Reports keys that cannot be combined with the scheme.
 pub(crate) fn check_stream_keys(keys: &mut UpstreamKeys, balance: &Balance, path: &Path<'_>, sink: &mut Sink) {
     let protocol = keys.scheme.value.protocol();
     check_proxy_protocol(keys.proxy_protocol.as_ref(), protocol, path, sink);
@@ -52,7 +52,7 @@ pub(crate) fn check_stream_keys(keys: &mut UpstreamKeys, balance: &Balance, path
         sink.error(key.at, &path.key("key"), fault);
     }
     check_checks(keys, protocol, path, sink);
-    // Whatever it says, there is no status that could be counted; its default is for HTTP.
+    // Its value does not matter, since a stream has no status that could be counted; its default is for HTTP.
     if let Some(passive) = keys.checks.as_mut().and_then(|checks| checks.value.passive.as_mut()) {
         passive.r#type = CheckType::Tcp;
     }
@@ -66,7 +66,7 @@ fn check_proxy_protocol(
 ) {
     let Some(At { at, value: Some(_) }) = written else { return };
     let fault = match protocol {
-        // Datagrams go without it.
+        // Datagrams do not use it.
         Protocol::Tcp | Protocol::Plain => return,
         Protocol::Http => Fault::new(
             "a connection kept to a node of HTTP carries requests of many clients, and a header at its beginning names one",
@@ -77,7 +77,7 @@ fn check_proxy_protocol(
     sink.error(*at, &path.key("proxy_protocol"), fault);
 }
 
-/// Active checks with HTTP, and those of UDP nodes, need a port that answers them.
+/// Active checks over HTTP, and those of UDP nodes, need a port that answers them.
 fn check_checks(keys: &UpstreamKeys, protocol: Protocol, path: &Path<'_>, sink: &mut Sink) {
     let Some(At { at, value: checks }) = &keys.checks else { return };
     let Some(active) = checks.active.as_ref().filter(|active| active.port.is_none()) else { return };
@@ -92,7 +92,7 @@ fn check_checks(keys: &UpstreamKeys, protocol: Protocol, path: &Path<'_>, sink: 
     }
 }
 
-/// Whether it is known of a connection without a request.
+/// Whether a connection without a request has the variable.
 fn is_of_connection(variable: &Variable) -> bool {
     matches!(
         variable,

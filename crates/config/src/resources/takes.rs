@@ -1,4 +1,4 @@
-//! What the keys of a route say together about the requests it takes.
+//! Compiles the keys of a route that determine which requests it takes.
 
 use crate::keys::resources::RouteKeys;
 use stillgate_plugin::Scripts;
@@ -6,7 +6,7 @@ use stillgate_route::{HostPattern, PathPattern, RouteMatch, Unread, UriRoute, Va
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
-/// Which requests a route takes. `hosts`: its service's.
+/// The requests that a route takes. `hosts`: its service's.
 pub(crate) fn takes(
     mut keys: RouteKeys,
     (id, scripts): (&str, Scripts),
@@ -46,7 +46,7 @@ pub(crate) fn takes(
     RouteMatch::Uri(uri)
 }
 
-/// The same of keys that can each be read, but not be together: whatever one of several alternatives allows.
+/// Like the above, for keys that are each readable but conflict: anything that one of several alternatives allows.
 pub(super) fn narrow(mut keys: RouteKeys, (id, scripts): (&str, Scripts), hosts: &[HostPattern]) -> RouteMatch {
     fn either<T>(one: &mut Option<At<T>>, several: &mut Option<At<Vec<T>>>) {
         if let (Some(_), Some(several)) = (&one, several) {
@@ -70,7 +70,7 @@ pub(super) fn has_params(vars: &Expr, paths: &[PathPattern]) -> bool {
     has_all
 }
 
-/// Reports the keys that an expression takes the place of.
+/// Reports the keys that an expression replaces.
 fn check_expression_alone(keys: &RouteKeys, path: &Path<'_>, sink: &mut Sink) {
     fn at<T>(key: &Option<At<T>>) -> Option<Position> {
         key.as_ref().map(|key| key.at)
@@ -93,7 +93,7 @@ fn check_expression_alone(keys: &RouteKeys, path: &Path<'_>, sink: &mut Sink) {
     }
 }
 
-/// The values of a key and its plural, of which only one may be there.
+/// The values of a key and its plural, of which only one may be present.
 fn one_or_several<T>(
     one: Option<At<T>>,
     several: Option<At<Vec<T>>>,

@@ -1,11 +1,10 @@
-//! What stands for a resource that cannot be used where the requests that it is about are known by its plugins only: a plugin that
-//! answers each of them 503.
+//! Replaces an unusable resource whose requests only its plugins know: by a plugin that answers each of them with 503.
 
 use std::sync::Arc;
 use stillgate_plugin::{Answer, Awaited, Entry, Flow, Identity, Level, Meta, Origin, Phase, Phases, Plugin, Request};
 use stillgate_schema::text::diagnostic::Position;
 
-/// As `explain` and metrics show it.
+/// The name in `explain` and metrics.
 const NAME: &str = "unavailable";
 
 struct Unavailable;
@@ -24,7 +23,7 @@ fn answer() -> Answer {
     Answer::json(503, r#"{"error_msg":"503 Service Unavailable"}"#)
 }
 
-/// In the place of the plugins of a resource.
+/// Replaces the plugins of a resource.
 pub(crate) fn unavailable(level: Level, id: &str) -> Arc<Entry> {
     Arc::new(Entry {
         name: NAME,

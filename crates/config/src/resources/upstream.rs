@@ -1,4 +1,4 @@
-//! What an upstream's keys mean, by themselves and with each other.
+//! Compiles an upstream's keys, by themselves and in combination.
 
 use super::checks::{checks, limits};
 use super::ssls::{Ssls, refuse_without_https};
@@ -14,11 +14,11 @@ use stillgate_schema::kind::At;
 use stillgate_schema::matching::parse_variable;
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
 
-/// `timeout` where neither route nor upstream say otherwise; APISIX's default.
+/// The default `timeout` of routes and upstreams; APISIX's default.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(60);
-/// The port of a node that names none, with `scheme: http`.
+/// The default port of a node with `scheme: http`.
 const HTTP_PORT: u16 = 80;
-/// And with `scheme: https`.
+/// The default port with `scheme: https`.
 const HTTPS_PORT: u16 = 443;
 
 pub(crate) fn upstream(
@@ -85,7 +85,7 @@ pub(crate) fn upstream(
     }
 }
 
-/// The field of the key does not arrive as it is spelled.
+/// The header field of the key arrives under another name.
 fn warn_of_dropped_field(key: Option<&At<String>>, path: &Path<'_>, sink: &mut Sink) {
     let Some(key) = key.filter(|key| key.value.contains('_')) else { return };
     let name = key.value.replace('_', "-");
@@ -96,9 +96,9 @@ fn warn_of_dropped_field(key: Option<&At<String>>, path: &Path<'_>, sink: &mut S
     sink.warning(key.at, &path.key("key"), fault.hint(hint));
 }
 
-/// What `hash_on` and `key` name.
+/// The input selected by `hash_on` and `key`.
 fn hash_key(on: At<HashOn>, key: Option<At<String>>, path: &Path<'_>, sink: &mut Sink) -> HashKey {
-    // Its name is the key; APISIX takes no notice of another.
+    // Its name is fixed; APISIX ignores another `key`.
     if on.value == HashOn::Consumer {
         return Variable::ConsumerName.into();
     }
@@ -133,7 +133,7 @@ fn hash_key(on: At<HashOn>, key: Option<At<String>>, path: &Path<'_>, sink: &mut
     variable.into()
 }
 
-/// Whether a request has it when its node is chosen, with plugins and without.
+/// Whether a request has it when its node is chosen, with and without plugins.
 fn is_known_before_the_node(variable: &Variable) -> bool {
     !matches!(
         variable,

@@ -1,7 +1,8 @@
-//! Conditions on requests: what they compare a client's header, cookie or argument with may be a credential, whatever its name is.
+//! Conditions on requests: the value that they compare with a client's header, cookie or argument may be a credential, whatever its
+//! name is.
 //!
-//! Which fields cannot hold one is listed, and a field that is not known counts as one that can. A condition shows its field and
-//! its operator. An expression that cannot be read is hidden as a whole if it may have the name of a secret field in it.
+//! The fields that cannot contain a credential are listed; any unknown field may contain one. A condition shows its field and its
+//! operator. An unreadable expression is hidden as a whole if it could contain the name of a secret field.
 
 use super::{Each, by_names, scalars};
 use serde_json::Value as Json;
@@ -13,13 +14,13 @@ use stillgate_route::{Expression, HeaderName, RECORDED, Variable};
 pub(super) const KEYS: [&str; 6] =
     ["vars", "filter", "match", "case", "include_req_body_expr", "include_resp_body_expr"];
 
-/// Operators of conditions in lists; `!` negates the one behind it.
+/// Operators of conditions in lists; `!` negates the following one.
 const OPERATORS: [&str; 12] = ["==", "~=", ">", ">=", "<", "<=", "~~", "~*", "in", "has", "ipmatch", "!"];
 
-/// What joins conditions in a list.
+/// Words that combine conditions in a list.
 const JOINTS: [&str; 4] = ["and", "or", "!and", "!or"];
 
-/// Header fields that hold no credential.
+/// Header fields that never contain a credential.
 const OPEN_HEADERS: [&str; 27] = [
     "accept",
     "accept-charset",
@@ -50,10 +51,10 @@ const OPEN_HEADERS: [&str; 27] = [
     "x-real-ip",
 ];
 
-/// What an expression has in it where it may read a header, a cookie or an argument, whether it can be parsed or not.
+/// Substrings of every expression that may read a header, a cookie or an argument, whether it can be parsed or not.
 const SECRET_FIELDS: [&str; 7] = ["header", "quer", "cookie", "arg", "http_", "auth", "body"];
 
-/// Whether the value that a condition on a variable, or on a field of expressions, compares with may be a secret.
+/// Whether the value that is compared with a variable, or with a field of expressions, may be a secret.
 pub fn is_secret_field(name: &str) -> bool {
     if RECORDED.contains(&name) {
         return false;
@@ -125,7 +126,7 @@ fn is_secret_header(name: &HeaderName) -> bool {
     !OPEN_HEADERS.contains(&name.as_str())
 }
 
-/// Whether a word can stand in a condition and is no secret: an operator, a joint, or a field.
+/// Whether a word may occur in a condition without being a secret: an operator, a combining word, or a field.
 pub(crate) fn is_known_word(word: &str) -> bool {
     let lower = word.to_ascii_lowercase();
     OPERATORS.contains(&lower.as_str())
@@ -135,7 +136,7 @@ pub(crate) fn is_known_word(word: &str) -> bool {
         || Variable::parse_with_body(word).is_ok()
 }
 
-/// Visits what may be a secret in the value of one of [`KEYS`].
+/// Visits possible secrets in the value of one of [`KEYS`].
 pub(super) fn each_in_conditions(value: &mut Json, is_of_response: bool, each: Each<'_>) {
     match value {
         Json::Array(items) => match items.first().and_then(Json::as_str) {
@@ -151,18 +152,18 @@ pub(super) fn each_in_conditions(value: &mut Json, is_of_response: bool, each: E
     }
 }
 
-/// Whether a list that is anywhere else looks like a condition: `["http_x_key", "==", "…"]`.
+/// Whether a list elsewhere looks like a condition: `["http_x_key", "==", "…"]`.
 pub(super) fn is_condition(items: &[Json]) -> bool {
     items.len() >= 3 && items[0].is_string() && is_operator(&items[1])
 }
 
-/// Of a condition by itself.
+/// Visits a single condition.
 pub(super) fn each_in_condition(items: &mut [Json], each: Each<'_>) {
     let name = items.first().and_then(Json::as_str).unwrap_or_default();
     if !is_secret_field(name) {
         return;
     }
-    // What does not look like a name is not one: the whole condition, say, as one text.
+    // A text that does not look like a name is not one: it may be a whole condition.
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.*[]$".contains(c));
     let is_negated = items.get(1).is_some_and(|item| item == "!");
     for (index, item) in items.iter_mut().enumerate() {
@@ -182,7 +183,7 @@ fn is_operator(item: &Json) -> bool {
     item.as_str().is_some_and(|text| OPERATORS.contains(&text.to_ascii_lowercase().as_str()))
 }
 
-/// Visits what may be a secret in the text of an expression.
+/// Visits possible secrets in the text of an expression.
 pub(super) fn each_in_expression(text: &mut String, each: Each<'_>) {
     if !may_read_secret(text) {
         return;
@@ -193,13 +194,13 @@ pub(super) fn each_in_expression(text: &mut String, each: Each<'_>) {
     }
 }
 
-/// Whether an expression may compare something with a secret; not all that do so by this do, but the others do not.
+/// Whether an expression may compare something with a secret; there are false positives, but no false negatives.
 pub(crate) fn may_read_secret(expression: &str) -> bool {
     let text = expression.to_ascii_lowercase();
     SECRET_FIELDS.iter().any(|part| text.contains(part)) || super::SECRET_WORDS.iter().any(|word| text.contains(word))
 }
 
-/// The text of an expression with a mask in place of each value that may be a secret.
+/// The text of an expression with a mask in place of each possible secret.
 pub fn masked_expression(expression: &Expression, mask: &str) -> String {
     let mut text = expression.text().to_owned();
     each_literal(&mut text, expression.condition(), &mut |secret| mask.clone_into(secret));
@@ -219,7 +220,7 @@ fn each_literal(text: &mut String, condition: &Condition, each: Each<'_>) {
     if !is_found {
         return each(text);
     }
-    // From the end, so that the places before stay where they are.
+    // From the end, so that earlier positions stay valid.
     places.sort_unstable_by_key(|place| std::cmp::Reverse(place.start));
     for place in places {
         let mut literal = text[place.clone()].to_owned();
@@ -230,7 +231,7 @@ fn each_literal(text: &mut String, condition: &Condition, each: Each<'_>) {
     }
 }
 
-/// Where in an expression the value of a predicate is, without its quotes. Fields that may hold secrets are texts.
+/// The position of a predicate's value in an expression, without its quotes. Fields that may contain secrets are texts.
 fn literal_of(text: &str, (line, column): (u32, u32), predicate: &str) -> Option<Range<usize>> {
     let before: usize = text.split_inclusive('\n').take(line as usize - 1).map(str::len).sum();
     let (in_line, _) = text[before..].char_indices().nth(column as usize - 1)?;
@@ -316,7 +317,7 @@ mod tests {
             r#"http.headers.user_agent ~ "curl" && net.src.port == 3"#,
             r#"http.headers.user_agent ~ "curl" && net.src.port == 3"#,
         );
-        // Those that cannot be read.
+        // Expressions that cannot be parsed.
         check("http.headers.authorization == S3CRET", "*");
         check("http_x == \"S\"", "*");
         check("arg[sig] = \"S\"", "*");
@@ -338,7 +339,7 @@ mod tests {
             json!(["OR", ["and", ["cookie_a", "~~", "S"], ["uri", "==", "/"]], ["http_a", "has", "S"]]),
             json!(["OR", ["and", ["cookie_a", "~~", "*"], ["uri", "==", "/"]], ["http_a", "has", "*"]]),
         );
-        // What is not written as it should be.
+        // Malformed conditions.
         check(json!([["http_x", "S"]]), json!([["http_x", "*"]]));
         check(json!([["http_x", "=", "S"]]), json!([["http_x", "*", "*"]]));
         check(json!([["http_x == S"]]), json!([["*"]]));

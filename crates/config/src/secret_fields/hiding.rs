@@ -1,4 +1,4 @@
-//! Findings about a resource without its secrets: status, logs and answers repeat them, and more people read those than the
+//! Removes secrets from findings about a resource: the status, logs and answers repeat them, and more people read those than the
 //! resource.
 
 use super::conditions::{KEYS, is_known_word, may_read_secret};
@@ -7,20 +7,20 @@ use serde_json::Value as Json;
 use stillgate_route::Expression;
 use stillgate_schema::text::diagnostic::{Diagnostic, Errors, Sink};
 
-/// Bytes of a text that messages do not show. Covering shorter ones would spoil the messages.
+/// The least bytes of a text that is hidden in messages. Hiding shorter ones would make messages unreadable.
 const HIDDEN_BYTES_MIN: usize = 4;
 
-/// Words of Lua's grammar, which errors about it name.
+/// Words of Lua's grammar, which its error messages contain.
 const LUA_WORDS: [&str; 22] = [
     "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in", "local", "nil",
     "not", "or", "repeat", "return", "then", "true", "until", "while",
 ];
 
-/// Hides what may be a secret in a document of a collection, as a whole and, of code and conditions, in parts.
+/// Hides possible secrets of a document in a collection: whole values, and parts of code and conditions.
 pub(crate) fn hide(collection: &str, document: &mut Json, sink: &mut Sink) {
     hide_parts(document, sink);
     each_possible_secret(collection, document, &mut |text| {
-        // A reference, a variable or a mask is none.
+        // A reference, a variable or a mask is not a secret.
         if text.len() >= HIDDEN_BYTES_MIN && !text.starts_with('$') && text.contains(|c| c != '*') {
             sink.hide(text);
         }
@@ -52,7 +52,7 @@ fn hide_parts(value: &Json, sink: &mut Sink) {
     }
 }
 
-/// What stands where a list is wanted is mostly a whole condition.
+/// A text in place of a list is usually a whole condition.
 fn hide_texts_of_conditions(key: &'static str, value: &Json, sink: &mut Sink) {
     match value {
         Json::String(text) if text.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_') => {
@@ -73,8 +73,8 @@ fn each_text(value: &Json, visit: &mut dyn FnMut(&str)) {
     }
 }
 
-/// The same in findings that have been gathered. `document`: the collection and the document of the resource at a path
-/// (`routes[3]`), if there is one.
+/// Like the above for collected findings. `document`: the collection and the document of the resource at a path (`routes[3]`), if
+/// there is one.
 pub(crate) fn hide_in(errors: &mut Errors, mut document: impl FnMut(&str) -> Option<(&'static str, Json)>) {
     let mut last: Option<(String, Sink)> = None;
     for found in &mut errors.diagnostics {
@@ -129,7 +129,7 @@ mod tests {
         check(expression("http.headers.authorization = \"Bearer S3CRET-1\""), "expression: ");
         check(expression("http.headers.x == \"S3CRET-1"), "expression: ");
         check(expression("cookie.session == \"S3CRET-1\""), "expression: ");
-        // What reads no secret stays as it is.
+        // Text that reads no secret is unchanged.
         let reason = alone.check_alone(Kind::Routes, &expression("http.path == /found").to_string()).unwrap_err();
         assert!(reason.contains("/found"), "{reason}");
     }

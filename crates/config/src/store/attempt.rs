@@ -1,6 +1,6 @@
-//! What changes would come to, if they were made: tried on the store, looked at, and taken back.
+//! The result of changes if they were made: they are applied to the store, inspected, and undone.
 //!
-//! It costs what making them costs, three times. Nothing is published in between: its owner has it alone.
+//! This costs three times as much as making them. Nothing is published in between: the store has one owner.
 
 use super::Change;
 use super::held::Key;
@@ -9,17 +9,17 @@ use crate::model::{Kind, Rejected};
 use std::collections::BTreeMap;
 use stillgate_schema::text::diagnostic::Diagnostic;
 
-/// What changes would come to.
+/// The result of changes.
 #[derive(Debug, Clone, Default)]
 pub struct Attempt {
-    /// Of the changed resources those that would be rejected; of others those that are not yet, or for another reason.
+    /// The changed resources that would be rejected; and others that are not rejected yet, or for another reason.
     pub rejected: Vec<Rejected>,
-    /// What the writer should know of the changed resources.
+    /// Warnings about the changed resources.
     pub warnings: Vec<Diagnostic>,
 }
 
 impl Store {
-    /// Finds out what changes would come to, and leaves everything as it is. `look`: at what would be served.
+    /// Determines the result of changes, and leaves everything unchanged. `look`: inspects what would be served.
     pub fn attempt(&mut self, changes: Vec<Change>, look: impl FnOnce(&Store)) -> Attempt {
         let before = self.rejected.clone();
         let mut saved = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The documents that a store holds, as they were put, whatever is served of them.
+//! The documents of a store as they were put, whatever is served of them.
 
 use super::Store;
 use super::held::{Held, Key};
@@ -9,15 +9,15 @@ use std::sync::Arc;
 /// A document as it was put.
 #[derive(Debug, Clone, Copy)]
 pub struct Put<'a> {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Unique among its kind.
+    /// Unique within its kind.
     pub id: &'a str,
     /// JSON text.
     pub document: &'a Arc<str>,
-    /// When it was made.
+    /// When it was created.
     pub created: u64,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: &'a Origin,
 }
 
@@ -33,7 +33,7 @@ impl Store {
         self.held.get_key_value(&(kind, id.into())).map(|(key, held)| Put::new((key, held)))
     }
 
-    /// Those of a kind whose ids begin with this, in the order of ids.
+    /// The documents of a kind with this id prefix, in the order of ids.
     pub fn documents_of(&self, kind: Kind, beginning: &str) -> impl Iterator<Item = Put<'_>> {
         let from: (Bound<Key>, Bound<Key>) = (Bound::Included((kind, beginning.into())), Bound::Unbounded);
         let all = self.held.range(from).map(|(key, held)| Put::new((key, held)));

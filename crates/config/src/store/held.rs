@@ -1,4 +1,4 @@
-//! A resource as a store holds it: its document, whether that is right by itself, and the last one that was.
+//! A resource in a store: its document, whether that is valid by itself, and the last valid one.
 
 use super::served::path_of;
 use crate::model::{Kind, Origin};
@@ -12,38 +12,38 @@ use stillgate_schema::partial_json::Document;
 use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Sink, shortened};
 use stillgate_schema::text::tree::Node;
 
-/// Bytes of a part of an id. APISIX's ids have up to 64; names of secret managers and plugins fit, too.
+/// The most bytes of a segment of an id. APISIX's ids have up to 64; names of secret managers and plugins fit, too.
 const ID_BYTES_MAX: usize = 256;
 
 pub(super) type Key = (Kind, Arc<str>);
 
-/// The key of a document whose secrets are still encrypted, because no key of the keyring decrypts them: it says with which key.
-/// Such a document is refused, or its ciphertext would be taken for the secret.
+/// The key of a document whose secrets are still encrypted, because no key of the keyring decrypts them: its value identifies the
+/// key. Such a document is refused, or its ciphertext would be taken for the secret.
 pub const ENCRYPTED_WITH: &str = "$encrypted_with";
 
-/// What is seldom there is boxed: there may be a hundred thousand of them.
+/// Rare parts are boxed: there may be a hundred thousand resources.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
-    /// Who has what it claims is decided by this.
+    /// Determines which of two conflicting claims wins.
     pub(super) created: u64,
     /// JSON text.
     pub(super) document: Arc<str>,
     pub(super) origin: Origin,
-    /// What it refers to; shared with others that refer to the same.
+    /// Its references; shared with others that have the same.
     pub(super) references: Arc<[Key]>,
     seldom: Option<Box<Seldom>>,
 }
 
-/// Of a resource that claims something, was changed, or is refused.
+/// Parts of a resource that has claims, was changed, or is refused.
 #[derive(Debug, Clone, Default)]
 struct Seldom {
-    /// Of the document that is served.
+    /// The claims of the served document.
     claims: Box<[Claim]>,
-    /// Why the document is refused by itself.
+    /// Why the document by itself is refused.
     refusal: Option<Arc<str>>,
-    /// The last one that was right, where this one is not.
+    /// The last valid document, if this one is not valid.
     previous: Option<(Arc<str>, Origin)>,
-    /// The document that was served before, for where this one turns out not to be usable after all.
+    /// The previously served document, in case this one turns out to be unusable after all.
     replaced: Option<(Arc<str>, Origin)>,
 }
 
@@ -54,7 +54,7 @@ impl Seldom {
 }
 
 impl Held {
-    /// Takes a document in that follows `before`. `nothing`: an empty catalog.
+    /// Makes a resource from a document that follows `before`. `nothing`: an empty catalog.
     pub(super) fn new(
         (kind, id): &Key,
         created: u64,
@@ -67,7 +67,7 @@ impl Held {
         let Alone { claims, refusal } = alone(*kind, id, &document, nothing);
         let claims = match (&refusal, before) {
             (Some(_), Some(before)) if replaced.is_some() => before.claims().into(),
-            // What can be read of it is its own, so that no later one answers in its place.
+            // Its readable parts are its own, so that no later resource answers in its place.
             _ => claims,
         };
         let previous = replaced.clone().filter(|_| refusal.is_some());
@@ -75,27 +75,27 @@ impl Held {
         Held { created, document, origin, references: Arc::default(), seldom }
     }
 
-    /// What it is among those that claim the same.
+    /// Its identity among resources with the same claims.
     pub(super) fn holder(&self, (kind, id): &Key) -> Holder {
         Holder { created: self.created, kind: *kind, id: id.clone(), line: 0 }
     }
 
-    /// What the document that is served claims.
+    /// The claims of the served document.
     pub(super) fn claims(&self) -> &[Claim] {
         self.seldom.as_ref().map_or(&[], |seldom| &seldom.claims)
     }
 
-    /// Why the document is refused by itself.
+    /// Why the document by itself is refused.
     pub(super) fn refusal(&self) -> Option<&str> {
         self.seldom.as_ref()?.refusal.as_deref()
     }
 
-    /// The last document that was right, where this one is not.
+    /// The last valid document, if this one is not valid.
     pub(super) fn previous(&self) -> Option<&(Arc<str>, Origin)> {
         self.seldom.as_ref()?.previous.as_ref()
     }
 
-    /// The document that is right by itself, if there is one.
+    /// The document if it is valid by itself.
     fn usable(&self) -> Option<(Arc<str>, Origin)> {
         match self.refusal() {
             None => Some((self.document.clone(), self.origin.clone())),
@@ -103,39 +103,39 @@ impl Held {
         }
     }
 
-    /// Refuses the document, which is right by itself, for a reason that only others can know; those that claim what the one
-    /// before it claims are looked at by the caller.
+    /// Refuses a document that is valid by itself, for a reason outside of it; the caller re-evaluates those with the same claims
+    /// as the previous document.
     pub(super) fn refuse(&mut self, (kind, id): &Key, reason: String, nothing: &Catalog) {
         let seldom = self.seldom.get_or_insert_default();
         seldom.previous = seldom.replaced.take();
         seldom.refusal = Some(reason.into());
-        // Without one before, what it takes is answered 503, so it goes on claiming that.
+        // Without a previous document its requests are answered with 503, so it keeps its claims.
         if let Some((document, _)) = &seldom.previous {
             seldom.claims = alone(*kind, id, document, nothing).claims;
         }
     }
 
-    /// The document that is served, if any can be.
+    /// The served document, if there is one.
     pub(super) fn served(&self) -> &Arc<str> {
         self.previous().map_or(&self.document, |(document, _)| document)
     }
 }
 
-/// What a document is by itself.
+/// The evaluation of a document by itself.
 struct Alone {
-    /// Of what can be read of it.
+    /// The claims of its readable parts.
     claims: Box<[Claim]>,
-    /// Why it is refused, whatever else there is.
+    /// Why it is refused, whatever other resources exist.
     refusal: Option<Arc<str>>,
 }
 
-/// Reads a document by itself.
+/// Evaluates a document by itself.
 fn alone(kind: Kind, id: &str, document: &str, nothing: &Catalog) -> Alone {
     let mut sink = Sink::alone().passing_unknown();
     let definition = define(kind, id, document, nothing, &mut sink);
     let is_refused = sink.has_errors();
     let definition = match kind {
-        // Its names are its own, whatever else cannot be read.
+        // Its names are its own, whatever else is unreadable.
         Kind::Ssls if is_refused => {
             let document = readable(kind, id, document);
             document.and_then(|document| nothing.refusal(kind, id, &document, "")).map(|refusal| refusal.definition)
@@ -144,20 +144,20 @@ fn alone(kind: Kind, id: &str, document: &str, nothing: &Catalog) -> Alone {
     };
     let mut claims: Vec<Claim> =
         definition.iter().flat_map(|of| of.claims().into_iter().chain(of.credentials())).collect();
-    // One that it has twice is one. A group guards nothing, so one that is refused leaves it to others.
+    // A duplicate within the document counts once. A group guards nothing, so a refused member gives it up.
     let mut known = HashSet::new();
     claims.retain(|claim| !(is_refused && claim.is_group()) && known.insert(claim.what.clone()));
     let refusal = is_refused.then(|| reason(&sink.into_errors().diagnostics).into());
     Alone { claims: claims.into(), refusal }
 }
 
-/// Checks a document by itself, under the id that it says.
+/// Validates a document by itself, under the id in it.
 pub(super) fn check(kind: Kind, document: &str, nothing: &Catalog) -> Result<(), String> {
     let json: Option<Json> = serde_json::from_str(document).ok();
     let own = |key: &str| json.as_ref().and_then(|json| json.get(key)).and_then(Json::as_str).map(str::to_owned);
     let id = if kind == Kind::Consumers { own("username") } else { own("id") };
     let id = id.unwrap_or_else(|| "1".to_owned());
-    // By itself, neither says what it is below.
+    // By itself, neither contains the parent's id.
     let id = match kind {
         Kind::Secrets if !id.contains('/') => format!("vault/{id}"),
         Kind::Credentials if !id.contains('/') => format!("consumer/{id}"),
@@ -166,7 +166,7 @@ pub(super) fn check(kind: Kind, document: &str, nothing: &Catalog) -> Result<(),
     alone(kind, &id, document, nothing).refusal.map_or(Ok(()), |reason| Err(reason.to_string()))
 }
 
-/// What a document means among the others; `None`: that cannot be known, which has been reported.
+/// Compiles a document with its references; `None`: that is impossible, which has been reported.
 pub(super) fn define(kind: Kind, id: &str, document: &str, catalog: &Catalog, sink: &mut Sink) -> Option<Definition> {
     let root = &Path::Root;
     if let Some(fault) = unusable_id(kind, id) {
@@ -174,13 +174,13 @@ pub(super) fn define(kind: Kind, id: &str, document: &str, catalog: &Catalog, si
     }
     let Tree { node, is_encrypted } = tree(kind, id, document, sink)?;
     if is_encrypted && matches!(kind, Kind::Consumers | Kind::Credentials) {
-        // Its ciphertext is nobody's credential.
+        // Ciphertext is not a credential.
         return None;
     }
     let written = Written::read(kind, &node, root, sink)?;
     if let Some(own) = written.id().filter(|own| !is_id(kind, id, &own.value)) {
         let fault = Fault::new(format!("the resource is {id:?}, and its document says {:?}", own.value));
-        // A consumer is known by it. Any other resource is where it is stored, as in APISIX.
+        // A consumer is identified by its name. Any other resource is identified by its key, as in APISIX.
         if kind == Kind::Consumers {
             sink.error(DOCUMENT, &root.key("username"), fault.hint("write the same"));
             return None;
@@ -190,19 +190,19 @@ pub(super) fn define(kind: Kind, id: &str, document: &str, catalog: &Catalog, si
     catalog.define(written, Named { id, at: DOCUMENT, path: root, node: &node }, sink)
 }
 
-/// What of a document can be read, whether it can be used or not.
+/// The readable parts of a document, whether it is usable or not.
 pub(super) fn readable(kind: Kind, id: &str, document: &str) -> Option<Node> {
     tree(kind, id, document, &mut Sink::alone()).map(|tree| tree.node)
 }
 
-/// A document as the tree that its keys are read from.
+/// A document as a tree of nodes.
 struct Tree {
     node: Node,
     /// Whether its secrets are still encrypted, which has been reported.
     is_encrypted: bool,
 }
 
-/// The tree of a document, in which what is not JSON is refused; `None`: nothing of it is. Both have been reported.
+/// Parses a document, and refuses values that are not JSON; `None`: nothing can be read. Both have been reported.
 fn tree(kind: Kind, id: &str, document: &str, sink: &mut Sink) -> Option<Tree> {
     let root = &Path::Root;
     let read = Document::read(document);
@@ -218,7 +218,7 @@ fn tree(kind: Kind, id: &str, document: &str, sink: &mut Sink) -> Option<Tree> {
     if let Some(with) = &with {
         sink.error(DOCUMENT, root, encrypted(with.as_str().unwrap_or_default()));
     }
-    // Status, logs and answers repeat what is wrong with a document.
+    // The status, logs and answers repeat the errors of a document.
     hide(kind.name(), &mut document, sink);
     Some(Tree { node: node(&document, root, sink), is_encrypted: with.is_some() })
 }
@@ -229,7 +229,7 @@ fn encrypted(with: &str) -> Fault {
     fault.hint("put that key back and restart, or write the resource again, with its secrets in plain text")
 }
 
-/// A document with its id, which that of a secret manager need not repeat.
+/// A document with its id, which that of a secret manager need not contain.
 fn identified(kind: Kind, id: &str, mut document: Json) -> Json {
     if kind == Kind::Secrets
         && let Some(keys) = document.as_object_mut()
@@ -240,8 +240,8 @@ fn identified(kind: Kind, id: &str, mut document: Json) -> Json {
     document
 }
 
-/// Why no resource can have an id. In etcd anybody can write any key, and APISIX serves them: such a resource is refused here, but
-/// not overlooked.
+/// Why a resource cannot have this id. In etcd anybody can write any key, and APISIX serves them: such a resource is refused here,
+/// but not ignored.
 fn unusable_id(kind: Kind, id: &str) -> Option<Fault> {
     let segments = if matches!(kind, Kind::Credentials | Kind::Secrets) { 2 } else { 1 };
     let is_good = |segment: &str| {
@@ -257,13 +257,13 @@ fn unusable_id(kind: Kind, id: &str) -> Option<Fault> {
     Some(fault.hint("write it with an id without slashes and control characters"))
 }
 
-/// Whether `written` is the id of the resource `id`: of credentials and secret managers, the last part of it.
+/// Whether `written` is the id of the resource `id`; for credentials and secret managers, its last segment.
 fn is_id(kind: Kind, id: &str, written: &str) -> bool {
     let is_part = matches!(kind, Kind::Credentials | Kind::Secrets);
     written == id || is_part && id.rsplit_once('/').is_some_and(|(_, last)| last == written)
 }
 
-/// What is wrong, in one line.
+/// The errors in one line.
 pub(super) fn reason(errors: &[Diagnostic]) -> String {
     let say = |error: &Diagnostic| Diagnostic { line: 0, excerpt: None, ..error.clone() }.to_string();
     errors.iter().map(say).collect::<Vec<_>>().join("; ")
@@ -281,7 +281,7 @@ mod tests {
         Change::Put { kind, id: id.into(), document: document.into(), created: 1, origin: Origin::Revision(1) }
     }
 
-    /// APISIX serves whatever key somebody writes below a collection, so none may be overlooked.
+    /// APISIX serves any key below a collection, so none may be ignored.
     #[test]
     fn a_key_that_is_no_resources_is_refused_and_guards() {
         let gateway = load("upstreams: []\n", &|_| None).unwrap().config.gateway;
@@ -298,7 +298,7 @@ mod tests {
             store.apply([Change::Delete { kind: Kind::Routes, id: id.to_owned() }]);
             assert_eq!((store.rejected().count(), store.routes.len()), (0, 1));
         }
-        // The key of a route's own upstream.
+        // The key of a route's inline upstream.
         store.apply([put(Kind::Upstreams, "routes/1", r#"{"nodes": {"10.0.0.2:1": 1}}"#)]);
         assert_eq!(store.rejected().count(), 1);
         assert_eq!(store.upstreams["routes/1"].nodes.len(), 1);
@@ -313,7 +313,7 @@ mod tests {
         }
         assert_eq!(store.rejected().count(), 0);
         for kind in Kind::all() {
-            // What is wrong with it is not its id.
+            // The id is not its error.
             let refusal = store.check_alone(kind, r#"{"id": "a", "username": "a"}"#).err().unwrap_or_default();
             assert!(!refusal.contains("is not the key of"), "{refusal}");
         }

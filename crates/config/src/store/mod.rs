@@ -1,4 +1,4 @@
-//! The store source: resources one by one, each read, refused and replaced by itself.
+//! The store source: resources are read, refused and replaced one by one.
 //!
 //! ```text
 //! Change (put or delete of a kind and id) ─▶ document ─▶ by itself: right, or refused
@@ -7,9 +7,9 @@
 //!      those that refer to it ◀── does it mean something else? ◀── resolved among the others
 //! ```
 //!
-//! A file is refused whole; a store refuses one resource and goes on, because its other writers cannot wait until a mistake is
-//! mended. It fails closed: what cannot be understood is answered 503 where its match is known, and nothing is served without a
-//! part that could not be understood. What a store serves depends only on what it holds, not on the order in which that came.
+//! A file is refused as a whole; a store refuses one resource and continues, because its other writers cannot wait until a mistake
+//! is fixed. It fails closed: requests for an invalid resource are answered with 503 if its match is known, and nothing is served
+//! without its invalid parts. The result depends only on the content of the store, not on the order of changes.
 
 mod attempt;
 mod documents;
@@ -28,30 +28,30 @@ use std::sync::Arc;
 /// One change of a resource.
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// It is new, or another one.
+    /// A new resource, or a new version of one.
     Put {
-        /// What it is.
+        /// Its kind.
         kind: Kind,
-        /// Unique among its kind: `1`, of credentials `jack/1`, of secret managers `vault/1`.
+        /// Unique within its kind: `1`; `jack/1` for credentials; `vault/1` for secret managers.
         id: String,
-        /// JSON text, as APISIX's Admin API takes it.
+        /// JSON text, in the form of APISIX's Admin API.
         document: Arc<str>,
-        /// When it was made: the one of two that both claim something which was made first keeps it.
+        /// When it was created: of two resources with the same claim the older one keeps it.
         created: u64,
-        /// Where it comes from.
+        /// Its origin.
         origin: Origin,
     },
-    /// It is gone.
+    /// A removed resource.
     Delete {
-        /// What it is.
+        /// Its kind.
         kind: Kind,
-        /// Unique among its kind.
+        /// Unique within its kind.
         id: String,
     },
 }
 
 impl Change {
-    /// Kind and id of the resource.
+    /// The kind and id of the resource.
     pub fn of(&self) -> (Kind, &str) {
         match self {
             Change::Put { kind, id, .. } | Change::Delete { kind, id } => (*kind, id),

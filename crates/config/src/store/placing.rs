@@ -1,4 +1,4 @@
-//! Where the definitions of a store are found once it is known what they mean.
+//! The lookup tables of a store's compiled definitions.
 
 use super::held::{Key, readable};
 use super::served::{Store, consumer_of};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use stillgate_plugin::{Consumer, Credential};
 
 impl Store {
-    /// Puts a definition where it is found; `None`: takes it away. Whether it is another one to those that refer to it.
+    /// Adds a definition; `None`: removes it. Returns whether it changed for those that refer to it.
     pub(super) fn place(&mut self, (kind, id): &Key, created: u64, definition: Option<Definition>) -> bool {
         let rank = (created, id.clone());
         let mut is_other = self.catalog.put(*kind, id, 0, definition.as_ref());
@@ -60,16 +60,16 @@ impl Store {
         is_other
     }
 
-    /// Those of a resource take the place of those that it had.
+    /// Replaces the upstreams of a resource.
     fn place_upstreams(&mut self, kind: Kind, id: &str, upstreams: Vec<Arc<Upstream>>) {
         if id.contains('/') {
-            // It is refused, so it has none; and `routes/1` as the id of an upstream is the key of a route's own.
+            // It is refused, so it has none; and `routes/1` as the id of an upstream is the key of a route's inline one.
             return;
         }
         let own = if kind == Kind::Upstreams { id.to_owned() } else { format!("{}/{id}", kind.name()) };
         let mut new: BTreeMap<String, Arc<Upstream>> =
             upstreams.into_iter().map(|upstream| (upstream.key.clone(), upstream)).collect();
-        // Those of its plugins. No id has a slash, and "0" is the character behind it.
+        // The upstreams of its plugins. Ids contain no slash, and "0" is the next character.
         let of_plugins = self.upstreams.range(format!("{own}/")..format!("{own}0")).map(|(key, _)| key.clone());
         for key in [own].into_iter().chain(of_plugins.collect::<Vec<_>>()) {
             let upstream = new.remove(&key);
@@ -78,7 +78,7 @@ impl Store {
         new.into_iter().for_each(|(key, upstream)| set(&mut self.upstreams, key, Some(upstream)));
     }
 
-    /// A consumer with the credentials that are stored apart from it, too.
+    /// A consumer, including the credentials that are stored separately.
     fn with_own_credentials(
         &self,
         consumer: Consumer,
@@ -98,7 +98,7 @@ impl Store {
         match definition {
             Some(Definition::Consumer(consumer, credentials)) => {
                 let (consumer, credentials) = self.with_own_credentials(consumer, credentials);
-                // No other has one of them: that was decided by claims. One that it has twice is found by the first.
+                // No other consumer has one of them: claims ensure that. A duplicate of its own is found by the first.
                 let _ = Arc::make_mut(&mut self.consumers).replace(consumer, credentials);
             }
             _ if self.consumers.named(name).is_some() => drop(Arc::make_mut(&mut self.consumers).remove(name)),
@@ -107,7 +107,7 @@ impl Store {
     }
 }
 
-/// Puts a value in, or takes it away. The same one stays where both are equal.
+/// Adds or removes a value. An equal one is not replaced.
 fn set<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
     match value {
         Some(value) if map.get(&key) == Some(&value) => {}

@@ -1,4 +1,4 @@
-//! Resources by kind and id, and what follows for others when one changes.
+//! Resources by kind and id, and the effects of a change on other resources.
 
 use super::Change;
 use super::held::{self, Held, Key, define, readable, reason};
@@ -17,27 +17,27 @@ use stillgate_plugin::{Chain, Consumers, Credential, Level, OwnPlugins};
 use stillgate_schema::json::DOCUMENT;
 use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Severity, Sink};
 
-/// All resources of a store, and what they mean.
+/// All resources of a store, with their compiled forms.
 #[derive(Debug)]
 pub struct Store {
     pub(super) gateway: Gateway,
-    /// Without the secret managers that are resources here.
+    /// Without the secret managers that are resources of the store.
     plugins: PluginSet,
-    /// What its secrets stood for.
+    /// The values of its secrets.
     secrets: Arc<Remembered>,
     pub(super) catalog: Catalog,
-    /// In which documents are read by themselves.
+    /// The empty catalog, for reading documents by themselves.
     nothing: Catalog,
     pub(super) held: BTreeMap<Key, Box<Held>>,
     claims: Claims,
-    /// Those that refer to a resource, whether it is there or not.
+    /// The resources that refer to a resource, whether that exists or not.
     dependants: HashMap<Key, BTreeSet<Key>>,
-    /// Taken in since maps were made small.
+    /// Number of changes since maps were shrunk.
     changes: usize,
-    /// To be looked at again.
+    /// Resources to be compiled again.
     pub(super) dirty: BTreeSet<Key>,
     pub(super) rejected: BTreeMap<Key, Rejected>,
-    /// Those of them that others cannot refer to, by kind.
+    /// Rejected resources that others cannot refer to, by kind.
     unusable: Arc<HashSet<(&'static str, String)>>,
     pub(super) warnings: BTreeMap<Key, Vec<Diagnostic>>,
     /// By [`Upstream::key`].
@@ -48,23 +48,23 @@ pub struct Store {
     pub(super) global_rules: BTreeMap<Rank, List>,
     pub(super) metadata: BTreeMap<Arc<str>, Metadata>,
     pub(super) consumers: Arc<Consumers>,
-    /// Nothing has been read yet.
+    /// Whether nothing has been read yet.
     is_waiting: bool,
-    /// Those that are stored apart, by `CONSUMER/ID`.
+    /// The credentials that are stored separately, by `CONSUMER/ID`.
     pub(super) credentials: BTreeMap<Arc<str>, Credential>,
 }
 
-/// References to secrets whose values are remembered, so that a change is noticed.
+/// The most references to secrets whose values are remembered to detect changes.
 const REFERENCES_MAX: usize = 100_000;
 
-/// Changes after which maps are made small; with many resources a quarter of their number, so that it costs little.
+/// Number of changes after which maps are shrunk; with many resources a quarter of their number, so that it costs little.
 const SHRINK_AFTER: usize = 1_000;
 
-/// When a resource was made, and its id: the first comes first.
+/// The creation of a resource, and its id: the sort key.
 type Rank = (u64, Arc<str>);
 
 impl Store {
-    /// Without any resource.
+    /// An empty store.
     pub fn new(gateway: Gateway, plugins: PluginSet) -> Store {
         Store::with(gateway, plugins, &Managers::default())
     }
@@ -99,13 +99,12 @@ impl Store {
         }
     }
 
-    /// Checks one document by itself, whose id may be any; the error says what is wrong.
+    /// Validates one document by itself, with any id.
     pub fn check_alone(&self, kind: Kind, document: &str) -> Result<(), String> {
         held::check(kind, document, &self.nothing)
     }
 
-    /// Takes changes in, the earlier first. What is looked at is what changed, and what refers to something that means something
-    /// else by it.
+    /// Applies changes in order. Compiles the changed resources again, and those that refer to something that changed by that.
     pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>) {
         let mut has_managers = false;
         for change in changes {
@@ -114,7 +113,7 @@ impl Store {
             self.changes += 1;
         }
         match has_managers {
-            // What any reference stands for may be something else.
+            // The value of any reference may have changed.
             true => self.read_again(self.gateway.clone()),
             false => self.settle_all(),
         }
@@ -124,7 +123,7 @@ impl Store {
     }
 
     pub(super) fn settle_all(&mut self) {
-        // None may be in the way of another that has its credential now.
+        // No credential may stay registered for its former owner.
         let names = self.dirty.iter().filter_map(|(kind, id)| match kind {
             Kind::Consumers => Some(&**id),
             Kind::Credentials => Some(consumer_of(id)),
@@ -135,7 +134,7 @@ impl Store {
                 Arc::make_mut(&mut self.consumers).remove(name);
             }
         }
-        // What refers to a resource is of a later kind.
+        // References always come from later kinds.
         while let Some(key) = self.dirty.pop_first() {
             if self.settle(&key) {
                 self.dirty.extend(self.dependants.get(&key).into_iter().flatten().cloned());
@@ -143,29 +142,28 @@ impl Store {
         }
     }
 
-    /// Reads everything again: with another `gateway:` section or other plugins of files, or because secrets may stand for something
-    /// else.
+    /// Reads everything again: because of another `gateway:` section or other plugin files, or because secrets may have changed.
     pub fn renew(&mut self, gateway: Gateway, own: OwnPlugins) {
         self.plugins.table.own = own;
         self.read_again(gateway);
     }
 
-    /// The plugins of files that its resources may have.
+    /// The plugins from files that its resources may use.
     pub fn own_plugins(&self) -> &OwnPlugins {
         &self.plugins.table.own
     }
 
-    /// Answers everything 503: what it is to serve has not been read yet.
+    /// Answers everything with 503: the resources have not been read yet.
     pub fn wait(&mut self) {
         self.is_waiting = true;
     }
 
-    /// Serves what it has.
+    /// Serves its resources.
     pub fn go_on(&mut self) {
         self.is_waiting = false;
     }
 
-    /// Whether every secret that is in use stands for what it stood for.
+    /// Whether every secret in use is unchanged.
     pub fn has_current_secrets(&self) -> bool {
         self.secrets.is_unchanged()
     }
@@ -175,7 +173,7 @@ impl Store {
         self.secrets.references()
     }
 
-    /// Refuses a resource that is right by itself, for a reason that only others can know: a certificate that cannot be used.
+    /// Refuses a resource that is valid by itself, for a reason outside of it: an unusable certificate.
     pub fn refuse(&mut self, kind: Kind, id: &str, reason: &str) {
         let key: Key = (kind, id.into());
         let Some(mut held) = self.forget(&key) else { return };
@@ -186,9 +184,9 @@ impl Store {
         self.settle_all();
     }
 
-    /// The last documents that were right, of those resources whose newest is not: what a restart should serve, too.
+    /// The last valid documents of resources whose newest is invalid: a restart should serve those, too.
     pub fn previous(&self) -> impl Iterator<Item = (Kind, &str, &Arc<str>)> {
-        // Whoever has one is rejected; that there are few of them is what makes this quick.
+        // A resource with one is rejected; this is fast because there are few of them.
         self.rejected.keys().filter_map(|key| {
             let (document, _) = self.held.get(key)?.previous()?;
             Some((key.0, &*key.1, document))
@@ -210,7 +208,7 @@ impl Store {
         self.secrets.tell_in_use();
     }
 
-    /// The secret managers that can be used.
+    /// The usable secret managers.
     fn managers(&self) -> Managers {
         let mut managers = Managers::default();
         let first: Key = (Kind::Secrets, "".into());
@@ -225,7 +223,7 @@ impl Store {
         managers
     }
 
-    /// Everything as changes, by which another store comes to the same.
+    /// Everything as changes that recreate the store.
     pub fn list(&self) -> Vec<Change> {
         let mut changes = Vec::with_capacity(self.held.len());
         for ((kind, id), held) in &self.held {
@@ -247,7 +245,7 @@ impl Store {
         self.rejected.values()
     }
 
-    /// What is to be served, with what is rejected. `revision` takes the place of a file's digest.
+    /// The served configuration, with the rejected resources. `revision` takes the place of a file's digest.
     pub fn load(&self, revision: &str) -> Loaded {
         let (global, mut warnings) = self.global();
         warnings.extend(self.warnings.values().flatten().cloned());
@@ -271,7 +269,7 @@ impl Store {
         Loaded { config, warnings, warnings_beside: Vec::new(), rejected }
     }
 
-    /// The plugins of every request, and what is left out of them.
+    /// The plugins of every request, and those that are left out.
     fn global(&self) -> (Arc<Chain>, Vec<Diagnostic>) {
         if self.is_waiting {
             return (denying(""), Vec::new());
@@ -291,12 +289,12 @@ impl Store {
         });
         match Chain::merge([&kept[..]]) {
             Ok(chain) => (Arc::new(chain), warnings.collect()),
-            // Which of the rules is one too many cannot be said.
+            // It is undetermined which of the rules is one too many.
             Err(_) => (denying(""), warnings.collect()),
         }
     }
 
-    /// Takes in a document, whether it is right or not.
+    /// Adds a document, whether it is valid or not.
     fn hold(&mut self, change: Change) {
         let (kind, id, put) = match change {
             Change::Delete { kind, id } => (kind, id, None),
@@ -310,7 +308,7 @@ impl Store {
         self.hold_again(&key, held);
     }
 
-    /// Puts a resource that is not held into its place.
+    /// Adds a new resource.
     pub(super) fn hold_again(&mut self, key: &Key, held: Option<Box<Held>>) {
         if let Some(held) = held {
             self.claims.add(held.claims(), &held.holder(key));
@@ -318,7 +316,7 @@ impl Store {
             self.held.insert(key.clone(), held);
         }
         self.dirty.insert(key.clone());
-        // Whose it is says whether it can be used; and a consumer has those that are stored apart.
+        // Its consumer determines whether it is usable; and a consumer includes those that are stored separately.
         match key.0 {
             Kind::Consumers => {
                 let own = self.held.range(of_consumer(&key.1)).map(|(key, _)| key.clone());
@@ -329,7 +327,7 @@ impl Store {
         }
     }
 
-    /// Takes a resource out, with its place among the others of its kind.
+    /// Removes a resource, including its place among the others of its kind.
     pub(super) fn forget(&mut self, key: &Key) -> Option<Box<Held>> {
         let held = self.held.remove(key)?;
         self.claims.remove(held.claims(), &held.holder(key));
@@ -354,14 +352,14 @@ impl Store {
         Some(held)
     }
 
-    /// Those that claim what this one claims are looked at again.
+    /// Schedules the resources with the same claims.
     fn touch_claimants(&mut self, key: &Key, held: &Held) {
         let own = held.holder(key);
         let others = self.claims.holders(held.claims()).filter(|other| **other != own);
         self.dirty.extend(others.map(|other| (other.kind, other.id.clone())));
     }
 
-    /// Gives memory back that taking many changes in has left unused: nodes of maps that grew one by one are half empty.
+    /// Returns unused memory after many changes: nodes of maps that grew one by one are half empty.
     fn shrink(&mut self) {
         self.changes = 0;
         self.held = std::mem::take(&mut self.held).into_iter().collect();
@@ -371,7 +369,7 @@ impl Store {
         self.dependants.shrink_to_fit();
     }
 
-    /// Finds out what a resource means now; whether it is something else to those that refer to it.
+    /// Compiles a resource; returns whether it changed for those that refer to it.
     fn settle(&mut self, key: &Key) -> bool {
         self.rejected.remove(key);
         self.warnings.remove(key);
@@ -410,7 +408,7 @@ impl Store {
         self.place(key, created, definition) || is_other
     }
 
-    /// Notes whether others can refer to a resource; whether that is new to them. They say why they cannot be used by it.
+    /// Records whether others can refer to a resource; returns whether that changed. Their errors are reported with them.
     fn note_unusable(&mut self, key: &Key) -> bool {
         let of = (key.0.name(), key.1.to_string());
         let is_unusable = self.rejected.get(key).is_some_and(|of| of.serving != Serving::Previous);
@@ -421,8 +419,8 @@ impl Store {
         if is_unusable { unusable.insert(of) } else { unusable.remove(&of) }
     }
 
-    /// What is served of a resource whose definition has errors or not; notes where it is not what was put.
-    /// `is_late`: another was made before that has what it claims.
+    /// Determines what is served for a resource whose definition may have errors; records whether that is not what was put.
+    /// `is_late`: an older resource has one of its claims.
     fn judge(
         &mut self,
         key: &Key,
@@ -453,8 +451,8 @@ impl Store {
         definition
     }
 
-    /// What is served in the place of a resource without a version that is right. `reason` is made to say what the refusal is wider
-    /// by than the resource.
+    /// The replacement of a resource without a valid version. `reason` is extended by the keys by which the refusal is broader than
+    /// the resource.
     fn refusal_of(
         &self,
         (kind, id): &Key,
@@ -477,7 +475,7 @@ impl Store {
                 }
                 taking(refusal.map(|refusal| refusal.definition))
             }
-            // It is known by its credentials, as far as they can be read and are not another's.
+            // Its readable credentials identify it, unless another consumer has them.
             Kind::Consumers => {
                 let (from, to) = (format!("{id}/"), format!("{id}0"));
                 let mut apart = self.credentials.range::<str, _>((Bound::Included(&*from), Bound::Excluded(&*to)));
@@ -485,17 +483,17 @@ impl Store {
                 let is_known = |of: &Definition| held.refusal().is_none() || has_any(of) || apart.next().is_some();
                 taking(definition.filter(|_| !is_late).filter(is_known).and_then(Definition::into_refused_consumer))
             }
-            // Clients that show it are unknown.
+            // Clients that present it are unknown.
             Kind::Credentials | Kind::Protos => (Serving::Nothing, None),
             Kind::GlobalRules if self.gateway.config.rejected_global_rule == RejectedGlobalRule::Ignore => {
                 (Serving::Nothing, None)
             }
-            // Those that refer to it.
+            // The resources that refer to it.
             _ => (Serving::Unavailable, None),
         }
     }
 
-    /// What stands before paths where origins are shown: etcd's prefix with a slash.
+    /// The prefix of paths in origins: etcd's prefix with a slash.
     fn prefix(&self) -> String {
         let config = &self.gateway.config;
         let etcd = config.etcd.as_ref().filter(|_| config.source == SourceKind::Etcd);
@@ -505,7 +503,7 @@ impl Store {
     fn refer(&mut self, key: &Key, references: Vec<(&'static str, String)>) {
         let of = |(kind, id): (&str, String)| {
             let key: Key = (Kind::named(kind)?, id.into());
-            // All that refer to it share its name.
+            // All resources that refer to it share its name.
             Some(self.dependants.get_key_value(&key).map_or(key, |(known, _)| known.clone()))
         };
         let references: Vec<Key> = references.into_iter().filter_map(of).collect();
@@ -521,7 +519,7 @@ impl Store {
         }
     }
 
-    /// The same references as a neighbour has them.
+    /// The references of a neighbour, if they are equal.
     fn shared(&self, references: &[Key]) -> Option<Arc<[Key]>> {
         let dependants = self.dependants.get(references.first()?)?;
         let neighbours = [dependants.first(), dependants.last()].into_iter().flatten();
@@ -530,7 +528,7 @@ impl Store {
     }
 }
 
-/// Where a datastore has a resource, below its prefix: `routes/1`, `consumers/jack/credentials/1`.
+/// The key of a resource in a datastore, below its prefix: `routes/1`, `consumers/jack/credentials/1`.
 pub fn path_of(kind: Kind, id: &str) -> String {
     match (kind, id.split_once('/')) {
         (Kind::Credentials, Some((name, id))) => format!("{}/{name}/{}/{id}", Kind::Consumers.name(), kind.name()),
@@ -538,9 +536,9 @@ pub fn path_of(kind: Kind, id: &str) -> String {
     }
 }
 
-/// The keys of the credentials that are stored apart from a consumer: those below `NAME/`.
+/// The keys of credentials that are stored separately from a consumer: those below `NAME/`.
 fn of_consumer(name: &str) -> std::ops::Range<Key> {
-    // "0" is the character behind the slash.
+    // "0" is the character after the slash.
     (Kind::Credentials, format!("{name}/").into())..(Kind::Credentials, format!("{name}0").into())
 }
 
@@ -558,7 +556,7 @@ fn of_resource((kind, id): &Key, found: Diagnostic) -> Diagnostic {
     Diagnostic { path, line: 0, column: 0, ..found }
 }
 
-/// In the place of all global rules where one cannot be used: it may be what keeps clients out.
+/// Replaces all global rules if one is unusable: it may be what keeps clients out.
 fn denying(rule: &str) -> Arc<Chain> {
     Chain::merge([&[unavailable(Level::GlobalRule, rule)][..]]).map(Arc::new).unwrap_or_default()
 }
@@ -572,7 +570,7 @@ mod tests {
         Change::Put { kind, id: id.into(), document: document.into(), created: 1, origin: Origin::Revision(1) }
     }
 
-    /// A hundred thousand routes to one upstream have one list of references; and shrinking loses nothing.
+    /// A hundred thousand routes to one upstream share one list of references, and shrinking loses nothing.
     #[test]
     fn who_refers_to_the_same_shares_the_list() {
         let gateway = load("upstreams: []\n", &|_| None).unwrap().config.gateway;

@@ -1,4 +1,4 @@
-//! What is logged of requests, and where.
+//! The format and destination of the access log.
 
 use std::path::PathBuf;
 pub use stillgate_plugin::record::AccessValue;
@@ -6,13 +6,13 @@ pub use stillgate_plugin::record::AccessValue;
 /// `gateway.access_log`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AccessLog {
-    /// Where lines go.
+    /// The destination of lines.
     pub destination: LogDestination,
-    /// How a line looks.
+    /// The format of a line.
     pub format: AccessFormat,
 }
 
-/// Where a log goes.
+/// The destination of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogDestination {
     /// Standard output.
@@ -21,12 +21,12 @@ pub enum LogDestination {
     File(PathBuf),
 }
 
-/// The shape of an access log line.
+/// The format of an access log line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AccessFormat {
     /// The combined format of Apache and nginx.
     Combined,
-    /// One JSON object a line with these fields, in this order.
+    /// One JSON object per line with these fields, in this order.
     Json(Vec<AccessField>),
 }
 
@@ -35,6 +35,6 @@ pub enum AccessFormat {
 pub struct AccessField {
     /// The JSON key.
     pub name: String,
-    /// Where its value comes from.
+    /// The source of its value.
     pub value: AccessValue,
 }

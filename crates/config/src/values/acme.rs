@@ -1,4 +1,4 @@
-//! How an ACME server is spoken to.
+//! The options of an ACME server.
 
 use std::fmt;
 
@@ -16,8 +16,8 @@ impl fmt::Debug for HmacKey {
 /// `gateway.acme.challenge`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcmeChallenge {
-    /// RFC 8555 section 8.3.
+    /// `http-01`: RFC 8555 section 8.3.
     Http01,
-    /// RFC 8737.
+    /// `tls-alpn-01`: RFC 8737.
     TlsAlpn01,
 }

@@ -1,4 +1,4 @@
-//! How the health of an upstream's nodes is found out.
+//! How the health of an upstream's nodes is checked.
 
 use serde::Serialize;
 
@@ -7,8 +7,8 @@ use serde::Serialize;
 pub enum CheckType {
     /// By an HTTP exchange.
     Http,
-    /// By one over TLS.
+    /// By an HTTP exchange over TLS.
     Https,
-    /// By a connection.
+    /// By a TCP connection.
     Tcp,
 }

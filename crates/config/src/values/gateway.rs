@@ -1,4 +1,4 @@
-//! What there is to choose from for the process as a whole.
+//! Options of the process as a whole.
 
 use crate::values::Pem;
 use stillgate_plugin::Secret;
@@ -6,7 +6,7 @@ use stillgate_plugin::Secret;
 /// When the route cache is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteCacheMode {
-    /// Where the measured cost of matching makes it pay.
+    /// If the measured cost of matching makes it worthwhile.
     Auto,
     /// Always.
     On,
@@ -14,7 +14,7 @@ pub enum RouteCacheMode {
     Off,
 }
 
-/// How the process's own log looks.
+/// The format of the process's own log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     /// Human on a terminal, JSON otherwise.
@@ -25,7 +25,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What is served where a global rule is rejected that was never right.
+/// The behaviour if a global rule is rejected that never had a valid version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RejectedGlobalRule {
     /// All requests are answered 503: the rule may be what keeps clients out.
@@ -35,7 +35,7 @@ pub enum RejectedGlobalRule {
     Ignore,
 }
 
-/// Where resources come from.
+/// The source of resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SourceKind {
     /// The file with the `gateway:` section.
@@ -47,7 +47,7 @@ pub enum SourceKind {
     Etcd,
 }
 
-/// What the holder of a key of the Admin API may do.
+/// The rights of a key of the Admin API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Everything.
@@ -56,7 +56,7 @@ pub enum Role {
     Viewer,
 }
 
-/// Who knows which node has a device.
+/// The directory that maps devices to nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum DeviceRegistry {
     /// This node, which is the only one.
@@ -64,11 +64,11 @@ pub enum DeviceRegistry {
     Memory,
     /// A directory that nodes share.
     Redis {
-        /// Where it is, with credentials.
+        /// Its address, with credentials.
         url: Secret,
         /// Whether it is a Redis Cluster.
         is_cluster: bool,
-        /// Over TLS, whom to trust; `None`: the system's roots.
+        /// The trusted roots for TLS; `None`: the system's.
         ca: Option<Pem>,
     },
 }

@@ -1,4 +1,4 @@
-//! What is measured and where it is exposed, and what a family of the dialect's table comes to with all of it applied.
+//! The settings of metrics, and the families of the dialect's table with all settings applied.
 
 use super::dialect::{Dialect, FamilyKind, FamilySpec, Label, Measure};
 use std::net::SocketAddr;
@@ -7,65 +7,65 @@ use std::time::Duration;
 use stillgate_metrics::{Buckets, Family, Kind, Native};
 use stillgate_route::Variable;
 
-/// `gateway.metrics`: what is measured and where it is exposed. Every name in it exists in its dialect.
+/// `gateway.metrics`: the settings of recording and exposition. Every name in it exists in its dialect.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Metrics {
-    /// Where the exposition is served beside the admin address; `None`: nowhere else, unless another process reads `shared`.
+    /// The address of the exposition in addition to the admin address; `None`: nowhere else, unless another process reads `shared`.
     pub address: Option<SocketAddr>,
     /// The exposition's path.
     pub path: String,
-    /// Names under which it may be asked for over loopback, besides those it knows itself.
+    /// Host names under which it may be requested over loopback, in addition to the built-in ones.
     pub hosts: Vec<String>,
-    /// Whose names the families have.
+    /// The dialect that names the families.
     pub dialect: Dialect,
-    /// Bytes that all series may take, index and caches included.
+    /// The most bytes of all series, index and caches included.
     pub memory_bytes: usize,
-    /// Label sets of one family; at the bound the label with the most values collapses.
+    /// The most label sets of one family; at the bound the label with the most values collapses.
     pub series_per_family: usize,
-    /// How long a series is idle before it goes; `None`: it stays.
+    /// The idle time after which a series is removed; `None`: it stays.
     pub expire: Option<Duration>,
-    /// The directory of the memory that other processes may read; `None`: it is anonymous.
+    /// The directory of the memory that other processes may read; `None`: the memory is anonymous.
     pub shared: Option<PathBuf>,
-    /// Families that are not recorded, sorted.
+    /// Disabled families, sorted.
     pub disabled_families: Vec<Measure>,
-    /// Labels that families of requests do without, sorted.
+    /// Labels that families of requests omit, sorted.
     pub disabled_labels: Vec<Label>,
-    /// Labels that families of requests have without a value, by the family of APISIX's exporter that measures the same; the
+    /// Labels that families of requests have without a value, by the family of APISIX's exporter with the same measure; the
     /// metadata of the plugin `prometheus` names them.
     pub emptied_labels: Vec<(Measure, Label)>,
-    /// Routes whose latency is also kept in fine buckets, for the dashboard; 0: no latency is. It follows from the rest of the
-    /// section `gateway`.
+    /// Number of routes whose latency is also kept in fine buckets, for the dashboard; 0: no latency is. It follows from the rest
+    /// of the section `gateway`.
     pub live_routes: u32,
-    /// Labels that families of requests have beside their own because they are named, sorted.
+    /// Further labels that families of requests have because they are named here, sorted.
     pub enabled_labels: Vec<Label>,
-    /// Labels that families have beside their own, in the order of the file.
+    /// Additional labels of families, in the order of the file.
     pub extra_labels: Vec<(Measure, Vec<(String, Variable)>)>,
-    /// Whether histograms have native buckets beside the classic ones.
+    /// Whether histograms have native buckets in addition to the classic ones.
     pub native_histograms: bool,
-    /// Whether OpenMetrics tells when a series began.
+    /// Whether OpenMetrics contains the creation times of series.
     pub created: bool,
-    /// Whether histograms of requests keep the trace of a request for each bucket.
+    /// Whether histograms of requests keep the trace of one request per bucket.
     pub exemplars: bool,
 }
 
-/// Where the value of one label of a declared family comes from.
+/// The source of the value of one label of a declared family.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LabelSource {
-    /// From what is measured.
+    /// The recording code.
     Label(Label),
-    /// From the request; empty where it has none.
+    /// The request; empty if it does not have the value.
     Variable(Variable),
-    /// From nowhere: it is empty.
+    /// None: the value is empty.
     Nothing,
 }
 
 impl Metrics {
-    /// The dialect's families but for those that are disabled.
+    /// The dialect's families without the disabled ones.
     pub fn families(&self) -> impl Iterator<Item = &'static FamilySpec> {
         self.dialect.families().filter(|spec| !self.disabled_families.contains(&spec.measure))
     }
 
-    /// The same with labels that have no value, by the names of APISIX's families, without their prefix, and of the labels.
+    /// Adds labels without a value, by the names of APISIX's families without their prefix, and of the labels.
     pub fn with_emptied<'a>(&self, names: impl Iterator<Item = (&'a str, &'a str)>) -> Metrics {
         let find = |(family, label): (&str, &str)| {
             let spec = Dialect::Apisix.find(family)?;
@@ -77,7 +77,7 @@ impl Metrics {
 }
 
 impl FamilySpec {
-    /// The family as it is declared to the metrics engine; `None`: it is disabled.
+    /// The family as declared to the metrics engine; `None`: it is disabled.
     pub fn family(&self, metrics: &Metrics) -> Option<Family> {
         if metrics.disabled_families.contains(&self.measure) {
             return None;
@@ -92,12 +92,12 @@ impl FamilySpec {
         })
     }
 
-    /// Where the value of each label of [`FamilySpec::family`] comes from, in the same order.
+    /// The sources of the values of each label of [`FamilySpec::family`], in the same order.
     pub fn label_plan(&self, metrics: &Metrics) -> Vec<LabelSource> {
         self.sources(metrics).map(|(_, source)| source).collect()
     }
 
-    /// Its labels: its own that are not disabled, those that are enabled, and then those of the configuration.
+    /// Its labels: its own without the disabled ones, those that are enabled, and then those of the configuration.
     fn sources<'a>(&'a self, metrics: &'a Metrics) -> impl Iterator<Item = (&'a str, LabelSource)> {
         let kept = |label: &&Label| !self.per_request || !metrics.disabled_labels.contains(label);
         let optional = self.optional.iter().filter(|label| metrics.enabled_labels.contains(label));

@@ -1,6 +1,6 @@
-//! What keys say by themselves: the plain values that tables of keys and the model are built from.
+//! The values of single keys: plain types that tables of keys and the model are built from.
 //!
-//! Nothing here can be invalid, and nothing here knows how it is written.
+//! Nothing here can be invalid, and nothing here depends on the written form.
 
 mod access_log;
 mod acme;

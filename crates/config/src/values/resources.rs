@@ -1,13 +1,13 @@
-//! What single keys of resources say.
+//! The values of single keys of resources.
 
 use serde::Serialize;
 
 /// `on_change` of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum OnChange {
-    /// They go on.
+    /// They continue.
     Keep,
-    /// Each is closed when it has been idle for a moment, or after a while.
+    /// Each is closed once it has been idle for a moment, or after a while.
     Drain,
     /// They are closed at once.
     Close,
@@ -22,7 +22,7 @@ pub enum ProxyProtocol {
     V2,
 }
 
-/// Who a node is.
+/// The host of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub enum Host {
     /// A literal address.

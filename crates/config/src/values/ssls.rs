@@ -1,4 +1,4 @@
-//! Where certificates and keys are, and which TLS is spoken with them.
+//! The locations of certificates and keys, and versions of TLS.
 
 use super::digest::digest;
 use serde::{Serialize, Serializer};
@@ -14,17 +14,17 @@ pub enum TlsVersion {
     V13,
 }
 
-/// Where PEM text is found.
+/// The location of PEM text.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Pem {
     /// In the configuration itself.
     Inline(String),
-    /// In a file; relative to the folder that the process was started in, as all paths of the configuration are.
+    /// In a file; relative to the working directory at the start of the process, like all paths of the configuration.
     File(PathBuf),
 }
 
 impl Pem {
-    /// The file, where it is one.
+    /// The file, if it is one.
     pub fn file(&self) -> Option<&Path> {
         match self {
             Pem::Inline(_) => None,
@@ -33,7 +33,7 @@ impl Pem {
     }
 }
 
-/// Without the text, which may be a private key.
+/// Omits the text, which may be a private key.
 impl fmt::Debug for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -43,7 +43,7 @@ impl fmt::Debug for Pem {
     }
 }
 
-/// As with `Debug`, not the text, but its digest, so that another text is another value.
+/// Like `Debug`, omits the text, but includes its digest, so that different texts differ.
 impl Serialize for Pem {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self {

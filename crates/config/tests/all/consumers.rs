@@ -1,4 +1,5 @@
-//! Consumers of a file: read by what differs as they are read as a whole, and refused where they cannot work.
+//! Consumers of a file: reading by differences gives the same result as reading as a whole, and consumers that cannot work are
+//! refused.
 
 use crate::plugins::TABLE;
 use proptest::prelude::*;
@@ -8,7 +9,7 @@ use stillgate_config::{Loaded, PluginSet, Reader, Text, load_with};
 use stillgate_plugin::Secrets;
 use stillgate_plugin::secrets::Managers;
 
-/// One secret, which changes.
+/// One secret that changes.
 struct One(Mutex<String>);
 
 impl Secrets for One {
@@ -25,7 +26,7 @@ fn plugin_set() -> (PluginSet, Arc<One>) {
     (PluginSet { table: TABLE, secrets: secrets.clone(), ..PluginSet::default() }, secrets)
 }
 
-/// Reads it by both ways, which must be of one mind.
+/// Reads it in both ways, which must give the same result.
 #[track_caller]
 fn read(reader: &mut Reader, plugins: &PluginSet, text: &str) -> Result<Arc<Loaded>, String> {
     let again = reader.load(Text::new(text.into()), &|_| None);
@@ -122,7 +123,7 @@ proptest! {
                 Edit::Turn => is_above = !is_above,
                 _ => {}
             }
-            // What is wrong stays for one text only, so that most are good.
+            // An error stays for one text only, so that most are valid.
             if read(&mut reader, &plugins, &file(&routes, &consumers, is_above)).is_err() {
                 (routes, consumers) = before;
             }
@@ -228,7 +229,7 @@ fn a_changed_secret_is_noticed_where_a_text_was_refused_before() {
     }
 }
 
-/// Every reference stands for itself. Notes what it is said to be in use.
+/// Every reference resolves to itself. Records the references reported as in use.
 #[derive(Clone, Default)]
 struct Noting(Arc<Mutex<Vec<Vec<String>>>>);
 
@@ -276,12 +277,12 @@ fn an_anonymous_consumer_must_be_there() {
     read(&mut reader, &plugins, &file("b", &["a", "b"])).unwrap();
     let error = read(&mut reader, &plugins, &file("c", &["a", "b"])).unwrap_err();
     assert!(error.contains("key-auth of route \"r\" names the consumer \"c\", which is not there"), "{error}");
-    // The consumer goes, by what differs.
+    // The consumer is removed by a read of the differences.
     assert!(read(&mut reader, &plugins, &file("b", &["a"])).is_err());
     read(&mut reader, &plugins, &file("b", &["b"])).unwrap();
 }
 
-/// Of what stays once they are read, the text that the next is compared with included.
+/// Measures the memory that stays once they are read, including the text kept for comparison.
 #[test]
 fn a_consumer_takes_less_than_a_kibibyte() {
     const CONSUMERS: usize = 5_000;

@@ -1,4 +1,4 @@
-//! Expressions in a file: errors point at the very character where that can be told, and harm is refused.
+//! Expressions in a file: errors point at the exact character if it can be determined, and harmful input is refused.
 
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
@@ -9,10 +9,10 @@ use stillgate_route::expression::ERRORS_MAX;
 use stillgate_route::{RECORDED, Variable};
 use stillgate_schema::text::environment::expand;
 
-/// What no expression has; errors point at it.
+/// A character that no expression contains; errors point at it.
 const MARK: &str = "@here";
 
-/// What this thread has computed so far: others that want the core as well change nothing of it.
+/// The CPU time of this thread so far: other load on the CPU does not affect it.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
@@ -156,7 +156,7 @@ fn a_report_for_machines_has_the_excerpt() {
 }
 
 proptest! {
-    /// However an expression is laid out, in a block or in one line.
+    /// For any layout of an expression, in a block or in one line.
     #[test]
     fn blocks_are_mapped_line_by_line(
         words in prop::collection::vec((prop::sample::select(vec!["http.path", "==", "\"\u{e9}\"", "&&", "(", "1"]), 0..4usize, 0..3usize), 0..12),
@@ -176,7 +176,7 @@ proptest! {
         }
         let errors = errors_of(&block);
         for error in &errors.diagnostics {
-            // Each error is told at a word of the file that its excerpt marks.
+            // Each error is reported at a word of the file that its excerpt marks.
             let line = block.lines().nth(error.line as usize - 3).unwrap();
             let rest: String = line.chars().skip(error.column as usize - 1).collect();
             let excerpt = error.excerpt.as_deref().unwrap();
@@ -187,7 +187,7 @@ proptest! {
     }
 }
 
-/// A file's `${uri}` is the request's, not the environment's, for every variable that plugins read.
+/// For every variable that plugins read, a file's `${uri}` is the request's, not the environment's.
 #[test]
 fn no_variable_of_a_request_is_read_from_the_environment() {
     let environment = |_: &str| Some("environment".to_owned());

@@ -1,6 +1,6 @@
-//! Files as people write them: what each is read into, or everything that is wrong with it.
+//! Files as people write them: the result of reading each, or all its errors.
 //!
-//! `UPDATE_EXPECT=1 cargo test` rewrites what is expected; read the difference.
+//! `UPDATE_EXPECT=1 cargo test` rewrites the expected output; review the difference.
 
 use expect_test::expect_file;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use stillgate_config::{OnChange, Route, load, metrics_reference, reference, sche
 use stillgate_plugin::{Ignorable, OwnPlugins, Scripts, Table};
 use stillgate_route::RouteMatch;
 
-/// The plugins stand above this crate.
+/// Real plugins are in crates that depend on this one.
 const NO_PLUGINS: Table = Table {
     plugins: &[],
     sought: &[],
@@ -76,7 +76,7 @@ fn show(file: &std::path::Path) -> String {
     seen
 }
 
-/// By what its parts print, since how they keep it is the `route` crate's affair.
+/// Compared by what its parts print, since their representation is private to the `route` crate.
 fn show_route(route: &Route, line: u32) -> String {
     let spec = &route.spec;
     let tunnels = match (route.upgrades, route.on_change) {
@@ -114,7 +114,7 @@ fn show_route(route: &Route, line: u32) -> String {
 
 #[test]
 fn the_digest_is_of_the_bytes_as_loaded() {
-    // sha256sum of the same.
+    // The output of sha256sum for the same bytes.
     let loaded = load("\u{feff}routes: [] # ${UNSET}\n", &environment).unwrap();
     assert_eq!(loaded.config.digest, "d427c56b0037319674bc52df3f3e54367c0a1f85154760755ddd16ca70aac14f");
 }
@@ -128,7 +128,7 @@ fn good_files_are_valid_by_the_schema() {
             validator.iter_errors(&instance).map(|e| format!("{}: {e}", e.instance_path())).collect();
         assert!(errors.is_empty(), "{}: {errors:#?}", file.display());
     }
-    // And it is not one that everything is valid by.
+    // The schema does not accept everything.
     let bad = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/bad-keys.yaml");
     let instance = yaml_to_json(&std::fs::read_to_string(bad).unwrap());
     let errors = validator.iter_errors(&instance).count();
@@ -149,11 +149,11 @@ fn schema_and_reference_have_every_key() {
     }
 }
 
-/// What a default is said to be is what it is: a file with all defaults written out means the same as an empty one.
+/// The documented defaults are the actual ones: a file with all defaults written out means the same as an empty one.
 #[test]
 fn defaults_are_what_the_schema_says() {
     let mut gateway = defaults(&schema(&NO_PLUGINS), "Gateway");
-    // Their absence is not an access log or metrics with all defaults, but none.
+    // Without these keys the access log and the metrics are off, rather than on with all defaults.
     gateway.as_object_mut().unwrap().remove("access_log");
     gateway.as_object_mut().unwrap().remove("metrics");
     let written = load(serde_json::json!({"gateway": gateway, "routes": []}).to_string(), &|_| None).unwrap();
@@ -168,7 +168,7 @@ fn defaults_are_what_the_schema_says() {
     assert_eq!(written.config.gateway, absent.config.gateway);
 
     let mut upstream = defaults(&schema(&NO_PLUGINS), "Upstream");
-    // The absence of these is not one with all defaults, but none.
+    // Without these there is none, rather than one with all defaults.
     for key in ["checks", "retry_budget", "tls"] {
         upstream.as_object_mut().unwrap().remove(key);
     }
@@ -201,7 +201,7 @@ fn defaults(schema: &serde_json::Value, definition: &str) -> serde_json::Value {
     serde_json::Value::Object(object)
 }
 
-/// By another reader than ours, on the same parser.
+/// By a reader other than ours, based on the same parser.
 fn yaml_to_json(text: &str) -> serde_json::Value {
     use saphyr::{LoadableYamlNode, Scalar, Yaml};
     use serde_json::{Value, json};

@@ -1,16 +1,16 @@
-//! Input that is wrong, or meant to do harm: each is refused quickly, with a message that says where and why.
+//! Invalid or malicious input: each is refused quickly, with a message that contains the position and the reason.
 //!
-//! `UPDATE_EXPECT=1 cargo test` rewrites what is expected; read the difference.
+//! `UPDATE_EXPECT=1 cargo test` rewrites the expected output; review the difference.
 
 use expect_test::{Expect, expect};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 use stillgate_config::{DIAGNOSTICS_MAX, FILE_BYTES_MAX, load};
 
-/// Far above what any of the inputs needs, far below what an exponential one would take.
+/// Far above the time that any of the inputs needs, far below that of an exponential one.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What this thread has computed so far: others that want the core as well change nothing of it.
+/// The CPU time of this thread so far: other load on the CPU does not affect it.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
@@ -41,7 +41,7 @@ fn billion_laughs() -> String {
     text
 }
 
-/// Each list holds the one before: as deep as there are lines.
+/// Each list contains the previous one: the depth is the number of lines.
 fn nested_aliases() -> String {
     let mut text = "a0: &a0 []\n".to_owned();
     for level in 1..10_000 {
@@ -394,7 +394,7 @@ fn very_many_errors_are_counted() {
     assert!(errors.to_string().ends_with("\nand 150 more"));
 }
 
-/// The cost of a file grows with its size, also where everything is wrong.
+/// The cost of a file is proportional to its size, even if everything in it is wrong.
 #[test]
 fn very_many_resources_are_read_and_refused_in_time() {
     let mut good = "upstreams:\n".to_owned();

@@ -1,4 +1,4 @@
-//! A reader that saw other texts before gives what a fresh one gives: values, warnings, errors, positions.
+//! A reader that has read other texts before gives the same result as a fresh one: values, warnings, errors, positions.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -13,7 +13,7 @@ fn text(bytes: impl Into<Vec<u8>>) -> Text {
     Text::new(bytes.into())
 }
 
-/// Reads it by both ways, which must be of one mind.
+/// Reads it in both ways, which must give the same result.
 #[track_caller]
 fn read(reader: &mut Reader, bytes: &str) -> Option<Arc<Loaded>> {
     let again = reader.load(text(bytes), &environment);
@@ -38,7 +38,7 @@ const TAIL: &str = "upstreams:\n- {id: u, key: useless, nodes: {\"a:80\": 1}}\n-
     stream_routes:\n- {id: t, upstream_id: t}\n- {id: own, upstream: {nodes: {\"127.0.0.1:9080\": 1}}}\n\
     ssls: [{id: us, type: client, cert: us.pem, key: us.key}]\n";
 
-/// The lines of an item below its dash, which stands in `column`.
+/// The lines of an item below its dash, which is in `column`.
 fn item(column: usize, lines: &[String]) -> String {
     let indent = " ".repeat(column);
     let mut item = String::new();
@@ -48,7 +48,7 @@ fn item(column: usize, lines: &[String]) -> String {
     item
 }
 
-/// More lines of a route: such as are fine, and such as are easily mistaken for something else.
+/// Further lines of a route: valid ones, and ones that are easily mistaken for something else.
 const GOOD: &[&[&str]] = &[
     &["status: 0"],
     &["status: 1", "", "# behind"],
@@ -65,7 +65,7 @@ const GOOD: &[&[&str]] = &[
     &["priority: 5", "\t"],
 ];
 
-/// And such as are wrong.
+/// Invalid lines.
 const BAD: &[&[&str]] = &[
     &["status: 2"],
     &["unknown: 1"],
@@ -88,7 +88,7 @@ const BAD: &[&[&str]] = &[
     &["labels: {a: b", "- c: d}"],
 ];
 
-/// Lines of one route.
+/// The lines of one route.
 fn route() -> impl Strategy<Value = Vec<String>> {
     let id = prop_oneof![
         12 => (0..60u32).prop_map(|id| Some(format!("id: r{id}"))),
@@ -127,9 +127,9 @@ enum Edit {
     Remove(Index),
     Move(Index, Index),
     Duplicate(Index),
-    /// Lines that are nothing, or not what they look like.
+    /// Lines without meaning, or with another one than they seem to have.
     Line(Index, &'static str),
-    /// One character of the text, wherever it is.
+    /// One character of the text, at any position.
     Character(Index, char),
     Cut(Index),
     Column(usize),
@@ -200,7 +200,7 @@ fn edit() -> impl Strategy<Value = Edit> {
     ]
 }
 
-/// What a text is made of.
+/// The parts of a text.
 #[derive(Debug, Clone)]
 struct Draft {
     head: &'static str,
@@ -212,7 +212,7 @@ struct Draft {
 }
 
 impl Draft {
-    /// Changes the draft, and gives the text; what is done to the text alone is gone with the next edit.
+    /// Changes the draft, and returns the text; changes of the text alone are undone by the next edit.
     fn apply(&mut self, edit: &Edit) -> String {
         let routes = &mut self.routes;
         let count = routes.len();
@@ -274,7 +274,7 @@ fn draft() -> impl Strategy<Value = Draft> {
     })
 }
 
-/// The list without what makes it wrong, so that most sequences begin with a text that is kept.
+/// The list without its errors, so that most sequences begin with a valid text.
 fn without_errors(mut draft: Draft) -> Draft {
     let mut kept: Vec<Vec<String>> = Vec::new();
     for route in std::mem::take(&mut draft.routes) {
@@ -301,14 +301,14 @@ proptest! {
         for edit in &edits {
             let before = draft.clone();
             if read(&mut reader, &draft.apply(edit)).is_none() {
-                // Else most sequences would be one error after the other.
+                // Otherwise most sequences would be one error after the other.
                 draft = before;
             }
         }
     }
 }
 
-/// A reader that has read `before`, which it can compare others with.
+/// A reader that has read `before`, for comparison with other texts.
 #[track_caller]
 fn reader_of(before: &str) -> (Reader, Arc<Loaded>) {
     let mut reader = Reader::default();
@@ -317,7 +317,7 @@ fn reader_of(before: &str) -> (Reader, Arc<Loaded>) {
     (reader, loaded)
 }
 
-/// Which of the routes are the same as before, and which have at least the same spec.
+/// The routes that are the same as before, and those with at least the same spec.
 fn shared(before: &Loaded, after: &Loaded) -> (Vec<String>, Vec<String>) {
     let (mut routes, mut specs) = (Vec::new(), Vec::new());
     for new in &after.config.routes {
@@ -337,7 +337,7 @@ fn check_shared(before: &str, after: &str, routes: &[&str], specs: &[&str]) {
         got,
         (routes.iter().map(|id| (*id).to_owned()).collect(), specs.iter().map(|id| (*id).to_owned()).collect())
     );
-    // And what became of it serves as well as what was read as a whole.
+    // The result is as good a basis as one that was read as a whole.
     let third = read(&mut reader, before).unwrap();
     assert_eq!(shared(&new, &third).0.is_empty(), routes.is_empty());
 }
@@ -361,7 +361,7 @@ fn routes_whose_text_did_not_change_are_the_same() {
     check_shared(&file(&[OFF, A, B]), &file(&[A, OFF, B]), &["a", "b"], &["a", "b"]);
     check_shared(&file(&[C, D]), &file(&[D, C]), &["d", "c"], &["d", "c"]);
     check_shared(&file(&[A, C, D]), &file(&[A, D]), &["a", "d"], &["a", "d"]);
-    // Only lines moved.
+    // Only line numbers changed.
     check_shared(&file(&[A, C]), &file(&[A, C]).replace("upstreams:", "# behind\n\nupstreams:"), &["a"], &["a"]);
     check_shared(
         &file(&[A, B, C]),

@@ -1,4 +1,4 @@
-//! What configurations mean, and how wrong ones are refused.
+//! The meaning of configurations, and the refusal of invalid ones.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 

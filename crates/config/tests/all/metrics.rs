@@ -1,13 +1,13 @@
-//! `gateway.metrics`: what each key refuses, and what the families come to.
+//! `gateway.metrics`: the values that each key refuses, and the resulting families.
 //!
-//! `UPDATE_EXPECT=1 cargo test` rewrites what is expected; read the difference.
+//! `UPDATE_EXPECT=1 cargo test` rewrites the expected output; review the difference.
 
 use expect_test::{Expect, expect};
 use std::fmt::Write;
 use stillgate_config::{Dialect, EXTRA_LABELS_MAX, LabelSource, Measure, Metrics, load};
 use stillgate_metrics::Kind;
 
-/// `keys` of `gateway.metrics`, beside an address.
+/// `keys` of `gateway.metrics`, next to an address.
 fn metrics(keys: &str) -> Result<Metrics, String> {
     let text = format!("gateway: {{metrics: {{address: \"127.0.0.1:9091\", {keys}}}}}\n");
     let loaded = load(text, &|_| None).map_err(|errors| errors.to_string())?;
@@ -23,7 +23,7 @@ fn refused(keys: &str, want: Expect) {
     want.assert_eq(&errors);
 }
 
-/// The label names of a family, with what each is filled from.
+/// The label names of a family, with the source of each.
 fn labels(metrics: &Metrics, name: &str) -> String {
     let spec = metrics.dialect.find(name).unwrap();
     let Some(family) = spec.family(metrics) else { return "disabled".to_owned() };
@@ -60,7 +60,7 @@ fn they_are_on_unless_they_are_switched_off() {
 #[test]
 fn nowhere_to_expose() {
     let refused = |text: &str, want: Expect| want.assert_eq(&load(text, &|_| None).unwrap_err().to_string());
-    // What is off is looked at, too.
+    // Disabled ones are checked, too.
     refused(
         "gateway: {metrics: {enabled: false, address: 9091}}\n",
         expect![[
@@ -309,7 +309,7 @@ fn labels_that_are_disabled() {
     let metrics = metrics("disable: {labels: [node, service]}").unwrap();
     assert_eq!(labels(&metrics, "http_requests_total"), "route consumer code");
     assert_eq!(labels(&metrics, "http_request_duration_seconds"), "route");
-    // There a node is not one of several attributes, but what is healthy.
+    // There the node is the measured object and not one of several attributes.
     assert_eq!(labels(&metrics, "upstream_healthy"), "upstream node");
 }
 
@@ -498,7 +498,7 @@ fn labels_that_receivers_have_a_use_of_their_own_for_are_told_of() {
     }
 }
 
-/// The engine takes every family, with as many labels as may be added and native buckets.
+/// The engine accepts every family, with as many labels as may be added and native buckets.
 #[test]
 fn every_family_can_be_declared() {
     let added: Vec<String> = (0..EXTRA_LABELS_MAX).map(|i| format!("l{i}: $uri")).collect();
@@ -527,7 +527,7 @@ fn every_family_can_be_declared() {
     }
 }
 
-/// The metadata of the plugin `prometheus` has the names of APISIX's families, whatever the dialect calls them.
+/// The metadata of the plugin `prometheus` uses the names of APISIX's families in any dialect.
 #[test]
 fn labels_without_a_value_stay() {
     let named =

@@ -1,4 +1,4 @@
-//! A source in memory: what a store comes to depends on what it holds, and one bad resource spoils no other.
+//! A source in memory: the result depends only on the content of the store, and a bad resource affects no other.
 
 mod beyond;
 mod unreadable;
@@ -33,7 +33,7 @@ pub(crate) fn delete(kind: Kind, id: &str) -> Change {
     Change::Delete { kind, id: id.to_owned() }
 }
 
-/// What can be seen of a store.
+/// The visible state of a store.
 fn seen(store: &Store) -> String {
     let Config { upstreams, routes, stream_routes, ssls, plugins, .. } = store.load("r").config;
     let rejected: Vec<_> = store.rejected().collect();
@@ -47,7 +47,7 @@ fn seen(store: &Store) -> String {
     )
 }
 
-/// Kind, id and what is served of everything that is rejected.
+/// The kind, the id and the replacement of everything that is rejected.
 fn rejected(store: &Store) -> Vec<(Kind, String, Serving)> {
     store.rejected().map(|of| (of.kind, of.id.clone(), of.serving)).collect()
 }
@@ -89,7 +89,7 @@ fn one_bad_resource_among_good_ones_is_refused_by_itself() {
     assert!(!rejected[0].reason.contains("refuses any"), "{}", rejected[0].reason);
     let unread = &rejected[2].reason;
     assert!(unread.ends_with("; so that no other answers in its place, it refuses any host"), "{unread}");
-    // It is mended.
+    // It is fixed.
     store.apply([
         put(Kind::Routes, "bad", 3, json!({"uri": "/b", "upstream_id": "u"})),
         delete(Kind::Routes, "unread"),
@@ -107,7 +107,7 @@ fn the_last_good_version_serves_until_it_is_deleted() {
     store.apply([put(Kind::Routes, "r", 1, json!({"uri": 7}))]);
     check(&store, &[("r", Some("routes/r"))], &[(Kind::Routes, "r", Serving::Previous)]);
     assert_eq!(store.load("r").config.routes, before);
-    // Another one that is bad does not take its place.
+    // Another bad one does not replace it.
     store.apply([put(Kind::Routes, "r", 1, json!([]))]);
     check(&store, &[("r", Some("routes/r"))], &[(Kind::Routes, "r", Serving::Previous)]);
     store.apply([delete(Kind::Routes, "r")]);
@@ -132,7 +132,7 @@ fn what_refers_to_a_refused_or_missing_resource_is_answered_503() {
     let all = ["a", "b", "c", "d"].map(|id| unavailable(Kind::Routes, id));
     let refused = [&[unavailable(Kind::Upstreams, "u"), unavailable(Kind::Services, "s")], &all[..]].concat();
     check(&store, &[("a", None), ("b", None), ("c", None), ("d", None), ("e", Some("routes/e"))], &refused);
-    // What is missing comes.
+    // The missing resource is added.
     store.apply([
         put(Kind::Upstreams, "u", 1, nodes()),
         put(Kind::Services, "gone", 8, json!({"hosts": ["a.example"]})),
@@ -142,7 +142,7 @@ fn what_refers_to_a_refused_or_missing_resource_is_answered_503() {
     check(&store, &good.map(|(id, key)| (id, Some(key))), &[]);
     let hosts = &store.load("r").config.routes[2].spec.uri().unwrap().hosts.clone();
     assert_eq!(hosts.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a.example"]);
-    // And goes.
+    // And removed.
     store.apply([delete(Kind::Services, "gone")]);
     check(&store, &good.map(|(id, key)| (id, (id != "c").then_some(key))), &[unavailable(Kind::Routes, "c")]);
 }
@@ -202,7 +202,7 @@ fn a_global_rule_that_was_never_right_denies_everything() {
     assert!(global(&ignoring).is_empty());
 }
 
-/// Who has each key.
+/// The owner of each key.
 fn owners(store: &Store) -> Vec<Option<String>> {
     let consumers = store.load("r").config.plugins.consumers;
     let owner = |key: u8| {
@@ -234,7 +234,7 @@ fn the_consumer_that_was_made_first_keeps_a_key() {
         let expected = [("late", has("early")), ("later", has("late")), ("twice", has("later"))];
         let expected: Vec<_> = expected.iter().map(|(id, why)| (*id, why.as_str(), Serving::Nothing)).collect();
         assert_eq!(reasons, expected);
-        // The first of them goes.
+        // The first of them is removed.
         store.apply([delete(Kind::Consumers, "early")]);
         assert_eq!(owners(&store), ["late", "late", ""].map(|name| (!name.is_empty()).then(|| name.to_owned())));
         store.apply([delete(Kind::Consumers, "late"), delete(Kind::Consumers, "later")]);
@@ -255,7 +255,7 @@ fn a_consumer_without_its_group_is_answered_503() {
     assert_eq!((plugins(&store), rejected(&store)[0].2), (vec!["unavailable"], Serving::Unavailable));
     store.apply([put(Kind::ConsumerGroups, "g", 2, json!({"plugins": {"count": {"count": 7}}}))]);
     assert_eq!((plugins(&store), rejected(&store)), (vec!["count"], vec![]));
-    // The version before of the group stays.
+    // The previous version of the group stays.
     store.apply([put(Kind::ConsumerGroups, "g", 2, json!({"plugins": {"count": {"count": 0}}}))]);
     assert_eq!((plugins(&store), rejected(&store)[0].2), (vec!["count"], Serving::Previous));
 }
@@ -347,7 +347,7 @@ fn names_of_a_rejected_certificate_are_refused() {
     };
     let good =
         json!({"snis": ["a.example", "*.b.example"], "cert": "a.pem", "key": "a.key", "client": {"ca": "c.pem"}});
-    // Each lacks something else, but says which names it is for.
+    // Each lacks something else, but contains its names.
     let without_key = json!({"snis": ["a.example", "*.b.example"], "cert": "a.pem", "keys": []});
     let bad_client = json!({"sni": "a.example", "cert": "a.pem", "key": "a.key", "client": {"ca": 7}});
     let bad_default = json!({"default": true, "cert": "a.pem", "key": "a.key", "certs": ["b.pem"]});
@@ -379,17 +379,17 @@ fn names_of_a_rejected_certificate_are_refused() {
         store.apply([put(Kind::Ssls, "1", 1, document.clone())]);
         assert_eq!(uses(&store), Vec::from_iter(expected), "{document}");
     }
-    // A later entry does not get a name of one that is refused.
+    // A later entry does not get a name of a refused one.
     let mut store = self::store();
     let later = json!({"sni": "a.example", "cert": "a.pem", "key": "a.key"});
     store.apply([put(Kind::Ssls, "1", 1, json!({"sni": "a.example"})), put(Kind::Ssls, "2", 2, later)]);
     assert_eq!(uses(&store), vec![refused(&["a.example"], false, false); 2]);
-    // What was right before stays.
+    // The previous valid version stays.
     let mut store = self::store();
     store.apply([put(Kind::Ssls, "1", 1, good), put(Kind::Ssls, "1", 1, without_key)]);
     assert_eq!(rejected(&store), [(Kind::Ssls, "1".to_owned(), Serving::Previous)]);
     assert!(matches!(&uses(&store)[..], [SslUse::Server(server)] if server.client.is_some()));
-    // And one that is switched off takes nothing.
+    // A disabled entry claims nothing.
     let mut off = json!({"snis": ["a.example"], "cert": "a.pem", "status": 0});
     off["keys"] = json!(["b.key"]);
     let mut store = self::store();
@@ -397,7 +397,7 @@ fn names_of_a_rejected_certificate_are_refused() {
     assert_eq!(uses(&store), []);
 }
 
-/// Which may ask for the certificates of clients.
+/// The other entry may require client certificates.
 #[test]
 fn no_later_certificate_has_a_name_that_another_may_have() {
     let ssl = |names: Json| json!({"snis": names, "cert": "a.pem", "key": "a.key"});
@@ -428,7 +428,7 @@ fn no_later_certificate_has_a_name_that_another_may_have() {
         let reason = store.rejected().find(|of| of.id == "behind").unwrap().reason.clone();
         let why = "\"c.example\" may be a name of the entry \"unread\", of which one cannot be read";
         assert!(reason.contains(why), "{reason}");
-        // Mended, it has what it says.
+        // Once it is fixed, it has its written names.
         store.apply([put(Kind::Ssls, "unread", 2, ssl(json!(["c.example"])))]);
         assert_eq!(rejected(&store), of(&["behind"]));
         store.apply([put(Kind::Ssls, "unread", 2, ssl(json!(["d.example"])))]);
@@ -438,7 +438,7 @@ fn no_later_certificate_has_a_name_that_another_may_have() {
         store.apply([put(Kind::Ssls, "behind", 3, ssl(json!(["c.example"]))), delete(Kind::Ssls, "unread")]);
         assert_eq!(rejected(&store), []);
     }
-    // Whatever else of it cannot be read, its readable names are its own.
+    // Whatever else of it is unreadable, its readable names are its own.
     for first in [
         json!({"snis": ["a.example"], "cert": 7, "key": "a.key", "client": 7}),
         json!({"snis": ["a.example"], "ssl_protocols": 7}),
@@ -489,7 +489,7 @@ fn hostile_documents_are_refused() {
 fn text_that_is_no_json_is_refused() {
     let mut store = store();
     let origin = || Origin::named("test");
-    // An object that breaks off may guard anything.
+    // A truncated object may guard anything.
     for (text, serving) in [
         ("", Serving::Nothing),
         ("{", Serving::Unavailable),
@@ -504,7 +504,7 @@ fn text_that_is_no_json_is_refused() {
     }
 }
 
-/// As in APISIX, where it is stored says what it is. A consumer is known by its name.
+/// As in APISIX, the key determines the identity. A consumer is identified by its name.
 #[test]
 fn the_key_of_a_document_is_its_id() {
     let mut store = store();
@@ -556,7 +556,7 @@ fn the_environment_is_not_for_writers_of_a_store() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// One change after the other, some at a time, and all that is left in any order come to the same.
+    /// Applying changes one by one, in groups, or only the remaining ones in any order gives the same result.
     #[test]
     fn what_a_store_comes_to_depends_on_what_it_holds(
         changes in prop::collection::vec((change(), any::<bool>()), 0..40),
@@ -574,7 +574,7 @@ proptest! {
         let mut fresh = store();
         fresh.apply(live.list());
         prop_assert_eq!(seen(&live), seen(&fresh));
-        // One by one, in another order; the previous version of a resource stays before it.
+        // One by one, in another order; the previous version of a resource precedes it.
         let mut groups: Vec<Vec<Change>> = Vec::new();
         for change in live.list() {
             match groups.last_mut() {

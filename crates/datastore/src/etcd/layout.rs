@@ -14,7 +14,7 @@ const PREFIX_BYTES_MAX: usize = 1024;
 /// Data planes of APISIX write `data_plane/server_info/ID` there: a report, not configuration.
 const REPORTS: &str = "data_plane/";
 
-/// What an id that is no text begins with: the character that stands for bytes which are no text.
+/// The prefix of an id that is not text: the replacement character for bytes that are not text.
 const NO_TEXT: &str = "\u{fffd}";
 
 /// The keys of one prefix.
@@ -80,8 +80,8 @@ impl Layout {
     }
 }
 
-/// A path below the prefix as text; `None` if not even the collection is text. An id that is no text is written in hexadecimal
-/// digits, so that each has its own.
+/// A path below the prefix as text; `None` if not even the collection is text. An id that is not text is written in hexadecimal
+/// digits, so that each is unique.
 fn path_of(path: &[u8]) -> Option<Cow<'_, str>> {
     if let Ok(path) = std::str::from_utf8(path) {
         return Some(Cow::Borrowed(path));

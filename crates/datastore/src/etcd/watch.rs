@@ -100,7 +100,7 @@ impl Etcd {
                 |pair: &KeyValue| (pair.create_revision.0, pair.mod_revision.0) == (witness.created, witness.modified);
             Ok::<bool, EtcdError>(answer.kvs.first().is_some_and(is_it))
         };
-        // It may have been written or deleted since; a revision that is not there yet cannot be read.
+        // It may have been written or deleted since; a revision that does not exist yet cannot be read.
         if read(None).await? || read(Some(Number(witness.until.unwrap_or(*revision_seen)))).await? {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What a process takes over of the metrics of the one before it.
+//! What a process inherits of its predecessor's metrics.
 
 use super::*;
 
@@ -18,14 +18,14 @@ fn a_socket_is_inherited_where_it_is_at_the_address() {
     };
     let inherited = || OwnedFd::from(before.try_clone().unwrap());
     check(at(&before), inherited(), Some(true));
-    // Any port would do, and so does that one.
+    // Any port is acceptable, so the inherited one is.
     check("127.0.0.1:0".parse().unwrap(), inherited(), Some(true));
     check("127.0.0.2:0".parse().unwrap(), inherited(), Some(false));
-    // Somebody else's.
+    // A socket at another address.
     check(at(&other), inherited(), None);
     let free = stillgate_testkit::ReservedPort::new();
     check(free.addr(), inherited(), Some(false));
-    // What is no socket at all.
+    // A descriptor that is not a socket.
     check("127.0.0.1:0".parse().unwrap(), std::io::pipe().unwrap().0.into(), Some(false));
     let nothing = listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
     assert!(!nothing.1);
@@ -37,7 +37,7 @@ fn totals_begin_anew_where_another_folder_is_shared() {
     for (now, before, segments, expected) in [
         (None, None, SEGMENTS, None),
         (Some("/a"), Some("/a"), !SEGMENTS, None),
-        // The process before had no metrics, or there was none.
+        // The previous process had no metrics, or there was none.
         (Some("/a"), None, !SEGMENTS, None),
         (None, None, !SEGMENTS, None),
         (Some("/a"), None, SEGMENTS, Some("new: totals start at zero")),

@@ -1,15 +1,15 @@
-//! What LuaJIT's compiler has done on the workers.
+//! The metrics of LuaJIT's compiler on the workers.
 
 use super::{OwnMetrics, now_unix_ms};
 use stillgate_config::Measure;
 use stillgate_lua::health::{self, Reason, State, Totals};
 
-/// How far the counters have got.
+/// The recorded totals.
 #[derive(Debug, Default)]
 pub(super) struct Counted(Option<Totals>);
 
 impl OwnMetrics {
-    /// Tells it where a worker has run functions.
+    /// Records them if a worker has run functions.
     pub fn tell_lua(&mut self) {
         let workers = health::of_all_threads();
         if workers.is_empty() && self.counted.lua.0.is_none() {
@@ -24,7 +24,7 @@ impl OwnMetrics {
         let writer = &mut self.writer;
         writer.tick(now_unix_ms());
         let since = |of: fn(&Totals) -> u64| of(&now) - before.as_ref().map_or(0, of);
-        // Refused only where there was no memory for the series, and that the writer has counted; so in all of these.
+        // Fails only if there was no memory for the series, which the writer has counted; likewise below.
         for (family, amount) in [(&traces, since(|all| all.traces)), (&flushes, since(|all| all.flushes))] {
             if let Some(family) = family {
                 let handle = writer.series_since(family, &[], since_ms);
@@ -32,7 +32,7 @@ impl OwnMetrics {
             }
         }
         if let Some(family) = &aborts {
-            // Those that have never come about have no series: there are three dozen.
+            // Reasons that have never occurred have no series: there are three dozen.
             for reason in Reason::all().filter(|reason| now.aborts[reason.number()] > 0) {
                 let at = reason.number();
                 let handle = writer.series_since(family, &[reason.name().as_bytes()], since_ms);

@@ -1,7 +1,7 @@
-//! The plugins that an explained request comes across, in the order they run, as text and as JSON.
+//! The plugins that an explained request passes, in the order they run, as text and as JSON.
 //!
-//! Which entries are there and what `_meta.filter` comes to is what the gateway itself decides by; what the filter reads and is
-//! not known of the request stays open. Nothing of a configuration is shown but names and places: its values may be secrets.
+//! The gateway's own code decides which entries exist and what `_meta.filter` evaluates to; a filter that reads unknown values of
+//! the request stays undecided. Only names and places of a configuration are shown: its values may be secrets.
 
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use stillgate_route::{Lookup, PredicateValue, Request, Variable, VarsVerdict};
 #[derive(Debug, Default)]
 pub struct ExplainedChain {
     runs: Vec<Run>,
-    /// By `_meta.disable`, or because they are ignored.
+    /// Entries disabled by `_meta.disable`, or ignored.
     left_out: Vec<Arc<Entry>>,
-    /// Why it may not be the whole truth.
+    /// Why the answer may be incomplete.
     pub notes: Vec<String>,
 }
 
@@ -24,22 +24,22 @@ pub struct ExplainedChain {
 struct Run {
     entry: Arc<Entry>,
     is_global: bool,
-    /// What `_meta.filter` comes to.
+    /// The result of `_meta.filter`.
     filter: VarsVerdict,
 }
 
-/// Who asks.
+/// The consumer of the request.
 #[derive(Debug, Clone, Copy)]
 enum Asker<'a> {
     /// This consumer.
     Is(&'a Consumer),
-    /// No plugin finds it out.
+    /// No plugin identifies a consumer.
     Nobody,
-    /// That is found out, and nothing was said of it.
+    /// A plugin identifies the consumer, but none was specified.
     NotKnown,
 }
 
-/// The consumer of a name, if one was given. An error is a sentence for the user.
+/// The consumer with this name, if one was given. An error is a sentence for the user.
 pub fn consumer<'a>(config: &'a Config, name: Option<&str>) -> Result<Option<&'a Consumer>, String> {
     let Some(name) = name else { return Ok(None) };
     let consumers = &config.plugins.consumers;
@@ -47,8 +47,8 @@ pub fn consumer<'a>(config: &'a Config, name: Option<&str>) -> Result<Option<&'a
     found.map(|found| Some(consumers.of(found))).ok_or_else(|| format!("there is no consumer {name:?}"))
 }
 
-/// For programs: the plugins that requests of a route go through, in the order they run, and those that are left out. A
-/// consumer's own are not among them.
+/// For programs: the plugins that requests of a route pass, in the order they run, and the disabled ones. A consumer's own plugins
+/// are not included.
 pub fn of_route(config: &Config, route: &Route) -> (Value, Value) {
     let global = &*config.plugins.global;
     let empty = Chain::default();
@@ -65,7 +65,7 @@ pub fn of_route(config: &Config, route: &Route) -> (Value, Value) {
 }
 
 impl ExplainedChain {
-    /// Those of a request that `route` takes, from which it captures `params`, and `consumer` makes.
+    /// The plugins of a request that `route` takes, from which it captures `params`, and that `consumer` makes.
     pub fn new(
         config: &Config,
         (route, params): (Option<&Route>, &[(String, String)]),
@@ -85,7 +85,7 @@ impl ExplainedChain {
         explained.note(config, asker, consumer);
         let merged = explained.merged(of_route, asker);
         explained.left_out.extend(global.left_out().iter().chain(merged.left_out()).cloned());
-        // Entries before the one that authenticates look when nobody is known yet.
+        // Entries before the one that authenticates run without a consumer.
         let mut is_found = !authenticates;
         for (chain, is_global) in [(global, true), (&merged, false)] {
             for entry in chain.entries() {
@@ -118,7 +118,7 @@ impl ExplainedChain {
         }
     }
 
-    /// The route's chain with the consumer's plugins in it, as a worker merges them.
+    /// The route's chain merged with the consumer's plugins, as a worker merges them.
     fn merged(&mut self, of_route: Option<&Chain>, asker: Asker<'_>) -> Chain {
         let alone = of_route.cloned().unwrap_or_default();
         let Asker::Is(consumer) = asker else { return alone };
@@ -160,7 +160,7 @@ impl ExplainedChain {
         out
     }
 
-    /// For programs: what runs, and what is left out.
+    /// For programs: the entries that run, and those that do not.
     pub fn json(&self) -> (Value, Value) {
         let run = |run: &Run| {
             let mut shown = shown(&run.entry, run.is_global);
@@ -191,7 +191,7 @@ fn is_in(entry: &Entry, list: &[Arc<Entry>]) -> bool {
     list.iter().any(|other| other.name == entry.name)
 }
 
-/// In the file; `None`: it comes from a store, where the resource says enough.
+/// The line in the file; `None`: the entry comes from a store, where the resource is enough to find it.
 fn line_of(entry: &Entry) -> Option<u32> {
     Some(entry.at.line).filter(|line| *line > 0)
 }
@@ -205,7 +205,7 @@ fn shown_value(value: &PredicateValue) -> Value {
     json!({"field": value.field, "values": value.values, "known": value.is_known})
 }
 
-/// What the request has where a filter looks. What the filter compares it with may be a secret.
+/// The request's values of the fields that a filter reads. The values they are compared with may be secret.
 fn facts(values: &[PredicateValue]) -> String {
     let fact = |value: &PredicateValue| match (value.is_known, &value.values[..]) {
         (false, _) => value.field.clone(),
@@ -220,11 +220,11 @@ fn quoted(values: &[String]) -> String {
     values.iter().map(|value| format!("{value:?}")).collect::<Vec<_>>().join(", ")
 }
 
-/// The variables of a request that has its route.
+/// The variables of a request whose route is known.
 struct Vars<'a> {
     of_request: &'a dyn Lookup,
     route: Option<&'a Route>,
-    /// Names and values of what the route captures.
+    /// Names and values of the parameters that the route captures.
     params: &'a [(String, String)],
     asker: Asker<'a>,
 }

@@ -1,7 +1,6 @@
-//! Which route takes a request, tied to the lines of its file, to its plugins and to the upstream it leads to; as text and as
-//! JSON.
+//! Which route takes a request, with the lines of its file, its plugins and its upstream; as text and as JSON.
 //!
-//! The only owner of both shapes, whoever asks: the command, or the admin API of what it serves.
+//! Only this file knows both formats, for the command and for the admin API.
 
 use super::chain::ExplainedChain;
 use super::request_head::{Buffers, RequestHead};
@@ -17,21 +16,21 @@ use stillgate_proxy::Plan;
 use stillgate_route::path::PathError;
 use stillgate_route::{Candidate, Explanation, PredicateValue, Reason, RouteMatch, RoutePart, Variable, Verdict};
 
-/// What became of a request.
+/// The outcome of a request.
 pub struct Answer<'a> {
     config: &'a Config,
-    /// An error: a path that no route may be chosen by. The gateway answers such a request 400.
+    /// An error: a path that cannot be routed. The gateway answers such a request with 400.
     explained: Result<(Explanation, ExplainedChain), PathError>,
-    /// Why it may not be the whole truth.
+    /// Why the answer may be incomplete.
     notes: Vec<String>,
 }
 
-/// Longest expression in the JSON form; the file has the rest.
+/// The longest expression in the JSON form; the file has the rest.
 const EXPRESSION_CHARS_MAX: usize = 2000;
 
 impl<'a> Answer<'a> {
-    /// Asks the plan, which was built from `config`; `route`: the id of a route to tell about in any case.
-    /// `consumer`: who makes the request.
+    /// Queries the plan, which was built from `config`. `route`: the id of a route to describe in any case. `consumer`: the
+    /// consumer that makes the request.
     pub fn new(
         plan: &Plan,
         config: &'a Config,
@@ -53,12 +52,12 @@ impl<'a> Answer<'a> {
         Answer { config, explained, notes }
     }
 
-    /// In the file; `None`: it comes from a store.
+    /// The line in the file; `None`: the route comes from a store.
     fn line_of(&self, candidate: &Candidate) -> Option<u32> {
         Some(self.config.route_lines[candidate.route]).filter(|line| *line > 0)
     }
 
-    /// Where its requests go, or why they go nowhere.
+    /// The upstream of its requests, or why there is none.
     fn upstream_of(&self, candidate: &Candidate) -> Result<&Upstream, &str> {
         upstream(self.config, &self.config.routes[candidate.route].target)
     }
@@ -116,7 +115,7 @@ impl<'a> Answer<'a> {
         out
     }
 
-    /// For programs. `sees_secrets`: whether what conditions compare with is shown even if it may be a secret.
+    /// For programs. `sees_secrets`: whether the values in conditions are shown even if they may be secret.
     pub fn json(&self, sees_secrets: bool) -> Value {
         let (explanation, chain) = match &self.explained {
             Ok(explained) => explained,
@@ -186,7 +185,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// For programs: where requests go, or why they go nowhere.
+/// For programs: the upstream of a target, or why there is none.
 pub fn upstream_of(config: &Config, target: &Target) -> Value {
     match upstream(config, target) {
         Ok(upstream) => json!({"id": upstream.key, "nodes": nodes(upstream)}),
@@ -213,7 +212,7 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// What of the request is not known although routes read it, or is not so with this gateway.
+/// Values of the request that routes read but that are unknown, or that differ for this gateway.
 fn notes(config: &Config, head: &RequestHead) -> Vec<String> {
     let mut notes = Vec::new();
     for variable in head.not_known() {
@@ -237,8 +236,8 @@ fn notes(config: &Config, head: &RequestHead) -> Vec<String> {
     notes
 }
 
-/// Line and column are those in the expression, both from 1; null outside of expressions. No values: the field is absent, or
-/// not known.
+/// Line and column count from 1 within the expression, and are null outside of expressions. Without a value, the field is absent or
+/// unknown.
 fn predicates_json(reason: &Reason) -> Vec<Value> {
     let value = |value: &PredicateValue| {
         json!({
@@ -301,7 +300,7 @@ fn nodes(upstream: &Upstream) -> Vec<String> {
     }
 }
 
-/// A number of things in words; `None`: there are none.
+/// A count in words; `None` if it is zero.
 pub fn counted(count: usize, what: &str) -> Option<String> {
     match count {
         0 => None,

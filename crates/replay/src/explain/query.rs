@@ -1,32 +1,32 @@
-//! What `GET /v1/explain?…` asks: the query's parameters, and the request that they describe.
+//! The parameters of `GET /v1/explain?…`, and the request that they describe.
 //!
-//! Everything that is wrong with a parameter is told to whoever asked; nothing is guessed.
+//! Every invalid parameter is reported; nothing is guessed.
 
 use super::request_head::RequestHead;
 use super::request_line::{Client, Header, RequestLine};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// A request to be explained.
+/// A request to explain.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ExplainQuery {
     /// The request.
     pub head: RequestHead,
-    /// The id of a route to tell about in any case.
+    /// The id of a route to describe in any case.
     pub route: Option<String>,
     /// The name of the consumer that makes the request.
     pub consumer: Option<String>,
 }
 
-/// What a query may hold. Each once, but for `header`.
+/// The allowed parameters. Each may occur once, except `header`.
 const PARAMETERS: &str = "url, host, method, header, client, server, sni, route and consumer";
 
 impl ExplainQuery {
-    /// Of a query as it came; an error is a sentence for the user.
+    /// Parses a raw query; an error is a sentence for the user.
     pub fn parse(query: &str) -> Result<ExplainQuery, String> {
         let (mut url, mut host, mut method) = (None, None, None);
         let (mut client, mut server, mut sni, mut route, mut consumer) = (None, None, None, None, None);
         let mut headers = Vec::new();
-        // Bytes that are no UTF-8 are read as U+FFFD, which nobody may ask about then but by its own bytes.
+        // Bytes that are not UTF-8 are read as U+FFFD, so a query may contain that character only if it is encoded as itself.
         let is_written = query.contains('\u{fffd}') || query.to_ascii_lowercase().contains("%ef%bf%bd");
         let is_lossy = |value: &str| value.contains('\u{fffd}') && !is_written;
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {

@@ -1,7 +1,7 @@
-//! A request that is on no connection: as somebody typed it, asked about it, or recorded it.
+//! A request without a connection: typed by somebody, given in a query, or recorded.
 //!
-//! It answers for its variables as a request in flight does, as far as they are known; what is not known of it is absent.
-//! Nothing is sent anywhere.
+//! It evaluates its variables like a request in flight, as far as they are known; unknown ones are absent. Nothing is sent
+//! anywhere.
 
 use super::request_line::is_token_byte;
 use std::io::Write;
@@ -11,26 +11,26 @@ use stillgate_route::path::{PathError, normalise, target_path};
 use stillgate_route::{HeaderName, Lookup, Method, NormalPath, Request, Variable, canonical_host};
 use stillgate_wire::split_authority;
 
-/// What is known of a request.
+/// The known parts of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestHead {
-    /// As written; case counts.
+    /// As written, case-sensitive.
     pub method: String,
     /// `http` or `https`.
     pub scheme: String,
-    /// Host and port, wherever they were written; empty: none.
+    /// Host and port, wherever they were given; empty: none.
     pub authority: String,
     /// Path and query.
     pub target: String,
-    /// Name and value of each header field but `Host`, in order.
+    /// Name and value of each header field except `Host`, in order.
     pub headers: Vec<(String, String)>,
-    /// After trusted proxies were believed.
+    /// The client's address after trusted proxies were taken into account.
     pub client: IpAddr,
-    /// Variables that are known though what they come from is not: of the connection, single cookies and arguments.
+    /// Variables that are known although their origin is not: those of the connection, single cookies and arguments.
     pub known: Vec<(Variable, String)>,
 }
 
-/// Memory that requests reuse.
+/// Buffers that requests reuse.
 #[derive(Debug, Default)]
 pub struct Buffers {
     path: Vec<u8>,
@@ -38,7 +38,7 @@ pub struct Buffers {
 }
 
 impl RequestHead {
-    /// A request for nothing in particular, from nobody.
+    /// An empty request.
     pub fn new(client: IpAddr) -> RequestHead {
         RequestHead {
             method: "GET".to_owned(),
@@ -51,8 +51,8 @@ impl RequestHead {
         }
     }
 
-    /// Takes over header fields. A `Host` among them counts unless the host is known already: in an absolute-form request
-    /// the URL's counts and not the header's (RFC 9112 section 3.2.2).
+    /// Takes over header fields. A `Host` among them counts unless the host is known already: in an absolute-form request the URL's
+    /// host takes precedence over the header's (RFC 9112 section 3.2.2).
     pub fn add_headers(&mut self, headers: impl IntoIterator<Item = (String, String)>) {
         for (name, value) in headers {
             if !name.eq_ignore_ascii_case("host") {
@@ -68,13 +68,13 @@ impl RequestHead {
         self.known.push((Variable::RemotePort, port.to_string()));
     }
 
-    /// Of every connection, and yet not known of this one.
+    /// Variables that every connection has, but that are unknown here.
     pub fn not_known(&self) -> impl Iterator<Item = Variable> {
         let of_connections = [Variable::RemotePort, Variable::ServerAddr, Variable::ServerPort];
         of_connections.into_iter().filter(|variable| self.known(variable).is_none())
     }
 
-    /// Why no such request reaches a route: it would be refused before one is looked for. A sentence for the user.
+    /// Why the gateway would refuse such a request before routing it. A sentence for the user.
     pub fn flaw(&self) -> Option<String> {
         let RequestHead { method, scheme, authority, target, .. } = self;
         if method.is_empty() || !method.bytes().all(is_token_byte) {
@@ -100,7 +100,7 @@ impl RequestHead {
         }
     }
 
-    /// Whether it asks for no path: `OPTIONS *` and `CONNECT host:port`, which no route takes.
+    /// Whether the request has no path: `OPTIONS *` and `CONNECT host:port`, which no route takes.
     pub fn is_unrouted(&self) -> bool {
         match self.method.as_str() {
             "OPTIONS" => self.target == "*",
@@ -109,14 +109,14 @@ impl RequestHead {
         }
     }
 
-    /// Our address of the connection.
+    /// Sets the local address of the connection.
     pub fn set_server(&mut self, server: SocketAddr) {
         self.known.push((Variable::ServerAddr, server.ip().to_string()));
         self.known.push((Variable::ServerPort, server.port().to_string()));
     }
 
-    /// The server name of the TLS handshake: the one given, where it is empty none, else that of a client which connects to the
-    /// host it asks for. An error is a sentence for the user.
+    /// Sets the server name of the TLS handshake: the given one (empty: none), or the requested host by default. An error is a
+    /// sentence for the user.
     pub fn set_sni(&mut self, given: Option<&str>) -> Result<(), String> {
         if self.scheme != "https" {
             return match given {
@@ -142,7 +142,7 @@ impl RequestHead {
         Ok(())
     }
 
-    /// Calls `then` with what routes are matched against; fails where the path has no normal form.
+    /// Calls `then` with the input of the route matcher; fails if the path has no normal form.
     pub fn with_request<R>(&self, buffers: &mut Buffers, then: impl FnOnce(&Request<'_>) -> R) -> Result<R, PathError> {
         let path = normalise(target_path(self.target.as_bytes()).0, &mut buffers.path)?;
         let host = canonical_host(self.authority.as_bytes(), &mut buffers.host);
@@ -188,7 +188,7 @@ impl RequestHead {
 /// A request's variables.
 struct Vars<'a> {
     head: &'a RequestHead,
-    /// Canonical.
+    /// The canonical host.
     host: &'a [u8],
     path: NormalPath<'a>,
 }
@@ -213,7 +213,7 @@ impl Lookup for Vars<'_> {
                 Some(peer) => peer,
                 None => written(buffer, head.client),
             }),
-            // Of a connection, of which no more is known than what was recorded.
+            // Connection variables are known only if they were recorded.
             Variable::RemotePort
             | Variable::ServerAddr
             | Variable::ServerPort
@@ -229,7 +229,7 @@ impl Lookup for Vars<'_> {
             Variable::Cookie(name) => head.cookie(name).or_else(|| head.known(variable)),
             // The matcher knows these itself.
             Variable::PathParam(_) => None,
-            // Routes cannot ask for what is known after them.
+            // Routes cannot read variables that are set after routing.
             Variable::RouteParam(_)
             | Variable::RouteId
             | Variable::ServiceId
@@ -247,7 +247,7 @@ impl Lookup for Vars<'_> {
     }
 
     fn is_known(&self, variable: &Variable) -> bool {
-        // What TLS agrees on is of a connection; without TLS nothing is.
+        // Negotiated TLS parameters belong to a connection; without TLS there are none.
         if matches!(variable, Variable::Ssl(_)) {
             return self.head.scheme != "https" || self.head.known(variable).is_some();
         }

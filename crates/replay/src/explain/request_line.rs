@@ -1,5 +1,4 @@
-//! What describes a request in words: its request line, a header field, its client; typed on a command line or asked for in a
-//! query.
+//! The parts that describe a request: its request line, a header field, its client; from a command line or a query.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +9,7 @@ pub struct RequestLine {
     pub method: String,
     /// `http` or `https`.
     pub scheme: String,
-    /// With its port where one is written; `None`: not given.
+    /// With its port if one is written; `None`: not given.
     pub authority: Option<String>,
     /// Path and query; begins with `/`.
     pub target: String,
@@ -30,7 +29,7 @@ impl std::str::FromStr for RequestLine {
 }
 
 impl RequestLine {
-    /// Of a method and an absolute URL, or a path; else says what is wrong.
+    /// Makes a request line from a method and an absolute URL or a path; the error is a sentence for the user.
     pub fn new(method: &str, url: &str) -> Result<RequestLine, String> {
         if method.is_empty() || !method.bytes().all(is_token_byte) {
             return Err(format!("\"{method}\" is not a method"));
@@ -73,7 +72,7 @@ impl RequestLine {
 pub struct Client {
     /// Where the request comes from.
     pub address: IpAddr,
-    /// The client's port, where it is known.
+    /// The client's port, if known.
     pub port: Option<u16>,
 }
 
@@ -97,7 +96,7 @@ impl std::str::FromStr for Client {
 pub struct Header {
     /// As written.
     pub name: String,
-    /// Without the blanks around it.
+    /// Without surrounding blanks.
     pub value: String,
 }
 
@@ -114,7 +113,7 @@ impl std::str::FromStr for Header {
     }
 }
 
-/// RFC 9110 section 5.6.2.
+/// Whether the byte may be part of a token (RFC 9110 section 5.6.2).
 pub fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

@@ -1,4 +1,4 @@
-//! What two configurations make of recorded requests, in the shape that programs get; the only owner of that shape.
+//! The results of two configurations for recorded requests, in the JSON format for programs. Only this file knows the format.
 
 use super::needs::Missing;
 use super::plugins::Difference;
@@ -8,42 +8,42 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use stillgate_config::Config;
 
-/// Changes told one by one, the largest first.
+/// The most changes that are listed, the largest first.
 const CHANGES_MAX: usize = 1000;
 
-/// What became of requests.
+/// The result of a comparison.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
-    /// All that were read.
+    /// All requests that were read.
     pub(super) requests: u64,
-    /// Take the same route, or none in both.
+    /// Requests that take the same route, or none in both.
     pub(super) same: u64,
-    /// Take another route, or are refused otherwise than before.
+    /// Requests that take another route, or are refused for another reason than before.
     pub(super) changed: u64,
-    /// Took a route and take none any more.
+    /// Requests that had a route and have none any more.
     pub(super) without_route: u64,
-    /// Took none and take one now.
+    /// Requests that had no route and have one now.
     pub(super) newly_routed: u64,
     /// The largest first.
     pub(super) changes: Vec<Change>,
-    /// Of the same: go through other plugins.
+    /// Requests that take the same route but pass other plugins.
     pub(super) other_plugins: u64,
     /// The largest first.
     pub(super) plugin_changes: Vec<OtherPlugins>,
-    /// What of `changes` is not told one by one.
+    /// The part of `changes` that is not listed.
     pub(super) omitted: Omitted,
     pub(super) unreadable: Unreadable,
-    /// Requests of which the log says otherwise what route took them, if any, than the configuration that is served now
-    /// gives: it was written with another one, or lacks what routes read.
+    /// Requests for which the log records another route, or none, than the current configuration gives: the log was written with
+    /// another configuration, or lacks fields that routes read.
     pub(super) recorded_otherwise: u64,
-    /// What routes read and lines lack: the answer may be wrong for those.
+    /// Fields that routes read and lines lack: the results for those lines may be wrong.
     pub(super) missing_fields: Vec<MissingField>,
 }
 
 /// Requests that keep their route.
 #[derive(Debug, Serialize)]
 pub(super) struct OtherPlugins {
-    /// The route's id; null: none takes them, and global rules differ.
+    /// The route's id; null: no route takes them, and global rules differ.
     pub(super) route: Option<String>,
     #[serde(flatten)]
     pub(super) difference: Difference,
@@ -59,14 +59,14 @@ pub(super) struct Change {
     pub(super) examples: Vec<Example>,
 }
 
-/// What becomes of requests in one of the configurations.
+/// The outcome of requests in one of the configurations.
 #[derive(Debug, Serialize)]
 pub(super) struct Side {
-    /// The route's id; null: none takes them.
+    /// The route's id; null: no route takes them.
     pub(super) route: Option<String>,
-    /// Where the route begins in its file.
+    /// The line in which the route begins.
     pub(super) line: Option<u32>,
-    /// What is answered where no route takes them.
+    /// The status of the response if no route takes them.
     pub(super) status: Option<u16>,
 }
 
@@ -82,9 +82,9 @@ pub(super) struct Example {
 #[derive(Debug, Serialize)]
 pub(super) struct Omitted {
     pub(super) changes: usize,
-    /// Of these, and those below.
+    /// Requests of these changes, and of those below.
     pub(super) requests: u64,
-    /// Requests of changes that were too many to be told apart.
+    /// Requests of changes beyond the number that is counted separately.
     pub(super) ungrouped: u64,
 }
 
@@ -102,18 +102,18 @@ pub(super) struct Reason {
 
 #[derive(Debug, Serialize)]
 pub(super) struct MissingField {
-    /// As routes have it.
+    /// The name in routes.
     pub(super) field: String,
-    /// How the log would name it.
+    /// The name in the access log.
     pub(super) name: String,
-    /// How many routes read it.
+    /// Number of routes that read it.
     pub(super) routes: usize,
-    /// How many lines lack it.
+    /// Number of lines that lack it.
     pub(super) lines: u64,
 }
 
 impl Comparison {
-    /// Queries may have keys in them, which an answer to somebody else must not have.
+    /// Removes queries, which may contain keys that the receiver of an answer must not see.
     pub fn without_queries(mut self) -> Comparison {
         let of_changes = self.changes.iter_mut().flat_map(|change| &mut change.examples);
         let of_plugins = self.plugin_changes.iter_mut().flat_map(|change| &mut change.examples);
@@ -177,7 +177,7 @@ fn plugin_changes(old: &Config, changes: HashMap<Outcome, PluginChange>) -> Vec<
     changes.into_iter().map(told).collect()
 }
 
-/// The largest first, and of equal ones that which came first.
+/// Orders by descending size, then by first occurrence.
 fn by_size(a: &Group, b: &Group) -> Ordering {
     let first_line = |group: &Group| group.examples.first().map(|example| example.line);
     b.count.cmp(&a.count).then_with(|| first_line(a).cmp(&first_line(b)))

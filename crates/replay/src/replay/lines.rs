@@ -1,15 +1,14 @@
-//! The lines of a log, one at a time and bounded, whatever the file holds.
+//! Reads the lines of a log one by one in bounded memory, whatever the file contains.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 
-/// Longest line that is looked at. Longer ones are passed over, and told.
+/// The longest line that is parsed. Longer ones are skipped and reported.
 pub(super) const LINE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Bytes in which a line has to end that is too long to be looked at. What goes on without any end, as `/dev/zero`, is no
-/// log.
+/// The number of bytes within which an overlong line must end. Input without any line end, such as `/dev/zero`, is not a log.
 const LINE_END_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Lines among which there has to be a request. What goes on without one, as the output of `yes`, is no log.
+/// The number of lines among which there must be a request. Input without any, such as the output of `yes`, is not a log.
 pub(super) const LINES_WITHOUT_REQUEST_MAX: u64 = 1_000_000;
 
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -38,7 +37,7 @@ impl<R: Read> Lines<R> {
         Lines { file: BufReader::with_capacity(BUFFER_BYTES, file), line: Vec::new(), number: 0, bytes: 0 }
     }
 
-    /// Whether they are no lines yet, but what gzip makes of them (RFC 1952). To be asked first.
+    /// Whether the input is gzip (RFC 1952) instead of text. Call it first.
     pub(super) fn are_compressed(&mut self) -> io::Result<bool> {
         const MAGIC: &[u8] = &[0x1f, 0x8b];
         Ok(self.file.fill_buf()?.starts_with(MAGIC))
@@ -72,7 +71,7 @@ impl<R: Read> Lines<R> {
         Ok(Some((self.number, if text.is_empty() { Line::Blank } else { Line::Text(text) })))
     }
 
-    /// How much has been read.
+    /// The number of bytes read.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }

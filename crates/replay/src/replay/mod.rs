@@ -1,4 +1,4 @@
-//! Recorded requests through two configurations: which of them change route, or the plugins that they go through.
+//! Replays recorded requests through two configurations: which of them change route, or the plugins that they pass.
 //!
 //! ```text
 //!  lines ──▶ recorded::Reader ──RequestHead──▶ old matcher ─┐
@@ -6,7 +6,7 @@
 //!               └── which fields the lines lack ──▶ needs::Needs ─────────┘         └──▶ the answer to a dry run
 //! ```
 //!
-//! A log is read line by line; what is kept of it does not grow with it. Nothing is sent anywhere.
+//! A log is read line by line; memory does not grow with it. Nothing is sent anywhere.
 
 mod comparison;
 mod lines;
@@ -35,11 +35,11 @@ use stillgate_config::{AccessField, AccessFormat, Config};
 use stillgate_route::{Matcher, Scratch};
 use tally::{Outcome, Tally};
 
-/// The log's name where it is read from there.
+/// The name of the log that means standard input.
 const STANDARD_INPUT: &str = "-";
-/// How often progress is shown.
+/// The interval of progress reports.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// The clock is looked at only every so many lines.
+/// The clock is read only every so many lines.
 const LINES_PER_LOOK: u64 = 4096;
 
 /// Why a log cannot be replayed.
@@ -53,9 +53,9 @@ pub struct ReplayError {
 enum ReplayFailure {
     Unreadable(io::Error),
     Compressed,
-    /// It has no line, so that nothing would be compared.
+    /// The log has no line, so nothing would be compared.
     Empty,
-    /// It has lines, but none holds a request. The first of them, and why it holds none.
+    /// The log has lines, but none contains a request. The number of the first line, and the reason.
     NoRequest(u64, String),
 }
 
@@ -96,7 +96,7 @@ pub struct Routed<'a> {
     pub matcher: &'a Matcher,
 }
 
-/// Replays a log through the configuration of the file `old.0`, which is served now, and the next one.
+/// Replays a log through the current configuration, which is in the file `old.0`, and the next one.
 pub fn run(log: &Path, old: (&Path, Routed<'_>), new: Routed<'_>) -> Result<Report, ReplayError> {
     let unreadable = |error| ReplayFailure::Unreadable(error).of(log);
     let (file, bytes): (Box<dyn Read>, _) = if log == Path::new(STANDARD_INPUT) {
@@ -132,7 +132,7 @@ pub fn run(log: &Path, old: (&Path, Routed<'_>), new: Routed<'_>) -> Result<Repo
     Ok(Report::new(log, old_file, replay.into_comparison()))
 }
 
-/// Replays lines that are in memory.
+/// Replays lines in memory.
 pub fn run_lines<'a>(lines: impl Iterator<Item = &'a [u8]>, old: Routed<'_>, new: Routed<'_>) -> Comparison {
     let mut replay = Replay::new(old, new);
     for (number, line) in (1..).zip(lines) {
@@ -141,7 +141,7 @@ pub fn run_lines<'a>(lines: impl Iterator<Item = &'a [u8]>, old: Routed<'_>, new
     replay.into_comparison()
 }
 
-/// Two configurations, and what is known so far.
+/// Two configurations, and the results so far.
 struct Replay<'a> {
     old: Routed<'a>,
     new: Routed<'a>,
@@ -154,7 +154,7 @@ struct Replay<'a> {
 impl<'a> Replay<'a> {
     fn new(old: Routed<'a>, new: Routed<'a>) -> Replay<'a> {
         let needs = Needs::of(&[old.config, new.config]);
-        // The old configuration's, since whoever serves it wrote the log.
+        // The fields of the old configuration come first, since the gateway that serves it wrote the log.
         let fields = [old.config, new.config].into_iter().flat_map(fields_of);
         Replay {
             old,
@@ -189,7 +189,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Whether the log says something else of a request than that it comes to `outcome`.
+/// Whether the log records another route for a request than `outcome`.
 fn is_other(taken: &Taken, outcome: Outcome, config: &Config) -> bool {
     match (taken, outcome) {
         (Taken::NotRecorded, _) => false,
@@ -207,7 +207,7 @@ fn fields_of(config: &Config) -> &[AccessField] {
     }
 }
 
-/// Finds routes, with memory that is reused.
+/// Finds routes with reused buffers.
 #[derive(Default)]
 struct Router {
     buffers: Buffers,
@@ -229,7 +229,7 @@ impl Router {
     }
 }
 
-/// A line on the terminal, where standard error is one.
+/// A progress line on the terminal, if standard error is one.
 struct Progress {
     bytes: Option<u64>,
     is_terminal: bool,
@@ -262,7 +262,7 @@ impl Progress {
 
     fn write(&self, text: &str) {
         let mut out = io::stderr().lock();
-        // It is for whoever looks; should nobody, nothing is lost.
+        // Progress is informational, so errors are ignored.
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 }

@@ -1,7 +1,7 @@
-//! What a log has to hold, since some route reads it; and which lines lack it.
+//! The fields that a log must contain because some route reads them, and the lines that lack them.
 //!
-//! A route that reads a field which was not recorded sees it absent, so that the answer may be wrong. Lines that hold the
-//! same fields are counted together, so that a line costs one look-up, however many fields routes read.
+//! A route that reads a field which was not recorded sees it as absent, so the answer may be wrong. Lines with the same fields are
+//! counted together, so that a line costs one look-up, however many fields routes read.
 
 use crate::fields_read::{each_field, variable_of};
 use std::collections::{HashMap, HashSet};
@@ -9,31 +9,31 @@ use stillgate_config::Config;
 use stillgate_route::Variable;
 use stillgate_route::condition::Field;
 
-/// Most different sets of fields that lines are counted by.
+/// The most sets of fields by which lines are counted.
 const KINDS_MAX: usize = 4096;
 
-/// The fields that routes read, by the name under which the access log has them.
+/// The fields that routes read, by their names in the access log.
 #[derive(Debug, Default)]
 pub(super) struct Needs {
     needs: Vec<Need>,
     by_key: HashMap<String, usize>,
-    /// How many lines hold the same.
+    /// Number of lines by the set of fields they contain.
     kinds: HashMap<Held, u64>,
-    /// Lines whose kind was one too many.
+    /// Lines whose set was beyond the maximum.
     uncounted: u64,
 }
 
 #[derive(Debug)]
 struct Need {
-    /// As a field of the access log.
+    /// The name in the access log.
     key: String,
-    /// As routes have it.
+    /// The name in routes.
     field: String,
     routes: usize,
     of: Family,
 }
 
-/// What else may hold a field's value.
+/// A group of fields that may contain the value of a single one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Family {
     Own,
@@ -42,7 +42,7 @@ enum Family {
     Query,
 }
 
-/// What of the needed a line holds.
+/// The needed fields that a line contains.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Held {
     /// Positions of single fields, sorted.
@@ -58,18 +58,18 @@ pub(super) struct Held {
 /// A field that routes read and lines lack.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
-    /// As routes have it.
+    /// The name in routes.
     pub field: String,
-    /// What the access log would call it.
+    /// The name in the access log.
     pub key: String,
-    /// How many routes, of both configurations together, read it.
+    /// Number of routes, of both configurations together, that read it.
     pub routes: usize,
-    /// How many lines lack it.
+    /// Number of lines that lack it.
     pub lines: u64,
 }
 
 impl Needs {
-    /// Of all routes. Routes of one id are counted once.
+    /// Collects the fields of all routes. Routes with the same id are counted once.
     pub(super) fn of(configurations: &[&Config]) -> Needs {
         let mut needs = Needs::default();
         let mut readers: Vec<HashSet<&str>> = Vec::new();
@@ -92,7 +92,7 @@ impl Needs {
         needs
     }
 
-    /// The position of a field, where some route reads it.
+    /// The position of a field, if some route reads it.
     pub(super) fn position(&self, key: &str) -> Option<usize> {
         self.by_key.get(key).copied()
     }
@@ -110,12 +110,12 @@ impl Needs {
         }
     }
 
-    /// What lines lack, most routes first.
+    /// The fields that lines lack, those of most routes first.
     pub(super) fn missing(&self) -> Vec<Missing> {
         let mut missing: Vec<Missing> = Vec::new();
         for (at, need) in self.needs.iter().enumerate() {
             let lacking = self.kinds.iter().filter(|(held, _)| !held.has(at, need.of));
-            // A line that was not looked at may lack anything.
+            // A line whose fields were not counted may lack any of them.
             let lines = lacking.map(|(_, count)| count).sum::<u64>() + self.uncounted;
             if lines > 0 {
                 let (field, key) = (need.field.clone(), need.key.clone());
@@ -148,7 +148,7 @@ impl Held {
     }
 }
 
-/// What the access log calls a field; `None`: every request has it.
+/// The name of a field in the access log; `None`: every request has it.
 fn key_of(field: &Field) -> Option<(String, Family)> {
     let variable = variable_of(field)?;
     let family = match &variable {

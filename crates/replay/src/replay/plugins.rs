@@ -1,21 +1,21 @@
-//! What differs between the plugins of two routes of one id, or of requests that no route takes.
+//! The difference between the plugins of two routes with the same id, or of requests that no route takes.
 
 use serde::Serialize;
 use std::sync::Arc;
 use stillgate_config::{Config, Route};
 use stillgate_plugin::{Chain, Entry};
 
-/// Names of plugins, each list sorted and without doubles.
+/// Names of plugins, each list sorted and without duplicates.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Difference {
     added: Vec<&'static str>,
     removed: Vec<&'static str>,
-    /// Configured otherwise.
+    /// Plugins with another configuration.
     changed: Vec<&'static str>,
 }
 
 impl Difference {
-    /// Of what runs for every consumer: the global rules and the route's chain.
+    /// Compares the plugins that run for every consumer: the global rules and the route's chain.
     pub(super) fn of(old: (&Config, Option<&Route>), new: (&Config, Option<&Route>)) -> Difference {
         let mut difference = Difference::default();
         let (old, new) = (chains(old), chains(new));
@@ -56,7 +56,7 @@ impl Difference {
     }
 }
 
-/// The global rules, which come first, and the route's.
+/// The global rules, which come first, and the route's plugins.
 fn chains<'a>((config, route): (&'a Config, Option<&'a Route>)) -> [Option<&'a Chain>; 2] {
     [Some(&*config.plugins.global), route.and_then(|route| route.chain.as_deref())]
 }

@@ -1,6 +1,6 @@
-//! One line of a log as a request: a JSON object whose keys are those of the access log, or the names of variables.
+//! Parses one line of a log as a request: a JSON object whose keys are those of the access log, or names of variables.
 //!
-//! A value that is null was recorded as absent; a key that is not there was not recorded, which `needs` counts.
+//! A null value was recorded as absent; a missing key was not recorded, which `needs` counts.
 
 use super::needs::{Held, Missing, Needs};
 use crate::explain::request_head::RequestHead;
@@ -11,69 +11,69 @@ use std::net::{IpAddr, Ipv4Addr};
 use stillgate_config::{AccessField, AccessValue};
 use stillgate_route::Variable;
 
-/// Most keys whose meaning is remembered; that of others is found again for each line.
+/// The most keys whose meaning is cached; that of others is determined again for each line.
 const KEYS_MAX: usize = 4096;
 
 /// Reads lines.
 pub(super) struct Reader {
     needs: Needs,
-    /// What keys mean.
+    /// The meanings of keys.
     parts: HashMap<String, Part>,
     held: Held,
-    /// What the last line tells of the route that took the request.
+    /// The route of the request according to the last line.
     pub(super) taken: Taken,
 }
 
-/// Which route the log says took a request.
+/// The route that took a request, according to the log.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// It does not say.
+    /// The log does not contain it.
     NotRecorded,
-    /// None did.
+    /// No route took it.
     ByNone,
-    /// The one of this id.
+    /// The route with this id.
     By(String),
 }
 
-/// What a key's value is of a request.
+/// The meaning of a key's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
-    /// Nothing that a route is chosen by.
+    /// Irrelevant for routing.
     Other,
     /// The id of the route that took it.
     RouteId,
     Method,
-    /// Path and query as they came.
+    /// Path and query as received.
     Target,
     Path,
     Query,
-    /// With its position among the needed, as those below.
+    /// With its position among the needed fields, like those below.
     Host(Option<usize>),
-    /// With its port; it goes before the other.
+    /// With its port; it takes precedence over the other.
     HttpHost(Option<usize>),
     Scheme(Option<usize>),
     Client(Option<usize>),
     /// An object of all header fields.
     Headers,
-    /// By its name; the cookies, whether or not they are needed as one.
+    /// By its name. Cookies are kept whether or not the whole header is needed.
     Header(String, Option<usize>),
-    /// Of what is known by itself only.
+    /// A variable whose origin is unknown.
     Variable(Variable, usize),
 }
 
-/// What of a line is put together when all of it is read, since keys are in any order.
+/// The parts of a line that are combined once it is read completely, since keys are in any order.
 #[derive(Default)]
 struct Loose {
     target: Option<String>,
     path: Option<String>,
     query: Option<String>,
-    /// Recorded by themselves.
+    /// Header fields that were recorded one by one.
     headers: Vec<(String, String)>,
 }
 
 impl Reader {
-    /// `fields`: those of the configurations that may have written the log, since their keys can be chosen freely; the
-    /// first of a name counts.
+    /// `fields`: the access log fields of the configurations that may have written the log, since their keys can be chosen freely;
+    /// the first one with a name counts.
     pub(super) fn new<'a>(needs: Needs, fields: impl Iterator<Item = &'a AccessField>) -> Reader {
         let mut reader = Reader { needs, parts: HashMap::new(), held: Held::default(), taken: Taken::NotRecorded };
         for field in fields {
@@ -89,10 +89,10 @@ impl Reader {
         reader
     }
 
-    /// Reads a line into `head`; an error is for people.
+    /// Parses a line into `head`; an error is a sentence for the user.
     pub(super) fn read(&mut self, line: &[u8], head: &mut RequestHead) -> Result<(), String> {
         let object: Map<String, Value> = serde_json::from_slice(line).map_err(|error| match error.classify() {
-            // Of the shape, not of the text.
+            // An error of the structure, not of the syntax.
             serde_json::error::Category::Data => "not a JSON object".to_owned(),
             _ => format!("not JSON: {error}"),
         })?;
@@ -108,7 +108,7 @@ impl Reader {
         for (key, value) in object {
             self.take(&key, value, head, &mut loose)?;
         }
-        // Where all were recorded, these are among them.
+        // If all header fields were recorded, these are included.
         if !self.held.headers {
             head.headers.append(&mut loose.headers);
         }
@@ -123,7 +123,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What lines lack.
+    /// The fields that lines lack.
     pub(super) fn into_missing(self) -> Vec<Missing> {
         self.needs.missing()
     }
@@ -145,7 +145,7 @@ impl Reader {
         match (part, text) {
             (Part::Client(_), Some(text)) => match text.parse() {
                 Ok(client) => head.client = client,
-                // `unix:` and the like: whose it is was not recorded.
+                // `unix:` and the like: the client's address was not recorded.
                 Err(_) => return Ok(()),
             },
             (Part::RouteId, text) => self.taken = text.filter(|id| !id.is_empty()).map_or(Taken::ByNone, Taken::By),
@@ -193,7 +193,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What a key means that no configuration has; remembers it.
+    /// Determines and caches the meaning of a key that no configuration defines.
     fn learn(&mut self, key: &str) -> Part {
         let part = match key {
             "method" => Part::Method,
@@ -241,14 +241,14 @@ fn set_target(loose: Loose, head: &mut RequestHead) -> Result<(), String> {
     if !head.target.starts_with('/')
         && let Ok(line) = RequestLine::new("GET", &head.target)
     {
-        // In absolute form the URL's host counts and not the header's (RFC 9112 section 3.2.2).
+        // In absolute form the URL's host takes precedence over the header's (RFC 9112 section 3.2.2).
         head.authority = line.authority.unwrap_or_default();
         head.target = line.target;
     }
     Ok(())
 }
 
-/// A value as text; `None`: it is null.
+/// A value as text; `None` if it is null.
 fn text_of(key: &str, value: Value) -> Result<Option<String>, String> {
     match value {
         Value::Null => Ok(None),

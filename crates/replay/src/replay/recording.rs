@@ -1,4 +1,4 @@
-//! The requests of a log, to run them instead of routing them.
+//! Reads the requests of a log in order to run them instead of routing them.
 
 use super::lines::{LINES_WITHOUT_REQUEST_MAX, Line, Lines};
 use super::needs::Needs;
@@ -13,7 +13,7 @@ use std::path::Path;
 pub struct Recording;
 
 impl Recording {
-    /// The first requests of a log, with all header fields that it holds.
+    /// Reads the first requests of a log with all recorded header fields.
     pub fn read(log: &Path, requests_max: usize) -> Result<Vec<RequestHead>, ReplayError> {
         let unreadable = |error| ReplayFailure::Unreadable(error).of(log);
         let mut lines = Lines::new(File::open(log).map_err(unreadable)?);
@@ -47,7 +47,7 @@ impl Recording {
     }
 }
 
-/// Takes `http_NAME` over, which the reader does only for names that routes ask for.
+/// Takes over `http_NAME`, which the reader does only for names that routes read.
 fn add_fields(line: &[u8], head: &mut RequestHead) {
     let Ok(Value::Object(object)) = serde_json::from_slice::<Value>(line) else { return };
     let object: Map<String, Value> = object;

@@ -1,19 +1,19 @@
-//! What replaying a log came to, as text and as JSON.
+//! The result of replaying a log, as text and as JSON.
 
 use super::comparison::{Change, Comparison, Example, MissingField, OtherPlugins, Reason, Side};
 use crate::explain::explanation::counted;
 use serde::Serialize;
 use std::path::Path;
 
-/// Changes told to people one by one, the largest first.
+/// The most changes that are listed for people, the largest first.
 const CHANGES_SHOWN_MAX: usize = 50;
 
-/// The answer.
+/// The result.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The log.
     file: String,
-    /// The configuration that is served now.
+    /// The current configuration.
     against: String,
     #[serde(flatten)]
     found: Comparison,
@@ -24,7 +24,7 @@ impl Report {
         Report { file: log.display().to_string(), against: old_file.display().to_string(), found }
     }
 
-    /// Whether every request takes the route it took.
+    /// Whether every request takes the same route as before.
     pub fn changes_nothing(&self) -> bool {
         self.found.same == self.found.requests
     }
@@ -96,7 +96,7 @@ impl Report {
         }
     }
 
-    /// What changes, by kind.
+    /// The changes by kind.
     fn kinds(&self) -> String {
         let kinds = [
             (self.found.changed, "changed"),
@@ -117,7 +117,7 @@ impl Change {
                 true => uri.clone(),
                 false => format!("{scheme}://{host}{uri}"),
             };
-            // What clients sent must not move the terminal's cursor.
+            // Text from clients must not move the terminal's cursor.
             out.push_str(&format!("    line {line}: {} {}\n", method.escape_debug(), url.escape_debug()));
         }
     }

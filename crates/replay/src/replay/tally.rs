@@ -1,29 +1,29 @@
-//! What two configurations make of each request, counted; with examples.
+//! Counts the outcomes of requests in two configurations, with examples.
 //!
-//! Routes are the same where their ids are.
+//! Routes with the same id are the same.
 
 use super::plugins::Difference;
 use crate::explain::request_head::RequestHead;
 use std::collections::HashMap;
 use stillgate_config::{Config, Route};
 
-/// Most pairs of an old and a new route that are counted by themselves.
+/// The most pairs of an old and a new route that are counted separately.
 const GROUPS_MAX: usize = 16_384;
-/// Requests shown of each pair.
+/// Number of example requests shown per pair.
 const EXAMPLES_MAX: usize = 3;
-/// Lines shown that could not be read.
+/// Number of unreadable lines shown.
 const UNREADABLE_SHOWN_MAX: usize = 5;
 /// Longest host, target and reason, as shown.
 const SHOWN_CHARS_MAX: usize = 200;
 
-/// What becomes of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Outcome {
     /// A route takes it, by its position.
     Route(usize),
-    /// None does; it is answered 404.
+    /// No route takes it; it is answered with 404.
     NoRoute,
-    /// Its path has no one meaning; it is answered 400.
+    /// Its path is ambiguous; it is answered with 400.
     Refused,
 }
 
@@ -31,11 +31,11 @@ pub(super) enum Outcome {
 pub(super) struct Tally<'a> {
     old: &'a Config,
     new: &'a Config,
-    /// By the position of an old route, that of the new one of the same id.
+    /// The position of the new route with the same id, by the position of the old one.
     new_of_old: Vec<Option<usize>>,
-    /// Requests that keep their route, and go through other plugins.
+    /// Requests that keep their route but pass other plugins.
     pub(super) other_plugins: u64,
-    /// The same by route.
+    /// Their changes, by route.
     pub(super) plugins: HashMap<Outcome, PluginChange>,
     pub(super) same: u64,
     pub(super) changed: u64,
@@ -44,7 +44,7 @@ pub(super) struct Tally<'a> {
     pub(super) groups: HashMap<(Outcome, Outcome), Group>,
     /// Requests of pairs beyond [`GROUPS_MAX`].
     pub(super) ungrouped: u64,
-    /// Requests that the log says another route took than the old configuration gives.
+    /// Requests for which the log records another route than the old configuration gives.
     pub(super) recorded_otherwise: u64,
     pub(super) unreadable: u64,
     pub(super) unreadable_shown: Vec<(u64, String)>,
@@ -57,7 +57,7 @@ pub(super) struct Group {
     pub(super) examples: Vec<Example>,
 }
 
-/// Requests that keep their route, and other plugins than before.
+/// Requests that keep their route but pass other plugins than before.
 pub(super) struct PluginChange {
     pub(super) difference: Difference,
     pub(super) group: Group,
@@ -95,7 +95,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Counts a request by what it comes to in the old and the new configuration.
+    /// Counts a request by its outcome in the old and the new configuration.
     pub(super) fn count(&mut self, outcomes: (Outcome, Outcome), line: u64, head: &RequestHead) {
         let is_same = match outcomes {
             (Outcome::Route(old), Outcome::Route(new)) => self.new_of_old[old] == Some(new),
@@ -122,12 +122,12 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Counts a request that keeps its route by what changes of its plugins.
+    /// Counts a request that keeps its route by the changes of its plugins.
     fn count_plugins(&mut self, (old, new): (Outcome, Outcome), line: u64, head: &RequestHead) {
         if old == Outcome::Refused {
             return;
         }
-        // Each route is looked at once.
+        // Each route is compared once.
         if self.plugins.len() >= GROUPS_MAX && !self.plugins.contains_key(&old) {
             return;
         }
@@ -145,7 +145,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Counts a line that holds no request.
+    /// Counts a line without a request.
     pub(super) fn unreadable(&mut self, line: u64, reason: String) {
         self.unreadable += 1;
         if self.unreadable_shown.len() < UNREADABLE_SHOWN_MAX {
@@ -153,12 +153,12 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// All requests that were counted.
+    /// All counted requests.
     pub(super) fn requests(&self) -> u64 {
         self.same + self.changed + self.now_without + self.newly_routed
     }
 
-    /// The first of the lines, where none holds a request.
+    /// The first unreadable line, if no line contains a request.
     pub(super) fn nothing_but_unreadable(&self) -> Option<(u64, String)> {
         if self.requests() > 0 { None } else { self.unreadable_shown.first().cloned() }
     }

@@ -128,7 +128,7 @@ fn family<A>(result: Result<Found<A>, NetError>) -> Family<A> {
     }
 }
 
-/// Whether the error is a server's answer that there are no such addresses.
+/// Whether the error is a server's answer that the name has no addresses of this type.
 fn is_negative(error: &NetError) -> bool {
     matches!(error, NetError::Dns(DnsError::NoRecordsFound(_)))
 }

@@ -12,10 +12,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-/// Nothing here should take as long, on a busy machine either.
+/// No operation here should take as long, even on a busy machine.
 const BOUND: Duration = Duration::from_secs(120);
 
-/// What the server says about a name.
+/// The server's answer for a name.
 #[derive(Debug, Clone)]
 enum Says {
     /// These addresses with this TTL.
@@ -24,11 +24,11 @@ enum Says {
     /// An error for AAAA queries only, the addresses otherwise.
     NoV6(Vec<IpAddr>, u32),
     Broken,
-    /// See the other name.
+    /// An alias of the other name.
     Alias(&'static str, u32),
 }
 
-/// The server's records and how often each name was asked for, by A queries.
+/// The server's records, and how often each name was queried, counted by A queries.
 #[derive(Debug, Default)]
 struct Zone {
     says: HashMap<&'static str, Says>,
@@ -160,7 +160,7 @@ async fn change(resolver: &mut Resolver) -> Change {
     timeout(BOUND, resolver.next_change()).await.unwrap()
 }
 
-/// Lets the resolver work until the condition holds; no change may be reported meanwhile.
+/// Lets the resolver work until the condition holds; it must not report a change meanwhile.
 async fn quiet_until(resolver: &mut Resolver, condition: impl Fn() -> bool) {
     let began = Instant::now();
     while !condition() {
@@ -197,17 +197,17 @@ async fn starts_with_what_resolves_and_reports_the_rest() {
 
 #[tokio::test]
 async fn resolve_all_gives_up_at_its_bound() {
-    // Bound, but nobody answers.
+    // The port is bound, but nothing answers.
     let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let server = Server { address: silent.local_addr().unwrap(), zone: Arc::default() };
     let mut resolver = resolver(settings(&server), &["slow.test", "localhost"]);
     let unresolved = resolver.resolve_all(Duration::from_millis(200)).await;
-    // It has not waited until the lookup itself gives up, for which there is another reason then.
+    // It did not wait until the lookup itself times out, which would have another reason.
     assert!(unresolved.iter().any(|it| it.name == "slow.test" && it.reason == "no answer yet"), "{unresolved:?}");
-    // It is not waited for again: of a source that changes often, one bad name would hold all changes up.
+    // It is not waited for again: one bad name would delay all changes of a source that changes often.
     let again = resolver.resolve_all(BOUND).await;
     assert!(again.iter().any(|it| it.name == "slow.test" && it.reason == "no answer yet"), "{again:?}");
-    // The other one takes a thread, which may get no core in time.
+    // The other one runs on a thread, which may not get a CPU in time.
     if unresolved.len() > 1 {
         assert_eq!(change(&mut resolver).await.name, "localhost");
     }
@@ -255,7 +255,7 @@ async fn the_ttl_is_honoured_within_its_bounds() {
     quiet_until(&mut second, || server.asked("long.test") > 2).await;
 }
 
-/// Resolves all names, which must work.
+/// Resolves all names, which must succeed.
 async fn quiet_first(resolver: &mut Resolver) {
     assert_eq!(resolver.resolve_all(BOUND).await, []);
 }

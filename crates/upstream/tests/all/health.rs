@@ -1,4 +1,4 @@
-//! What a balancer makes of endpoints that fail: how many are ejected, who is asked instead, how they come back.
+//! How a balancer handles failing endpoints: how many are ejected, which are used instead, how they return.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn checked(count: u8) -> (Vec<Endpoint>, Vec<Arc<Verdict>>) {
     (endpoints, verdicts)
 }
 
-/// One failure ejects, one success brings back.
+/// One failure ejects, and one success restores.
 fn passive(max_ejected_percent: u32, slow_start: Duration) -> Arc<Checks> {
     let passive = PassiveCheck {
         r#type: CheckType::Http,
@@ -99,7 +99,7 @@ fn when_active_checks_fail_all_they_take_turns() {
     let mut balancer = Balancer::new(&Balance::RoundRobin, &endpoints);
     assert!(verdicts.iter().all(|verdict| verdict.set(false)));
     assert_eq!(shares(&mut balancer, 0, 40), [10; 4]);
-    // Those that have failed requests as well come last.
+    // Endpoints that have also failed requests come last.
     balancer.report(2, REFUSED, 7);
     assert_eq!(shares(&mut balancer, 8, 30), [10, 10, 0, 10]);
     verdicts[3].set(true);

@@ -1,4 +1,4 @@
-//! What survives when an upstream's definition or its resolved addresses change.
+//! The state that is kept when an upstream's definition or its resolved addresses change.
 
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -112,7 +112,7 @@ enum Op {
     /// Weights of the addresses 0..6; `None`: not part of the upstream.
     Migrate(Vec<Option<u32>>),
     Start(u64),
-    /// Ends the request begun first; whether its connection is kept.
+    /// Ends the oldest request; returns whether its connection is kept.
     Finish(bool),
 }
 

@@ -1,4 +1,4 @@
-//! The pool against a plain list that does the same slowly.
+//! Compares the pool with a plain list that does the same slowly.
 
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -82,10 +82,10 @@ fn those_that_do_not_fit_stay_and_keep_their_age() {
     let (id, meta) = pool.take(0, 50, fit).unwrap();
     assert_eq!((id, meta.requests, pool.len()), (1, 2, 2));
     assert_eq!(pool.take(0, 50, fit), None);
-    // Their time runs on as if nobody had looked.
+    // Their idle time continues as if they had not been looked at.
     assert_eq!(pool.expire(IDLE_TIMEOUT_MS, |_| false), 1);
     assert_eq!(pool.take(0, IDLE_TIMEOUT_MS + 1, |_| Fit::Right).unwrap().0, 2);
-    // Only so many are looked at.
+    // Only this many are looked at.
     for others in [7, 8] {
         pool.put(0, 1, fresh(), 0);
         for _ in 0..others {
@@ -133,7 +133,7 @@ fn fit(id: usize, divisor: usize) -> Fit {
 #[derive(Debug, Clone)]
 enum Op {
     Put(usize),
-    /// Which are right and which dead depends on the id and this.
+    /// Determines, together with the id, which are right and which dead.
     Take(usize, usize),
     Wait(u64),
     /// Connections whose id is divisible by this are dead.

@@ -1,4 +1,4 @@
-//! Requests that wait for a place at their upstream: who is next, who is woken.
+//! Requests that wait for a place at their upstream: which is next, and which is woken.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,7 +27,7 @@ impl Waiting {
         self.woken.clone().into()
     }
 
-    /// How often it was woken since it was last asked.
+    /// How often it was woken since the last call.
     fn woken(&self) -> u32 {
         self.woken.0.swap(0, Ordering::Relaxed)
     }
@@ -51,7 +51,7 @@ impl One {
         self.0.is_turn(waiting.ticket, &waiting.waker())
     }
 
-    /// Its turn has come: it leaves, and its try begins.
+    /// It is next in line: it leaves, and its try begins.
     #[track_caller]
     fn goes(&mut self, waiting: &Waiting) {
         assert!(self.is_turn(waiting));
@@ -95,10 +95,10 @@ fn the_oldest_is_woken_and_goes_first() {
     assert!(!one.is_turn(&first) && !one.is_turn(&second));
     one.0.on_finish(0, None, 0);
     assert_eq!((first.woken(), second.woken()), (1, 0));
-    // There is room, but not for one that comes now.
+    // There is room, but not for a new request.
     assert!(!one.0.has_place() && !one.is_turn(&second));
     one.goes(&first);
-    // It may be that there is room for two.
+    // There may be room for two.
     assert_eq!(second.woken(), 1);
     assert!(!one.is_turn(&second));
     one.0.on_finish(0, None, 0);
@@ -107,7 +107,7 @@ fn the_oldest_is_woken_and_goes_first() {
     assert!(one.0.has_place() && one.0.waiting() == 0);
 }
 
-/// Those who are about to go are in nobody's way.
+/// Requests that are about to leave do not block others.
 #[test]
 fn there_is_room_behind_those_who_go() {
     let mut one = One::new(2, 1);
@@ -127,16 +127,16 @@ fn who_leaves_loses_no_place() {
     let mut one = One::new(1, 3);
     one.0.on_start(0);
     let waiting: Vec<Waiting> = (0..3).map(|_| one.join().unwrap()).collect();
-    // Of the middle: nobody's turn is nearer.
+    // From the middle: the order of the others does not change.
     one.0.leave_queue(waiting[1].ticket);
     assert!(waiting.iter().all(|waiting| waiting.woken() == 0));
     let last = one.join().unwrap();
     one.0.on_finish(0, None, 0);
     assert_eq!(waiting[0].woken(), 1);
-    // The one that was woken goes away instead.
+    // The woken request leaves instead.
     one.0.leave_queue(waiting[0].ticket);
     assert_eq!((waiting[2].woken(), last.woken()), (1, 0));
-    // A second time is none.
+    // A second call has no effect.
     one.0.leave_queue(waiting[0].ticket);
     assert_eq!((waiting[2].woken(), one.0.waiting()), (0, 2));
     one.goes(&waiting[2]);
@@ -160,10 +160,10 @@ fn a_new_bound_holds_for_those_who_wait() {
         one.0.on_start(0);
         one.0.on_start(0);
         let waiting: Vec<Waiting> = (0..3).map(|_| one.join().unwrap()).collect();
-        // A smaller queue takes no place from anybody.
+        // A smaller queue removes no waiting request.
         one.0.migrate(&upstream(requests, 0), &[endpoint()]);
         assert_eq!((waiting[0].woken(), one.0.waiting()), (1, 3));
-        // Behind those who wait there is room for one more, or there is none.
+        // Behind the waiting requests there is room for one more, or there is none.
         let late = one.join();
         assert_eq!(late.is_some(), turns == 3, "{requests:?}");
         late.into_iter().for_each(|late| one.0.leave_queue(late.ticket));

@@ -1,4 +1,4 @@
-//! The table of limits, from its own source, on loom's atomics.
+//! The table of limits, compiled from its own source with loom's atomics.
 
 #![allow(dead_code, unreachable_pub, reason = "the sources have more than the models use")]
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]

@@ -1,6 +1,6 @@
-//! The protocol under every order of loads and stores that the memory model allows, as far as loom's bounds reach.
+//! Checks the protocol under every order of loads and stores that the memory model allows, within loom's bounds.
 //!
-//! Each model is as small as it can be and still go wrong: two threads, two slots, one to three operations each.
+//! Each model is as small as possible while it can still fail: two threads, two slots, one to three operations each.
 
 use crate::bucket::*;
 use crate::key::Key;
@@ -11,8 +11,7 @@ use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread;
 
-/// Times that a thread is interrupted where it could go on. With three (`LOOM_MAX_PREEMPTIONS=3`)
-/// some models take minutes.
+/// How often a thread is preempted at most. With three (`LOOM_MAX_PREEMPTIONS=3`) some models take minutes.
 const PREEMPTIONS_MAX: usize = 2;
 const NOW_MS: u64 = 1_000_000;
 const WINDOW_MS: u64 = 1_000;
@@ -33,7 +32,7 @@ fn life(now_ms: u64) -> Life {
     Life { now_ms, end_max_ms: u64::MAX }
 }
 
-/// As `Limits::take_fixed`, for a cost of 1.
+/// Like `Limits::take_fixed`, for a cost of 1.
 fn take(bucket: &Small, key: Key, count: u64, now_ms: u64) -> Result<bool, Contended> {
     let limit = Limit { count, window_ms: WINDOW_MS };
     loop {
@@ -52,7 +51,7 @@ fn take(bucket: &Small, key: Key, count: u64, now_ms: u64) -> Result<bool, Conte
     }
 }
 
-/// Two threads take what they want; how many of `key(1)` each was admitted, and the bucket afterwards.
+/// Two threads take tokens of `key(1)`; returns how many each got, and the bucket afterwards.
 fn race(
     prepare: fn(&Small),
     one: fn(&Small) -> usize,
@@ -62,7 +61,7 @@ fn race(
     race_in(prepare, one, other, judge);
 }
 
-/// The same in a bucket with so many slots.
+/// Like the above, in a bucket with this many slots.
 fn race_in<const WAYS: usize>(
     prepare: fn(&Bucket<WAYS>),
     one: fn(&Bucket<WAYS>) -> usize,
@@ -124,7 +123,7 @@ fn a_new_window_begins_once() {
 
 #[test]
 fn a_clock_that_is_behind_does_not_open_a_window_twice() {
-    // The other thread still is in the first window, of which one is left: it gets that, or is in the second.
+    // The other thread still is in the first window, in which one is left: it gets that, or is in the second window.
     race(
         |bucket| assert_eq!(admitted(bucket, 1, 2, NOW_MS), 1),
         |bucket| (0..3).map(|_| admitted(bucket, 1, 2, NOW_MS + WINDOW_MS + 1)).sum(),
@@ -138,7 +137,7 @@ fn a_clock_that_is_behind_does_not_open_a_window_twice() {
 
 #[test]
 fn nothing_is_counted_for_a_key_that_has_taken_the_slot() {
-    // Both slots are taken. One thread adds a key, in the place of the one that the other thread counts with.
+    // Both slots are taken. One thread adds a key in the place of the one that the other thread uses for counting.
     race(
         |bucket| {
             assert_eq!(admitted(bucket, 1, 2, NOW_MS), 1);
@@ -177,13 +176,13 @@ fn different_keys_come_at_once() {
 
 #[test]
 fn who_is_killed_while_adding_holds_up_nobody() {
-    // In place of the thread that was killed: a claim, and a tally in the middle of being written.
+    // What a killed thread leaves: a claim, and a tally that is partly written.
     race(
         |bucket| {
             assert!(bucket.change(Members(0), Members(0).with_claim(0, NOW_MS)));
             bucket.slots[0].tally.store(1 << COUNT_BITS, Ordering::Release);
         },
-        // With so few slots one can find the other one claimed, too.
+        // With so few slots one thread can find the other slot claimed, too.
         |bucket| take(bucket, key(1), 1, NOW_MS).map_or(0, usize::from),
         |bucket| take(bucket, key(1), 1, NOW_MS).map_or(0, usize::from),
         |first, bucket| {
@@ -196,7 +195,7 @@ fn who_is_killed_while_adding_holds_up_nobody() {
     );
 }
 
-/// As `Limits::take_sliding`, for a cost of 1.
+/// Like `Limits::take_sliding`, for a cost of 1.
 fn slide<const WAYS: usize>(bucket: &Bucket<WAYS>, key: Key, count: u64, now_ms: u64) -> Result<bool, Contended> {
     let limit = Limit { count, window_ms: WINDOW_MS };
     let at = Aligned::new(WINDOW_MS, now_ms);
@@ -224,7 +223,7 @@ fn slid<const WAYS: usize>(bucket: &Bucket<WAYS>, number: u64, count: u64, now_m
     usize::from(slide(bucket, key(number), count, now_ms).unwrap())
 }
 
-/// What the window of `now_ms` and the one before have counted.
+/// The counts of the window at `now_ms` and of the previous one.
 fn counted<const WAYS: usize>(bucket: &Bucket<WAYS>, number: u64, now_ms: u64) -> [u64; 2] {
     let at = Aligned::new(WINDOW_MS, now_ms).number;
     [at, at - 1].map(|at| bucket.find(key(number).of_window(at), life(now_ms)).unwrap().map_or(0, Found::count))
@@ -257,8 +256,8 @@ fn of_a_sliding_window_exactly_the_count_is_admitted() {
     );
 }
 
-/// In the middle of the next window a full one weighs half. With a third slot: while one thread adds the new window's counter,
-/// the other finds no room for the same but that of the window before.
+/// In the middle of the next window a full one has half its weight. With a third slot: while one thread adds the new window's
+/// counter, the other finds no free slot except that of the previous window.
 #[test]
 fn a_window_before_weighs_for_both() {
     const MIDDLE_MS: u64 = NOW_MS + WINDOW_MS + WINDOW_MS / 2;
@@ -273,7 +272,7 @@ fn a_window_before_weighs_for_both() {
     );
 }
 
-/// One thread is in the window before still. What each is admitted is counted, once, in its own window.
+/// One thread still is in the previous window. Each admission is counted once, in its own window.
 #[test]
 fn a_clock_that_is_behind_counts_in_the_window_before() {
     const LATER_MS: u64 = NOW_MS + WINDOW_MS + WINDOW_MS / 2;
@@ -284,7 +283,7 @@ fn a_clock_that_is_behind_counts_in_the_window_before() {
         |admitted, bucket| {
             let [present, past] = counted(bucket, 1, LATER_MS);
             assert_eq!(past, 2, "there is room for it in its own window");
-            // The second of the other thread sees a full window before, or one that is half full.
+            // The second request of the other thread sees a previous window that is full, or one that is half full.
             assert!((1..=2).contains(&present), "{present}");
             assert_eq!(1 + admitted as u64, present + past);
         },

@@ -1,4 +1,4 @@
-//! The protocol of segments, from its own source, on loom's atomics.
+//! The protocol of segments, compiled from its own source with loom's atomics.
 
 #![allow(dead_code, reason = "the source has more than the models use")]
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]

@@ -1,6 +1,6 @@
-//! The protocol under every order of loads and stores that the memory model allows, as far as loom's bounds reach.
+//! Checks the protocol under every order of loads and stores that the memory model allows, within loom's bounds.
 //!
-//! Each model is as small as it can be and still go wrong: a writer and a reader, two or three changes.
+//! Each model is as small as possible while it can still fail: a writer and a reader, two or three changes.
 
 use crate::protocol::*;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread;
 
-// Where a thread loads a word before it stores to it, loom 0.7 overlooks that another's load came before: such threads are
-// the model's own, which runs first, and the other one is spawned.
+// If a thread loads a word before it stores to it, loom 0.7 misses that another thread's load came before: such threads run on the
+// model's own thread, which runs first, and the other one is spawned.
 
-/// Times that a thread is interrupted where it could go on; what is wrong shows itself with two or three.
+/// How often a thread is preempted at most; errors show with two or three.
 const PREEMPTIONS_MAX: usize = 3;
 
 fn explore(model: impl Fn() + Sync + Send + 'static) {
@@ -49,7 +49,7 @@ fn a_committed_record_is_whole() {
     });
 }
 
-/// A segment with one series, and what a reader knows of it.
+/// A segment with one series, and the reader's state.
 struct Series {
     of_writer: AtomicU32,
     of_series: AtomicU32,
@@ -68,7 +68,7 @@ impl Series {
         mark(&self.of_series, epoch);
     }
 
-    /// As the reader's refresh: the writer's epoch first, then what is new, then what has changed.
+    /// Like the reader's refresh: the writer's epoch first, then new series, then changed ones.
     fn scan(&self, since: &mut u32, is_known: &mut bool, seen: &mut u64) {
         let epoch = epoch(&self.of_writer);
         let before = *seen;
@@ -212,7 +212,7 @@ impl Inbox {
         ask(&self.asked);
     }
 
-    /// What a writer does: counts, and runs its errand now and then. What it counts after that goes to another record.
+    /// A writer that counts and runs its errand now and then. Later counts go to another record.
     fn count(&self) -> u64 {
         let mut counted = 0;
         for _ in 0..2 {
@@ -228,7 +228,7 @@ impl Inbox {
         counted
     }
 
-    /// What is in the old record, once it cannot change any more.
+    /// The content of the old record once it cannot change any more.
     fn last(&self) -> Option<u64> {
         (!is_pending(&self.asked, &self.done)).then(|| self.old_record.load(Ordering::Relaxed))
     }
@@ -307,7 +307,7 @@ impl Notes {
         }
     }
 
-    /// Makes a series, as a writer that has seen this policy.
+    /// Makes a series, like a writer that has seen this policy.
     fn make(&self, policy: Policy) {
         match policy.generation {
             0 => self.write(&[EXACT]),
@@ -335,7 +335,7 @@ fn who_reads_what_was_made_under_a_policy_has_read_the_fold() {
         });
         let following = world.clone();
         let second = thread::spawn(move || following.notes[1].make(policy(&following.policy)));
-        // In the worst order: the log with the decision first.
+        // In the worst order: the log with the decision comes first.
         let logs = [world.notes[0].read(), world.notes[1].read()];
         let knows = logs.iter().flatten().any(|note| *note == FOLD);
         for log in &logs {

@@ -1,13 +1,13 @@
-//! What the source imports, over loom's atomics.
+//! The atomics that the source imports, based on loom's.
 
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Lets the other threads of a model go on.
+/// Lets the other threads of a model run.
 pub(crate) fn relax() {
     loom::thread::yield_now();
 }
 
-/// A word that can be read; as in the crate.
+/// A readable word, as in the crate.
 pub(crate) trait Word {
     type Value;
 

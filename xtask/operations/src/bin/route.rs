@@ -1,7 +1,7 @@
-//! Does one thing of the router a given number of times, for counting instructions.
+//! Runs one operation of the router a given number of times, for counting instructions.
 //!
-//! `route N CASE`, run under callgrind with two values of N: the difference divided by that of N is one of it. It
-//! prints nothing, and does the same on every run. Expression routes are those of `cargo bench`.
+//! `route N CASE` is run under callgrind with two values of N: the difference of the counts divided by the difference of N is the
+//! cost of one operation. It prints nothing, and does the same on every run. Expression routes are those of `cargo bench`.
 
 #[path = "../../../../crates/route/benches/route/families.rs"]
 mod families;
@@ -17,12 +17,12 @@ use stillgate_route::{
     Scratch, Unread, UriRoute,
 };
 
-/// Routes of the cases with expressions.
+/// Number of routes in the cases with expressions.
 const ROUTES: usize = 10_000;
-/// Of the others.
+/// Number of routes in the other cases.
 const FEW_ROUTES: usize = 1_000;
 
-/// What is parsed.
+/// The expression that is parsed.
 const TYPICAL: &str = r#"http.method == "GET" && http.path ^= "/api/v1/orders/" && (http.host == "api.example.com" || http.headers.x_tenant == "acme")"#;
 
 fn main() -> ExitCode {
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         "paths" => find("paths × methods", ROUTES / 2, true, count),
         "header" => find("headers, queries", ROUTES / 2, true, count),
         "query" => find("headers, queries", ROUTES / 2 + 1, true, count),
-        // Every hundredth route has a regex without a prefix; this is another one.
+        // Every hundredth route has a regex without a prefix, like this one.
         "regex" => find("mixed", ROUTES / 2 + 20, true, count),
         "miss" => find("mixed", ROUTES / 2, false, count),
         "cached" => find_cached(count),
@@ -57,7 +57,7 @@ fn family(name: &str) -> &'static Family {
     FAMILIES.iter().find(|family| family.name == name).expect("a family of the benches")
 }
 
-/// Matches the request of one route again and again, or one that no route takes.
+/// Matches the request of one route, or one that no route takes, again and again.
 fn find(name: &str, n: usize, is_hit: bool, count: usize) {
     let family = family(name);
     let matcher = Matcher::compile(specs(family)).expect("routes of ours");
@@ -74,7 +74,7 @@ fn find(name: &str, n: usize, is_hit: bool, count: usize) {
     }
 }
 
-/// Matches with a cache that knows the request.
+/// Matches with a cache that contains the request.
 fn find_cached(count: usize) {
     let family = family("paths × methods");
     let matcher = Matcher::compile(specs(family)).expect("routes of ours");
@@ -101,7 +101,7 @@ fn find_uri(count: usize) {
     find_in_turn((0..FEW_ROUTES).map(uri_route).collect(), &URI_REQUESTS, count);
 }
 
-/// Matches among as many routes, half of which have an expression: what URI routes pay beside those.
+/// Matches among as many routes, half of which have an expression: the extra cost of URI routes next to those.
 fn find_both(count: usize) {
     let expressions = [
         ("www.example.com", "/shop/v1/service-508/items"),
@@ -128,7 +128,7 @@ fn find_in_turn(specs: Vec<Arc<RouteSpec>>, requests: &[(&str, &str)], count: us
     }
 }
 
-/// Changes one route of many, each time anew.
+/// Replaces one route of many, every time with a new one.
 fn update(count: usize) {
     let family = family("paths × methods");
     let specs = specs(family);

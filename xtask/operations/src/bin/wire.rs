@@ -1,6 +1,6 @@
-//! What `cargo xtask icount` counts: parsing and serialising heads, N times in a row, `icount N CASE`.
+//! The operations that `cargo xtask icount` counts: parsing and serialising heads, N times in a row, `icount N CASE`.
 //!
-//! The same buffers are used again and again, as a worker does; the edits are those the proxy makes on every request.
+//! The buffers are reused, as in a worker; the edits are those the proxy makes on every request.
 
 use std::hint::black_box;
 use stillgate_wire::{

@@ -1,6 +1,6 @@
-//! The node behind the body bench, a process of its own: sends a body of any length in either framing.
+//! The node of the body bench, a separate process: sends a body of any length with either framing.
 //!
-//! A thread a connection, each with one block that it writes again and again; it is never what is measured.
+//! One thread per connection, each with one block that it writes again and again; it is never the bottleneck.
 
 use crate::Result;
 use crate::args::Args;
@@ -11,13 +11,13 @@ use std::thread;
 /// The word on the command line.
 pub(in crate::bench) const ROLE: &str = "body-node";
 
-/// What a body begins with, and what stands in it every [`MARK_EVERY`] bytes.
+/// The text at the beginning of a body and after every [`MARK_EVERY`] bytes.
 pub(super) const MARK: &str = "secret=1234";
 const MARK_EVERY: usize = 4096;
-/// Written at once.
+/// Bytes per write.
 const BLOCK_BYTES: usize = 64 * 1024;
 
-/// How the end of a body is known.
+/// The framing of a body.
 #[derive(Clone, Copy)]
 pub(super) enum Framing {
     Length,
@@ -32,7 +32,7 @@ pub(super) fn path(framing: Framing, bytes: u64) -> String {
     }
 }
 
-/// Serves until it is ended. The argument: where to listen.
+/// Serves until it is killed. The argument: the address to listen on.
 pub(in crate::bench) fn run(mut args: Args) -> Result {
     let address: SocketAddr = args.word().ok_or("no address")?.parse()?;
     args.finish()?;
@@ -41,20 +41,20 @@ pub(in crate::bench) fn run(mut args: Args) -> Result {
     thread::scope(|scope| {
         loop {
             let (stream, _) = listener.accept()?;
-            // A gateway may cut the connection at any time; the next one has a thread of its own.
+            // A gateway may close the connection at any time; the next one has another thread.
             scope.spawn(|| serve(stream, &block).is_ok());
         }
     })
 }
 
-/// Lines of text, so that a filter which looks for lines finds some.
+/// Lines of text, so that filters that search for lines find some.
 fn block() -> Vec<u8> {
     let line = |length: usize| "x".repeat(length - 1) + "\n";
     let part = MARK.to_owned() + &line(64 - MARK.len()) + &line(64).repeat(MARK_EVERY / 64 - 1);
     part.repeat(BLOCK_BYTES / MARK_EVERY).into_bytes()
 }
 
-/// One request after the other.
+/// Answers requests one by one.
 fn serve(stream: TcpStream, block: &[u8]) -> Result {
     stream.set_nodelay(true)?;
     let mut stream = BufReader::new(stream);

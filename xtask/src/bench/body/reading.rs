@@ -1,14 +1,14 @@
-//! Reads responses and counts the bytes of their bodies, in either framing, without keeping them.
+//! Reads responses and counts the bytes of their bodies, with either framing, without keeping them.
 
 use crate::Result;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Nothing at all for so long is an error.
+/// The longest silence before an error.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 const BUFFER_BYTES: usize = 256 * 1024;
-/// Bytes kept of the beginning of a body.
+/// Bytes of the beginning of a body that are kept.
 const BEGINNING_BYTES: usize = 16;
 
 /// A kept connection.
@@ -16,7 +16,7 @@ pub(super) struct Reader {
     stream: BufReader<TcpStream>,
 }
 
-/// What came of one request.
+/// The response to one request.
 pub(super) struct Received {
     pub(super) status: u16,
     pub(super) bytes: u64,
@@ -33,7 +33,7 @@ impl Reader {
         Ok(Self { stream: BufReader::with_capacity(BUFFER_BYTES, stream) })
     }
 
-    /// Gets `path`; a body that ends early is not an error.
+    /// Requests `path`; a body that ends early is not an error.
     pub(super) fn get(&mut self, path: &str) -> Result<Received> {
         write!(self.stream.get_mut(), "GET {path} HTTP/1.1\r\nHost: body.example\r\n\r\n")?;
         let line = self.line()?;

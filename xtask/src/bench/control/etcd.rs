@@ -1,4 +1,4 @@
-//! An etcd of the bench's own, filled and written to over its JSON gateway, as a program other than Stillgate does.
+//! An etcd for the bench, filled and written to over its JSON gateway, like a program other than Stillgate.
 
 use super::super::served::Asker;
 use super::super::{OTHER_CPU, free_port, start};
@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use stillgate_rig::Running;
 
-/// Operations of a transaction, by default.
+/// The default limit of operations in a transaction.
 const OPERATIONS_MAX: usize = 128;
 
-/// One member, in a folder of its own. It syncs to the disk, as in production.
+/// One member with a temporary folder. It syncs to the disk, as in production.
 pub(super) struct Etcd {
     pub(super) address: SocketAddr,
     _process: Running,
@@ -63,7 +63,7 @@ fn pair(key: &str, value: &Value) -> Value {
     json!({ "key": base64(format!("/apisix/{key}").as_bytes()), "value": base64(value.to_string().as_bytes()) })
 }
 
-/// As the JSON gateway wants bytes; no dependency for the sake of a dozen lines.
+/// Base64, as the JSON gateway requires for bytes; a dozen lines are not worth a dependency.
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn base64_of_the_rfc() {
-        // RFC 4648, section 10.
+        // The examples of RFC 4648, section 10.
         let texts = ["", "f", "fo", "foo", "foob", "fooba", "foobar"].map(|text| base64(text.as_bytes()));
         assert_eq!(texts, ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"]);
     }

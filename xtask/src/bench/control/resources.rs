@@ -1,13 +1,13 @@
-//! The resources of the bench: the same ones as a file, and as documents in the layout of APISIX.
+//! The resources of the bench, both as a file and as documents in the layout of APISIX.
 
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-/// Routes that change, beside the others.
+/// Number of routes that change, besides the others.
 const CHANGING: u64 = 100;
 
-/// How many there are of what.
+/// The number of resources by kind.
 pub(super) struct Resources {
     pub(super) routes: usize,
     pub(super) consumers: usize,
@@ -15,12 +15,12 @@ pub(super) struct Resources {
 }
 
 impl Resources {
-    /// As the resources of a file.
+    /// The resources as a file.
     pub(super) fn yaml(&self) -> String {
         let mut text =
             format!("upstreams:\n  - {{id: u, type: roundrobin, nodes: {{\"{}\": 1}}}}\nroutes:\n", self.upstream);
         for (id, uri) in self.routes() {
-            // A `String` takes every write.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(text, "  - {{id: {id}, uri: {uri}, upstream_id: u}}");
         }
         text.push_str(if self.consumers == 0 { "" } else { "consumers:\n" });
@@ -30,7 +30,7 @@ impl Resources {
         text
     }
 
-    /// As documents, by kind and id.
+    /// The resources as documents, by kind and id.
     pub(super) fn documents(&self) -> Vec<(String, Value)> {
         let nodes = json!({ self.upstream.to_string(): 1 });
         let mut all = vec![("upstreams/u".to_owned(), json!({"id": "u", "type": "roundrobin", "nodes": nodes}))];
@@ -48,7 +48,7 @@ impl Resources {
         (0..self.routes).map(|number| (format!("r{number}"), format!("/service-{number}/v1/*"))).chain(changing)
     }
 
-    /// Paths that are taken whatever changes.
+    /// Paths that routes take whatever changes.
     pub(super) fn fixed_paths(&self) -> Vec<String> {
         (0..self.routes).map(|number| format!("/service-{number}/v1/x")).collect()
     }

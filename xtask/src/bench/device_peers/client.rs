@@ -1,4 +1,4 @@
-//! The clients of all servers and their back-ends: the same threads, the same sockets, and of each protocol no more than it takes.
+//! The clients and back-ends of all servers: the same threads, the same sockets, and only as much of each protocol as necessary.
 
 use super::super::tunnels::websocket;
 use super::Address;
@@ -8,22 +8,22 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-/// What is sent: valid JSON, as Stillgate's protocol wants it.
+/// The message: valid JSON, as Stillgate's protocol requires.
 pub(super) const BODY: &str = r#"{"on":true,"level":0.75,"until":"2030-01-01T00:00:00Z"}"#;
 
-/// Longer is broken.
+/// Longer responses are errors.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const TEXT: u8 = 0x1;
 const BINARY: u8 = 0x2;
 const PING: u8 = 0x9;
 
-/// How a server is spoken to.
+/// The protocol of a server.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Kind {
     /// Bare frames.
     Stillgate,
-    /// JSON, and each message is acknowledged by its client.
+    /// JSON; the client acknowledges each message.
     Acknowledged,
     Nchan,
     Pushpin,
@@ -31,10 +31,10 @@ pub(super) enum Kind {
     Mqtt,
 }
 
-/// Connected clients, in as many parts as there are back-ends.
+/// Connected clients, in one part per back-end.
 pub(super) struct Clients {
     parts: Vec<Vec<Client>>,
-    /// How many back-ends have asked so far, for the order of clients.
+    /// Number of requests of back-ends so far, for the order of clients.
     turn: usize,
 }
 
@@ -44,7 +44,7 @@ struct Client {
 }
 
 impl Clients {
-    /// Connects them, by as many threads as there are parts.
+    /// Connects them, with one thread per part.
     pub(super) fn open(address: &Address, prefix: &str, count: usize, parts: usize) -> Result<Clients> {
         let open = |part: usize| -> std::result::Result<Vec<Client>, String> {
             let numbers = (part..count).step_by(parts);
@@ -58,7 +58,7 @@ impl Clients {
         Ok(Clients { parts, turn: 0 })
     }
 
-    /// Sends about so many messages, one at a time from each back-end, each to the next client of its part; how many it were.
+    /// Sends about this many messages, one at a time from each back-end, each to the next client of its part; returns their number.
     pub(super) fn send(&mut self, address: &Address, messages: usize) -> Result<usize> {
         let (each, turn) = (messages / self.parts.len(), self.turn);
         let count = self.parts.len() * each;
@@ -70,7 +70,7 @@ impl Clients {
     }
 }
 
-/// All of them at once, each by a thread.
+/// Runs work on all parts in parallel, with one thread each.
 fn in_parallel<P: Send, T: Send>(
     parts: impl Iterator<Item = P>,
     work: impl Fn(P) -> std::result::Result<T, String> + Sync,
@@ -95,7 +95,7 @@ fn back_end(address: &Address, part: &mut [Client], turn: usize, messages: usize
         let client = &mut part[at];
         back_end.begin(&client.name)?;
         if address.kind == Kind::Acknowledged {
-            // Its answer waits for the client's.
+            // The server's response waits for the client's acknowledgement.
             client.receive(address.kind)?;
             back_end.end()?;
         } else {
@@ -114,10 +114,10 @@ fn connect(address: SocketAddr) -> Result<TcpStream> {
 }
 
 impl Client {
-    /// Connected, and known to the server under its name.
+    /// Connects a client that the server knows by its name.
     fn open(address: &Address, name: &str) -> Result<Client> {
         let stream = connect(address.clients)?;
-        // An idle client holds no large buffer of its own.
+        // An idle client holds no large buffer.
         let mut client = Client { name: name.to_owned(), reader: BufReader::with_capacity(512, stream) };
         if address.kind == Kind::Mqtt {
             client.write(&mqtt::connect(name))?;
@@ -153,7 +153,7 @@ impl Client {
         if bytes == *expected { Ok(()) } else { Err(format!("{what}: {bytes:?}").into()) }
     }
 
-    /// The next message, which has to be the one that was sent; acknowledged where that is asked for.
+    /// Receives the next message, which must be the one that was sent, and acknowledges it if required.
     fn receive(&mut self, kind: Kind) -> Result {
         let message = if kind == Kind::Mqtt { mqtt::message(&mut self.reader)? } else { self.frame()? };
         let text = String::from_utf8_lossy(&message);
@@ -169,7 +169,7 @@ impl Client {
         Ok(())
     }
 
-    /// The next frame of data; pings are answered.
+    /// Receives the next data frame; answers pings.
     fn frame(&mut self) -> Result<Vec<u8>> {
         loop {
             let mut head = [0; 2];
@@ -194,7 +194,7 @@ impl Client {
     }
 }
 
-/// A short frame under a mask of zeros.
+/// A short frame with a mask of zeros.
 fn masked(opcode: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0x80 | opcode, 0x80 | payload.len() as u8, 0, 0, 0, 0];
     bytes.extend_from_slice(payload);
@@ -237,7 +237,7 @@ impl BackEnd<'_> {
         Ok(self.reader.get_mut().write_all(request.as_bytes())?)
     }
 
-    /// Waits for the server's answer.
+    /// Waits for the server's response.
     fn end(&mut self) -> Result {
         if self.address.kind == Kind::Mqtt {
             let mut ack = [0; 4];
@@ -249,7 +249,7 @@ impl BackEnd<'_> {
         let length = lower.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
         let mut body = vec![0; length.ok_or_else(|| format!("an answer without a length: {head}"))?];
         self.reader.read_exact(&mut body)?;
-        // Pushpin closes the connection after each answer.
+        // Pushpin closes the connection after each response.
         if lower.contains("\r\nconnection: close\r\n") {
             self.reader = BufReader::new(connect(self.address.back_ends)?);
         }
@@ -277,7 +277,7 @@ fn read_head(reader: &mut impl BufRead) -> Result<String> {
     Ok(head)
 }
 
-/// As much of MQTT 3.1.1 as a subscriber and a publisher take; every packet is shorter than 128 bytes.
+/// The part of MQTT 3.1.1 that a subscriber and a publisher need; every packet is shorter than 128 bytes.
 mod mqtt {
     use crate::Result;
     use std::io::Read;
@@ -287,17 +287,17 @@ mod mqtt {
         packet(0x10, &[b"\0\x04MQTT\x04\x02\0\0", string(name).as_slice()])
     }
 
-    /// To the topic of a client, at QoS 0; packet 1.
+    /// Subscribes to the topic of a client at QoS 0; packet 1.
     pub(super) fn subscribe(name: &str) -> Vec<u8> {
         packet(0x82, &[&[0, 1], string(&topic(name)).as_slice(), &[0]])
     }
 
-    /// At QoS 1; packet 1, again and again: one is under way at a time.
+    /// Publishes at QoS 1; always packet 1, since only one is in flight at a time.
     pub(super) fn publish(name: &str, body: &str) -> Vec<u8> {
         packet(0x32, &[string(&topic(name)).as_slice(), &[0, 1], body.as_bytes()])
     }
 
-    /// What a PUBLISH of QoS 0 carries.
+    /// The payload of a PUBLISH with QoS 0.
     pub(super) fn message(reader: &mut impl Read) -> Result<Vec<u8>> {
         let mut head = [0; 2];
         reader.read_exact(&mut head)?;

@@ -1,17 +1,17 @@
-//! Pushpin's origin: tells it, by the GRIP protocol over HTTP, to hold each WebSocket and to name its channel as its path does.
+//! Pushpin's origin: instructs it, by the GRIP protocol over HTTP, to hold each WebSocket and to name its channel after its path.
 
 use crate::Result;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-/// Serves till the program ends; its CPU time is not the server's.
+/// Serves until the program ends; its CPU time does not count as the server's.
 pub(super) fn start() -> Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // One that breaks is asked for again.
+            // If one fails, Pushpin requests it again.
             thread::spawn(move || serve(&stream));
         }
     });
@@ -49,7 +49,7 @@ fn channel(request_line: &str) -> Option<&str> {
     request_line.split(' ').nth(1)?.split('?').next()?.rsplit('/').next()
 }
 
-/// To the events of a WebSocket: held and subscribed when it opens; what comes later needs nothing.
+/// The response to the events of a WebSocket: held and subscribed when it opens; later events need nothing.
 fn answer(events: &[u8], channel: &str) -> String {
     let (extension, body) = if events.starts_with(b"OPEN") {
         let control = format!("c:{{\"type\":\"subscribe\",\"channel\":\"{channel}\"}}");

@@ -1,4 +1,4 @@
-//! The servers that are compared, each set up as its manual advises for many idle connections: one worker, logs off.
+//! The compared servers, each set up as its manual advises for many idle connections: one worker, logs off.
 
 use super::super::peers::{nginx, stillgate_command};
 use super::super::{GATEWAY_CPU, LOOPBACK, start};
@@ -12,7 +12,7 @@ use stillgate_rig::{Running, ports};
 
 /// A server under measure.
 pub(super) enum Server<'a> {
-    /// Ours: bare frames, answered when they are written; or with an acknowledgement by the device.
+    /// Stillgate: bare frames, answered when they are written; or with an acknowledgement by the device.
     Stillgate {
         binary: &'a Path,
         is_acknowledged: bool,
@@ -22,13 +22,13 @@ pub(super) enum Server<'a> {
     Mosquitto,
 }
 
-/// It runs, and is reached there.
+/// A running server with its addresses.
 pub(super) struct Started {
     pub(super) running: Running,
     pub(super) address: Address,
 }
 
-/// Four programs that find each other.
+/// Four programs that connect to each other.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Server<'_> {
@@ -66,7 +66,7 @@ impl Server<'_> {
                 (stillgate_command(binary, &config), address(kind))
             }
             Server::Nchan => {
-                // A message is for whoever is there, as with the others; nothing is kept for later.
+                // Messages go to connected clients only, as with the others; nothing is kept for later.
                 let locations = "location ~ ^/sub/(.+)$ { nchan_subscriber websocket; nchan_channel_id $1; \
                                  nchan_store_messages off; } \
                                  location ~ ^/pub/(.+)$ { nchan_publisher http; nchan_channel_id $1; \
@@ -98,7 +98,7 @@ impl Server<'_> {
     }
 }
 
-/// Pushpin asks an origin, over HTTP, what to do with each WebSocket; its programs talk over sockets in its folder.
+/// Pushpin asks an origin over HTTP how to handle each WebSocket; its programs communicate over sockets in its folder.
 fn pushpin(
     dir: &Path,
     (clients, back_ends): (std::net::SocketAddr, std::net::SocketAddr),

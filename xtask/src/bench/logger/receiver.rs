@@ -1,4 +1,4 @@
-//! A receiver of `http-logger` that stalls until it is told to answer, and counts the entries that it takes then.
+//! A receiver of `http-logger` that stalls until it is switched to answering, and then counts the entries that it receives.
 
 use crate::Result;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,7 +22,7 @@ struct Shared {
 }
 
 impl Receiver {
-    /// It takes connections, and reads nothing. Its threads end with the process.
+    /// Accepts connections and reads nothing. Its threads end with the process.
     pub(super) fn start() -> Result<Receiver> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let (address, shared) = (listener.local_addr()?, Arc::<Shared>::default());
@@ -40,7 +40,7 @@ impl Receiver {
         self.shared.answers.store(true, Ordering::Relaxed);
     }
 
-    /// Entries, one a line, of requests that were answered.
+    /// Number of entries, one per line, in answered requests.
     pub(super) fn entries(&self) -> u64 {
         self.shared.entries.load(Ordering::Relaxed)
     }
@@ -73,7 +73,7 @@ fn request(stream: &mut BufReader<TcpStream>) -> Option<Vec<u8>> {
         let Some((name, value)) = line.trim_end().split_once(':') else {
             match line.trim_end().is_empty() {
                 true => break,
-                // The request line, whose target has no colon.
+                // The request line, whose target contains no colon.
                 false => continue,
             }
         };

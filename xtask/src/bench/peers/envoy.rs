@@ -1,12 +1,12 @@
-//! Envoy's configuration, after the advice of its own FAQ for being measured: no request ids, no dynamic statistics, no
-//! circuit breaking, a release build. Access log, admin address and sinks of statistics are off unless asked for.
+//! Envoy's configuration, after the advice of its FAQ for benchmarks: no request ids, no dynamic statistics, no circuit breaking, a
+//! release build. Access log, admin address and sinks of statistics are off by default.
 
 use super::Protocol;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// As good as none.
+/// Practically unlimited.
 const UNBOUNDED: u32 = 1_000_000_000;
 
 pub(in crate::bench) const EXTENSIONS: &str = "type.googleapis.com/envoy.extensions";
@@ -77,7 +77,7 @@ fn tls(dir: &Path, alpn: &str) -> Value {
         "@type": format!("{EXTENSIONS}.transport_sockets.tls.v3.DownstreamTlsContext"),
         "common_tls_context": {
             "alpn_protocols": [alpn],
-            // Without, it offers 1.2 at most.
+            // Without it, Envoy offers 1.2 at most.
             "tls_params": { "tls_maximum_protocol_version": "TLSv1_3" },
             "tls_certificates": [
                 { "certificate_chain": file("certificate.pem"), "private_key": file("key.pem") },

@@ -11,29 +11,28 @@ use crate::Result;
 use std::net::SocketAddr;
 use stillgate_rig::ports;
 
-/// Keys that the gateway knows, each of a consumer of its own.
+/// Number of keys that the gateway knows, each of a different consumer.
 const CONSUMERS: usize = 1000;
-/// The consumer that all requests come from.
+/// The consumer of all requests.
 const CONSUMER: usize = 500;
 
-/// Of requests without a body, for `grpc-web`.
+/// The content type of requests without a body, for `grpc-web`.
 const CONTENT_TYPE: &str = "application/grpc-web+proto";
 
-/// What cases of large answers are compared with.
+/// The baseline for cases with large responses.
 const LARGE_PLAIN: &str = "none, 16 KiB";
 
-/// A set of features, with a path of its own.
+/// A set of features with its own path.
 pub(super) struct Case {
     pub(super) name: &'static str,
     pub(super) features: Vec<&'static Feature>,
-    /// All are of one length, so that none costs more to read.
+    /// All have the same length, so that their cost of parsing is equal.
     pub(super) path: &'static str,
-    /// Whether the answer is a text of 16 KiB.
+    /// Whether the response is a text of 16 KiB.
     pub(super) is_large: bool,
 }
 
-/// What cases are compared with, of small answers and of large ones, and then all cases. They are kept to the end of the
-/// process.
+/// The baselines for small and for large responses, and then all cases. They are kept to the end of the process.
 pub(super) fn all() -> Vec<&'static Case> {
     let five = [&KEY_AUTH, &LIMIT_COUNT, &CORS_FEATURE, &REGEX_PATH, &RESPONSE_REWRITE];
     let alone = five.into_iter().chain(others());
@@ -50,17 +49,17 @@ pub(super) fn all() -> Vec<&'static Case> {
 }
 
 impl Case {
-    /// Whether it is one that others are compared with.
+    /// Whether it is a baseline.
     pub(super) fn is_plain(&self) -> bool {
         self.features.is_empty()
     }
 
-    /// `Authorization` of its requests.
+    /// The `Authorization` of its requests.
     fn authorization(&self) -> &'static str {
         self.features.iter().find_map(|feature| feature.authorization).unwrap_or(AUTHORIZATION)
     }
 
-    /// The path of its route: that of its requests, or what that begins with where a plugin takes it off.
+    /// The path of its route: that of its requests, or its prefix if a plugin strips that.
     pub(super) fn uri(&self) -> String {
         match self.path.rsplit_once('/') {
             Some((prefix, _)) if self.method() == "POST" => format!("{prefix}/*"),
@@ -73,7 +72,7 @@ impl Case {
         if self.features.iter().any(|feature| feature.is_post) { "POST" } else { "GET" }
     }
 
-    /// The status of its answers.
+    /// The status of its responses.
     pub(super) fn status(&self) -> u16 {
         let other = self.features.iter().find_map(|feature| match feature.seen {
             Seen::Status(status) => Some(status),
@@ -82,25 +81,25 @@ impl Case {
         other.unwrap_or(200)
     }
 
-    /// Whether what Stillgate sends because of its requests waits for some seconds.
+    /// Whether Stillgate sends data about its requests with a delay of some seconds.
     pub(super) fn collects(&self) -> bool {
         self.features.iter().any(|feature| feature.collects)
     }
 
-    /// Whether the node sees another path than the client asked for.
+    /// Whether the node receives a different path than the client requested.
     pub(super) fn rewrites(&self) -> bool {
         self.features.iter().any(|feature| feature.rewrites)
     }
 }
 
-/// Where a case is served.
+/// The address of a case.
 pub(super) struct Endpoint {
     pub(super) case: &'static Case,
     pub(super) address: SocketAddr,
 }
 
 impl Endpoint {
-    /// One endpoint for each case, each with a port of its own.
+    /// One endpoint for each case, each with a separate port.
     pub(super) fn each(cases: &[&'static Case]) -> Result<Vec<Endpoint>> {
         Ok(cases
             .iter()
@@ -109,7 +108,7 @@ impl Endpoint {
             .collect())
     }
 
-    /// Fails where a feature does nothing that a client can see. The bytes of the answer's body.
+    /// Fails if a feature has no effect that a client can see. Returns the bytes of the response's body.
     pub(super) fn check(&self) -> Result<usize> {
         let mut asker = Asker::connect(self.address)?;
         let answer = asker.ask(self.case.method(), self.case.path, &request_headers(self.case))?;
@@ -143,7 +142,7 @@ impl Endpoint {
     }
 }
 
-/// What every request has, so that those of the plain case cost as much to read; but for one that is signed.
+/// The headers of every request, so that those of the plain case have the same cost of parsing; except for a signed one.
 pub(super) fn request_headers(case: &Case) -> Vec<String> {
     let fields = [
         (KEY_HEADER, used_key()),
@@ -160,12 +159,12 @@ pub(super) fn request_headers(case: &Case) -> Vec<String> {
     fields.map(|(name, value)| format!("{name}: {value}")).to_vec()
 }
 
-/// The key that requests have.
+/// The key in requests.
 pub(super) fn used_key() -> String {
     key(CONSUMER)
 }
 
-/// All keys, each with its consumer's name.
+/// All keys with their consumers' names.
 pub(super) fn consumers() -> impl Iterator<Item = (String, String)> {
     (0..CONSUMERS).map(|number| (key(number), format!("consumer_{number}")))
 }

@@ -1,10 +1,9 @@
-//! `cargo xtask bench plugins --instructions`: what plugins add to a request in instructions and in system calls, which
-//! hardly differ from run to run on a machine that others use too.
+//! `cargo xtask bench plugins --instructions`: the instructions and system calls that plugins add to a request, which hardly differ
+//! from run to run even on a shared machine.
 //!
-//! One gateway after the other runs with the configuration of the timed bench, first under strace and then under callgrind,
-//! and serves all cases. Requests come one after the other on one connection: so each takes the same way through the event
-//! loop every time. A figure is the count of a case minus that of the plain one. Envoy does not take part: it is
-//! too large for valgrind.
+//! The gateways run one by one with the configuration of the timed bench, first under strace and then under callgrind, and serve
+//! all cases. Requests are sent one by one on one connection, so that each takes the same path through the event loop. A figure is
+//! the count of a case minus that of the plain one. Envoy is not included: it is too large for valgrind.
 
 use super::super::peers::Gateway;
 use super::super::{GATEWAY_CPU, start, syscalls};
@@ -24,40 +23,40 @@ use std::time::{Duration, Instant};
 use stillgate_rig::Running;
 use stillgate_rig::callgrind::{Counter, Threads};
 
-/// Requests of a case and round.
+/// Requests per case and round.
 const REQUESTS: u64 = 1000;
-/// The same of cases with large answers, where nearly all is done for each byte.
+/// Requests per case and round with large responses, where nearly all work is per byte.
 const LARGE_REQUESTS: u64 = 100;
-/// Before the first round: connections, buffers and compiled functions are there afterwards.
+/// Requests before the first round, which create connections, buffers and compiled functions.
 const WARM_UP_REQUESTS: u64 = 100;
 const LARGE_WARM_UP_REQUESTS: u64 = 10;
-/// Requests of a case under strace.
+/// Requests per case under strace.
 const TRACED_REQUESTS: u64 = 500;
 
-/// Entries of logs and traces are sent after 5 s without another at the latest.
+/// Entries of logs and traces are sent at the latest after 5 s without another.
 const COLLECTED: Duration = Duration::from_secs(6);
 
-/// Under valgrind, with the largest lists.
+/// The time limit under valgrind, with the largest lists.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 
 struct Options {
     rounds: usize,
-    /// Where profiles are kept.
+    /// The folder of profiles.
     profiles: Option<PathBuf>,
 }
 
-/// What one gateway gave in one case.
+/// The results of one gateway in one case.
 struct Measured {
     gateway: &'static str,
     case: &'static Case,
-    /// System calls a request.
+    /// System calls per request.
     syscalls: f64,
-    /// Instructions a request, a figure a round.
+    /// Instructions per request, one figure per round.
     instructions: Vec<f64>,
 }
 
 impl Measured {
-    /// Instructions of the least of the rounds: what else a gateway does now and then can only add to them.
+    /// Instructions of the lowest round: occasional other work of a gateway can only add to them.
     fn least(&self) -> f64 {
         self.instructions.iter().copied().fold(f64::MAX, f64::min)
     }
@@ -88,7 +87,7 @@ pub(super) fn run(mut args: Args) -> Result {
         let cases = if gateway.is_ours() { &ours } else { &chosen };
         let (endpoints, mut words) = configure(gateway, dir.path(), node, cases)?;
         if gateway == Gateway::Nginx {
-            // A worker in a process of its own would not be followed.
+            // A worker in a separate process would not be traced.
             words.extend(["-g", "master_process off;"].map(str::to_owned));
         }
         let subject =
@@ -103,7 +102,7 @@ pub(super) fn run(mut args: Args) -> Result {
     Ok(())
 }
 
-/// A gateway that is to be measured.
+/// A gateway to be measured.
 struct Subject<'a> {
     name: &'static str,
     is_ours: bool,
@@ -117,7 +116,7 @@ impl Subject<'_> {
     fn measure(&self, options: &Options) -> Result<Vec<Measured>> {
         let mut measured = self.traced()?;
         self.progress("starts under callgrind");
-        // Stillgate's first thread is the control thread, which has nothing to do with requests but much once a second.
+        // Stillgate's first thread is the control thread, which handles no requests but does much work once a second.
         let threads = if self.is_ours { Threads::Others } else { Threads::All };
         let mut counter = Counter::start(&self.words, threads, &[GATEWAY_CPU], self.dir, self.name)?;
         for endpoint in &self.endpoints {
@@ -138,7 +137,7 @@ impl Subject<'_> {
         Ok(measured)
     }
 
-    /// The instructions that a request of a case takes.
+    /// The instructions per request of a case.
     fn count(&self, counter: &mut Counter, client: &mut Client, profile: Option<&Path>) -> Result<f64> {
         client.reconnect()?;
         counter.instructions(None)?;
@@ -150,7 +149,7 @@ impl Subject<'_> {
         Ok(counter.instructions(profile)? as f64 / requests as f64)
     }
 
-    /// The system calls of each case, without valgrind, which makes calls of what are none: those that ask for the time.
+    /// The system calls of each case, without valgrind, under which reading the clock becomes a system call.
     fn traced(&self) -> Result<Vec<Measured>> {
         self.progress("system calls");
         let mut process = start(&self.words, &[GATEWAY_CPU], &self.dir.join(format!("{}.log", self.name)))?;
@@ -174,7 +173,7 @@ impl Subject<'_> {
         Ok(measured)
     }
 
-    /// A client for each case, after a check of what the case does and some requests.
+    /// Makes a client for each case, after a check of the case and some requests.
     fn clients(&self, large: u64, small: u64) -> Result<Vec<Client>> {
         let client = |endpoint: &Endpoint| {
             endpoint.check()?;
@@ -201,7 +200,7 @@ impl Subject<'_> {
     }
 }
 
-/// A kept connection to a case.
+/// A kept connection for a case.
 struct Client {
     case: &'static Case,
     address: SocketAddr,
@@ -214,13 +213,13 @@ impl Client {
         if self.case.is_large { large } else { small }
     }
 
-    /// A new connection, which has served one request: one that was kept may have been closed meanwhile.
+    /// Makes a new connection that has served one request: a kept one may have been closed meanwhile.
     fn reconnect(&mut self) -> Result {
         self.asker = Asker::connect(self.address)?;
         self.send(1)
     }
 
-    /// Sends so many requests, one after the other; fails where one is not answered as it should be.
+    /// Sends this many requests one by one; fails if a response is not as expected.
     fn send(&mut self, requests: u64) -> Result {
         let Self { case, headers, asker, .. } = self;
         for _ in 0..requests {
@@ -234,7 +233,7 @@ impl Client {
     }
 }
 
-/// What a case adds: instructions and system calls.
+/// The additional instructions and system calls of a case.
 struct Difference<'a> {
     with: &'a Measured,
     without: &'a Measured,
@@ -248,7 +247,7 @@ impl Difference<'_> {
         Added { gateway: self.with.gateway, amount: added, range: [added, most - without] }
     }
 
-    /// Prints a line; the same as JSON.
+    /// Prints a line; returns it as JSON.
     fn line(&self) -> Value {
         let Measured { gateway, case, syscalls, instructions } = self.with;
         let (with, without) = (self.with.least(), self.without.least());
@@ -268,7 +267,7 @@ impl Difference<'_> {
     }
 }
 
-/// Prints a line for each case and gateway, and how ours compares with the cheapest peer; the same as JSON.
+/// Prints a line for each case and gateway, and a comparison of ours with the cheapest peer; returns them as JSON.
 fn report(cases: &[&'static Case], measured: &[Measured]) -> Value {
     println!(
         "\n{:32} {:10} {:>9} {:>9} {:>9} {:>19} {:>9}",

@@ -1,4 +1,4 @@
-//! Envoy's part of the plugin bench: a listener for each case, since a filter that a route switches off is not free.
+//! Envoy's part of the plugin bench: a listener for each case, since a filter that a route disables is not free.
 
 use super::super::peers::Protocol;
 use super::super::peers::envoy;
@@ -10,7 +10,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// Writes the configuration; the command that runs it.
+/// Writes the configuration; returns the command that runs it.
 pub(super) fn configure(
     binary: &Path,
     dir: &Path,

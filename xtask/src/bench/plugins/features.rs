@@ -1,7 +1,7 @@
-//! What the plugin bench compares: one row a feature, with its plugin in Stillgate and the like in each peer that has it.
+//! The table of features in the plugin bench: one row per feature, with its plugin in Stillgate and the equivalent in each peer.
 //!
-//! A new plugin is a row here. Where a peer's own feature does less (a rate without remaining counts in headers, say), it is
-//! left at that; where it has nothing like it, the peer is left out of the row.
+//! To add a plugin, add a row here. If a peer's feature does less (such as a rate limit without remaining counts in headers), it is
+//! compared nonetheless; if it has no equivalent, the peer is left out of the row.
 
 use super::cases::{consumers, used_key};
 use crate::Result;
@@ -17,32 +17,32 @@ mod guards;
 mod shaping;
 mod telling;
 
-/// All rows that are cases of their own beside the five.
+/// All rows that are separate cases besides the five.
 pub(super) fn others() -> impl Iterator<Item = &'static Feature> {
     [OTHERS, credentials::ROWS, guards::ROWS, shaping::ROWS, elsewhere::ROWS, telling::ROWS].into_iter().flatten()
 }
 
-/// So many requests are admitted in a window: never fewer than the load sends.
+/// The limit of requests in a window: never reached by the load.
 const LIMIT: u32 = 1_000_000_000;
-/// Networks of `ip-restriction`, none of which is the load's.
+/// Networks of `ip-restriction`, none of which contains the load.
 const NETWORKS: u32 = 100_000;
-/// The request header of keys. Field names are written as each gateway likes them.
+/// The request header of keys. Field names are spelled as each gateway prefers.
 pub(super) const KEY_HEADER: &str = "apikey";
-/// The origin that all requests come from, the only one that is allowed.
+/// The origin of all requests, the only one that is allowed.
 pub(super) const ORIGIN: &str = "https://bench.example";
-/// The page that all requests come from.
+/// The page that refers all requests.
 pub(super) const REFERER: &str = "https://bench.example/page";
-/// What the response headers of `cors` say beside the origin.
+/// Response headers of `cors` besides the origin.
 const CORS: [(&str, &str); 3] = [
     ("Access-Control-Allow-Methods", "GET,POST"),
     ("Access-Control-Allow-Headers", "apikey,content-type"),
     ("Access-Control-Max-Age", "600"),
 ];
-/// A request header that is set on the way to the node.
+/// A request header that is set for the node.
 pub(super) const REQUEST_FIELD: (&str, &str) = ("X-Bench", "1");
 /// A response header that is set.
 const RESPONSE_FIELD: (&str, &str) = ("X-Answer", "bench");
-/// A rewritten path is any case's path, with the number replaced.
+/// A rewritten path is that of any case with the number replaced.
 const PATH_PATTERN: &str = "^/[0-9]+/(.*)$";
 const PATH_PREFIX: &str = "/rewritten/";
 pub(super) const PATH_REWRITTEN: &str = "/rewritten/item";
@@ -50,38 +50,38 @@ pub(super) const PATH_REWRITTEN: &str = "/rewritten/item";
 /// A row.
 pub(super) struct Feature {
     pub(super) name: &'static str,
-    /// The plugin's name and its keys. What it asks besides is the node.
+    /// The plugin's name and its keys. Servers that it queries are the node.
     pub(super) stillgate: fn(SocketAddr) -> (&'static str, Value),
     pub(super) nginx: Option<fn(&Path) -> Result<Nginx>>,
     /// Lines of a frontend.
     pub(super) haproxy: Option<fn(&Path) -> Result<String>>,
     pub(super) envoy: Option<fn() -> Envoy>,
-    /// What a client can see of it.
+    /// The effect that a client can see.
     pub(super) seen: Seen,
-    /// Whether the node sees another path than the client asked for.
+    /// Whether the node receives a different path than the client requested.
     pub(super) rewrites: bool,
-    /// What it takes in front of it.
+    /// Features that it requires.
     pub(super) beside: Option<&'static Feature>,
-    /// Whether the answer is a text of 16 KiB, and so that of what it is compared with.
+    /// Whether the response is a text of 16 KiB, like that of its baseline.
     pub(super) is_large: bool,
     /// `plugin_metadata` of Stillgate's plugin.
     pub(super) metadata: Option<fn(SocketAddr) -> Value>,
-    /// `Authorization` of its requests, where it cannot be that of all others.
+    /// `Authorization` of its requests, if it cannot be that of all others.
     pub(super) authorization: Option<&'static str>,
-    /// Whether its requests are of the method POST, without a body.
+    /// Whether its requests have the method POST, without a body.
     pub(super) is_post: bool,
-    /// Whether Stillgate's plugin collects what it sends, for some seconds at most.
+    /// Whether Stillgate's plugin batches the data that it sends, for some seconds at most.
     pub(super) collects: bool,
 }
 
 /// nginx's part.
 #[derive(Default)]
 pub(super) struct Nginx {
-    /// Directives of `http`, which stand there once however many cases need them.
+    /// Directives of `http`, which are written once however many cases need them.
     pub(super) http: String,
     /// Directives of a location.
     pub(super) location: String,
-    /// In place of the directives that proxy.
+    /// Replaces the directives that proxy.
     pub(super) pass: String,
 }
 
@@ -90,14 +90,14 @@ pub(super) struct Envoy {
     /// The filter's type, and its configuration.
     pub(super) filter: Option<(&'static str, Value)>,
     pub(super) route: fn(&mut Value),
-    /// Changes of what handles connections.
+    /// Changes of the connection manager.
     pub(super) manager: fn(&mut Value),
 }
 
-/// An Envoy that does nothing more.
+/// An Envoy without additional features.
 const ENVOY: Envoy = Envoy { filter: None, route: |_| {}, manager: |_| {} };
 
-/// What an answer shows of a feature. What only the node sees is the node's to check.
+/// The effect of a feature on a response. Effects that only the node sees are checked by the node.
 #[derive(Clone, Copy)]
 pub(super) enum Seen {
     Nothing,
@@ -107,11 +107,11 @@ pub(super) enum Seen {
     Present(&'static str),
     /// Without the headers that all requests have, the request is refused.
     Refused,
-    /// Another status than 200.
+    /// A status other than 200.
     Status(u16),
 }
 
-/// What most rows have in common.
+/// The defaults of most rows.
 const NONE: Feature = Feature {
     name: "",
     stillgate: |_| ("", Value::Null),
@@ -128,7 +128,7 @@ const NONE: Feature = Feature {
     collects: false,
 };
 
-/// Those that the chain of five has too.
+/// The rows in the chain of five.
 pub(super) static KEY_AUTH: Feature = Feature {
     name: "key-auth",
     stillgate: |_| ("key-auth", json!({})),
@@ -155,7 +155,7 @@ pub(super) static KEY_AUTH: Feature = Feature {
             file(dir, "haproxy.keys", &keys)?.display()
         ))
     }),
-    // One exact match, which names no consumer: the cheapest form there is.
+    // One exact match, which names no consumer: the cheapest form.
     envoy: Some(|| {
         let exact = json!({ "name": KEY_HEADER, "string_match": { "exact": used_key() } });
         allowing(&json!({ "header": exact }))
@@ -208,7 +208,7 @@ pub(super) static CORS_FEATURE: Feature = Feature {
         let mut location =
             "add_header Access-Control-Allow-Origin $allowed_origin; add_header Vary Origin; ".to_owned();
         for (name, value) in CORS {
-            // A `String` takes every write.
+            // Writing to a `String` cannot fail.
             let _ = write!(location, "add_header {name} \"{value}\"; ");
         }
         let http = format!("map $http_origin $allowed_origin {{ default \"\"; {ORIGIN} $http_origin; }}\n ");
@@ -219,7 +219,7 @@ pub(super) static CORS_FEATURE: Feature = Feature {
         let mut text = "  http-request set-var(txn.origin) req.hdr(origin)\n".to_owned();
         let fields = [("Access-Control-Allow-Origin", "%[var(txn.origin)]"), ("Vary", "Origin")];
         for (name, value) in fields.into_iter().chain(CORS) {
-            // A `String` takes every write.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(text, "  http-response set-header {name} {value} {allowed}");
         }
         Ok(text)
@@ -275,7 +275,7 @@ pub(super) static RESPONSE_REWRITE: Feature = Feature {
     ..NONE
 };
 
-/// Further ones, each a case of its own.
+/// Further rows, each a separate case.
 static OTHERS: &[Feature] = &[
     Feature {
         name: "proxy-rewrite, uri",
@@ -284,7 +284,7 @@ static OTHERS: &[Feature] = &[
         haproxy: Some(|_| Ok(format!("{}  http-request set-path {PATH_REWRITTEN}\n", haproxy_set()))),
         envoy: Some(|| Envoy {
             route: |route| {
-                // A path is its own prefix.
+                // A path is a prefix of itself.
                 route["route"]["prefix_rewrite"] = json!(PATH_REWRITTEN);
                 route["request_headers_to_add"] = json!([envoy_set(REQUEST_FIELD)]);
             },
@@ -397,7 +397,7 @@ static OTHERS: &[Feature] = &[
     },
 ];
 
-/// Networks that no request comes from.
+/// Networks without requests.
 fn networks() -> impl Iterator<Item = String> {
     (0..NETWORKS).map(|number| format!("11.{}.{}.{}/31", number >> 15, (number >> 7) & 255, (number & 127) * 2))
 }
@@ -428,7 +428,7 @@ fn envoy_set((name, value): (&str, &str)) -> Value {
     json!({ "header": { "key": name, "value": value }, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD" })
 }
 
-/// A filter that lets in those of whom this is true.
+/// A filter that admits requests with this property.
 fn allowing(principal: &Value) -> Envoy {
     let policy = json!({ "permissions": [{ "any": true }], "principals": [principal] });
     let typed = json!({ "rules": { "action": "ALLOW", "policies": { "those": policy } } });

@@ -7,7 +7,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// Writes the configuration; the command that runs it.
+/// Writes the configuration; returns the command that runs it.
 pub(super) fn configure(dir: &Path, endpoints: &[Endpoint], upstream: SocketAddr) -> Result<Vec<String>> {
     let mut frontends = String::new();
     for (number, Endpoint { case, address }) in endpoints.iter().enumerate() {

@@ -13,12 +13,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use stillgate_rig::Running;
 
-/// What the large answer is made of.
+/// The words of the large response.
 const TEXT: &str = "docs/configuration.md";
 
-/// Writes the configuration; the command that runs it.
+/// Writes the configuration; returns the command that runs it.
 pub(super) fn configure(dir: &Path, endpoints: &[Endpoint], upstream: SocketAddr) -> Result<Vec<String>> {
-    // Under two names, for a case that chooses one.
+    // With two names, for a case that chooses one.
     let mut text = peers::nginx_upstream(upstream);
     text.push_str(&text.replace("upstream u", "upstream v"));
     let mut written = BTreeSet::new();
@@ -34,13 +34,13 @@ pub(super) fn configure(dir: &Path, endpoints: &[Endpoint], upstream: SocketAddr
                 text.push_str(&part.http);
             }
         }
-        // A `String` takes every write.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "server {{ listen {address}; location / {{ {directives}{pass} }} }}\n ");
     }
     peers::nginx(dir, "nginx", NGINX_CONNECTIONS, &text)
 }
 
-/// A text as people write it, of [`LARGE_BYTES`].
+/// A natural-looking text of [`LARGE_BYTES`].
 fn large() -> Result<Vec<u8>> {
     let mut text = fs::read(root().join(TEXT))?;
     if text.len() < LARGE_BYTES {
@@ -50,7 +50,7 @@ fn large() -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The node behind all gateways, on the other CPU. It refuses what should have been rewritten and was not.
+/// The node behind all gateways, on the other CPU. It refuses requests that should have been rewritten and were not.
 pub(super) fn start_node(dir: &Path, cases: &[&'static Case]) -> Result<(Running, SocketAddr)> {
     let address = free_port()?;
     let small = format!("return 200 \"{}\\n\";", "x".repeat(SMALL_BYTES - 1));
@@ -61,7 +61,7 @@ pub(super) fn start_node(dir: &Path, cases: &[&'static Case]) -> Result<(Running
     let text = dir.join("text");
     fs::write(&text, large()?)?;
     let allowed = r#"{"result":{"allow":true}}"#;
-    // What loggers send are larger bodies than most; all are read and forgotten.
+    // Loggers send larger bodies than most clients; all are read and discarded.
     let (elasticsearch, bulk) = (r#"{"version":{"number":"8.15.1"}}"#, r#"{"errors":false}"#);
     let server = format!(
         "server {{ listen {address} backlog=4096; default_type text/plain; client_max_body_size 16m; {refused}

@@ -10,7 +10,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// The cases whose configuration the binary takes; those it refuses are printed with its reason.
+/// The cases whose configuration the binary accepts; those it refuses are printed with the reason.
 pub(super) fn accepted(
     binary: &Path,
     dir: &Path,
@@ -29,7 +29,7 @@ pub(super) fn accepted(
     Ok(accepted)
 }
 
-/// Writes the configuration; the command that runs it. All endpoints get the address of the first.
+/// Writes the configuration; returns the command that runs it. All endpoints get the address of the first.
 pub(super) fn configure(
     binary: &Path,
     dir: &Path,
@@ -55,7 +55,7 @@ fn config(address: SocketAddr, cases: &[&Case], upstream: SocketAddr) -> String 
             .map(|feature| (feature.stillgate)(upstream))
             .map(|(name, keys)| (name.to_owned(), keys))
             .collect();
-        // A `String` takes every write; JSON is YAML.
+        // Writing to a `String` cannot fail; JSON is YAML.
         let _ = write!(text, "  - id: r{number}\n    uri: {}\n    upstream_id: u\n", case.uri());
         if !plugins.is_empty() {
             let _ = writeln!(text, "    plugins: {}", Value::Object(plugins));
@@ -65,7 +65,7 @@ fn config(address: SocketAddr, cases: &[&Case], upstream: SocketAddr) -> String 
     let mut metadata: Vec<String> =
         features().filter_map(|feature| feature.metadata).map(|of| of(upstream).to_string()).collect();
     metadata.sort_unstable();
-    // Two cases of a plugin have it once.
+    // Two cases of a plugin share it.
     metadata.dedup();
     if !metadata.is_empty() {
         text.push_str("plugin_metadata:\n");

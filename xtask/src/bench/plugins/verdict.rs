@@ -1,4 +1,4 @@
-//! Whether a plugin of ours adds no more than the like in the cheapest peer.
+//! Whether a plugin of ours adds no more than its equivalent in the cheapest peer.
 
 use super::super::statistics::median;
 use super::cases::Case;
@@ -7,24 +7,24 @@ use serde_json::{Value, json};
 /// The gateway that is judged.
 const OURS: &str = "stillgate";
 
-/// What a case adds to a request of one gateway.
+/// The cost that a case adds to a request in one gateway.
 pub(super) struct Added {
     pub(super) gateway: &'static str,
-    /// What the rounds come to.
+    /// The median of the rounds.
     pub(super) amount: f64,
-    /// The least and the most of the rounds.
+    /// The minimum and the maximum of the rounds.
     pub(super) range: [f64; 2],
 }
 
 impl Added {
-    /// The median of the rounds.
+    /// Computes the cost from the rounds.
     pub(super) fn median(gateway: &'static str, rounds: impl Iterator<Item = f64> + Clone) -> Self {
         let range = [rounds.clone().fold(f64::MAX, f64::min), rounds.clone().fold(f64::MIN, f64::max)];
         Self { gateway, amount: median(rounds), range }
     }
 }
 
-/// What is added.
+/// The unit of an added cost.
 #[derive(Clone, Copy)]
 pub(super) enum Unit {
     Microseconds,
@@ -47,8 +47,8 @@ impl Unit {
     }
 }
 
-/// Prints and returns how ours compares with the peer that adds least, where there is one. Where the ranges of the rounds
-/// overlap, more rounds could turn it.
+/// Prints and returns the comparison of ours with the peer that adds least, if there is one. If the ranges of the rounds overlap,
+/// more rounds could change it.
 pub(super) fn verdict(case: &Case, added: impl Iterator<Item = Added>, unit: Unit) -> Option<Value> {
     let (ours, peers): (Vec<Added>, Vec<Added>) = added.partition(|added| added.gateway == OURS);
     let ours = ours.first()?;
@@ -72,7 +72,7 @@ pub(super) fn verdict(case: &Case, added: impl Iterator<Item = Added>, unit: Uni
     }))
 }
 
-/// Prints how many verdicts there are of each kind.
+/// Prints the number of verdicts of each kind.
 pub(super) fn count(verdicts: &[Value]) {
     let more = verdicts.iter().filter(|verdict| verdict["adds_no_more"] == false).count();
     println!(

@@ -1,7 +1,7 @@
-//! The process of the clients, on both sides: the role, which reads a command a line and answers each with a line, and
-//! the bench's hand on it.
+//! The process of the clients, both its sides: the role, which reads one command per line and answers each with a line, and the
+//! bench's handle for it.
 //!
-//! A process of its own, for the descriptors it may open and the CPU it runs on are its own.
+//! A separate process, since it has its own limit of descriptors and its own CPU.
 
 use super::super::OTHER_CPU;
 use super::counted::Counted;
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// The word on the command line.
 pub(in crate::bench) const ROLE: &str = "tunnel-clients";
 
-/// Obeys until its standard input ends.
+/// Executes commands until its standard input ends.
 pub(in crate::bench) fn run(args: Args) -> Result {
     args.finish()?;
     let mut fleet = Fleet::new()?;
@@ -47,10 +47,10 @@ fn obey(fleet: &mut Fleet, line: &str) -> Result<Value> {
     Ok(counted.to_json())
 }
 
-/// The running process; it ends when this goes out of scope.
+/// The running process; it ends when this is dropped.
 pub(in crate::bench) struct Clients {
     child: Child,
-    /// `None` tells it to end.
+    /// `None` makes it end.
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
@@ -78,7 +78,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Pings for so long.
+    /// Pings for this long.
     pub(in crate::bench) fn run(&mut self, pace: Pace, duration: Duration) -> Result<Counted> {
         let milliseconds = duration.as_millis();
         let answer = match pace {
@@ -104,7 +104,7 @@ impl Clients {
 impl Drop for Clients {
     fn drop(&mut self) {
         self.input = None;
-        // It fails only where the process has ended, which is what we want.
+        // It fails only if the process has ended, which is the aim.
         let _ = self.child.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! What a run over tunnels counted, as it goes from the process of the clients to the bench: one line of JSON.
+//! The counts of a run over tunnels, sent from the process of the clients to the bench as one line of JSON.
 
 use super::super::statistics::percentile;
 use crate::Result;
@@ -13,26 +13,26 @@ pub(in crate::bench) struct Quantiles {
     pub(in crate::bench) max: u32,
 }
 
-/// What a run counted.
+/// The counts of a run.
 #[derive(Debug, Default, PartialEq)]
 pub(in crate::bench) struct Counted {
     pub(in crate::bench) sent: u64,
     pub(in crate::bench) answered: u64,
-    /// Never answered, or passed over by a later answer.
+    /// Pings that were never answered, or passed over by a later pong.
     pub(in crate::bench) lost: u64,
-    /// Answered again.
+    /// Pings that were answered again.
     pub(in crate::bench) doubled: u64,
-    /// Tunnels that ended.
+    /// Number of tunnels that ended.
     pub(in crate::bench) broken: u64,
-    /// How the first of them ended.
+    /// Why the first of them ended.
     pub(in crate::bench) ends: Vec<String>,
     /// From a ping to its pong.
     pub(in crate::bench) answer_us: Quantiles,
-    /// The longest of each tunnel.
+    /// The longest time of each tunnel.
     pub(in crate::bench) worst_us: Quantiles,
-    /// How late the clients themselves were with their pings.
+    /// How late the clients sent their pings.
     pub(in crate::bench) late_us: Quantiles,
-    /// The longest time in which no pong came on any tunnel.
+    /// The longest time without a pong on any tunnel.
     pub(in crate::bench) silence_us: u32,
 }
 
@@ -83,7 +83,7 @@ impl Counted {
         read().ok_or_else(|| format!("not what a run counted: {value}").into())
     }
 
-    /// What went wrong, in words; `None`: nothing did.
+    /// The errors as text; `None`: there were none.
     pub(in crate::bench) fn wrong(&self) -> Option<String> {
         (self.lost + self.doubled + self.broken > 0).then(|| {
             let Self { lost, doubled, broken, .. } = self;

@@ -1,7 +1,7 @@
-//! The clients' ends of all tunnels: opened one after the other, then pinged by a clock or as fast as answers come.
+//! The clients' ends of all tunnels: opened one by one, then pinged by a clock or as fast as pongs arrive.
 //!
-//! Every ping has the number of its tunnel and its own, so that a lost, doubled or misdirected pong shows. By the clock
-//! it is an open loop: pings do not wait for pongs, and a pause of the gateway shows in each that fell into it.
+//! Every ping contains the number of its tunnel and its own, so that a lost, duplicated or misdirected pong is detected. With the
+//! clock it is an open loop: pings do not wait for pongs, and a pause of the gateway shows in each ping during it.
 
 use super::counted::{Counted, Quantiles};
 use super::node::{EVENTS, READ_BYTES};
@@ -16,21 +16,21 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// A handshake takes no longer, and no pong comes later.
+/// The time limit of a handshake and of a pong.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// No wait is longer, so that the end of a run is seen.
+/// The longest wait, so that the end of a run is noticed.
 const WAIT_MAX: Duration = Duration::from_millis(20);
-/// Ends of tunnels told word for word; all are counted.
+/// Number of ended tunnels reported in full; all are counted.
 const ENDS_SHOWN: usize = 5;
-/// The timer's number among the tunnels'.
+/// The timer's index among the tunnels'.
 const TIMER: u64 = u64::MAX;
 
 /// When pings are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::bench) enum Pace {
-    /// So many a second, on one tunnel after the other.
+    /// This many per second, on the tunnels in turn.
     Clock(f64),
-    /// So many under way, the next one on the next tunnel as soon as one is answered.
+    /// This many in flight; each pong triggers the next ping on the next tunnel.
     Answers(usize),
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Fleet {
     epoll: OwnedFd,
     timer: OwnedFd,
     tunnels: Vec<Tunnel>,
-    /// The next to be pinged.
+    /// The next tunnel to ping.
     next: usize,
     epoch: Instant,
 }
@@ -46,22 +46,22 @@ pub(super) struct Fleet {
 struct Tunnel {
     /// `None` once it has ended.
     stream: Option<TcpStream>,
-    /// A frame that is not whole.
+    /// An incomplete frame.
     rest: Vec<u8>,
     sent: u32,
     answered: u32,
     worst_us: u32,
 }
 
-/// What a ping carries.
+/// The payload of a ping.
 struct Stamp {
     tunnel: u32,
     number: u32,
-    /// Since the fleet's epoch.
+    /// The time since the fleet's epoch.
     sent_ns: u64,
 }
 
-/// A run so far.
+/// The counts of a run so far.
 struct Run {
     counted: Counted,
     answer_us: Vec<u32>,
@@ -96,7 +96,7 @@ impl Fleet {
         self.next = 0;
     }
 
-    /// Pings for so long and then waits for the last pongs.
+    /// Pings for this long and then waits for the last pongs.
     pub(super) fn run(&mut self, pace: Pace, duration: Duration) -> Result<Counted> {
         let begin = Instant::now();
         let mut run = Run { counted: Counted::default(), answer_us: vec![], late_us: vec![], last_answer: begin };
@@ -112,7 +112,7 @@ impl Fleet {
         loop {
             let elapsed = begin.elapsed();
             match pace {
-                // However late it is: neither more nor fewer than were due.
+                // However late it is, the number of pings is exactly the number due.
                 Pace::Clock(_) => loop {
                     let due = step * u32::try_from(run.counted.sent + 1)?;
                     if due > elapsed.min(duration) {
@@ -147,7 +147,7 @@ impl Fleet {
         })
     }
 
-    /// A timer and not epoll's timeout: that one counts milliseconds. Zero stops it.
+    /// A timer instead of epoll's timeout, which counts milliseconds. Zero stops it.
     fn set_timer(&self, step: Duration) -> Result {
         let step = Timespec::try_from(step)?;
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: step, it_value: step })?;
@@ -158,7 +158,7 @@ impl Fleet {
         let number = event.data.u64();
         if number == TIMER {
             let mut expirations = [0; 8];
-            // It may have been stopped meanwhile; how often it rang the clock says anyway.
+            // It may have been stopped meanwhile; the clock shows how often it fired anyway.
             let _ = rustix::io::read(&self.timer, &mut expirations);
             return Ok(());
         }
@@ -169,7 +169,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Sends one ping on the next tunnel that goes on.
+    /// Sends one ping on the next open tunnel.
     fn ping(&mut self, run: &mut Run) -> Result {
         for _ in 0..self.tunnels.len() {
             let number = self.next;
@@ -190,7 +190,7 @@ impl Fleet {
         Err("no tunnel is left".into())
     }
 
-    /// Ends the tunnels on which pongs are still missing: they would be taken for those of the next run.
+    /// Closes the tunnels with missing pongs: a late pong would be counted in the next run.
     fn give_up_silent(&mut self, run: &mut Run) {
         for (number, tunnel) in self.tunnels.iter_mut().enumerate() {
             if tunnel.stream.is_some() && tunnel.sent > tunnel.answered {
@@ -207,7 +207,7 @@ impl Run {
 }
 
 impl Tunnel {
-    /// Takes what has come.
+    /// Handles received data.
     fn receive(&mut self, own: u64, epoch: Instant, run: &mut Run) -> Result {
         let Some(stream) = &mut self.stream else { return Ok(()) };
         let mut buffer = [0; READ_BYTES];
@@ -243,7 +243,7 @@ impl Tunnel {
         Ok(())
     }
 
-    /// What was under way is lost.
+    /// Pings in flight are lost.
     fn end(&mut self, own: u64, why: &str, run: &mut Run) {
         run.counted.broken += 1;
         run.counted.lost += u64::from(self.sent - self.answered);
@@ -271,7 +271,7 @@ impl Stamp {
     }
 }
 
-/// A tunnel after its handshake; a server says nothing before it is pinged.
+/// Makes a tunnel after its handshake; a server sends nothing before it is pinged.
 fn handshake(address: SocketAddr, request: &str) -> Result<TcpStream> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -304,7 +304,7 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    /// A server of one tunnel, which answers the ping of each number so many times and closes where that is `None`.
+    /// A server of one tunnel, which answers the ping of each number this many times, and closes the tunnel at `None`.
     fn serve(times: &'static [Option<usize>]) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -347,7 +347,7 @@ mod tests {
     fn check(times: &'static [Option<usize>], pace: Pace) -> Counted {
         let mut fleet = Fleet::new().unwrap();
         fleet.open(serve(times), "/", 1).unwrap();
-        // One ping in the first half of the time for each that the server answers.
+        // In the first half of the time, one ping for each that the server answers.
         fleet
             .run(pace, Duration::from_millis(50) * u32::try_from(times.len()).unwrap() + Duration::from_millis(25))
             .unwrap()
@@ -375,7 +375,7 @@ mod tests {
         });
         let closed = closed.unwrap();
         assert_eq!((closed.sent, closed.answered + closed.lost, closed.broken), (6, 6, 1));
-        // Three of one tunnel; of the other the first, and one more that may be sent before its end is seen is lost as well.
+        // Three on one tunnel; on the other the first, and one more that may be sent before its end is noticed is lost as well.
         assert!((1..=2).contains(&closed.lost), "{}", closed.lost);
         assert!(closed.ends[0].starts_with("tunnel 0, after 1 pongs: closed"), "{:?}", closed.ends);
     }

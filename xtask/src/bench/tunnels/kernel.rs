@@ -1,37 +1,36 @@
-//! What tunnels take of the kernel's memory, which no process is charged with: sockets, their files and epoll's
-//! entries, of the whole machine before and after.
+//! The kernel's memory for tunnels, which is charged to no process: sockets, their files and epoll's entries, of the whole machine
+//! before and after.
 //!
-//! Sockets of loopback are all in this machine: of a tunnel's four, two are the gateway's and one each the client's and
-//! the node's. So half of what is found is the gateway's part, as it would be on a machine of its own.
+//! Both ends of loopback sockets are on this machine: of a tunnel's four, two are the gateway's, and the client and the node have
+//! one each. So half of the result is the gateway's part, as it would be on a separate machine.
 
 use crate::Result;
 use std::collections::BTreeMap;
 use stillgate_rig::proc::machine;
 
-/// The kinds of objects that sockets consist of. There may be others with the same objects, if the kernel has merged
-/// kinds.
+/// The kinds of objects that sockets consist of. Other objects may be counted with them if the kernel has merged kinds.
 const KINDS: &[&str] =
     &["TCP", "sock_inode_cache", "filp", "eventpoll_epi", "eventpoll_pwq", "lsm_inode_cache", "lsm_file_cache"];
-/// Each socket has one as well. It is not counted but taken as given: whatever looks at files has by far more, which come
+/// Each socket has one as well. It is assumed and not counted: other programs have by far more open files, and their number varies.
 /// and go.
 const DENTRY: &str = "dentry";
 const SOCKET: &str = "TCP";
 
-/// A look at the kernel's memory.
+/// A measurement of the kernel's memory.
 pub(super) struct KernelMemory {
     slab_kib: u64,
     /// Buffers of TCP sockets.
     tcp_pages: u64,
-    /// Number and bytes of the objects of each kind; empty where only root may know.
+    /// Number and bytes of the objects of each kind; empty if only root may read them.
     objects: BTreeMap<String, (u64, u64)>,
 }
 
-/// What was added between two looks.
+/// The difference between two measurements.
 pub(super) struct Grown {
-    /// All slabs, whoever took them.
+    /// All slabs, whatever uses them.
     slab_bytes: f64,
     buffer_bytes: f64,
-    /// Objects of each kind and the bytes of one.
+    /// Number of objects of each kind, and the bytes of one.
     kinds: Vec<(&'static str, f64, u64)>,
 }
 
@@ -66,13 +65,13 @@ impl KernelMemory {
 }
 
 impl Grown {
-    /// Of sockets; of all slabs where the kinds are not told.
+    /// The slabs of sockets, or all slabs if the kinds are unknown.
     pub(super) fn bytes(&self) -> f64 {
         let kinds: f64 = self.kinds.iter().map(|(_, number, bytes)| number * *bytes as f64).sum();
         self.buffer_bytes + if self.kinds.is_empty() { self.slab_bytes } else { kinds }
     }
 
-    /// A tunnel's share, in words.
+    /// A tunnel's share, as text.
     pub(super) fn of_each(&self, tunnels: usize) -> String {
         let each = |sum: f64| sum / tunnels as f64;
         let kinds = self.kinds.iter().map(|(name, number, bytes)| format!("{name} {:.1} x {bytes}", each(*number)));
@@ -82,14 +81,14 @@ impl Grown {
     }
 }
 
-/// The number behind `name`.
+/// The number after `name`.
 fn number_after(text: &str, name: &str) -> Option<u64> {
     let mut words = text.split_whitespace();
     words.find(|word| *word == name)?;
     words.next()?.parse().ok()
 }
 
-/// `name, active objects, objects, bytes of one, …` after two lines of titles.
+/// `name, active objects, objects, bytes of one, …` after two header lines.
 fn objects(slabinfo: &str) -> BTreeMap<String, (u64, u64)> {
     let lines = slabinfo.lines().skip(2).filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -126,7 +125,7 @@ mod tests {
                     .map(|(name, of)| (name.to_owned(), of)),
             ),
         };
-        // Others looked at files meanwhile.
+        // Other programs opened files meanwhile.
         let grown = look(110, 50, 900).since(&look(100, 10, 5));
         assert_eq!(grown.bytes(), 40.0 * (2496.0 + 192.0));
         assert!(grown.of_each(10).starts_with("TCP 4.0 x 2496, dentry 4.0 x 192, buffers 0 "));

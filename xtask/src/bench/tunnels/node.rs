@@ -1,6 +1,6 @@
-//! The node behind the tunnels, a process of its own: accepts each handshake and answers each ping.
+//! The node behind the tunnels, a separate process: accepts each handshake and answers each ping.
 //!
-//! One thread and one epoll; it is never what is measured, and must cost less than what is.
+//! One thread and one epoll; it is never measured, and must cost less than the measured gateways.
 
 use super::websocket::{Frame, PING, PONG, answer, head_length, is_request};
 use crate::Result;
@@ -13,17 +13,17 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
-/// Events taken from the kernel at once.
+/// The most events returned by epoll at once.
 pub(super) const EVENTS: usize = 256;
-/// Bytes read at once.
+/// Bytes per read.
 pub(super) const READ_BYTES: usize = 16 * 1024;
-/// Bytes of a request's head, or of frames not yet whole.
+/// The most bytes of a request's head, or of incomplete frames.
 const REST_BYTES_MAX: usize = 16 * 1024;
 
 /// The word on the command line.
 pub(in crate::bench) const ROLE: &str = "tunnel-node";
 
-/// Serves until it is ended. The argument: where to listen.
+/// Serves until it is killed. The argument: the address to listen on.
 pub(in crate::bench) fn run(mut args: Args) -> Result {
     let address: SocketAddr = args.word().ok_or("no address")?.parse()?;
     args.finish()?;
@@ -40,7 +40,7 @@ struct Node {
 struct Connection {
     stream: TcpStream,
     is_tunnel: bool,
-    /// What came and is not whole.
+    /// Received data that is incomplete.
     rest: Vec<u8>,
 }
 
@@ -63,7 +63,7 @@ impl Node {
                 match self.connections.get_mut(&key) {
                     None => self.accept()?,
                     Some(connection) => {
-                        // The descriptor leaves epoll as it is closed.
+                        // Closing the descriptor removes it from epoll.
                         if !matches!(connection.progress(), Ok(true)) {
                             self.connections.remove(&key);
                         }
@@ -94,7 +94,7 @@ fn key(source: &impl AsRawFd) -> EventData {
 }
 
 impl Connection {
-    /// Answers what has come; whether the connection goes on.
+    /// Answers received data; returns whether the connection stays open.
     fn progress(&mut self) -> Result<bool> {
         let mut buffer = [0; READ_BYTES];
         let length = match self.stream.read(&mut buffer) {
@@ -130,7 +130,7 @@ impl Connection {
             // An idle tunnel keeps no memory here either.
             self.rest = Vec::new();
         }
-        // Answers that the socket does not take end the tunnel, and are told as lost.
+        // Pongs that the socket does not accept end the tunnel, and are counted as lost.
         self.stream.write_all(&answers)?;
         Ok(self.rest.len() <= REST_BYTES_MAX)
     }

@@ -1,4 +1,4 @@
-//! How many tunnels there can be, and the gateways they go through.
+//! The possible number of tunnels, and the gateways they pass.
 
 use super::super::peers::{self, stillgate_command};
 use super::super::{GATEWAY_CPU, OTHER_CPU, free_port, open_files_max, start};
@@ -9,19 +9,19 @@ use std::net::SocketAddr;
 use std::path::Path;
 use stillgate_rig::{Running, ports};
 
-/// Where tunnels are asked for.
+/// The path of tunnels.
 pub(in crate::bench) const PATH: &str = "/tunnel";
-/// What is asked for where nobody says; often more than a process may have.
+/// The default number of tunnels; often more than a process may have.
 pub(in crate::bench) const TUNNELS: usize = 10_000;
 
-/// Descriptors that a gateway needs beside its tunnels' two each.
+/// Descriptors that a gateway needs besides its tunnels' two each.
 const OTHER_FILES: u64 = 512;
-/// Ports of loopback left to all else.
+/// Ports of loopback left for other uses.
 const OTHER_PORTS: u64 = 2_000;
-/// Connections of a gateway beside its tunnels.
+/// Connections of a gateway besides its tunnels.
 const OTHER_CONNECTIONS: usize = 1_000;
 
-/// So many tunnels as are wanted, or as there can be; and says why where those are fewer.
+/// The requested number of tunnels, or the possible one; prints the reason if it is lower.
 pub(in crate::bench) fn tunnels(wanted: usize) -> Result<usize> {
     let files = open_files_max();
     let range = ports::of_connections();
@@ -66,7 +66,7 @@ pub(super) fn start_nginx(dir: &Path, node: SocketAddr, tunnels: usize) -> Resul
     Ok((running, address))
 }
 
-/// Stillgate, on its CPU where it is to be alone there. What is no tunnel goes to `other`.
+/// Stillgate, on its CPU if it is to be alone there. Requests that are not for tunnels go to `other`.
 pub(in crate::bench) fn start_stillgate(
     binary: &Path,
     dir: &Path,

@@ -1,25 +1,25 @@
-//! As much of WebSocket (RFC 6455) as a ping that is answered takes: the handshake and small frames.
+//! The part of WebSocket (RFC 6455) that pings need: the handshake and small frames.
 //!
-//! A message of the benches is a ping and its pong, so that any server would answer it.
+//! A message of the benches is a ping and its pong, so that any server answers it.
 
 use crate::Result;
 
 pub(super) const PING: u8 = 0x9;
 pub(in crate::bench) const PONG: u8 = 0xA;
 
-/// Bytes of each payload. A control frame takes 125 at most.
+/// Bytes of each payload. A control frame may contain 125 at most.
 pub(super) const PAYLOAD_BYTES: usize = 64;
 
 const FINAL: u8 = 0x80;
 const MASKED: u8 = 0x80;
 const LENGTH: u8 = 0x7F;
-/// Beyond it a length has further bytes, which frames of ours never have.
+/// From this value on a length has further bytes, which our frames never have.
 const SHORT_MAX: usize = 125;
 const MASK_BYTES: usize = 4;
-/// What clients mask with. It should be unpredictable; here it only has to be undone.
+/// The mask of clients. It should be unpredictable; here it only has to be reversible.
 const MASK: [u8; MASK_BYTES] = [0x3C, 0xA5, 0x5A, 0xC3];
 
-/// RFC 6455's own example, and the answer that belongs to it.
+/// The example of RFC 6455, and its answer.
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
@@ -31,24 +31,24 @@ pub(in crate::bench) fn request(path: &str) -> String {
     )
 }
 
-/// A server's answer to it.
+/// A server's response to it.
 pub(super) fn answer() -> String {
     format!(
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: {ACCEPT}\r\n\r\n"
     )
 }
 
-/// Whether an answer is that one, with whatever headers a gateway adds.
+/// Whether a response is that one, with any further headers that a gateway adds.
 pub(in crate::bench) fn is_answer(head: &str) -> bool {
     head.starts_with("HTTP/1.1 101") && head.contains(ACCEPT)
 }
 
-/// Whether a request is one for a tunnel.
+/// Whether a request is for a tunnel.
 pub(super) fn is_request(head: &str) -> bool {
     head.starts_with("GET ") && head.contains(KEY)
 }
 
-/// Bytes of a head with its end, once it is there.
+/// The bytes of a head with its end, once it is complete.
 pub(super) fn head_length(received: &[u8]) -> Option<usize> {
     received.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4)
 }
@@ -62,7 +62,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Bytes of the frame at the beginning of what was received, and the frame; `None` as long as it is not whole.
+    /// The length of the first frame in the received bytes, and the frame; `None` if it is incomplete.
     pub(super) fn read(received: &[u8]) -> Result<Option<(usize, Frame)>> {
         let [first, second, rest @ ..] = received else { return Ok(None) };
         let length = usize::from(second & LENGTH);
@@ -86,7 +86,7 @@ impl Frame {
         Ok(Some((received.len() - rest.len() + length, Frame { opcode, payload })))
     }
 
-    /// Appends the frame; clients have to mask theirs.
+    /// Appends the frame; clients must mask theirs.
     pub(super) fn write(&self, out: &mut Vec<u8>, is_masked: bool) {
         let length = PAYLOAD_BYTES as u8;
         let mut payload = self.payload;
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn refuses_what_is_not_ours() {
-        // A close, a part of a message, one with a longer length.
+        // A close, a part of a message, and one with a longer length.
         for bytes in [[0x88, 0x02, 3, 232].as_slice(), &[0x09, 0x40], &[0x82, 126, 1, 0], &[0x82, 127]] {
             assert!(Frame::read(bytes).is_err(), "{bytes:?}");
         }

@@ -1,4 +1,4 @@
-//! Reads a text by what differs from the one that is kept.
+//! Reads a text by its differences from the previous one.
 
 use super::difference::{Difference, OldItems};
 use super::items::{Item, Keeps, only_item};
@@ -15,13 +15,13 @@ use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Path, Sink
 use stillgate_schema::text::environment::Lookup;
 use stillgate_schema::text::tree::NODES_MAX;
 
-/// What takes the place of what was kept.
+/// The replacement of the previous state.
 pub(super) struct Next {
     pub(super) loaded: Loaded,
     pub(super) items: Vec<Item>,
-    /// Warnings that are of no item, in their new lines.
+    /// Warnings outside of items, with their new lines.
     pub(super) warnings: Vec<Diagnostic>,
-    /// By the routes that were read.
+    /// The state that depends on the routes that were read.
     pub(super) named: NamedConsumers,
 }
 
@@ -61,7 +61,7 @@ struct Assembly<'a> {
     line: u32,
     items: Vec<Item>,
     placed: Placed,
-    /// Before each old item: how many of the old routes.
+    /// The number of old routes before each old item.
     before: Vec<u32>,
     /// Hashes of the ids of the items that were read.
     ids: Vec<u64>,
@@ -102,7 +102,7 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    /// Adds the next item. `old`: the one with the same text.
+    /// Adds the next item. `old`: the old item with the same text.
     fn push(&mut self, cut: Cut, old: Option<usize>) -> Option<()> {
         let index = self.items.len();
         let is_kept = |old: &usize| match self.kept.items[*old].keeps {
@@ -165,12 +165,12 @@ impl<'a> Assembly<'a> {
         Some(())
     }
 
-    /// `None`: something that it has, or names, may be in the way of another resource.
+    /// `None`: its content or its references may conflict with another resource.
     fn check_others(&mut self, definition: &Definition, id: &str, line: u32) -> Option<()> {
         let known = &self.kept.known;
         let holder = Holder { created: 0, kind: Kind::Routes, id: id.into(), line };
         for claim in definition.claims() {
-            // What is new may also be in another item that was read.
+            // A new thing may also be in another item that was read.
             known.claims.is_held(&claim).then_some(())?;
             known.claims.in_the_way(&claim, &holder).is_none().then_some(())?;
         }
@@ -181,7 +181,7 @@ impl<'a> Assembly<'a> {
 
     fn finish(mut self, text: &Text) -> Option<Next> {
         let kept = self.kept;
-        // All ids that were read are found once: they differ from each other and from those that were kept.
+        // All ids that were read are distinct: they differ from each other and from the kept ones.
         self.ids.sort_unstable();
         let found = self.items.iter().filter(|item| self.ids.binary_search(&item.id).is_ok()).count();
         self.ids.dedup();
@@ -199,11 +199,11 @@ impl<'a> Assembly<'a> {
         if warnings.len() > DIAGNOSTICS_MAX {
             return None;
         }
-        // Stable: those without a place stay in the order of the upstreams.
+        // Stable: upstreams without a place stay in order.
         warnings.sort_by_key(|warning| (warning.line, warning.column));
         let Placed { routes, route_lines, upstreams } = self.placed;
         let routes = routes.into_iter().collect();
-        // What is not a list of routes: no part of it has changed.
+        // Outside of the list of routes nothing has changed.
         let Config { gateway, listeners, stream_routes, ssls, plugins, .. } = &kept.loaded.config;
         let (gateway, listeners) = (gateway.clone(), listeners.clone());
         let (stream_routes, ssls, plugins) = (stream_routes.clone(), ssls.clone(), plugins.clone());

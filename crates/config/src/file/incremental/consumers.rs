@@ -1,4 +1,4 @@
-//! Reads a text in which nothing but the list of consumers differs from the one that is kept.
+//! Reads a text that differs from the previous one only in the list of consumers.
 
 use super::difference::{Difference, OldItems};
 use super::items::{Item, Keeps, hash_of, only_item};
@@ -17,11 +17,11 @@ use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Path, Sink
 use stillgate_schema::text::environment::Lookup;
 use stillgate_schema::text::tree::{NODES_MAX, Node};
 
-/// What takes the place of what was kept.
+/// The replacement of the previous state.
 pub(super) struct Next {
     pub(super) loaded: Loaded,
     pub(super) items: Vec<Item>,
-    /// Warnings that are of no route, in their new lines.
+    /// Warnings outside of routes, with their new lines.
     pub(super) warnings: Vec<Diagnostic>,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn read(kept: &Kept, text: &Text, environment: Lookup<'_>) -> Option<
     next.finish(text)
 }
 
-/// What is remembered of a consumer that has no warnings.
+/// The remembered state of a consumer without warnings.
 pub(super) fn item(cut: Cut, at: u32, node: &Node, resource: &Resource<ConsumerKeys>) -> Option<Item> {
     Some(Item {
         cut,
@@ -68,7 +68,7 @@ struct Assembly<'a> {
     at: usize,
     line: u32,
     items: Vec<Item>,
-    /// Which of the old items are in the new text.
+    /// Whether each old item is in the new text.
     stays: Vec<bool>,
     read: Vec<(Consumer, Vec<Credential>)>,
     sink: Sink,
@@ -90,7 +90,7 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    /// Adds the next item. `old`: the one with the same text.
+    /// Adds the next item. `old`: the old item with the same text.
     fn push(&mut self, cut: Cut, old: Option<usize>) -> Option<()> {
         match old.filter(|old| self.listed.items[*old].keeps == Keeps::Always) {
             Some(old) => {
@@ -116,7 +116,7 @@ impl<'a> Assembly<'a> {
         let named = Named { id: &name, at: node.at, path: &path, node: &node };
         let written = Written::Consumer(resource.keys);
         let definition = self.kept.known.catalog.define(written, named, &mut self.sink)?;
-        // Its plugins may be in the way of others, name a consumer or have upstreams: rare enough to read all anew.
+        // Its plugins may conflict with others, name a consumer or have upstreams: rare enough to read everything again.
         let is_alone = definition.claims().is_empty()
             && definition.upstreams().is_empty()
             && definition.entries().iter().all(|entry| entry.plugin.named_consumer().is_none());
@@ -143,7 +143,7 @@ impl<'a> Assembly<'a> {
         let of_items = sink.into_warnings();
         let moved = |warnings: &[Diagnostic]| {
             let mut all: Vec<Diagnostic> = listed.moved(warnings, line).chain(of_items.iter().cloned()).collect();
-            // Stable: those without a place stay in their order.
+            // Stable: consumers without a place stay in order.
             all.sort_by_key(|warning| (warning.line, warning.column));
             all
         };
@@ -162,7 +162,7 @@ impl<'a> Assembly<'a> {
         Some(Next { loaded, items, warnings: of_no_route })
     }
 
-    /// The consumers without those that are gone, and with those that were read.
+    /// The consumers without the removed ones, and with those that were read.
     fn table(&mut self) -> Option<Consumers> {
         let mut table = (*self.kept.loaded.config.plugins.consumers).clone();
         let mut at = self.listed.list.head;
@@ -189,9 +189,9 @@ impl<'a> Assembly<'a> {
     }
 }
 
-/// The name in an item that was accepted.
+/// The name in a valid item.
 fn name_of(cut: Cut, text: &[u8], environment: Lookup<'_>) -> Option<String> {
-    /// Any line will do.
+    /// The line does not matter.
     const LINE: u32 = 2;
     let mut sink = Sink::default();
     let (node, _) = only_item("consumers", text, LINE, cut, environment, &mut sink)?;

@@ -1,4 +1,4 @@
-//! Which items of a list are the same in two texts.
+//! Finds the items of a list that are the same in two texts.
 
 use super::List;
 use super::items::Item;
@@ -7,18 +7,18 @@ use foldhash::quality::RandomState;
 use std::collections::HashMap;
 use stillgate_schema::text::cuts::{Cut, Cuts, cut, has_plain_lines};
 
-/// Which items of a text are those of the text before.
+/// The items of a text that are also in the previous text.
 pub(super) struct Difference {
-    /// How many at the beginning of the list are the same.
+    /// Number of equal items at the beginning of the list.
     pub(super) first: usize,
-    /// Those between.
+    /// The items in between.
     pub(super) changed: Vec<Cut>,
-    /// How many at its end are the same.
+    /// Number of equal items at its end.
     pub(super) last: usize,
 }
 
 impl Difference {
-    /// `old` has the items; `None`: something else differs, or may.
+    /// `old` has the items; `None`: something else differs, or may differ.
     pub(super) fn between(old: &[u8], list: &List, items: &[Item], new: &[u8]) -> Option<Difference> {
         if new.len() > FILE_BYTES_MAX || new.len() < list.head + list.tail {
             return None;
@@ -32,7 +32,7 @@ impl Difference {
             return None;
         }
         let (old, new) = (&old[list.head..old_end], &new[list.head..new_end]);
-        // One item less than are the same: then the next one's dash, where the last ends, is the same too.
+        // One item less than is equal: then the dash of the next one, where the last one ends, is equal too.
         let prefix = common_prefix(old, new);
         let (first, begin) = whole(items.iter(), prefix);
         let suffix = common_suffix(&old[begin..], &new[begin..]);
@@ -52,7 +52,7 @@ impl Difference {
     }
 }
 
-/// How many items lie within so many bytes, less one, and how long they are.
+/// The number of items within this many bytes, less one, and their length.
 fn whole<'a>(items: impl Iterator<Item = &'a Item>, bytes: usize) -> (usize, usize) {
     let (mut count, mut length, mut before) = (0usize, 0, 0);
     for item in items {
@@ -81,9 +81,9 @@ fn common_suffix(a: &[u8], b: &[u8]) -> usize {
     bytes + a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count()
 }
 
-/// Old items that may be found again elsewhere.
+/// Old items that may occur elsewhere in the new text.
 pub(super) struct OldItems<'a> {
-    /// The index of the first.
+    /// The index of the first one.
     first: usize,
     texts: Vec<&'a [u8]>,
     used: Vec<bool>,
@@ -91,7 +91,7 @@ pub(super) struct OldItems<'a> {
 }
 
 impl<'a> OldItems<'a> {
-    /// `at`: where the first of them begins in the old text.
+    /// `at`: the position of the first one in the old text.
     pub(super) fn new(old: &'a [u8], items: &[Item], range: std::ops::Range<usize>, mut at: usize) -> OldItems<'a> {
         let first = range.start;
         let texts: Vec<&[u8]> = items[range]
@@ -105,8 +105,7 @@ impl<'a> OldItems<'a> {
         OldItems { first, used: vec![false; texts.len()], texts, by_text }
     }
 
-    /// The old item with that text; with the same index rather than with another. None is found twice, for then two
-    /// items would have one id.
+    /// The old item with this text, preferably with the same index. No item is found twice, since two items would then have one id.
     pub(super) fn find(&mut self, index: usize, text: &[u8]) -> Option<usize> {
         let in_place = index.checked_sub(self.first).and_then(|n| self.texts.get(n)).is_some_and(|old| *old == text);
         let found = if in_place { index } else { *self.by_text.get(text)? };

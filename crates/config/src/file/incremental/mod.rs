@@ -1,21 +1,20 @@
-//! Reads one text after the other in proportion to what changed between them.
+//! Reads successive texts in time proportional to their differences.
 //!
-//! The lists of routes and of consumers are taken apart, for they are what grows and changes: a text in which nothing
-//! but one of them differs is read by what differs. Each text gives exactly what
-//! [`load`](crate::load) gives for it: whatever is in doubt, and every error, is left to `load`.
+//! The lists of routes and of consumers are split into items, since these grow and change: if only one of them differs, only its
+//! differences are read. Each text gives exactly the result of [`load`](crate::load): every doubtful case and every error is left
+//! to `load`.
 //!
 //! ```text
-//!  head    gateway: …            the same bytes as before, or all is read anew
+//!  head    gateway: …            the same bytes as before, or everything is read again
 //!          routes:
 //!  items     - id: a …           cut at the dashes by `text::cuts`; those with the bytes of one before keep their route,
 //!            - id: b …           the others are read, each below a `routes:` of its own, by `again`
-//!  tail    upstreams: …          the same bytes as before, or all is read anew
+//!  tail    upstreams: …          the same bytes as before, or everything is read again
 //! ```
 //!
-//! Why a cut list means the same as the whole: `outline` accepts a list only where the parser itself found one route
-//! at each cut and a key where the tail begins, so nothing (a quote, a bracket, a block) reaches over a cut; `again`
-//! accepts an item only if it is one whole list of one route by itself. And nothing in an item refers to another: there
-//! are no anchors, aliases or tags, and ids are compared.
+//! Why a split list means the same as the whole: `outline` accepts a list only if the parser itself found one route at each cut and
+//! a key where the tail begins, so nothing (a quote, a bracket, a block) extends over a cut; `again` accepts an item only if it is
+//! a whole list of one route by itself. And no item refers to another: there are no anchors, aliases or tags, and ids are compared.
 //!
 //! It costs the text's bytes once more in memory and 32 bytes per route or consumer.
 
@@ -42,13 +41,13 @@ use stillgate_plugin::own::{beside, identity};
 use stillgate_schema::text::diagnostic::{Diagnostic, Errors, Sink};
 use stillgate_schema::text::environment::Lookup;
 
-/// Environment variables that are remembered; a file that uses more is read as a whole each time.
+/// The most environment variables that are remembered; a file that uses more is read as a whole each time.
 const VARIABLES_MAX: usize = 1000;
 
-/// References to secrets that are remembered; likewise.
+/// The most references to secrets that are remembered; likewise.
 const REFERENCES_MAX: usize = 1000;
 
-/// The text of a configuration with its digest, which takes longer to compute than a small change to be read.
+/// The text of a configuration with its digest. Computing the digest takes longer than reading a small change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
     bytes: Vec<u8>,
@@ -61,63 +60,63 @@ impl Text {
         Text { digest: digest(&bytes), bytes }
     }
 
-    /// As [`Config::digest`](crate::Config::digest) has it.
+    /// The digest in the form of [`Config::digest`](crate::Config::digest).
     pub fn digest(&self) -> &str {
         &self.digest
     }
 
-    /// What the digest is of.
+    /// The text.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// Reads the texts of one configuration, and keeps the last good one for the next to be compared with.
+/// Reads the successive texts of one configuration, and keeps the last good one for comparison with the next.
 pub struct Reader {
-    /// Its secrets are remembered, as the environment is.
+    /// Its lookups of secrets are remembered, like those of environment variables.
     plugins: PluginSet,
     secrets: Arc<Remembered>,
-    /// Where the text that was read last, good or bad, has plugins of its own.
+    /// The paths of plugins in the text that was read last, good or bad.
     own_paths: Vec<PathBuf>,
     kept: Option<Kept>,
-    /// What the last good text asked for, while a later one is refused.
+    /// The secrets used by the last good text, while a later one is refused.
     put_aside: Option<Asked>,
 }
 
-/// The secrets and the files of plugins that a text needs.
+/// The secrets and the plugin files that a text needs.
 struct Asked {
     secrets: Told,
     own_paths: Vec<PathBuf>,
 }
 
-/// What a text left behind that can be taken apart.
+/// The state kept of a text that can be split.
 struct Kept {
     text: Text,
     loaded: Arc<Loaded>,
     known: CatalogState,
-    /// What the text was told of the environment.
+    /// The environment variables that the text used.
     variables: Variables,
-    /// `None`: there is none that can be taken apart.
+    /// `None`: no list can be split.
     consumers: Option<Listed>,
-    /// Of routes.
+    /// The list of routes.
     list: List,
     items: Vec<Item>,
-    /// Warnings that are of no route.
+    /// Warnings outside of routes.
     warnings: Vec<Diagnostic>,
-    /// Keys and values that are of no route, as `tree::NODES_MAX` counts them.
+    /// Number of keys and values outside of routes, as `tree::NODES_MAX` counts them.
     nodes: usize,
 }
 
-/// Where a list is in the text.
+/// The position of a list in the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct List {
-    /// Bytes before its first line, which is the one behind its key.
+    /// Number of bytes before its first line, the one after its key.
     head: usize,
     /// Its first line, from 1.
     line: u32,
-    /// Blanks before each dash.
+    /// Number of blanks before each dash.
     column: usize,
-    /// Bytes behind its last line.
+    /// Number of bytes after its last line.
     tail: usize,
 }
 
@@ -130,7 +129,7 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// Of texts with plugins.
+    /// Makes a reader for texts with plugins.
     pub fn new(plugins: PluginSet) -> Reader {
         let secrets = Arc::new(Remembered::new(plugins.secrets, REFERENCES_MAX));
         Reader {
@@ -142,7 +141,7 @@ impl Reader {
         }
     }
 
-    /// Gives what [`load`](crate::load) gives for the text. Routes whose text did not change are the same as before, by
+    /// Reads the text with the same result as [`load`](crate::load). Routes with unchanged text are the same as before, by
     /// [`Arc::ptr_eq`]. After an error the next text is compared with the last good one.
     pub fn load(&mut self, text: Text, environment: Lookup<'_>) -> Result<Arc<Loaded>, Errors> {
         let recorder = Recorder { environment, told: RefCell::default() };
@@ -180,7 +179,7 @@ impl Reader {
         Asked { secrets: self.secrets.copy(), own_paths: self.own_paths.clone() }
     }
 
-    /// What was kept of other secrets may be forgotten, unless resources of a datastore use it.
+    /// The values of other secrets may be forgotten, unless resources of a datastore use them.
     fn tell_secrets_in_use(&self, loaded: &Loaded) {
         if loaded.config.gateway.config.source == SourceKind::File {
             self.secrets.tell_in_use();
@@ -206,7 +205,7 @@ impl Reader {
         Ok(loaded)
     }
 
-    /// The digest that a configuration of this text has, with plugins as they are in their files now.
+    /// The digest of a configuration of this text with the current content of its plugin files.
     pub fn digest_of(&self, text: &str) -> String {
         match self.own_paths.is_empty() {
             true => text.to_owned(),
@@ -214,28 +213,28 @@ impl Reader {
         }
     }
 
-    /// Where the text that was read last has plugins of its own.
+    /// The paths of plugins in the text that was read last.
     pub fn own_paths(&self) -> &[PathBuf] {
         &self.own_paths
     }
 
-    /// Whether all secrets are as they were when they were looked up last.
+    /// Whether all secrets are unchanged since they were last looked up.
     pub fn has_current_secrets(&self) -> bool {
         self.secrets.is_unchanged()
     }
 
-    /// References to secrets in the texts that were read, good or bad; of very many only the first.
+    /// The references to secrets in the texts that were read, good or bad; if there are very many, only the first ones.
     pub fn secret_references(&self) -> Vec<String> {
         self.secrets.references()
     }
 
-    /// Whether the next text can be read by what differs from the last good one.
+    /// Whether the next text can be read by its differences from the last good one.
     pub fn is_incremental(&self) -> bool {
         self.kept.is_some()
     }
 }
 
-/// What there is at paths of plugins; of what cannot be read, why.
+/// The content at paths of plugins; the error for each one that cannot be read.
 fn files(plugins: &PluginSet, paths: &[PathBuf]) -> Identity {
     match (plugins.own_files)(paths) {
         Ok(files) => identity(&files),
@@ -243,14 +242,14 @@ fn files(plugins: &PluginSet, paths: &[PathBuf]) -> Identity {
     }
 }
 
-/// Whether the plugins of files are as they were.
+/// Whether the plugin files are unchanged.
 fn has_current_files(plugins: &PluginSet, paths: &[PathBuf], kept: &Kept) -> bool {
     let own = &kept.loaded.config.plugins.own;
     paths.is_empty() || own.files().is_some_and(|before| before == files(plugins, paths))
 }
 
 impl Kept {
-    /// Takes over what a text says that differs in one list.
+    /// Applies a text that differs in one list.
     fn read(&mut self, text: &Text, environment: Lookup<'_>) -> Option<()> {
         if let Some(next) = again::read(self, text, environment) {
             let (before, after) = (lines_of(&self.items), lines_of(&next.items));
@@ -288,7 +287,7 @@ impl List {
     }
 }
 
-/// Remembers what the environment says.
+/// Remembers the environment variables that are read.
 struct Recorder<'a> {
     environment: Lookup<'a>,
     told: RefCell<Variables>,

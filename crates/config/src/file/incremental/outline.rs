@@ -1,4 +1,4 @@
-//! Takes a text apart that was read as a whole, and keeps what the next one needs.
+//! Splits a text that was read as a whole, and keeps the state that the next one needs.
 
 use super::items::{Item, Keeps, hash_of};
 use super::{Kept, List, Text, Variables, consumers};
@@ -19,12 +19,12 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    /// The line behind the last item.
+    /// The line after the last item.
     pub(super) fn end(&self) -> u32 {
         self.list.line + self.items.iter().map(|item| item.cut.lines).sum::<u32>()
     }
 
-    /// Warnings that are of no item of the list, in their lines where it ends before the line `end`.
+    /// Warnings outside of the list's items, with their lines if the list ends before the line `end`.
     pub(super) fn moved(&self, warnings: &[Diagnostic], end: u32) -> impl Iterator<Item = Diagnostic> {
         let own = self.list.line..self.end();
         warnings.iter().filter(move |warning| !own.contains(&warning.line)).cloned().map({
@@ -53,7 +53,7 @@ impl Listed {
         }
     }
 
-    /// The list called `key`, with `item` for what is remembered of each. `None`: it cannot be cut.
+    /// The list with the key `key`; `item` returns the state to remember of each item. `None`: it cannot be split.
     fn of<T>(
         key: &str,
         text: &[u8],
@@ -79,26 +79,26 @@ impl Listed {
             items.push(item(cut, at, node, resource)?);
             line += cut.lines;
         }
-        // Where the tail begins the parser must have found a key; then nothing of the list reaches into it.
+        // If the parser found a key where the tail begins, nothing of the list extends into the tail.
         let behind = entries.get(place + 1).map(|entry| (entry.key_at.line, entry.key_at.column));
         (behind == (rest > 0).then_some((line, 1))).then_some(Listed { list, items })
     }
 }
 
-/// Where a text can be cut, and what its items are; it is not known yet whether it is valid.
+/// The cuts and items of a text that is not validated yet.
 pub(super) struct Outline {
     consumers: Option<Listed>,
     list: List,
     items: Vec<Item>,
-    /// Lines before the tail.
+    /// Number of lines before the tail.
     lines: u32,
     nodes: usize,
 }
 
 impl Outline {
-    /// `None`: the text cannot be taken apart.
+    /// `None`: the text cannot be split.
     pub(super) fn of(text: &[u8], written: &Written) -> Option<Outline> {
-        // With it, what one route has is compared with what stands elsewhere.
+        // With `plugins`, values of a route are compared with values elsewhere.
         if written.file.plugins.is_some() {
             return None;
         }
@@ -109,7 +109,7 @@ impl Outline {
         Some(Outline { consumers, list, items, lines, nodes })
     }
 
-    /// Of a text that is valid.
+    /// Makes the outline of a valid text.
     pub(super) fn keep(
         mut self,
         text: Text,
@@ -135,7 +135,7 @@ impl Outline {
         let shared = &config.upstreams[..known.shared_upstreams];
         shared.iter().for_each(|upstream| check_nodes(&config.listeners, upstream, &mut sink));
         let mut warnings = sink.into_warnings();
-        // Each warning that has no place is known to be of one upstream or another.
+        // Each warning without a position is known to concern one upstream or another.
         if loaded.warnings.iter().filter(|warning| warning.line == 0).count() != warnings.len() + unplaced {
             return None;
         }
@@ -164,14 +164,14 @@ impl Outline {
     }
 }
 
-/// Bytes up to the end of the line of the list's key, which must hold nothing else.
+/// The bytes up to the end of the line with the list's key, which must contain nothing else.
 fn head(text: &[u8], key: &str, entry: &Entry) -> Option<usize> {
     let before = entry.key_at.line.checked_sub(1)? as usize;
     let begin = match before {
         0 => 0,
         lines => memchr::memchr_iter(b'\n', text).nth(lines - 1)? + 1,
     };
-    // A directive may change what is behind it.
+    // A directive may change the meaning of the rest.
     let has_directive = text.starts_with(b"%") || memchr::memmem::find(&text[..begin], b"\n%").is_some();
     let line = text[begin..].strip_prefix(key.as_bytes())?.strip_prefix(b":").filter(|_| !has_directive)?;
     let end = memchr::memchr(b'\n', line)?;
@@ -181,7 +181,7 @@ fn head(text: &[u8], key: &str, entry: &Entry) -> Option<usize> {
     (is_comment && entry.key_at.column == 1).then_some(text.len() - line.len() + end + 1)
 }
 
-/// What is remembered of an item that has no warnings, as far as its keys tell.
+/// The remembered state of an item without warnings, as far as its keys show it.
 pub(super) fn item(cut: Cut, at: u32, node: &Node, resource: &Resource<RouteKeys>) -> Option<Item> {
     let keys = &resource.keys;
     Some(Item {
@@ -195,7 +195,7 @@ pub(super) fn item(cut: Cut, at: u32, node: &Node, resource: &Resource<RouteKeys
     })
 }
 
-/// The id that a route has.
+/// The id of a route.
 fn route_id(keys: &RouteKeys, index: usize) -> String {
     keys.id.as_ref().map_or_else(|| (index + 1).to_string(), |id| id.value.clone())
 }

@@ -6,7 +6,7 @@ use super::tables::of_process;
 use super::{FamilySpec, Measure};
 use stillgate_metrics::Merge::{Last, Sum};
 
-/// What is measured of devices.
+/// The families about devices.
 pub(super) const DEVICES: &[FamilySpec] = &[
     of_process(
         Measure::DevicesConnected,

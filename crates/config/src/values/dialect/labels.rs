@@ -1,6 +1,6 @@
-//! The labels of the dialects' families: their names, and what their values say.
+//! The labels of the dialects' families: their names, and the meaning of their values.
 
-/// What a label tells.
+/// The meaning of a label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Label {
     /// `code`
@@ -64,7 +64,7 @@ pub enum Label {
 }
 
 impl Label {
-    /// As exposed.
+    /// The name in expositions.
     pub fn name(self) -> &'static str {
         self.described().0
     }
@@ -75,7 +75,7 @@ impl Label {
         self != Label::Type
     }
 
-    /// Its name, and what its values are.
+    /// Its name, and the meaning of its values.
     pub(super) fn described(self) -> (&'static str, &'static str) {
         match self {
             Label::Code => (

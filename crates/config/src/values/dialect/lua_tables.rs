@@ -6,7 +6,7 @@ use super::tables::of_process;
 use super::{FamilySpec, Measure};
 use stillgate_metrics::Merge::Sum;
 
-/// What is measured of LuaJIT.
+/// The families about LuaJIT.
 pub(super) const LUA: &[FamilySpec] = &[
     of_process(
         Measure::LuaTraces,

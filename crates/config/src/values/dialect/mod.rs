@@ -1,8 +1,8 @@
-//! What the gateway measures, by the names that dashboards know it by.
+//! The gateway's metrics, under the names that dashboards use.
 //!
-//! One table per dialect, so that the configuration, the recording code and `docs/metrics.md` cannot disagree. A family
-//! is what the table says until an operator takes it, or some of its labels, away, or adds labels: that is
-//! `values::metrics`. How a value comes about is the business of whoever records it.
+//! One table per dialect, so that the configuration, the recording code and `docs/metrics.md` cannot disagree. A family is as in
+//! the table unless an operator disables it or some of its labels, or adds labels: see `values::metrics`. The code that records a
+//! family determines its values.
 
 mod device_tables;
 mod labels;
@@ -17,16 +17,16 @@ pub(crate) use reference::reference;
 use std::collections::BTreeSet;
 use stillgate_metrics::Merge;
 
-/// Whose names, labels, units and buckets the families have.
+/// The origin of the names, labels, units and buckets of families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// Prometheus' conventions: base units, `_total`.
     Native,
-    /// Those of APISIX's `prometheus` plugin, for dashboards and alerts made for it.
+    /// The conventions of APISIX's `prometheus` plugin, for dashboards and alerts made for it.
     Apisix,
 }
 
-/// What is measured: one for each family of either dialect. Where both dialects have a family, it is the same measure.
+/// The measures: one for each family of either dialect. A family that both dialects have is one measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Measure {
     /// `stillgate_http_requests_total`
@@ -230,7 +230,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// What measures the same in APISIX's exporter; itself where nothing does.
+    /// The measure of APISIX's exporter with the same meaning; itself if there is none.
     pub(crate) fn in_apisix(self) -> Measure {
         match self {
             Measure::HttpRequests => Measure::ApisixHttpStatus,
@@ -244,29 +244,29 @@ impl Measure {
     }
 }
 
-/// One family, as its dialect has it.
+/// One family in a dialect.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FamilySpec {
     /// What it measures.
     pub measure: Measure,
-    /// As exposed.
+    /// The name in expositions.
     pub name: &'static str,
-    /// As exposed.
+    /// The help text in expositions.
     pub help: &'static str,
     /// OpenMetrics' unit, or empty.
     pub unit: &'static str,
-    /// What its series are.
+    /// The type of its series.
     pub kind: FamilyKind,
-    /// In the order in which they are exposed.
+    /// The labels in the order in which they are exposed.
     pub labels: &'static [Label],
-    /// Labels that it has only where `gateway.metrics.enable` names them; they come after its own.
+    /// Labels that it has only if `gateway.metrics.enable` names them; they come after its own.
     pub optional: &'static [Label],
-    /// Whether each request adds to one of its series. Only such a family can have labels from variables of the
-    /// request, and only from such are labels taken away: elsewhere a label tells apart what would make no sense in one.
+    /// Whether each request adds to one of its series. Only such a family can have labels from variables of the request, and only
+    /// its labels can be disabled: elsewhere a label distinguishes series that cannot be added up.
     pub per_request: bool,
 }
 
-/// What the series of a family are; [`stillgate_metrics::Kind`] as a constant.
+/// The type of a family's series; [`stillgate_metrics::Kind`] as a constant.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum FamilyKind {
     /// Only grows, by whole numbers.
@@ -282,7 +282,7 @@ pub enum FamilyKind {
 }
 
 impl Dialect {
-    /// Every dialect, with what `gateway.metrics.dialect` calls it.
+    /// Every dialect with its name in `gateway.metrics.dialect`.
     pub const ALL: [(&'static str, Dialect); 2] = [("native", Dialect::Native), ("apisix", Dialect::Apisix)];
 
     /// The labels that are off unless `gateway.metrics.enable` names them.
@@ -304,7 +304,7 @@ impl Dialect {
             .chain(lua_tables::LUA)
     }
 
-    /// The family of a name, which may lack the dialect's prefix: `http_status` is `apisix_http_status`.
+    /// The family with this name, which may lack the dialect's prefix: `http_status` is `apisix_http_status`.
     pub fn find(self, name: &str) -> Option<&'static FamilySpec> {
         self.families().find(|spec| spec.name == name || self.short(spec) == name)
     }
@@ -318,7 +318,7 @@ impl Dialect {
         spec.name.strip_prefix(prefix).unwrap_or(spec.name)
     }
 
-    /// What `gateway.metrics.dialect` calls it.
+    /// The name in `gateway.metrics.dialect`.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Dialect::Native => "native",
@@ -328,7 +328,7 @@ impl Dialect {
 }
 
 impl Measure {
-    /// Whether the workers record it, each for itself; the others are set by the control thread.
+    /// Whether each worker records it; the control thread sets the others.
     pub fn is_of_workers(self) -> bool {
         matches!(
             self,
@@ -370,7 +370,7 @@ impl Measure {
 }
 
 impl FamilyKind {
-    /// The type as expositions have it.
+    /// The type in expositions.
     fn word(self) -> &'static str {
         match self {
             FamilyKind::Counter | FamilyKind::FloatCounter => "counter",
@@ -404,7 +404,7 @@ mod tests {
         }
     }
 
-    /// During an upgrade two processes tell of themselves: what there is of something is there twice then.
+    /// During an upgrade two processes expose themselves, so some series exist twice then.
     #[test]
     fn gauges_are_sums_unless_they_are_of_one_process() {
         let is_last = |spec: &&FamilySpec| matches!(spec.kind, FamilyKind::Gauge(Merge::Last));

@@ -11,7 +11,7 @@ const PLUGIN_SECONDS: &[f64] = &[
     0.00000025, 0.0000005, 0.000001, 0.0000025, 0.000005, 0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.001, 0.01, 0.1,
 ];
 
-/// What is measured of plugins.
+/// The families about plugins.
 pub(super) const PLUGINS: &[FamilySpec] = &[
     of_process(
         Measure::PluginDuration,

@@ -1,4 +1,4 @@
-//! The families of where resources come from, which both dialects have.
+//! The families about the source of resources, which both dialects have.
 
 use super::FamilyKind::Gauge;
 use super::Label::Plugin;

@@ -1,12 +1,11 @@
-//! The families of each dialect: what is exposed, to the letter.
+//! The families of each dialect, exactly as they are exposed.
 //!
 //! Names, labels, help texts and buckets are contracts with dashboards; none changes without a line in the changelog.
 //!
-//! What APISIX (3.x, `apisix/plugins/prometheus/exporter.lua`) has and `APISIX` here leaves out, since there is nothing
-//! to measure: `shared_dict_capacity_bytes` and
-//! `shared_dict_free_space_bytes` (no shared dictionaries), `stream_connection_total` (see `stillgate_stream_sessions_total`) and `xrpc_*`,
-//! `batch_process_entries` (no batch processors), `llm_*` and the labels `request_type`, `request_llm_model` and
-//! `llm_model` of the versions that have them (no AI proxy).
+//! Families and labels of APISIX (3.x, `apisix/plugins/prometheus/exporter.lua`) that `APISIX` here omits, since there is nothing
+//! to measure: `shared_dict_capacity_bytes` and `shared_dict_free_space_bytes` (no shared dictionaries), `stream_connection_total`
+//! (see `stillgate_stream_sessions_total`) and `xrpc_*`, `batch_process_entries` (no batch processors), `llm_*` and the labels
+//! `request_type`, `request_llm_model` and `llm_model` of the versions that have them (no AI proxy).
 
 use super::FamilyKind::{Counter, FloatCounter, Gauge, Histogram, Info};
 use super::Label::{
@@ -16,18 +15,18 @@ use super::Label::{
 use super::{FamilyKind, FamilySpec, Label, Measure};
 use stillgate_metrics::Merge::{Last, Sum, Total};
 
-/// Seconds a request, an upstream or a connect takes: from a node on the same machine to a timeout of a minute, two or three
-/// bounds a decade. As many as are compared without a branch (`bucket_of` in `stillgate-metrics`).
+/// Durations of a request, an upstream or a connect, in seconds: from a node on the same machine to a timeout of a minute, two or
+/// three bounds a decade. Their number is the most that can be compared without a branch (`bucket_of` in `stillgate-metrics`).
 const DURATION_SECONDS: &[f64] = &[
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 ];
 
-/// Seconds a tunnel lasts: from one that is closed at once to one of a day.
+/// Durations of a tunnel, in seconds: from one that is closed at once to one of a day.
 const TUNNEL_SECONDS: &[f64] =
     &[0.1, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0, 43200.0, 86400.0];
 
-/// Seconds the gateway itself adds: tens of microseconds, where all is well; with the bounds above all of it would be in
-/// the first bucket. A turn of a worker's event loop is of the same kind.
+/// Seconds added by the gateway itself: tens of microseconds if all is well; with the bounds above, every value would be in the
+/// first bucket. A turn of a worker's event loop takes similarly long.
 const OVERHEAD_SECONDS: &[f64] = &[
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0,
 ];
@@ -36,7 +35,7 @@ const OVERHEAD_SECONDS: &[f64] = &[
 const APISIX_MILLISECONDS: &[f64] =
     &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 30000.0, 60000.0];
 
-/// What only the dialect `native` has.
+/// The families of the dialect `native` only.
 pub(super) const NATIVE: &[FamilySpec] = &[
     of_requests(
         Measure::HttpRequests,
@@ -104,7 +103,7 @@ pub(super) const NATIVE: &[FamilySpec] = &[
     ),
 ];
 
-/// What only the dialect `apisix` has.
+/// The families of the dialect `apisix` only.
 pub(super) const APISIX: &[FamilySpec] = &[
     of_requests(
         Measure::ApisixHttpStatus,
@@ -146,7 +145,7 @@ pub(super) const APISIX: &[FamilySpec] = &[
         &[State],
         "Number of HTTP connections",
     ),
-    // A gauge, and not `Info`: so APISIX declares it.
+    // A gauge instead of `Info`, as APISIX declares it.
     of_process(
         Measure::ApisixNodeInfo,
         "apisix_node_info",
@@ -163,7 +162,7 @@ pub(super) const APISIX: &[FamilySpec] = &[
         &[Name, Ip, Port],
         "Upstream status from health check",
     ),
-    // Alerts ask whether it grows. Here it is what could not be recorded at all.
+    // Alerts check whether it grows. Here it counts values that could not be recorded at all.
     of_process(
         Measure::ApisixMetricErrors,
         "apisix_nginx_metric_errors_total",
@@ -190,7 +189,7 @@ pub(super) const APISIX: &[FamilySpec] = &[
     ),
 ];
 
-/// What both dialects have: the process, its configuration and the metrics themselves.
+/// The families of both dialects: the process, its configuration and the metrics themselves.
 pub(super) const COMMON: &[FamilySpec] = &[
     of_process(
         Measure::AccessLogDroppedLines,
@@ -563,7 +562,7 @@ const fn of_requests(
     FamilySpec { measure, name, help, unit, kind, labels, optional: &[Method], per_request: true }
 }
 
-/// A family that tells how the process is.
+/// A family about the state of the process.
 pub(super) const fn of_process(
     measure: Measure,
     name: &'static str,

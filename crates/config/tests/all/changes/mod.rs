@@ -1,4 +1,4 @@
-//! Changes of a store for property tests, made up so that they meet each other.
+//! Changes of a store for property tests, generated so that they affect each other.
 
 use crate::store::{delete, put};
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::sample::select;
 use serde_json::{Value as Json, json};
 use stillgate_config::{Change, Kind};
 
-/// Any change: documents that mean something, and others, of a few ids.
+/// Any change: valid documents and others, with a few ids.
 pub(crate) fn change() -> impl Strategy<Value = Change> {
     select(Kind::all().collect::<Vec<_>>()).prop_flat_map(|kind| {
         let ids = if kind == Kind::PluginMetadata { vec!["count", "key-auth"] } else { vec!["1", "2", "3"] };

@@ -1,4 +1,4 @@
-//! Plugins that stand for those of the gateway.
+//! Test doubles of the gateway's plugins.
 
 use stillgate_plugin::secrets::SECRET;
 use stillgate_plugin::{
@@ -46,7 +46,7 @@ object! {
     }
 }
 
-/// Stands for any plugin that authenticates.
+/// Represents any plugin that authenticates.
 struct Auth(Option<String>);
 
 impl Plugin for Auth {
@@ -55,7 +55,7 @@ impl Plugin for Auth {
     }
 }
 
-/// Stands for any plugin with shared state, and with metadata.
+/// Represents any plugin with shared state, and with metadata.
 struct Count(Option<String>, Identity);
 
 impl Plugin for Count {

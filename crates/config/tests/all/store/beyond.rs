@@ -1,10 +1,10 @@
-//! What only a store has: credentials and protos of their own, attempts, and resources that are refused from outside.
+//! Features of stores only: credentials and protos as separate resources, attempts, and resources that are refused from outside.
 
 use super::{delete, nodes, put, rejected, seen, store, targets};
 use serde_json::json;
 use stillgate_config::{Kind, Serving, SslUse, Store};
 
-/// The ids of a consumer's credentials; `None`: there is no such consumer.
+/// The ids of a consumer's credentials; `None`: the consumer does not exist.
 fn credentials(store: &Store, name: &str) -> Option<Vec<String>> {
     let consumers = store.load("r").config.plugins.consumers;
     let at = consumers.named(name)?;
@@ -16,15 +16,15 @@ fn credentials_are_resources_of_their_own() {
     let mut store = store();
     let key = |key: &str| json!({"plugins": {"key-auth": {"key": key}}});
     let jack = || json!({"username": "jack", "plugins": {}});
-    // Before its consumer is there, and whatever comes first.
+    // Before its consumer exists, and in any order.
     store.apply([put(Kind::Credentials, "jack/one", 3, key("one"))]);
     assert_eq!(rejected(&store), [(Kind::Credentials, "jack/one".to_owned(), Serving::Nothing)]);
     store.apply([put(Kind::Consumers, "jack", 4, jack()), put(Kind::Credentials, "jack/two", 5, key("two"))]);
     assert_eq!((rejected(&store), credentials(&store, "jack")), (vec![], Some(vec!["one".into(), "two".into()])));
-    // A name that begins like another's.
+    // A name with another's as its prefix.
     store.apply([put(Kind::Consumers, "jackie", 6, json!({"username": "jackie"}))]);
     assert_eq!(credentials(&store, "jackie"), Some(vec![]));
-    // One that is another's, one that has two plugins, one that is none: each is left out by itself.
+    // One that another consumer has, one with two plugins, one without any: each is left out by itself.
     store.apply([
         put(Kind::Credentials, "jackie/x", 7, key("one")),
         put(Kind::Credentials, "jackie/y", 8, json!({"plugins": {"key-auth": {"key": "y"}, "count": {"count": 1}}})),
@@ -34,11 +34,11 @@ fn credentials_are_resources_of_their_own() {
     let left_out = |id: &str| (Kind::Credentials, id.to_owned(), Serving::Nothing);
     assert_eq!(rejected(&store), ["jackie/x", "jackie/y", "jackie/z"].map(left_out));
     assert_eq!(credentials(&store, "jackie"), Some(vec!["good".into()]));
-    // Once the first has gone, the other has it.
+    // Once the first is removed, the other gets it.
     store.apply([delete(Kind::Credentials, "jack/one")]);
     assert_eq!(credentials(&store, "jackie"), Some(vec!["good".into(), "x".into()]));
     assert_eq!(credentials(&store, "jack"), Some(vec!["two".into()]));
-    // The last good one stays where the next is wrong; without the consumer none is left.
+    // The last valid one stays if the next is invalid; without the consumer none is left.
     store.apply([put(Kind::Credentials, "jack/two", 5, json!({"plugins": {}}))]);
     assert_eq!(credentials(&store, "jack"), Some(vec!["two".into()]));
     store.apply([delete(Kind::Consumers, "jack")]);
@@ -81,7 +81,7 @@ fn what_is_attempted_leaves_no_trace() {
     assert_eq!(refused, expected);
     assert_eq!(targets_seen, [("r".to_owned(), None), ("bad".to_owned(), Some("routes/bad".to_owned()))]);
     assert_eq!(seen(&store), before);
-    // One that is rejected already is no better for being written again.
+    // Writing a resource that is already rejected again does not improve it.
     let again = store.attempt(vec![put(Kind::Routes, "bad", 3, json!({"uri": 7}))], |_| {});
     assert_eq!(again.rejected.iter().map(|of| of.id.as_str()).collect::<Vec<_>>(), ["bad"]);
     assert_eq!(seen(&store), before);
@@ -99,13 +99,13 @@ fn a_resource_can_be_refused_from_outside() {
     assert_eq!(rejected(&store), [(Kind::Ssls, "2".to_owned(), Serving::Unavailable)]);
     let usages: Vec<_> = store.load("r").config.ssls.iter().map(|ssl| ssl.usage.clone()).collect();
     assert!(matches!(&usages[..], [SslUse::Server(_), SslUse::Refused(of)] if of.names == ["b.example"]));
-    // With one before it, that one is served.
+    // If there is a previous version, that one is served.
     store.apply([put(Kind::Ssls, "1", 1, ssl("a.example", "new.pem"))]);
     let before = store.load("r").config.ssls[0].clone();
     store.refuse(Kind::Ssls, "1", "the key is another's");
     assert_eq!(rejected(&store)[0], (Kind::Ssls, "1".to_owned(), Serving::Previous));
     assert_ne!(store.load("r").config.ssls[0], before);
-    // One that was refused stays so until it is written again.
+    // A refused resource stays refused until it is written again.
     store.refuse(Kind::Ssls, "1", "again");
     store.refuse(Kind::Routes, "none", "is not there");
     assert_eq!(store.rejected().next().unwrap().reason, "the key is another's");

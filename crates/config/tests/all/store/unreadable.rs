@@ -1,4 +1,4 @@
-//! What cannot be read in part is refused, and nothing that it would have guarded is answered by another.
+//! Partly unreadable resources are refused, and the requests they would have guarded are not answered by others.
 
 use super::{nodes, put, rejected, store};
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ impl Lookup for Argument<'_> {
     fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
 }
 
-/// Something that a client asks for.
+/// A request.
 #[derive(Debug, Clone, Copy)]
 struct Asked<'a> {
     host: &'a str,
@@ -29,7 +29,7 @@ struct Asked<'a> {
     x: &'a str,
 }
 
-/// Every combination of what routes below may ask for.
+/// Every combination of the conditions that the routes below may have.
 fn requests() -> Vec<Asked<'static>> {
     let mut all = Vec::new();
     for host in ["a.test", "b.a.test", "s.test", "other.test"] {
@@ -46,7 +46,7 @@ fn requests() -> Vec<Asked<'static>> {
     all
 }
 
-/// Which route takes each request; `None`: none does.
+/// The route that takes each request; `None`: none does.
 fn taken(config: &Config, requests: &[Asked<'_>]) -> Vec<Option<Arc<Route>>> {
     let matcher = Matcher::compile(config.routes.iter().map(|route| route.spec.clone()).collect()).unwrap();
     let find = |asked: &Asked<'_>| {
@@ -65,7 +65,7 @@ fn is_refused(route: &Option<Arc<Route>>) -> bool {
     matches!(route.as_deref(), Some(Route { target: Target::Unavailable(_), .. }))
 }
 
-/// Routes of all shapes, and what they refer to, by kind and id; each is right.
+/// Routes of all shapes, and their references, by kind and id; each is valid.
 fn documents(mut number: impl FnMut(usize) -> usize) -> Vec<(Kind, String, Json)> {
     let mut all = vec![
         (Kind::Upstreams, "u".to_owned(), nodes()),
@@ -115,7 +115,7 @@ fn documents(mut number: impl FnMut(usize) -> usize) -> Vec<(Kind, String, Json)
     all
 }
 
-/// Values that lua-cjson takes, and some that no program does; none is JSON.
+/// Values that lua-cjson accepts, and some that no program does; none is JSON.
 const NO_JSON: [&str; 14] = [
     "010",
     "-007",
@@ -133,15 +133,15 @@ const NO_JSON: [&str; 14] = [
     "x",
 ];
 
-/// Lists inside one another that lua-cjson reads.
+/// Nested lists that lua-cjson accepts.
 const DEPTH: usize = 900;
 
-/// Stands in a document for one of [`NO_JSON`], or for a list that is too deep.
+/// A placeholder in a document for one of [`NO_JSON`], or for a list that is too deep.
 fn no_json(index: usize) -> Json {
     format!("no JSON {index}").into()
 }
 
-/// A document as text, with what stands for what is no JSON replaced by that.
+/// A document as text, with its placeholder replaced by the text that is not JSON.
 fn written(document: &Json) -> String {
     let mut text = document.to_string();
     let deep = "[".repeat(DEPTH) + &"]".repeat(DEPTH);
@@ -151,9 +151,9 @@ fn written(document: &Json) -> String {
     text
 }
 
-/// Makes a random part of a document one that nobody can read, as text.
+/// Makes a random part of a document unreadable, as text.
 fn spoil(document: &Json, mut number: impl FnMut(usize) -> usize) -> String {
-    // No key takes any of them.
+    // No key accepts any of them.
     let mut junk = vec![json!({"?": 1}), json!("~^(?"), json!(1.5), json!([[7]]), json!(true)];
     junk.extend((0..=NO_JSON.len()).map(no_json));
     let mut document = document.clone();
@@ -162,7 +162,7 @@ fn spoil(document: &Json, mut number: impl FnMut(usize) -> usize) -> String {
         let key = &keys[number(keys.len())];
         let value = document.as_object_mut().unwrap().remove(key).unwrap();
         match number(6) {
-            // A key that is misspelt.
+            // A misspelt key.
             0 => document[format!("{key}_")] = value,
             // A part of a list.
             1 if value.as_array().is_some_and(|items| !items.is_empty()) => {
@@ -184,7 +184,7 @@ fn spoil(document: &Json, mut number: impl FnMut(usize) -> usize) -> String {
     }
     let text = written(&document);
     match number(8) {
-        // It breaks off.
+        // It is truncated.
         0 => text[..1 + number(text.len() - 1)].to_owned(),
         1 => text + ["}", ",", "\0{}", "x"][number(4)],
         _ => text,
@@ -195,7 +195,7 @@ fn put_text(kind: Kind, id: &str, created: u64, text: &str) -> Change {
     Change::Put { kind, id: id.to_owned(), document: text.into(), created, origin: Origin::named("test") }
 }
 
-/// Whether a route is one of those that are answered 503 without this resource.
+/// Whether a route is one of those that are answered with 503 without this resource.
 fn needs(route: &Route, kind: Kind, id: &str, documents: &[(Kind, String, Json)]) -> bool {
     let own = documents.iter().find(|(kind, own, _)| *kind == Kind::Routes && *own == route.spec.id);
     let refers = |key: &str, to: &str| own.is_some_and(|(_, _, document)| document[key] == to);
@@ -236,7 +236,7 @@ proptest! {
         for ((asked, before), after) in requests.iter().zip(before).zip(after) {
             let guarded = before.as_ref().is_some_and(|route| needs(route, *kind, id, &documents));
             prop_assert!(!guarded || is_refused(&after), "{:?}: {:?}\n{}\n{:#?}", asked, after, text, documents);
-            // Whatever else is refused, no request goes to another route than before.
+            // Whatever else is refused, no request takes another route than before.
             let same = |a: &Option<Arc<Route>>, b: &Option<Arc<Route>>| {
                 a.as_ref().map(|route| &route.spec.id) == b.as_ref().map(|route| &route.spec.id)
             };
@@ -245,7 +245,7 @@ proptest! {
     }
 }
 
-/// Beside an open route for everything, which path and host gets what.
+/// The results for paths and hosts, with an open route for everything.
 #[track_caller]
 fn check(change: Change, expected: &[(&str, &str, bool)]) {
     let mut store = store();
@@ -278,13 +278,13 @@ fn a_refusal_is_no_wider_than_what_cannot_be_read() {
     let all = [("a.test", "/a/1", true), ("b.test", "/", true)];
     check(route(json!({"expression": "http.path ==", "upstream": nodes()})), &all);
     check(route(json!({"urii": "/a", "upstream": nodes()})), &all);
-    // Bytes that are not UTF-8, as APISIX takes them anywhere.
+    // Bytes that are not UTF-8, as APISIX accepts them anywhere.
     let text = format!("(no text: byte 30){{\"uri\": \"/a/*\", \"desc\": \"caf\u{fffd}\", \"upstream\": {}}}", nodes());
     check(put_text(Kind::Routes, "r", 2, &text), &known);
-    // In the path they could be any.
+    // In the path they could be any bytes.
     let text = format!("(no text: byte 12){{\"uri\": \"/caf\u{fffd}/*\", \"upstream\": {}}}", nodes());
     check(put_text(Kind::Routes, "r", 2, &text), &[("a.test", "/a/1", true), ("b.test", "/", true)]);
-    // What no program can read as a route guards nothing.
+    // A resource that no program can read as a route guards nothing.
     let none = [("a.test", "/a/1", false)];
     for text in ["", "7", "null", "init_dir", "[{\"uri\": \"/*\"}]", "[{\"uri\": 010}]", "{}", "{\"host\": \"a.test\"}"]
     {
@@ -294,7 +294,7 @@ fn a_refusal_is_no_wider_than_what_cannot_be_read() {
     check(route(json!({"uris": ["/a", "x".repeat(70_000)], "upstream": nodes()})), &all);
 }
 
-/// What lua-cjson takes and the standard does not is refused by itself, wherever it stands.
+/// Input that lua-cjson accepts and the standard does not is refused by itself, in any position.
 #[test]
 fn a_value_that_is_not_json_leaves_the_others_readable() {
     let text = |text: &str| put_text(Kind::Routes, "r", 2, &text.replace("NODES", &nodes().to_string()));
@@ -313,7 +313,7 @@ fn a_value_that_is_not_json_leaves_the_others_readable() {
         check(r#"{"uri": "/c", "hosts": [VALUE], "uri": VALUE, "upstream": NODES}"#, &all);
         check(r#"{"uri": VALUE, "uri": "/a/*", "upstream": NODES}"#, &known);
     }
-    // What comes behind a break may be any key that is not there.
+    // The text after the truncation could have contained any missing key.
     check(text(r#"{"uri": "/a/*", "upstream": {"nodes": "#), &known);
     check(
         text(r#"{"uri": "/a/*", "host": "a.test", "plugins": {"key-auth""#),
@@ -324,11 +324,11 @@ fn a_value_that_is_not_json_leaves_the_others_readable() {
     for broken in ["{", "{not JSON", r#"{"uri": "/a"#, r#"{"upstream": NODES, "uri"#] {
         check(text(broken), &all);
     }
-    // Strings may have line breaks, as in lua-cjson.
+    // Strings may contain line breaks, as in lua-cjson.
     check(text("{\"uri\": \"/a/*\", \"desc\": \"a\nb\", \"upstream\": NODES}"), &[("a.test", "/a/1", false)]);
 }
 
-/// The error names the value, once, and never what it is.
+/// The error names the key once, and never shows the value.
 #[test]
 fn the_reason_says_where_the_document_is_not_json() {
     for (text, expected) in [
@@ -350,14 +350,14 @@ fn the_reason_says_where_the_document_is_not_json() {
     }
 }
 
-/// They are those of its routes that name none.
+/// The hosts of a service apply to its routes without hosts.
 #[test]
 fn the_hosts_of_a_service_that_is_refused_hold() {
     let route = json!({"uri": "/a/*", "service_id": "s"});
     let cases = [
         (json!({"hosts": ["s.test"], "script": "x"}), [("s.test", true), ("a.test", false)]),
         (json!({"hosts": ["s.test", 7]}), [("s.test", true), ("a.test", true)]),
-        // One without hosts leaves its routes to any host, behind those that name theirs.
+        // A service without hosts leaves its routes open to any host, behind routes with hosts.
         (json!({"upstream": 7}), [("s.test", false), ("a.test", false)]),
         (json!(7), [("s.test", true), ("a.test", true)]),
     ];
@@ -401,7 +401,7 @@ fn a_stream_route_refuses_what_can_be_read_of_it() {
     }
 }
 
-/// A consumer that cannot be read in part is known by its credentials, which no later consumer gets.
+/// A partly unreadable consumer is identified by its credentials, which no later consumer gets.
 #[test]
 fn a_consumer_keeps_the_credentials_that_can_be_read() {
     let owner = |store: &Store| {
@@ -416,7 +416,7 @@ fn a_consumer_keeps_the_credentials_that_can_be_read() {
     assert_eq!(owner(&store), Some(("jack".to_owned(), vec!["unavailable"])));
     let of = |id: &str, serving| (Kind::Consumers, id.to_owned(), serving);
     assert_eq!(rejected(&store), [of("jack", Serving::Unavailable), of("jill", Serving::Nothing)]);
-    // Nor where a part of it is not JSON.
+    // This also holds if a part of it is not JSON.
     for jack in [
         r#"{"username": "jack", "plugins": {"key-auth": {"key": "k"}, "count": {"count": 010}}}"#,
         r#"{"username": "jack", "desc": nan, "plugins": {"key-auth": {"key": "k"}}}"#,
@@ -432,7 +432,7 @@ fn a_consumer_keeps_the_credentials_that_can_be_read() {
     assert_eq!(owner(&store).map(|(name, _)| name), Some("jill".to_owned()));
 }
 
-/// What is there and cannot be used is not called missing, whatever comes first.
+/// An unusable resource is not reported as missing, in any order.
 #[test]
 fn who_refers_to_what_is_rejected_is_told_so() {
     let reason =

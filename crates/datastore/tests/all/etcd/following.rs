@@ -158,7 +158,7 @@ fn an_etcd_that_was_emptied_is_listed_anew() {
     following.await_equal(server.endpoint(0));
 }
 
-/// The same members with the same token are the same cluster by its identity, and its revision says nothing either.
+/// A cluster with the same members and token has the same identity, and its revision shows no difference either.
 #[test]
 fn an_etcd_that_was_made_again_is_noticed_at_a_later_revision() {
     let mut server = Server::start();

@@ -1,20 +1,20 @@
-//! Who asks: rows of plugins that authenticate, and of those that look at the consumer.
+//! Authentication: rows of plugins that authenticate, and of those that check the consumer.
 
 use super::{ENVOY, Envoy, Feature, KEY_AUTH, NONE, Seen, file, location};
 use serde_json::json;
 
-/// The consumer whom all but keys belong to.
+/// The consumer of all credentials except keys.
 pub(in super::super) const USER: &str = "bench";
 pub(in super::super) const PASSWORD: &str = "bench-password";
 pub(in super::super) const AUTHORIZATION: &str = "Basic YmVuY2g6YmVuY2gtcGFzc3dvcmQ=";
-/// SHA-1 of the password in Base64: the only form that Envoy takes.
+/// SHA-1 of the password in Base64: the only format that Envoy supports.
 const PASSWORD_SHA1: &str = "o3cOkwHD7Gf2y1wTOReNwr96zYY=";
 /// The request header of tokens.
 pub(in super::super) const TOKEN_HEADER: &str = "X-Token";
 pub(in super::super) const TOKEN_SECRET: &str = "bench-secret-of-some-length-0123456789";
-/// The same in Base64 for URLs.
+/// `TOKEN_SECRET` in Base64 for URLs.
 const TOKEN_SECRET_BASE64: &str = "YmVuY2gtc2VjcmV0LW9mLXNvbWUtbGVuZ3RoLTAxMjM0NTY3ODk";
-/// HMAC with the same secret of a date that requests have, which counts for long.
+/// HMAC with the same secret of the date in the requests, which stays valid for long.
 pub(in super::super) const DATE: &str = "Thu, 26 Nov 2026 00:00:00 GMT";
 const SIGNATURE: &str = "Signature keyId=\"bench\",algorithm=\"hmac-sha256\",headers=\"date\",signature=\"9ybwiesMTA0LpFVk2hetu416pnGjDHPZvy9z9/7aiyQ=\"";
 /// HS256 of `{"key":"bench","exp":1999999999}`.
@@ -28,7 +28,7 @@ pub(super) static ROWS: &[Feature] = &[
             let users = file(dir, "nginx.users", &format!("{USER}:{{PLAIN}}{PASSWORD}\n"))?;
             location(format!("auth_basic bench; auth_basic_user_file {}; ", users.display()))
         }),
-        // A list of users is none of a frontend's lines; one user by an exact match is the cheapest form there is.
+        // A list of users is not part of a frontend; one user by an exact match is the cheapest form.
         haproxy: Some(|_| {
             Ok(format!(
                 "  http-request deny deny_status 401 unless {{ req.hdr(authorization) -m str \"{AUTHORIZATION}\" }}\n"

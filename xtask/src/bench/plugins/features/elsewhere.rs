@@ -1,11 +1,11 @@
-//! What goes to others than the node: rows of plugins that copy and log.
+//! Data sent to other servers: rows of plugins that mirror and log.
 
 use super::super::super::peers::NGINX_PASS;
 use super::super::envoy::EXTENSIONS;
 use super::{ENVOY, Envoy, Feature, NONE, location};
 use serde_json::json;
 
-/// A log that costs no disk.
+/// A log that uses no disk.
 const NOWHERE: &str = "/dev/null";
 
 pub(super) static ROWS: &[Feature] = &[

@@ -1,12 +1,12 @@
-//! Whether a request may go on: rows of plugins that refuse, limit, and ask another server.
+//! Access decisions: rows of plugins that refuse, limit, and query another server.
 
 use super::super::super::peers::NGINX_PASS;
 use super::{ENVOY, Envoy, Feature, LIMIT, NONE, Nginx, allowing, file, location};
 use serde_json::{Value, json};
 
-/// Rules of the long list.
+/// Number of rules in the long list.
 const RULES: usize = 1000;
-/// Connections and requests under way, never reached.
+/// The limit of connections and requests in flight, never reached.
 const CONNECTIONS: u32 = 60_000;
 const FEW_NETWORKS: [&str; 4] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "2001:db8::/32"];
 const AGENTS: &str = "(BadBot|Scraper)/[0-9]+";
@@ -80,7 +80,7 @@ pub(super) static ROWS: &[Feature] = &[
     Feature {
         name: "csrf",
         stillgate: |_| ("csrf", json!({ "key": "a-long-random-text" })),
-        // It compares origins, of requests that change something: these only pass it.
+        // It compares origins of unsafe methods only: these requests just pass it.
         envoy: Some(|| {
             let typed = json!({ "filter_enabled": { "default_value": { "numerator": 100 } } });
             Envoy { filter: Some(("csrf.v3.CsrfPolicy", typed)), ..ENVOY }
@@ -151,7 +151,7 @@ pub(super) static ROWS: &[Feature] = &[
             let rule = json!({ "case": [["http_user_agent", "~~", AGENTS]], "actions": [["return", { "code": 403 }]] });
             ("workflow", json!({ "rules": [rule] }))
         },
-        // What the rule comes to.
+        // The effective form of the rule.
         nginx: Some(|_| location(format!("if ($http_user_agent ~ \"{AGENTS}\") {{ return 403; }} "))),
         haproxy: Some(|_| {
             Ok(format!("  http-request deny deny_status 403 if {{ req.hdr(user-agent) -m reg {AGENTS} }}\n"))
@@ -180,7 +180,7 @@ pub(super) static ROWS: &[Feature] = &[
     },
 ];
 
-/// Rules that no path of a case matches.
+/// Rules that match no path of a case.
 fn rules() -> impl Iterator<Item = String> {
     (0..RULES).map(|number| format!("^/blocked-{number}/.*[.]php$"))
 }
@@ -189,7 +189,7 @@ fn path(regex: &str) -> Value {
     json!({ "url_path": { "path": { "safe_regex": { "regex": regex } } } })
 }
 
-/// Whom none of these is true of.
+/// A filter that rejects requests with any of these properties.
 fn none_of(principals: Vec<Value>) -> Value {
     json!({ "not_id": { "or_ids": { "ids": principals } } })
 }

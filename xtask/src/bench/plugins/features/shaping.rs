@@ -1,11 +1,11 @@
-//! What is sent: rows of plugins that answer, and that change heads and bodies.
+//! Content: rows of plugins that answer, and that change heads and bodies.
 
 use super::super::super::peers::NGINX_PASS;
 use super::super::envoy::EXTENSIONS;
 use super::{ENVOY, Envoy, Feature, NONE, Nginx, REQUEST_FIELD, Seen, location, set};
 use serde_json::{Value, json};
 
-/// Reads a header field and a variable, and sets a field of the request and one of the response; in OpenResty's words.
+/// Reads a header field and a variable, and sets a field of the request and one of the response, with OpenResty's API.
 const FUNCTION: &str = r#"local key, path = ngx.var.http_apikey, ngx.var.uri if key and path then ngx.req.set_header("X-Path", path) ngx.header["X-Answer"] = "bench" end"#;
 
 pub(super) static ROWS: &[Feature] = &[
@@ -167,7 +167,7 @@ pub(super) static ROWS: &[Feature] = &[
     Feature {
         name: "brotli, level 5, 16 KiB",
         stillgate: |_| ("brotli", compression(5)),
-        // Of Debian's module.
+        // From Debian's module.
         nginx: Some(|_| {
             location("brotli on; brotli_comp_level 5; brotli_types text/plain; brotli_min_length 20; ".to_owned())
         }),

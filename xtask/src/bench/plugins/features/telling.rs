@@ -1,7 +1,7 @@
-//! What is told to others: rows of plugins that log and trace, and of those that answer with what the gateway knows.
+//! Reporting: rows of plugins that log and trace, and of those that answer with the gateway's own data.
 //!
-//! Receivers are the node, which takes everything, and a socket of UDP that nobody reads. What is sent costs CPU of the
-//! gateway's own threads, which is in the figures.
+//! The receivers are the node, which accepts everything, and a UDP socket that nobody reads. Sending costs CPU time of the
+//! gateway's own threads, which the figures include.
 
 use super::{ENVOY, Envoy, Feature, NONE, Nginx, location};
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ pub(super) static ROWS: &[Feature] = &[
     Feature {
         name: "udp-logger",
         stillgate: |_| ("udp-logger", logging(json!({ "host": "127.0.0.1", "port": sink_port() }))),
-        // Its form of syslog, a datagram a request.
+        // Its form of syslog, one datagram per request.
         nginx: Some(|_| location(format!("access_log syslog:server=127.0.0.1:{}; ", sink_port()))),
         haproxy: Some(|_| Ok(format!("  log 127.0.0.1:{} local0\n  option httplog\n", sink_port()))),
         collects: true,
@@ -115,13 +115,13 @@ pub(super) static ROWS: &[Feature] = &[
     },
 ];
 
-/// The keys of a logger with what its entries have in them.
+/// The keys of a logger, with the fields of its entries.
 fn logging(mut keys: Value) -> Value {
     keys["log_format"] = json!({ "ip": "$remote_addr", "at": "$time_iso8601", "line": "$request", "code": "$status" });
     keys
 }
 
-/// The port of a socket of UDP that is open to the end of the process, and that nobody reads.
+/// The port of a UDP socket that stays open to the end of the process, and that nobody reads.
 fn sink_port() -> u16 {
     static SINK: OnceLock<Option<UdpSocket>> = OnceLock::new();
     let sink = SINK.get_or_init(|| UdpSocket::bind("127.0.0.1:0").ok());
