@@ -145,11 +145,16 @@ fn forward_auth_without_a_server() {
 fn forward_auth_that_degrades_believes_no_client() {
     let keys = "forward-auth: {uri: \"http://auth.test\", allow_degradation: true, upstream_headers: [X-User, X-Role]}";
     let request = "GET / HTTP/1.1\nHost: h\nX-User: root\nX_User: root\nx-role: admin\nX-Users: 1";
-    for error in [CallError::Timeout, CallError::Connect, CallError::Resting, CallError::TooLarge, CallError::BadReply]
-    {
+    for error in [CallError::Timeout, CallError::Connect, CallError::Resting, CallError::Closed] {
         let (plugins, _) = plugins(keys).unwrap().answered_by(&[Err(error)]);
         let outcome = plugins.run(request, OK);
         assert!(outcome.starts_with("> GET /\n> Host: h\n> X-Users: 1\n< 200\n"), "{error}: {outcome}");
+    }
+    // A client can make a reply too large, or cause many calls: it must not pass by that.
+    for error in [CallError::TooLarge, CallError::BadReply, CallError::Busy] {
+        let (plugins, _) = plugins(keys).unwrap().answered_by(&[Err(error)]);
+        let outcome = plugins.run(request, OK);
+        assert!(outcome.contains("< 403"), "{error}: {outcome}");
     }
 }
 
