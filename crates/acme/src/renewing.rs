@@ -359,7 +359,7 @@ fn told(ordered: &Ordered) -> Told {
     (ordered.not_after_seconds, ordered.key.clone())
 }
 
-/// Reads the certificate in a file; `None`: there is no usable one.
+/// Reads the certificate in a file; `None` if it is unusable.
 fn look(acme: &Acme, id: &str) -> Option<Ordered> {
     Ordered::read(&read_bounded(&acme.certificate_file(id), FILE_BYTES_MAX).ok()?, now()).ok()
 }

@@ -91,7 +91,7 @@ pub(crate) fn store_certificate(acme: &Acme, id: &str, text: &[u8]) -> Result<()
     replace(&acme.certificate_file(id), text)
 }
 
-/// The note of failed attempts; `None`: there is no readable one.
+/// The note of failed attempts; `None` if it is missing or unreadable.
 pub(crate) fn note(acme: &Acme, id: &str) -> Option<Vec<u8>> {
     read_bounded(&note_file(acme, id), NOTE_BYTES_MAX).ok().filter(|text| text.len() <= NOTE_BYTES_MAX)
 }

@@ -267,8 +267,8 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether the server could not be asked, for reasons that the content of a request seldom has: its reply was not merely larger
-    /// than allowed or invalid, and there was room for the call. A client can cause the latter, so they open no guard.
+    /// Whether the server is unavailable. A reply that is invalid or too large, and too many calls at once, do not count: a client
+    /// can cause them, so a check that is skipped during an outage must not be skipped for them.
     pub fn is_outage(self) -> bool {
         match self {
             CallError::Resolve

@@ -9,10 +9,10 @@
 //! instead: each bit describes a block of neighbouring addresses that are either all in ranges or all outside. That is
 //! far smaller than the ranges, so it stays in the CPU's cache, and nothing more has to be read.
 //!
-//! Most addresses are looked up in one to three tables. A table has at most eight bytes for each of its ranges. As each of its
-//! pieces is at most two parts in as many as it has ranges of what it spans, and has at least one range less, few tables are above
-//! each other: the worst lists (of some twenty to a hundred ranges, at ever smaller distances) take thirty times four bytes for
-//! each range, others far less.
+//! Most addresses are looked up in one to three tables. A table has at most eight bytes for each of its ranges. A piece of
+//! a table with `n` ranges covers at most `2 / n` of the table's span and has at least one range less, so tables nest only a few
+//! levels deep. The worst lists (twenty to a hundred ranges at ever smaller distances) take 120 bytes for each range, others far
+//! less.
 
 use std::ops::Range;
 
