@@ -100,7 +100,7 @@ const STEPS_SLACK_PERCENT: f64 = 8.0;
 const FIGURES: &str = "xtask/icount.toml";
 
 /// The committed figures.
-struct Committed {
+struct CommittedFigures {
     rustc: String,
     instructions: BTreeMap<String, f64>,
 }
@@ -157,7 +157,7 @@ fn finds_the_closure((mended, planted): (f64, f64)) -> Result {
 }
 
 /// Prints each figure next to the committed one; fails if one is too high.
-fn compare(rustc: &str, counted: &[(&str, By, f64)], committed: &Committed) -> Result {
+fn compare(rustc: &str, counted: &[(&str, By, f64)], committed: &CommittedFigures) -> Result {
     let mut worse = 0;
     let mut better = 0;
     for (name, by, each) in counted {
@@ -223,14 +223,14 @@ fn rustc_version() -> Result<String> {
     Ok(text.split_whitespace().nth(1).unwrap_or("unknown").to_owned())
 }
 
-fn read() -> Result<Committed> {
+fn read() -> Result<CommittedFigures> {
     let text = fs::read_to_string(root().join(FIGURES)).map_err(|error| format!("{FIGURES}: {error}"))?;
     let table: toml::Table = text.parse()?;
     let figures = table.get("instructions").and_then(toml::Value::as_table);
     let figures = figures.ok_or_else(|| format!("{FIGURES}: no [instructions]"))?;
     let figures = figures.iter().filter_map(|(name, value)| Some((name.clone(), value.as_float()?)));
     let rustc = table.get("rustc").and_then(toml::Value::as_str);
-    Ok(Committed { rustc: rustc.unwrap_or_default().to_owned(), instructions: figures.collect() })
+    Ok(CommittedFigures { rustc: rustc.unwrap_or_default().to_owned(), instructions: figures.collect() })
 }
 
 fn write(rustc: &str, counted: &[(&str, By, f64)]) -> Result {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-struct Done {
+struct StepResult {
     name: String,
     took: Duration,
     /// CPU time of the step and its processes; `None`: another step ran at the same time.
@@ -26,13 +26,13 @@ type Named<'a> = (&'static str, &'a (dyn Fn() -> Result + Sync));
 /// The steps done so far.
 #[derive(Default)]
 pub(crate) struct Steps {
-    done: Vec<Done>,
+    done: Vec<StepResult>,
     /// CPU time of steps that ran at the same time, under their common name.
     groups: Vec<(String, Duration)>,
     took: Duration,
 }
 
-fn done(name: &str, body: impl FnOnce() -> Result) -> Done {
+fn done(name: &str, body: impl FnOnce() -> Result) -> StepResult {
     println!("\n==> {name}");
     let begin = Instant::now();
     let error = body().err().map(|error| error.to_string());
@@ -41,7 +41,7 @@ fn done(name: &str, body: impl FnOnce() -> Result) -> Done {
         None => println!("<== {name}: ok, {:.1} s", took.as_secs_f64()),
         Some(error) => println!("{error}\n<== {name}: FAILED, {:.1} s", took.as_secs_f64()),
     }
-    Done { name: name.to_owned(), took, cpu: None, error }
+    StepResult { name: name.to_owned(), took, cpu: None, error }
 }
 
 impl Steps {
@@ -88,7 +88,7 @@ impl Steps {
 
     fn end(self, notes: &[String]) -> Result {
         println!();
-        for Done { name, took, cpu, error } in &self.done {
+        for StepResult { name, took, cpu, error } in &self.done {
             let verdict = if error.is_none() { "ok" } else { "FAILED" };
             let cpu = cpu.map_or_else(String::new, |cpu| format!("{:.0}", cpu.as_secs_f64()));
             println!("{verdict:>6}  {:>7.1} s  {cpu:>6} CPU s  {name}", took.as_secs_f64());
@@ -96,7 +96,7 @@ impl Steps {
         for (name, cpu) in &self.groups {
             println!("{:>6}  {:>9}  {:>6.0} CPU s  {name}, in all", "", "", cpu.as_secs_f64());
         }
-        for Done { name, error, .. } in &self.done {
+        for StepResult { name, error, .. } in &self.done {
             if let Some(error) = error {
                 println!("\n==> {name}: FAILED\n{error}");
             }
@@ -156,7 +156,7 @@ pub(crate) fn run(command: &mut Command) -> Result {
 }
 
 /// The results of a cargo command that builds.
-pub(crate) struct Built {
+pub(crate) struct BuildOutput {
     /// Cargo's messages about each executable.
     pub(crate) executables: Vec<Value>,
     /// Number of warnings of the compiler or clippy.
@@ -164,10 +164,10 @@ pub(crate) struct Built {
 }
 
 /// Runs a cargo command that builds, and prints the compiler's messages.
-pub(crate) fn build(cargo: &mut Command) -> Result<Built> {
+pub(crate) fn build(cargo: &mut Command) -> Result<BuildOutput> {
     cargo.args(["--message-format", "json"]).stderr(Stdio::inherit());
     let output = cargo.stdin(Stdio::null()).output().map_err(|error| format!("{}: {error}", shown(cargo)))?;
-    let mut built = Built { executables: Vec::new(), warnings: 0 };
+    let mut built = BuildOutput { executables: Vec::new(), warnings: 0 };
     // A library is compiled twice, the second time for its own tests, with the same warnings.
     let mut printed = HashSet::new();
     for message in String::from_utf8_lossy(&output.stdout).lines() {

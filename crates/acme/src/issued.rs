@@ -3,7 +3,7 @@
 use super::Certificate;
 use super::order::Failure;
 use std::time::Duration;
-use stillgate_tls::Ordered;
+use stillgate_tls::OrderedCertificate;
 use stillgate_tls::rustls::pki_types::UnixTime;
 
 /// The largest lead of the issuer's clock. A certificate whose validity begins later than that is refused.
@@ -14,7 +14,7 @@ pub(super) fn inspect(
     issued: &mut Option<String>,
     certificate: &Certificate,
     now: UnixTime,
-) -> Result<Ordered, Failure> {
+) -> Result<OrderedCertificate, Failure> {
     let text = issued.as_deref().unwrap_or_default();
     let result = usable(text, certificate, now);
     if result.is_err() {
@@ -27,10 +27,10 @@ pub(super) fn inspect(
     result
 }
 
-fn usable(text: &str, certificate: &Certificate, now: UnixTime) -> Result<Ordered, Failure> {
+fn usable(text: &str, certificate: &Certificate, now: UnixTime) -> Result<OrderedCertificate, Failure> {
     const DOING: &str = "looking at what the server issued";
     const HINT: &str = "what was shown stays; ask the issuer";
-    let ordered = Ordered::read(text.as_bytes(), now).map_err(|error| Failure::new(DOING, error, HINT))?;
+    let ordered = OrderedCertificate::read(text.as_bytes(), now).map_err(|error| Failure::new(DOING, error, HINT))?;
     match certificate.names.iter().find(|name| !ordered.names.contains(name)) {
         Some(name) => Err(Failure::new(DOING, format!("it is not for {name}"), HINT)),
         None => Ok(ordered),

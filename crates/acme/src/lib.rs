@@ -14,7 +14,7 @@
 mod https;
 mod issued;
 mod order;
-mod renewing;
+mod renewal;
 mod schedule;
 mod storage;
 mod suggested;
@@ -35,7 +35,7 @@ use tracing::error;
 
 /// The certificates that a configuration orders.
 #[derive(Debug, Clone)]
-struct Wanted {
+struct CertificateOrders {
     acme: Arc<Acme>,
     /// TLS settings for connections to the ACME server.
     tls: Arc<ClientConfig>,
@@ -51,7 +51,7 @@ struct Certificate {
 
 /// Owns the task that orders certificates.
 pub struct Renewals {
-    wanted: watch::Sender<Option<Wanted>>,
+    wanted: watch::Sender<Option<CertificateOrders>>,
     retry: Arc<Notify>,
     stored: Arc<Notify>,
     states: watch::Receiver<BTreeMap<String, State>>,
@@ -70,7 +70,7 @@ impl Renewals {
         let (tell, states) = watch::channel(BTreeMap::new());
         let (retry, stored) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let failures = Arc::new(AtomicU64::new(0));
-        let renewing = renewing::Renewing::new(plans, tell, stored.clone(), failures.clone());
+        let renewing = renewal::CertificateRenewal::new(plans, tell, stored.clone(), failures.clone());
         let task = tokio::spawn(renewing.run(receiver, retry.clone())).abort_handle();
         Renewals { wanted, retry, stored, states, failures, task, followed: Weak::new(), followed_tls: Weak::new() }
     }
@@ -125,9 +125,9 @@ impl Drop for Renewals {
     }
 }
 
-impl Wanted {
-    fn is_same(&self, other: &Wanted) -> bool {
-        let Wanted { acme, tls, certificates } = self;
+impl CertificateOrders {
+    fn is_same(&self, other: &CertificateOrders) -> bool {
+        let CertificateOrders { acme, tls, certificates } = self;
         (acme, certificates) == (&other.acme, &other.certificates) && Arc::ptr_eq(tls, &other.tls)
     }
 }
@@ -148,12 +148,12 @@ pub fn problem(config: &Config) -> Option<Problem> {
     Some(Problem { path: "gateway.acme.storage".to_owned(), message, hint: None })
 }
 
-fn wanted(config: &Config, tls: &Material) -> Option<Wanted> {
+fn wanted(config: &Config, tls: &Material) -> Option<CertificateOrders> {
     let (acme, tls) = (config.gateway.acme.clone()?, tls.acme.clone()?);
     let certificate = |ssl: &Arc<stillgate_config::Ssl>| match &ssl.usage {
         SslUse::Server(server) if ssl.acme => Some(Certificate { id: ssl.id.clone(), names: server.names.clone() }),
         _ => None,
     };
     let certificates: Vec<_> = config.ssls.iter().filter_map(certificate).collect();
-    (!certificates.is_empty()).then(|| Wanted { acme: Arc::new(acme), tls, certificates })
+    (!certificates.is_empty()).then(|| CertificateOrders { acme: Arc::new(acme), tls, certificates })
 }

@@ -64,7 +64,7 @@ pub(crate) struct Failure {
 
 /// The account's file. Its folder determines the server.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct AccountFile {
     email: Option<String>,
     credentials: AccountCredentials,
 }
@@ -96,9 +96,9 @@ impl Failure {
 }
 
 /// The live challenges of an order. They are removed when the order ends, with any result.
-struct Answering<'a>(&'a Challenges);
+struct OrderChallenges<'a>(&'a Challenges);
 
-impl Drop for Answering<'_> {
+impl Drop for OrderChallenges<'_> {
     fn drop(&mut self) {
         self.0.set(LiveChallenges::default());
     }
@@ -128,7 +128,7 @@ impl Orderer {
         let account = self.account(told).await?;
         let begun = begun(&account, names, replaces, told).await;
         let mut order = begun.map_err(|error| Failure::of(ORDERING, &error))?;
-        let answering = Answering(&self.plans.challenges);
+        let answering = OrderChallenges(&self.plans.challenges);
         self.answer(&mut order, &answering).await?;
         drop(answering);
         let (key, request) = stillgate_tls::request(names).map_err(|error| Failure::new("making a key", error, ""))?;
@@ -140,7 +140,7 @@ impl Orderer {
     }
 
     /// Proves to the server that we control the names.
-    async fn answer(&self, order: &mut Order, answering: &Answering<'_>) -> Result<(), Failure> {
+    async fn answer(&self, order: &mut Order, answering: &OrderChallenges<'_>) -> Result<(), Failure> {
         let doing = "reading the order";
         let (kind, word) = match self.acme.challenge {
             AcmeChallenge::Http01 => (ChallengeType::Http01, "http-01"),
@@ -232,10 +232,10 @@ impl Orderer {
         Https::new(self.tls.clone(), told.clone())
     }
 
-    async fn stored(&self) -> Result<Option<Stored>, Failure> {
+    async fn stored(&self) -> Result<Option<AccountFile>, Failure> {
         let acme = self.acme.clone();
         let text = blocking(move || storage::account(&acme)).await.map_err(|error| Failure::new(ACCOUNT, error, ""))?;
-        let stored = text.map(|text| serde_json::from_slice::<Stored>(&text)).transpose();
+        let stored = text.map(|text| serde_json::from_slice::<AccountFile>(&text)).transpose();
         stored.map_err(|error| {
             let what = format!("{}: {error}", self.acme.account_file().display());
             Failure::new(ACCOUNT, what, "mend it, or remove it to have another account made")
@@ -269,7 +269,7 @@ impl Orderer {
     }
 
     async fn keep(&self, credentials: AccountCredentials) -> Result<(), Failure> {
-        let stored = Stored { email: self.acme.email.clone(), credentials };
+        let stored = AccountFile { email: self.acme.email.clone(), credentials };
         let text = serde_json::json!(stored).to_string();
         let acme = self.acme.clone();
         let kept = blocking(move || storage::store_account(&acme, text.as_bytes())).await;

@@ -1,7 +1,7 @@
 //! Schedules orders: before a certificate expires, and with growing pauses after failures. Time and randomness are arguments.
 
 use std::time::Duration;
-use stillgate_tls::Ordered;
+use stillgate_tls::OrderedCertificate;
 
 /// The pause after the first failure; it doubles with each further one. Issuers count failures per hour.
 pub(crate) const RETRY_MIN: Duration = Duration::from_secs(60);
@@ -32,7 +32,7 @@ pub(crate) enum Reason {
 /// Returns the reason to order now, or else the time until there is one. `suggested_seconds`: the time that the server suggests, if
 /// any; `renew_before` takes precedence if it is earlier.
 pub(crate) fn due(
-    found: Option<&Ordered>,
+    found: Option<&OrderedCertificate>,
     names: &[String],
     renew_before: Option<Duration>,
     suggested_seconds: Option<i64>,
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_certificate_is_renewed_before_it_ends_and_not_as_soon_as_it_comes() {
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let found = Ordered {
+        let found = OrderedCertificate {
             names: names(&["a", "b"]),
             not_before_seconds: 1000 * DAY,
             not_after_seconds: 1090 * DAY,
@@ -128,19 +128,19 @@ mod tests {
         check(&["a"], Some(365), 1000, Err(30));
         check(&["a"], Some(365), 1030, Ok(Reason::EndsSoon));
         assert_eq!(due(None, &names(&["a"]), None, None, 0), Ok(Reason::Missing));
-        let backwards = Ordered { not_before_seconds: i64::MAX, not_after_seconds: i64::MIN, ..found };
+        let backwards = OrderedCertificate { not_before_seconds: i64::MAX, not_after_seconds: i64::MIN, ..found };
         assert_eq!(due(Some(&backwards), &names(&["a"]), None, None, 0), Ok(Reason::EndsSoon));
     }
 
     #[test]
     fn what_the_server_suggests_is_done_within_reason() {
-        let ordered = |begin: i64, end: i64| Ordered {
+        let ordered = |begin: i64, end: i64| OrderedCertificate {
             names: vec!["a".to_owned()],
             not_before_seconds: begin,
             not_after_seconds: end,
             key: None,
         };
-        let check = |found: &Ordered, before_days: Option<u64>, suggested: i64, now: i64, expected| {
+        let check = |found: &OrderedCertificate, before_days: Option<u64>, suggested: i64, now: i64, expected| {
             let before = before_days.map(|days| Duration::from_secs(days * DAY as u64));
             let due = due(Some(found), &["a".to_owned()], before, Some(suggested), now);
             assert_eq!(due.map_err(|left| left.as_secs() as i64), expected, "{before_days:?} {suggested} {now}");

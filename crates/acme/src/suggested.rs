@@ -7,7 +7,7 @@ use instant_acme::{CertificateIdentifier, Error};
 use std::collections::HashMap;
 use std::time::Duration;
 use stillgate_proxy::access_log::rfc3339;
-use stillgate_tls::Ordered;
+use stillgate_tls::OrderedCertificate;
 use stillgate_tls::rustls::pki_types::Der;
 use tokio::time::Instant;
 use tracing::{debug, info};
@@ -20,7 +20,7 @@ const ASK_AFTER_FAILURE: Duration = Duration::from_secs(6 * 3600);
 /// The longest URL of an explanation.
 const URL_CHARS_MAX: usize = 500;
 
-/// The key by which the server identifies a certificate, as in [`Ordered::key`].
+/// The key by which the server identifies a certificate, as in [`OrderedCertificate::key`].
 pub(super) type Key = (Vec<u8>, Vec<u8>);
 
 /// The server's suggestion for one certificate.
@@ -55,7 +55,7 @@ impl Suggestions {
     }
 
     /// The time until the next request about this certificate; `None`: the server cannot be asked about it.
-    pub(super) fn ask_in(&self, id: &str, found: &Ordered, now: Instant) -> Option<Duration> {
+    pub(super) fn ask_in(&self, id: &str, found: &OrderedCertificate, now: Instant) -> Option<Duration> {
         let until = |at: Instant| at.saturating_duration_since(now);
         let info = self.infos.get(id).filter(|info| Some(&info.key) == found.key.as_ref());
         let of_server = self.not_before.map_or(Duration::ZERO, until);
@@ -63,7 +63,7 @@ impl Suggestions {
     }
 
     /// When the server suggests renewing this certificate, in seconds since 1970.
-    pub(super) fn at_seconds(&self, id: &str, found: &Ordered) -> Option<i64> {
+    pub(super) fn at_seconds(&self, id: &str, found: &OrderedCertificate) -> Option<i64> {
         let info = self.infos.get(id).filter(|info| Some(&info.key) == found.key.as_ref())?;
         info.window.as_ref().map(|(_, at_seconds)| *at_seconds)
     }
@@ -73,7 +73,7 @@ impl Suggestions {
         &mut self,
         id: &str,
         key: &Key,
-        answer: Result<(Window, Duration), Unanswered>,
+        answer: Result<(Window, Duration), NoSuggestion>,
         now: Instant,
         random: f64,
     ) {
@@ -110,22 +110,22 @@ fn tell(id: &str, window: &Window, at_seconds: i64) {
 
 /// Why there is no suggestion.
 #[derive(Debug)]
-pub(super) struct Unanswered {
+pub(super) struct NoSuggestion {
     pub(super) why: String,
     /// Whether a request about another certificate would fail too.
     pub(super) is_of_server: bool,
 }
 
-impl From<Failure> for Unanswered {
-    fn from(failure: Failure) -> Unanswered {
-        Unanswered { why: failure.to_string(), is_of_server: true }
+impl From<Failure> for NoSuggestion {
+    fn from(failure: Failure) -> NoSuggestion {
+        NoSuggestion { why: failure.to_string(), is_of_server: true }
     }
 }
 
 /// Requests a suggestion. The duration is the time until the next request that the server asks for.
-pub(super) async fn ask(orderer: &Orderer, key: &Key) -> Result<(Window, Duration), Unanswered> {
+pub(super) async fn ask(orderer: &Orderer, key: &Key) -> Result<(Window, Duration), NoSuggestion> {
     let Some(account) = orderer.known_account(ASK_AFTER_FAILURE).await? else {
-        return Err(Unanswered { why: "there is no account yet".to_owned(), is_of_server: true });
+        return Err(NoSuggestion { why: "there is no account yet".to_owned(), is_of_server: true });
     };
     match account.renewal_info(&identifier(key)).await {
         Ok((info, again)) => {
@@ -138,13 +138,13 @@ pub(super) async fn ask(orderer: &Orderer, key: &Key) -> Result<(Window, Duratio
             };
             match window.start_seconds < window.end_seconds {
                 true => Ok((window, again)),
-                false => Err(Unanswered { why: "the window ends before it begins".to_owned(), is_of_server: false }),
+                false => Err(NoSuggestion { why: "the window ends before it begins".to_owned(), is_of_server: false }),
             }
         }
         Err(error) => {
             // The server was reached a moment ago, so another failure may concern this certificate only.
             let is_of_server = matches!(error, Error::Unsupported(_));
-            Err(Unanswered { why: Failure::new("asking", error, "").to_string(), is_of_server })
+            Err(NoSuggestion { why: Failure::new("asking", error, "").to_string(), is_of_server })
         }
     }
 }
@@ -158,9 +158,9 @@ pub(super) fn identifier((authority, serial): &Key) -> CertificateIdentifier<'st
 mod tests {
     use super::*;
 
-    fn found(serial: u8) -> Ordered {
+    fn found(serial: u8) -> OrderedCertificate {
         let key = Some((vec![1, 2], vec![serial]));
-        Ordered { names: Vec::new(), not_before_seconds: 0, not_after_seconds: 100, key }
+        OrderedCertificate { names: Vec::new(), not_before_seconds: 0, not_after_seconds: 100, key }
     }
 
     fn window(start_seconds: i64, end_seconds: i64) -> Window {
@@ -173,9 +173,9 @@ mod tests {
     fn the_server_is_asked_when_it_wants_to_be() {
         let (mut suggestions, found, now) = (Suggestions::default(), found(1), Instant::now());
         let key = found.key.clone().unwrap();
-        let unanswered = |is_of_server| Unanswered { why: String::new(), is_of_server };
+        let unanswered = |is_of_server| NoSuggestion { why: String::new(), is_of_server };
         assert_eq!(suggestions.ask_in("a", &found, now), Some(Duration::ZERO));
-        assert_eq!(suggestions.ask_in("a", &Ordered { key: None, ..found.clone() }, now), None);
+        assert_eq!(suggestions.ask_in("a", &OrderedCertificate { key: None, ..found.clone() }, now), None);
         for (again, expected) in [(HOUR, HOUR), (Duration::ZERO, ASK_MIN), (1000 * HOUR, ASK_MAX)] {
             suggestions.take("a", &key, Ok((window(10, 20), again)), now, 0.5);
             assert_eq!(suggestions.ask_in("a", &found, now), Some(expected));
@@ -208,7 +208,7 @@ mod tests {
         // It applies to this certificate, not to the next one.
         assert_eq!(suggestions.at_seconds("a", &second), None);
         assert_eq!(suggestions.ask_in("a", &second, now), Some(Duration::ZERO));
-        suggestions.take("a", &two, Err(Unanswered { why: String::new(), is_of_server: false }), now, 0.5);
+        suggestions.take("a", &two, Err(NoSuggestion { why: String::new(), is_of_server: false }), now, 0.5);
         assert_eq!(suggestions.at_seconds("a", &second), None);
         // A window that ends before it begins is invalid.
         suggestions.take("a", &two, Ok((window(20, 10), HOUR)), now, 0.5);

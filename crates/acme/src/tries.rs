@@ -2,7 +2,7 @@
 //! that restarts again and again sends no more requests than one that keeps running.
 
 use super::schedule::{self, RETRY_MAX};
-use super::{Certificate, Wanted, https, storage};
+use super::{Certificate, CertificateOrders, https, storage};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -61,7 +61,11 @@ impl Tries {
 
 /// Forgets failures that a changed configuration may have fixed. Changes of other entries fix nothing, and would only cause further
 /// requests.
-pub(super) fn forget_mended(tries: &mut HashMap<String, Tries>, before: Option<&Wanted>, after: Option<&Wanted>) {
+pub(super) fn forget_mended(
+    tries: &mut HashMap<String, Tries>,
+    before: Option<&CertificateOrders>,
+    after: Option<&CertificateOrders>,
+) {
     let (Some(before), Some(after)) = (before, after) else { return };
     if before.acme.directory != after.acme.directory {
         // With another server, neither the requested pause nor an issued certificate is of any use.
@@ -69,7 +73,7 @@ pub(super) fn forget_mended(tries: &mut HashMap<String, Tries>, before: Option<&
     }
     let is_set_otherwise = before.acme != after.acme || !Arc::ptr_eq(&before.tls, &after.tls);
     for (id, tries) in tries {
-        let names = |of: &Wanted| {
+        let names = |of: &CertificateOrders| {
             of.certificates
                 .iter()
                 .find(|certificate| certificate.id == *id)
@@ -147,18 +151,18 @@ pub(super) fn digest(acme: &Acme, certificate: &Certificate) -> String {
 
 /// The note of an attempt in progress. If the attempt is cancelled, as when the gateway is stopped or hands over, it has not failed
 /// and another one may begin at once: only a crash counts as a failure.
-pub(super) struct Begun {
+pub(super) struct AttemptNote {
     acme: Arc<Acme>,
     id: String,
     /// The earlier note, if any; `None` once nothing has to be restored.
     before: Option<Option<Note>>,
 }
 
-impl Begun {
+impl AttemptNote {
     /// Writes the note, which blocks. An error means that it cannot be written, so nothing may be ordered.
-    pub(super) fn new(acme: Arc<Acme>, id: String, note: &Note, before: Option<Note>) -> Result<Begun, String> {
+    pub(super) fn new(acme: Arc<Acme>, id: String, note: &Note, before: Option<Note>) -> Result<AttemptNote, String> {
         storage::store_note(&acme, &id, &note.text())?;
-        Ok(Begun { acme, id, before: Some(before) })
+        Ok(AttemptNote { acme, id, before: Some(before) })
     }
 
     /// Ends the attempt; the caller records the result.
@@ -167,7 +171,7 @@ impl Begun {
     }
 }
 
-impl Drop for Begun {
+impl Drop for AttemptNote {
     fn drop(&mut self) {
         let Some(before) = self.before.take() else { return };
         let noted = match before {
@@ -244,7 +248,8 @@ mod tests {
         storage::prepare(&acme).unwrap();
         let acme = Arc::new(acme);
         let noted = || storage::note(&acme, "shop").as_deref().and_then(Note::read);
-        let begin = |before: Option<Note>| Begun::new(acme.clone(), "shop".to_owned(), &note(60, 0), before).unwrap();
+        let begin =
+            |before: Option<Note>| AttemptNote::new(acme.clone(), "shop".to_owned(), &note(60, 0), before).unwrap();
         let begun = begin(None);
         assert_eq!(noted(), Some(note(60, 0)));
         drop(begun);

@@ -1,12 +1,12 @@
 //! Routes a message to the node that has its device, using the directory and the peers.
 
-use crate::peers::{Call, CallError, Handler, PeerTls, Peers, Reply, Served, serve};
+use crate::peers::{Call, CallError, Handler, PeerServerSettings, PeerTls, Peers, Reply, serve};
 use crate::registry::{Directory, DirectorySettings, FormerDirectory, Hooks, LinkError};
 use bytes::Bytes;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use stillgate_devices::directory::{DeliveryError, Location, Rejection, Sending, Step};
+use stillgate_devices::directory::{DeliveryError, Location, MessageRoute, Rejection, Step};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -101,7 +101,7 @@ impl Cluster {
             // Completes when the sender is dropped.
             let leaving = async { drop(leaving.await) };
             let handler = answering(directory.clone(), close, handler.clone());
-            tasks.spawn(serve(listener, Served { tls, body_bytes_max, handler }, leaving));
+            tasks.spawn(serve(listener, PeerServerSettings { tls, body_bytes_max, handler }, leaving));
         }
         let accepting = Mutex::new(Some(accepting));
         Ok(Cluster { directory, peers, handler, accepting, _tasks: tasks })
@@ -183,7 +183,7 @@ impl Cluster {
     /// Sends a request to the node that has a device, and returns that node's answer. `patience` is the timeout for
     /// that node.
     pub async fn send(&self, device: &str, kind: &str, body: Bytes, patience: Duration) -> Result<Bytes, SendError> {
-        let (mut sending, mut step) = self.directory.step(|view| Sending::begin(device, view));
+        let (mut sending, mut step) = self.directory.step(|view| MessageRoute::begin(device, view));
         loop {
             step = match step {
                 Step::LookUp => {

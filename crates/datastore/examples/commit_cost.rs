@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
-use stillgate_datastore::embedded::{Bounds, Embedded};
+use stillgate_datastore::embedded::{Bounds, EmbeddedStore};
 use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{Author, Key, Transaction, Write};
 
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let path = folder.path().join("config.redb");
     let bounds = Bounds { history_changes_max: 10_000, history_age_max: Duration::from_secs(90 * 86_400) };
-    let mut store = Embedded::open(&path, bounds)?;
+    let mut store = EmbeddedStore::open(&path, bounds)?;
     print("commit, empty store", &mut commit(&mut store, commits, 1000)?);
     let began = Instant::now();
     fill(&mut store, documents)?;
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("close: {:.1?}, {} bytes", began.elapsed(), fs::metadata(&path)?.len());
     for (what, path) in [("open after a close", &path), ("open after a kill", &killed)] {
         let began = Instant::now();
-        Embedded::open(path, bounds)?;
+        EmbeddedStore::open(path, bounds)?;
         println!("{what}: {:.1?}", began.elapsed());
     }
     Ok(())
@@ -78,7 +78,7 @@ fn plain(folder: &Path, count: usize) -> Result<Vec<Duration>, Box<dyn Error>> {
     (0..count).map(write).collect()
 }
 
-fn commit(store: &mut Embedded, count: usize, documents: usize) -> Result<Vec<Duration>, Box<dyn Error>> {
+fn commit(store: &mut EmbeddedStore, count: usize, documents: usize) -> Result<Vec<Duration>, Box<dyn Error>> {
     let write = |turn: usize| {
         // A prime steps through all documents without order.
         let transaction = transaction(vec![put(turn * 7919 % documents, turn)?]);
@@ -89,7 +89,7 @@ fn commit(store: &mut Embedded, count: usize, documents: usize) -> Result<Vec<Du
     (0..count).map(write).collect()
 }
 
-fn fill(store: &mut Embedded, documents: usize) -> Result<(), Box<dyn Error>> {
+fn fill(store: &mut EmbeddedStore, documents: usize) -> Result<(), Box<dyn Error>> {
     let all: Vec<usize> = (0..documents).collect();
     for part in all.chunks(WRITES_MAX) {
         let writes = part.iter().map(|&document| put(document, 0)).collect::<Result<_, _>>()?;

@@ -252,7 +252,7 @@ fn run(
 }
 
 async fn control(listener: Option<TcpListener>, source: Arc<ExpositionSource>, mut commands: mpsc::Receiver<Command>) {
-    let mut serving = listener.map(|listener| Serving::start(listener, &source));
+    let mut serving = listener.map(|listener| ScrapeTasks::start(listener, &source));
     let mut side_scrapes = SideScrapes::default();
     let mut tend_at = Instant::now();
     let mut is_broken = false;
@@ -288,7 +288,7 @@ async fn control(listener: Option<TcpListener>, source: Arc<ExpositionSource>, m
 async fn handle(
     command: Command,
     source: &Arc<ExpositionSource>,
-    serving: &mut Option<Serving>,
+    serving: &mut Option<ScrapeTasks>,
     side_scrapes: &mut SideScrapes,
 ) -> Result<(), Unavailable> {
     // The sender of an order is dropped after it was carried out.
@@ -308,7 +308,7 @@ async fn handle(
             let Some(listener) = listener else { return Ok(()) };
             let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
             match listener {
-                Ok(listener) => *serving = Some(Serving::start(listener, source)),
+                Ok(listener) => *serving = Some(ScrapeTasks::start(listener, source)),
                 Err(error) => error!(%error, "exporter: cannot serve; there are no metrics until a restart"),
             }
         }
@@ -324,15 +324,15 @@ async fn handle(
 }
 
 /// The tasks that answer scrapes.
-struct Serving {
+struct ScrapeTasks {
     stop: watch::Sender<bool>,
     accepting: task::JoinHandle<Connections>,
 }
 
-impl Serving {
-    fn start(listener: TcpListener, source: &Arc<ExpositionSource>) -> Serving {
+impl ScrapeTasks {
+    fn start(listener: TcpListener, source: &Arc<ExpositionSource>) -> ScrapeTasks {
         let (stop, stopping) = watch::channel(false);
-        Serving { stop, accepting: tokio::spawn(server::serve(listener, source.clone(), stopping)) }
+        ScrapeTasks { stop, accepting: tokio::spawn(server::serve(listener, source.clone(), stopping)) }
     }
 
     /// Stops accepting; existing connections finish their work. `None`: it has panicked.

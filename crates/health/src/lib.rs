@@ -32,7 +32,7 @@ const JITTER: f64 = 0.1;
 
 /// Owns the checks.
 pub struct Checker {
-    upstreams: HashMap<String, Checked>,
+    upstreams: HashMap<String, CheckedUpstream>,
     /// The Plan that was followed last. Weak, since a Plan is freed when no worker holds it.
     plan: Weak<Plan>,
     results: mpsc::Sender<Change>,
@@ -40,7 +40,7 @@ pub struct Checker {
 }
 
 /// One upstream with active checks.
-struct Checked {
+struct CheckedUpstream {
     definition: Arc<Upstream>,
     endpoints: Vec<Endpoint>,
     tls: Option<Arc<ClientTls>>,
@@ -59,7 +59,7 @@ struct Task {
     handle: AbortHandle,
 }
 
-impl Checked {
+impl CheckedUpstream {
     fn is_of(&self, definition: &Arc<Upstream>, endpoints: &[Endpoint], tls: Option<&Arc<ClientTls>>) -> bool {
         Arc::ptr_eq(&self.definition, definition) && self.endpoints == endpoints && is_same(self.tls.as_ref(), tls)
     }
@@ -131,7 +131,7 @@ impl Checker {
 
     /// What is known of every endpoint, by its upstream's key, address and host.
     pub fn records(&self) -> HashMap<(String, SocketAddr, Arc<str>), Record> {
-        let of = |(key, checked): (&String, &Checked)| {
+        let of = |(key, checked): (&String, &CheckedUpstream)| {
             let record = |((address, host), task): (&(SocketAddr, Arc<str>), &Task)| {
                 ((key.clone(), *address, host.clone()), task.record.borrow().clone())
             };
@@ -145,8 +145,8 @@ impl Checker {
         definition: &Arc<Upstream>,
         endpoints: &[Endpoint],
         tls: Option<&Arc<ClientTls>>,
-        before: Option<Checked>,
-    ) -> Checked {
+        before: Option<CheckedUpstream>,
+    ) -> CheckedUpstream {
         let rules = rules(definition);
         let (places, mut old) = match before {
             Some(before)
@@ -167,7 +167,13 @@ impl Checker {
             let task = task.unwrap_or_else(|| self.start(definition, endpoint, verdict, tls, &places));
             tasks.insert(peer, task);
         }
-        Checked { definition: definition.clone(), endpoints: endpoints.to_vec(), tls: tls.cloned(), places, tasks }
+        CheckedUpstream {
+            definition: definition.clone(),
+            endpoints: endpoints.to_vec(),
+            tls: tls.cloned(),
+            places,
+            tasks,
+        }
     }
 
     fn start(
@@ -180,7 +186,7 @@ impl Checker {
     ) -> Task {
         let rules = rules(definition).clone();
         let (records, record) = watch::channel(Record::default());
-        let checking = Checking {
+        let checking = CheckTask {
             probe: Probe::new(
                 endpoint,
                 &rules,
@@ -201,7 +207,7 @@ impl Checker {
 }
 
 /// What a task works with.
-struct Checking {
+struct CheckTask {
     rules: ActiveCheck,
     probe: Probe,
     upstream: String,
@@ -212,7 +218,7 @@ struct Checking {
     changes: mpsc::Sender<Change>,
 }
 
-impl Checking {
+impl CheckTask {
     async fn run(self) {
         let mut judge = Judge::default();
         // The first checks are spread over the interval: there may be thousands.

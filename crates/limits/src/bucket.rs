@@ -66,13 +66,13 @@ impl Life {
 
 /// A counter that was found, and its state at one moment.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct CounterSnapshot {
     way: usize,
     tally: u64,
     pub(crate) end_ms: u64,
 }
 
-impl Found {
+impl CounterSnapshot {
     pub(crate) fn count(self) -> u64 {
         self.tally & COUNT
     }
@@ -80,19 +80,19 @@ impl Found {
 
 /// Other threads interfered with every try, or have claimed every slot of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Contended;
+pub struct BucketContention;
 
-impl fmt::Display for Contended {
+impl fmt::Display for BucketContention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the counter of this limit could not be reached for others that count in the same place")
     }
 }
 
-impl std::error::Error for Contended {}
+impl std::error::Error for BucketContention {}
 
 /// The result of adding a counter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Added {
+pub(crate) struct InsertedCounter {
     /// The counter exists, added by this thread or another one.
     pub(crate) is_there: bool,
     /// A counter whose window had not ended was evicted.
@@ -103,7 +103,7 @@ pub(crate) struct Added {
 
 impl<const WAYS: usize> Bucket<WAYS> {
     /// The counter of this key, if it is shown.
-    pub(crate) fn find(&self, key: Key, life: Life) -> Result<Option<Found>, Contended> {
+    pub(crate) fn find(&self, key: Key, life: Life) -> Result<Option<CounterSnapshot>, BucketContention> {
         for _ in 0..TRIES_MAX {
             let members = self.members();
             let found = self.look(members, key, life);
@@ -112,19 +112,19 @@ impl<const WAYS: usize> Bucket<WAYS> {
                 return Ok(found);
             }
         }
-        Err(Contended)
+        Err(BucketContention)
     }
 
     /// Counts, if the counter has not changed since it was found.
-    pub(crate) fn settle(&self, found: Found, count: u64) -> bool {
+    pub(crate) fn settle(&self, found: CounterSnapshot, count: u64) -> bool {
         let after = found.tally & !COUNT | count.min(COUNT);
         let tally = &self.slots[found.way].tally;
         tally.compare_exchange(found.tally, after, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Adds a counter with a count of zero, unless there is one.
-    pub(crate) fn add(&self, key: Key, end_ms: u64, life: Life) -> Added {
-        let mut added = Added::default();
+    pub(crate) fn add(&self, key: Key, end_ms: u64, life: Life) -> InsertedCounter {
+        let mut added = InsertedCounter::default();
         for _ in 0..TRIES_MAX {
             let members = self.members();
             if self.look(members, key, life).is_some() {
@@ -149,7 +149,7 @@ impl<const WAYS: usize> Bucket<WAYS> {
         members.shown().filter(|way| self.slots[*way].end_ms.load(Ordering::Relaxed) >= now_ms).count()
     }
 
-    fn look(&self, members: Members, key: Key, life: Life) -> Option<Found> {
+    fn look(&self, members: Members, key: Key, life: Life) -> Option<CounterSnapshot> {
         members.shown().find_map(|way| {
             let slot = &self.slots[way];
             let tally = slot.tally.load(Ordering::Acquire);
@@ -160,12 +160,12 @@ impl<const WAYS: usize> Bucket<WAYS> {
             // It may belong to another thread that has written the slot since and has not shown it yet, or never will.
             let is_shown = self.members().is_shown(way);
             let is_same = (slot.tally.load(Ordering::Acquire) ^ tally) & !COUNT == 0;
-            (is_shown && is_same && life.holds(end_ms)).then_some(Found { way, tally, end_ms })
+            (is_shown && is_same && life.holds(end_ms)).then_some(CounterSnapshot { way, tally, end_ms })
         })
     }
 
     /// Shows a slot that this thread has written, unless another thread has shown one for that key.
-    fn show(&self, way: usize, own: u64, key: Key, life: Life, added: &mut Added) {
+    fn show(&self, way: usize, own: u64, key: Key, life: Life, added: &mut InsertedCounter) {
         for _ in 0..TRIES_MAX {
             let members = self.members();
             if !members.is_claimed(way) || self.slots[way].tally.load(Ordering::Acquire) != own {

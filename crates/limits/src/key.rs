@@ -59,9 +59,9 @@ impl KeyHasher {
 
 /// The parts that all keys of a limit begin with, absorbed once.
 #[derive(Debug, Default)]
-pub struct Begun(OnceLock<([u64; 2], KeyHasher)>);
+pub struct KeyPrefix(OnceLock<([u64; 2], KeyHasher)>);
 
-impl Begun {
+impl KeyPrefix {
     /// A hasher of the table with these seeds that has absorbed the parts; `take_in` absorbs them the first time.
     pub(crate) fn hasher(&self, seeds: [u64; 2], take_in: impl Fn(KeyHasher) -> KeyHasher) -> KeyHasher {
         let anew = || take_in(KeyHasher::new(seeds));
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_in_once_is_as_taken_in_each_time() {
-        let begun = Begun::default();
+        let begun = KeyPrefix::default();
         let of = |seeds| begun.hasher(seeds, |hasher| hasher.part(b"limit")).part(b"client").finish();
         for seeds in [[1, 2], [1, 2], [3, 4], [1, 2]] {
             assert_eq!(of(seeds), key(seeds, &["limit", "client"]));

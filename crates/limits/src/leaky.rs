@@ -45,7 +45,7 @@ pub struct Leak {
 
 /// The outcome of a request to a leaky bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Poured {
+pub struct LeakyDecision {
     /// Whether the request may pass.
     pub admitted: bool,
     /// Microseconds until the requests before it have leaked out.
@@ -72,14 +72,14 @@ impl Leak {
     }
 
     /// Decides at a level; `None` if the request changes nothing. A new bucket has a level of 0.
-    pub(crate) fn pour(self, level: u64, since_ms: u64) -> (Poured, Option<u64>) {
+    pub(crate) fn pour(self, level: u64, since_ms: u64) -> (LeakyDecision, Option<u64>) {
         let leaked = self.leaked(since_ms);
         let excess = level.saturating_sub(leaked);
         if excess > self.burst {
-            return (Poured { admitted: false, delay_us: 0 }, None);
+            return (LeakyDecision { admitted: false, delay_us: 0 }, None);
         }
         let delay_us = (excess as f64 * 1_000.0 / self.rate) as u64;
-        (Poured { admitted: true, delay_us }, Some(level.max(leaked) + REQUEST))
+        (LeakyDecision { admitted: true, delay_us }, Some(level.max(leaked) + REQUEST))
     }
 }
 

@@ -13,7 +13,7 @@
 //!   counter that it was adding; its slot is used again once no counter has been added to that bucket for 8 to 16
 //!   seconds.
 //! - Memory is bounded. If too many keys meet in a bucket, the counter whose window ends soonest is evicted, and that
-//!   is counted ([`Happened::evicted`]): its key starts from zero when it comes again. Nothing else is admitted beyond
+//!   is counted ([`TableEvents::evicted`]): its key starts from zero when it comes again. Nothing else is admitted beyond
 //!   a limit.
 //! - Time is an argument, in milliseconds since the epoch. If the clock is set back, windows that would end later than
 //!   possible are over.
@@ -44,11 +44,11 @@ mod sync;
 mod table;
 mod window;
 
-pub use bucket::Contended;
-pub use key::{Begun, Key, KeyHasher};
-pub use leaky::{BURST_MAX, Leak, Poured, RATE_MAX, RATE_MIN};
-pub use table::{Happened, Limits};
-pub use window::{Limit, Taken};
+pub use bucket::BucketContention;
+pub use key::{Key, KeyHasher, KeyPrefix};
+pub use leaky::{BURST_MAX, Leak, LeakyDecision, RATE_MAX, RATE_MIN};
+pub use table::{Limits, TableEvents};
+pub use window::{Limit, LimitDecision};
 
 /// The most that one window can count; a higher limit is reduced to this.
 pub const COUNT_MAX: u64 = (1 << bucket::COUNT_BITS) - 1;

@@ -1,11 +1,11 @@
 //! The table: many buckets in memory that two processes share, and the loop from a key to an answer.
 
-use crate::bucket::{Bucket, Contended, Life, TRIES_MAX};
-use crate::key::{Begun, Key, KeyHasher};
+use crate::bucket::{Bucket, BucketContention, Life, TRIES_MAX};
+use crate::key::{Key, KeyHasher, KeyPrefix};
 use crate::layout::{BUCKET_BYTES, HEADER_BYTES, MAGIC, Shelf, VERSION, WAYS};
-use crate::leaky::{CLOSED, Epoch, Leak, Poured};
+use crate::leaky::{CLOSED, Epoch, Leak, LeakyDecision};
 use crate::memory::Mapping;
-use crate::window::{Aligned, Limit, Taken};
+use crate::window::{AlignedWindow, Limit, LimitDecision};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,11 +25,11 @@ pub struct Limits {
 
 /// Events of a table since it was made, counted by all processes that share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Happened {
+pub struct TableEvents {
     /// Counters that were evicted before their window ended, because too many keys met in one bucket: this many keys
     /// may have been admitted more often than their limit. More memory makes it rarer.
     pub evicted: u64,
-    /// Requests that got [`Contended`].
+    /// Requests that got [`BucketContention`].
     pub contended: u64,
     /// Threads that slept for seconds in the middle of adding a counter: each may have cost another key its counter.
     pub disturbed: u64,
@@ -92,7 +92,7 @@ impl Limits {
     }
 
     /// Like [`Limits::hasher`], for a limit whose keys all begin with the same parts, which `take_in` adds.
-    pub fn hasher_of(&self, begun: &Begun, take_in: impl Fn(KeyHasher) -> KeyHasher) -> KeyHasher {
+    pub fn hasher_of(&self, begun: &KeyPrefix, take_in: impl Fn(KeyHasher) -> KeyHasher) -> KeyHasher {
         begun.hasher(self.seeds, take_in)
     }
 
@@ -103,8 +103,14 @@ impl Limits {
     ///
     /// # Errors
     ///
-    /// [`Contended`] if the counter could not be reached; nothing was counted then.
-    pub fn take_fixed(&self, key: Key, limit: Limit, cost: u64, now_ms: u64) -> Result<Taken, Contended> {
+    /// [`BucketContention`] if the counter could not be reached; nothing was counted then.
+    pub fn take_fixed(
+        &self,
+        key: Key,
+        limit: Limit,
+        cost: u64,
+        now_ms: u64,
+    ) -> Result<LimitDecision, BucketContention> {
         let limit = limit.bounded();
         let end_ms = now_ms.saturating_add(limit.window_ms);
         let life = Life { now_ms, end_max_ms: end_ms.saturating_add(CLOCKS_DIFFER_MAX_MS) };
@@ -119,7 +125,7 @@ impl Limits {
                 return Ok(verdict.taken);
             }
         }
-        self.noted(Err(Contended))
+        self.noted(Err(BucketContention))
     }
 
     /// Takes `cost` from the sliding window of a key. A cost of 0 only looks.
@@ -128,10 +134,16 @@ impl Limits {
     ///
     /// # Errors
     ///
-    /// [`Contended`] where the counter could not be reached; nothing was counted then.
-    pub fn take_sliding(&self, key: Key, limit: Limit, cost: u64, now_ms: u64) -> Result<Taken, Contended> {
+    /// [`BucketContention`] where the counter could not be reached; nothing was counted then.
+    pub fn take_sliding(
+        &self,
+        key: Key,
+        limit: Limit,
+        cost: u64,
+        now_ms: u64,
+    ) -> Result<LimitDecision, BucketContention> {
         let limit = limit.bounded();
-        let at = Aligned::new(limit.window_ms, now_ms);
+        let at = AlignedWindow::new(limit.window_ms, now_ms);
         let (present, past) = (key.of_window(at.number), key.of_window(at.number.wrapping_sub(1)));
         let life = Life { now_ms, end_max_ms: u64::MAX };
         let bucket = self.bucket(key);
@@ -149,7 +161,7 @@ impl Limits {
                 None => self.add(bucket, present, at.end_ms, life)?,
             }
         }
-        self.noted(Err(Contended))
+        self.noted(Err(BucketContention))
     }
 
     /// Pours a request into the leaky bucket of a key.
@@ -158,8 +170,8 @@ impl Limits {
     ///
     /// # Errors
     ///
-    /// [`Contended`] if the counter could not be reached; nothing was counted then.
-    pub fn pour(&self, key: Key, leak: Leak, now_ms: u64) -> Result<Poured, Contended> {
+    /// [`BucketContention`] if the counter could not be reached; nothing was counted then.
+    pub fn pour(&self, key: Key, leak: Leak, now_ms: u64) -> Result<LeakyDecision, BucketContention> {
         let bucket = self.bucket(key);
         let life = Life { now_ms, end_max_ms: u64::MAX };
         let mut epoch = Epoch::of(leak, now_ms);
@@ -189,7 +201,7 @@ impl Limits {
                 return Ok(poured);
             }
         }
-        self.noted(Err(Contended))
+        self.noted(Err(BucketContention))
     }
 
     /// The number of counters that fit. A key with a fixed window needs one, with a sliding one two.
@@ -203,9 +215,9 @@ impl Limits {
     }
 
     /// Events since the table was made.
-    pub fn happened(&self) -> Happened {
+    pub fn happened(&self) -> TableEvents {
         let header = self.mapping.header();
-        Happened {
+        TableEvents {
             evicted: header.evicted.load(Relaxed),
             contended: header.contended.load(Relaxed),
             disturbed: header.disturbed.load(Relaxed),
@@ -219,7 +231,7 @@ impl Limits {
         &shelves[at as usize].0
     }
 
-    fn add(&self, bucket: &Bucket<WAYS>, key: Key, end_ms: u64, life: Life) -> Result<(), Contended> {
+    fn add(&self, bucket: &Bucket<WAYS>, key: Key, end_ms: u64, life: Life) -> Result<(), BucketContention> {
         let added = bucket.add(key, end_ms, life);
         let header = self.mapping.header();
         if added.has_evicted {
@@ -230,10 +242,10 @@ impl Limits {
             // The caller searches again.
             return Ok(());
         }
-        self.noted(if added.is_there { Ok(()) } else { Err(Contended) })
+        self.noted(if added.is_there { Ok(()) } else { Err(BucketContention) })
     }
 
-    fn noted<T>(&self, outcome: Result<T, Contended>) -> Result<T, Contended> {
+    fn noted<T>(&self, outcome: Result<T, BucketContention>) -> Result<T, BucketContention> {
         if outcome.is_err() {
             self.mapping.header().contended.fetch_add(1, Relaxed);
         }
@@ -334,7 +346,7 @@ mod tests {
         assert!((1..16).all(|number| !full(number).admitted));
         assert_eq!(limits.happened().evicted, 1);
         assert!(full(0).admitted);
-        assert_eq!(limits.happened(), Happened { evicted: 2, contended: 0, disturbed: 0 });
+        assert_eq!(limits.happened(), TableEvents { evicted: 2, contended: 0, disturbed: 0 });
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub struct Limit {
 
 /// The outcome of a request to a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taken {
+pub struct LimitDecision {
     /// Whether the request may pass.
     pub admitted: bool,
     /// How much more the window admits; 0 if this request was rejected. As in APISIX a sliding window admits while its
@@ -40,7 +40,7 @@ pub struct Taken {
 /// The answer, and the counter's new value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    pub(crate) taken: Taken,
+    pub(crate) taken: LimitDecision,
     pub(crate) count: u64,
 }
 
@@ -58,11 +58,11 @@ impl Limit {
         let remaining = if admitted { to_signed(self.count - after) } else { 0 };
         // A request that does not fit uses up the window. A full one is unchanged, without a store.
         let count = if admitted { after } else { count.max(self.count) };
-        Verdict { taken: Taken { admitted, remaining, reset_ms }, count }
+        Verdict { taken: LimitDecision { admitted, remaining, reset_ms }, count }
     }
 
     /// Decides for a sliding window with these counters.
-    pub(crate) fn sliding(self, at: Aligned, previous: u64, count: u64, cost: u64) -> Verdict {
+    pub(crate) fn sliding(self, at: AlignedWindow, previous: u64, count: u64, cost: u64) -> Verdict {
         let previous = previous.min(self.count);
         let wide = |number: u64| u128::from(number);
         // Everything in units of a request times a millisecond.
@@ -75,19 +75,19 @@ impl Limit {
                 _ => (weighted - room).div_ceil(wide(previous) * 10) * 10,
             };
             let reset_ms = u64::try_from(reset_ms).unwrap_or(u64::MAX);
-            return Verdict { taken: Taken { admitted: false, remaining: 0, reset_ms }, count };
+            return Verdict { taken: LimitDecision { admitted: false, remaining: 0, reset_ms }, count };
         }
         let after = count.saturating_add(cost).min(COUNT_MAX);
         let of_previous = u64::try_from(weighted.div_ceil(wide(self.window_ms))).unwrap_or(COUNT_MAX);
         let remaining = to_signed(self.count) - to_signed(after) - to_signed(of_previous);
         let reset_ms = at.remaining_ms.next_multiple_of(10);
-        Verdict { taken: Taken { admitted: true, remaining, reset_ms }, count: after }
+        Verdict { taken: LimitDecision { admitted: true, remaining, reset_ms }, count: after }
     }
 }
 
 /// The position of the present time in windows that are aligned to the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Aligned {
+pub(crate) struct AlignedWindow {
     /// The number of the window since the epoch.
     pub(crate) number: u64,
     /// Time until it ends; at least 1.
@@ -96,11 +96,11 @@ pub(crate) struct Aligned {
     pub(crate) end_ms: u64,
 }
 
-impl Aligned {
-    pub(crate) fn new(window_ms: u64, now_ms: u64) -> Aligned {
+impl AlignedWindow {
+    pub(crate) fn new(window_ms: u64, now_ms: u64) -> AlignedWindow {
         let remaining_ms = window_ms - now_ms % window_ms;
         let end_ms = now_ms.saturating_add(remaining_ms).saturating_add(window_ms);
-        Aligned { number: now_ms / window_ms, remaining_ms, end_ms }
+        AlignedWindow { number: now_ms / window_ms, remaining_ms, end_ms }
     }
 }
 
@@ -113,8 +113,8 @@ fn to_signed(count: u64) -> i64 {
 mod tests {
     use super::*;
 
-    fn taken(admitted: bool, remaining: i64, reset_ms: u64) -> Taken {
-        Taken { admitted, remaining, reset_ms }
+    fn taken(admitted: bool, remaining: i64, reset_ms: u64) -> LimitDecision {
+        LimitDecision { admitted, remaining, reset_ms }
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
             (3, 14, 1, 0, taken(false, 0, 1_000), 14),
             (3, 8, 1, 0, taken(false, 0, 340), 8),
         ] {
-            let at = Aligned::new(1_000, 77_000 + into_ms);
+            let at = AlignedWindow::new(1_000, 77_000 + into_ms);
             let verdict = limit.sliding(at, previous, count, cost);
             assert_eq!((verdict.taken, verdict.count), (wanted, after), "{previous} {count} {cost} {into_ms}");
         }
@@ -180,7 +180,7 @@ mod tests {
             (60_000, 60_000, 1, 60_000, 180_000),
             (1, 5, 5, 1, 7),
         ] {
-            assert_eq!(Aligned::new(window_ms, now_ms), Aligned { number, remaining_ms, end_ms });
+            assert_eq!(AlignedWindow::new(window_ms, now_ms), AlignedWindow { number, remaining_ms, end_ms });
         }
     }
 
@@ -189,7 +189,7 @@ mod tests {
         for limit in [Limit { count: u64::MAX, window_ms: u64::MAX }, Limit { count: 0, window_ms: 0 }] {
             let limit = limit.bounded();
             for now_ms in [0, 1, u64::MAX] {
-                let at = Aligned::new(limit.window_ms, now_ms);
+                let at = AlignedWindow::new(limit.window_ms, now_ms);
                 for count in [0, COUNT_MAX] {
                     limit.sliding(at, COUNT_MAX, count, u64::MAX);
                     limit.fixed(count, u64::MAX, u64::MAX, now_ms);

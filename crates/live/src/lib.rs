@@ -71,7 +71,7 @@ struct Tick {
 }
 
 /// While this is held, the figures of a route are sent.
-pub struct Followed {
+pub struct RouteInterest {
     live: Arc<Live>,
     route: Arc<str>,
 }
@@ -146,7 +146,7 @@ impl Live {
     }
 
     /// Requests a route's own figures from now on; `None`: the maximum number of routes is already requested.
-    pub fn follow(self: &Arc<Self>, route: &str) -> Option<Followed> {
+    pub fn follow(self: &Arc<Self>, route: &str) -> Option<RouteInterest> {
         let mut known = self.lock();
         let is_known = known.followed.contains_key(route);
         if !is_known && (known.followed.len() >= FOLLOWED_MAX || route.len() > FOLLOWED_BYTES_MAX) {
@@ -154,7 +154,7 @@ impl Live {
         }
         let route: Arc<str> = route.into();
         *known.followed.entry(route.clone()).or_default() += 1;
-        Some(Followed { live: self.clone(), route })
+        Some(RouteInterest { live: self.clone(), route })
     }
 
     /// Returns a receiver that changes with every later second.
@@ -165,7 +165,7 @@ impl Live {
     }
 
     /// The first event of a stream: all kept seconds, in pieces that streams share.
-    pub fn history(&self, followed: Option<&Followed>) -> Vec<Bytes> {
+    pub fn history(&self, followed: Option<&RouteInterest>) -> Vec<Bytes> {
         let ring: Vec<Arc<Tick>> = self.lock().ring.iter().cloned().collect();
         let has_metrics = self.has_metrics;
         let mut pieces = vec![Bytes::from(format!("retry: 1000\ndata: {{\"metrics\":{has_metrics},\"history\":["))];
@@ -185,7 +185,7 @@ pub struct LastSecond(watch::Receiver<Option<Arc<Tick>>>);
 
 impl LastSecond {
     /// The next event, in pieces; a caller that is too slow misses seconds. `None`: the stream has ended.
-    pub async fn next(&mut self, followed: Option<&Followed>) -> Option<Vec<Bytes>> {
+    pub async fn next(&mut self, followed: Option<&RouteInterest>) -> Option<Vec<Bytes>> {
         loop {
             self.0.changed().await.ok()?;
             let tick = self.0.borrow_and_update().clone();
@@ -200,14 +200,14 @@ impl LastSecond {
 }
 
 impl Tick {
-    fn pieces(&self, followed: Option<&Followed>) -> [Bytes; 2] {
+    fn pieces(&self, followed: Option<&RouteInterest>) -> [Bytes; 2] {
         let own = followed.and_then(|followed| self.routes.get(&followed.route));
         let end = own.map_or(Bytes::from_static(b"}"), |own| Bytes::from(format!(",\"route\":{own}}}")));
         [self.text.clone(), end]
     }
 }
 
-impl Drop for Followed {
+impl Drop for RouteInterest {
     fn drop(&mut self) {
         let mut known = self.live.lock();
         if let Some(streams) = known.followed.get_mut(&self.route) {

@@ -35,7 +35,7 @@ const TIMED: [(&str, Option<&str>, f64); 3] = [
 #[derive(Default)]
 pub(super) struct Sampler {
     routes: HashMap<Arc<str>, Route>,
-    timed: [Timed; TIMED.len()],
+    timed: [TimedFamily; TIMED.len()],
     is_first: bool,
     has_begun: bool,
 }
@@ -54,7 +54,7 @@ struct Count {
 
 /// A family's histograms.
 #[derive(Default)]
-struct Timed {
+struct TimedFamily {
     all: Distribution,
     routes: HashMap<Arc<str>, Distribution>,
 }
@@ -155,7 +155,7 @@ impl Sampler {
     fn time(&mut self, collector: &Collector, wanted: &HashSet<Arc<str>>) -> Vec<Since> {
         let mut since = Vec::new();
         for (before, (family, kind, unit_s)) in self.timed.iter_mut().zip(TIMED) {
-            let mut now = Timed::default();
+            let mut now = TimedFamily::default();
             let found = collector.visit(family, |labels, value| {
                 let Value::Histogram(state) = value else { return };
                 if kind.is_some_and(|kind| value_of(labels, "type").is_none_or(|of| of != kind)) {

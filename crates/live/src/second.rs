@@ -56,7 +56,7 @@ pub(super) struct Second {
 }
 
 #[derive(Serialize)]
-struct Sent<'a> {
+struct SecondMessage<'a> {
     t: u64,
     requests: f64,
     errors: Option<f64>,
@@ -88,7 +88,7 @@ impl Second {
         let counted = OfRequests { requests: counted, ..OfRequests::default() };
         let all = figures.all.as_ref().unwrap_or(&counted);
         let rate = |count| rate(count, elapsed_s);
-        let sent = Sent {
+        let sent = SecondMessage {
             t: known.t,
             requests: rate(all.requests),
             errors: all.errors.map(rate),

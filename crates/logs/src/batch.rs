@@ -157,12 +157,12 @@ mod tests {
     use super::*;
     use std::borrow::Cow;
     use stillgate_plugin::Identity;
-    use stillgate_plugin::outbox::{Batching, Encode, FileReceiver, Receiver};
+    use stillgate_plugin::outbox::{BatchPolicy, Encode, FileReceiver, Receiver};
 
     /// Entries become as many bytes as their first byte, and twice as many when sent.
-    struct Growing;
+    struct GrowingEncoder;
 
-    impl Encode for Growing {
+    impl Encode for GrowingEncoder {
         fn encode(&self, _: &Entries, _: &mut Vec<u8>) {}
 
         fn unpack<'e>(&self, entry: &'e [u8]) -> Cow<'e, [u8]> {
@@ -174,14 +174,14 @@ mod tests {
         }
     }
 
-    struct Nothing;
+    struct EmptyEncoder;
 
-    impl Encode for Nothing {
+    impl Encode for EmptyEncoder {
         fn encode(&self, _: &Entries, _: &mut Vec<u8>) {}
     }
 
     fn batches_of(pending_bytes_max: usize, encode: impl Encode + 'static) -> (Batches, Instant) {
-        let batching = Batching {
+        let batching = BatchPolicy {
             entries_max: 3,
             inactive_timeout: Duration::from_secs(5),
             buffer_duration: Duration::from_secs(8),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     fn batches(pending_bytes_max: usize) -> (Batches, Instant) {
-        batches_of(pending_bytes_max, Nothing)
+        batches_of(pending_bytes_max, EmptyEncoder)
     }
 
     /// Returns whether the entry was accepted.
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn entries_count_as_what_they_become() {
         const MIB: usize = 1024 * 1024;
-        let (mut batches, now) = batches_of(16 * MIB, Growing);
+        let (mut batches, now) = batches_of(16 * MIB, GrowingEncoder);
         // 1 MiB each, sent as 2 MiB.
         assert_eq!((0..1000).filter(|_| push(&mut batches, &[16], now)).count(), 7);
         assert!(batches.held_bytes() <= 16 * MIB && batches.held_bytes() > 14 * MIB, "{}", batches.held_bytes());

@@ -47,7 +47,7 @@ pub struct WorkCall {
 /// Operations of `resty.redis` on a connection. Connections are identified by numbers, which the gateway assigns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkCall {
-    /// Connects. The reply is [`Connected::text`].
+    /// Connects. The reply is [`OpenedLink::text`].
     Connect {
         /// A name or an address.
         host: String,
@@ -91,14 +91,14 @@ pub enum LinkCall {
 
 /// An established connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Connected {
+pub struct OpenedLink {
     /// Its number.
     pub link: u64,
     /// How often it has been used before.
     pub reused: u32,
 }
 
-impl Connected {
+impl OpenedLink {
     /// The form that the prelude reads.
     pub fn text(self) -> Vec<u8> {
         format!("{} {}", self.link, self.reused).into_bytes()
@@ -107,7 +107,7 @@ impl Connected {
 
 /// The reply to a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answered {
+pub enum CallReply {
     /// Reply from a connection of `resty.redis`.
     Link(Vec<u8>),
     /// Response of another server.

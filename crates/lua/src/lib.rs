@@ -40,10 +40,10 @@ mod vm;
 mod watchdog;
 
 pub use bridge::CheckSchema;
-pub use call::{Answered, Connected, HttpCall, HttpReply, LinkCall, WorkCall};
+pub use call::{CallReply, HttpCall, HttpReply, LinkCall, OpenedLink, WorkCall};
 pub use host::{Change, Document, Host, Level, Side};
 pub use module::{Description, Module, PHASES};
-pub use outcome::{Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, Paused, WAITS_MAX, Wait};
+pub use outcome::{Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, PausedRun, WAITS_MAX, Wait};
 pub use program::{Kind, Program, check};
 pub use vm::{Context, kept, resume, resume_with, run, run_part, run_timer, timer_number};
 pub use watchdog::{RUN_TIME_MAX, WORK_TIME_MAX};

@@ -4,7 +4,7 @@ use crate::bridge::{Buffers, OperationResult};
 use crate::host::{Change, Host, Level, Side};
 use crate::pattern;
 use crate::regexes::MatchDetail;
-use crate::shared::{self, Shared, Write};
+use crate::shared::{self, SharedValue, Write};
 use crate::signatures;
 use aws_lc_rs::{digest, hmac};
 use base64::Engine;
@@ -456,10 +456,10 @@ fn dictionary(
             let Some(found) = shared::get(name, key, now_ms) else { return OperationResult::Nil };
             *flags = found.flags;
             return match found.value {
-                Shared::Text(value) => text(out, &value),
-                Shared::Number(number) => OperationResult::Number(number),
-                Shared::Bool(true) => OperationResult::True,
-                Shared::Bool(false) => OperationResult::False,
+                SharedValue::Text(value) => text(out, &value),
+                SharedValue::Number(number) => OperationResult::Number(number),
+                SharedValue::Bool(true) => OperationResult::True,
+                SharedValue::Bool(false) => OperationResult::False,
             };
         }
     };
@@ -470,7 +470,7 @@ fn dictionary(
 }
 
 /// A value, and the flags before it: `f7;stext`.
-fn value(tagged: &[u8]) -> Option<(Shared, u32)> {
+fn value(tagged: &[u8]) -> Option<(SharedValue, u32)> {
     let (tag, text) = tagged.split_first()?;
     let value = match tag {
         b'f' => {
@@ -478,9 +478,9 @@ fn value(tagged: &[u8]) -> Option<(Shared, u32)> {
             let flags = std::str::from_utf8(&text[..end]).ok()?.parse().ok()?;
             return value(&text[end + 1..]).map(|(value, _)| (value, flags));
         }
-        b's' => Shared::Text(text.into()),
-        b'n' => Shared::Number(std::str::from_utf8(text).ok()?.parse().ok()?),
-        b'b' => Shared::Bool(text == b"1"),
+        b's' => SharedValue::Text(text.into()),
+        b'n' => SharedValue::Number(std::str::from_utf8(text).ok()?.parse().ok()?),
+        b'b' => SharedValue::Bool(text == b"1"),
         _ => return None,
     };
     Some((value, 0))

@@ -22,7 +22,7 @@ pub enum Outcome {
         body: Option<Vec<u8>>,
     },
     /// The functions wait.
-    Wait(Wait, Paused),
+    Wait(Wait, PausedRun),
     /// They failed.
     Failed(Failure),
 }
@@ -44,7 +44,7 @@ pub enum Wait {
 
 /// A waiting run; it continues with [`resume`]. If it is dropped, it never continues.
 #[derive(Debug)]
-pub struct Paused {
+pub struct PausedRun {
     pub(crate) thread: Thread,
     pub(crate) program: Arc<Program>,
     pub(crate) generation: u64,

@@ -47,7 +47,7 @@ pub struct Frame {
 
 /// A sampled stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sampled {
+pub struct SampledStack {
     /// The thread's name.
     pub thread: String,
     /// The stack, innermost function first.
@@ -73,17 +73,17 @@ pub(crate) struct SampleBuffer {
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 /// A running profile; one at a time.
-pub struct Sampling {
+pub struct LuaProfiling {
     period: Duration,
     armed: Vec<(Arc<Slot>, CpuTimer)>,
 }
 
-impl Sampling {
+impl LuaProfiling {
     /// Starts a profile.
-    pub fn begin(hz: u32) -> io::Result<Sampling> {
+    pub fn begin(hz: u32) -> io::Result<LuaProfiling> {
         install()?;
         IS_ON.store(true, Ordering::SeqCst);
-        let mut sampling = Sampling { period: Duration::from_secs(1) / hz.max(1), armed: Vec::new() };
+        let mut sampling = LuaProfiling { period: Duration::from_secs(1) / hz.max(1), armed: Vec::new() };
         sampling.arm_new()?;
         Ok(sampling)
     }
@@ -108,14 +108,14 @@ impl Sampling {
     }
 
     /// Ends the profile: returns the samples, and how many periods of CPU time were lost.
-    pub fn end(mut self) -> (Vec<Sampled>, u64) {
+    pub fn end(mut self) -> (Vec<SampledStack>, u64) {
         let (mut all, mut lost) = (Vec::new(), 0);
         for (slot, timer) in std::mem::take(&mut self.armed) {
             drop(timer);
             let thread = name_of(slot.thread);
             lost += slot.kept.lost.load(Ordering::Relaxed);
             let stacks = slot.kept.take();
-            all.extend(stacks.into_iter().map(|((stack, address), periods)| Sampled {
+            all.extend(stacks.into_iter().map(|((stack, address), periods)| SampledStack {
                 thread: thread.clone(),
                 stack,
                 address,
@@ -126,7 +126,7 @@ impl Sampling {
     }
 }
 
-impl Drop for Sampling {
+impl Drop for LuaProfiling {
     fn drop(&mut self) {
         IS_ON.store(false, Ordering::SeqCst);
     }

@@ -16,7 +16,7 @@ const ENTRY_BYTES: usize = 64;
 
 /// A value.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Shared {
+pub(crate) enum SharedValue {
     Text(Box<[u8]>),
     Number(f64),
     Bool(bool),
@@ -39,7 +39,7 @@ struct Dictionary {
 }
 
 struct Entry {
-    value: Shared,
+    value: SharedValue,
     /// User flags of the function.
     flags: u32,
     /// Expiry in milliseconds since 1970; `None`: it never expires.
@@ -52,11 +52,11 @@ impl Entry {
     }
 }
 
-impl Shared {
+impl SharedValue {
     fn bytes(&self) -> usize {
         match self {
-            Shared::Text(text) => text.len(),
-            Shared::Number(_) | Shared::Bool(_) => 0,
+            SharedValue::Text(text) => text.len(),
+            SharedValue::Number(_) | SharedValue::Bool(_) => 0,
         }
     }
 }
@@ -71,26 +71,26 @@ fn dictionaries() -> MutexGuard<'static, Dictionaries> {
 
 /// The entry of a key.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Found {
-    pub(crate) value: Shared,
+pub(crate) struct SharedEntry {
+    pub(crate) value: SharedValue,
     pub(crate) flags: u32,
     /// Milliseconds until it expires; zero: never.
     pub(crate) left_ms: u64,
 }
 
 /// The entry of a key, if it exists.
-pub(crate) fn get(name: &[u8], key: &[u8], now_ms: u64) -> Option<Found> {
+pub(crate) fn get(name: &[u8], key: &[u8], now_ms: u64) -> Option<SharedEntry> {
     let all = dictionaries();
     let entry = all.get(name)?.entries.get(key).filter(|entry| !entry.is_over(now_ms))?;
     let left_ms = entry.ends_ms.map_or(0, |ends| ends - now_ms);
-    Some(Found { value: entry.value.clone(), flags: entry.flags, left_ms })
+    Some(SharedEntry { value: entry.value.clone(), flags: entry.flags, left_ms })
 }
 
 /// Writes a value with its flags; the error is nginx's.
 pub(crate) fn set(
     name: &[u8],
     key: &[u8],
-    (value, flags): (Shared, u32),
+    (value, flags): (SharedValue, u32),
     ends_ms: Option<u64>,
     write: Write,
     now_ms: u64,
@@ -117,12 +117,12 @@ pub(crate) fn increase(
     let mut all = dictionaries();
     let dictionary = dictionary(&mut all, name)?;
     if let Some(entry) = dictionary.entries.get_mut(key).filter(|entry| !entry.is_over(now_ms)) {
-        let Shared::Number(number) = &mut entry.value else { return Err("not a number") };
+        let SharedValue::Number(number) = &mut entry.value else { return Err("not a number") };
         *number += by;
         return Ok(*number);
     }
     let (from, ends_ms) = start.ok_or("not found")?;
-    dictionary.put(key, Entry { value: Shared::Number(from + by), flags: 0, ends_ms }, now_ms)?;
+    dictionary.put(key, Entry { value: SharedValue::Number(from + by), flags: 0, ends_ms }, now_ms)?;
     Ok(from + by)
 }
 
@@ -189,9 +189,9 @@ mod tests {
     #[test]
     fn values_end_and_what_does_not_fit_is_refused() {
         let name = b"values_end";
-        let text = |length: usize| (Shared::Text(vec![b'x'; length].into()), 7);
+        let text = |length: usize| (SharedValue::Text(vec![b'x'; length].into()), 7);
         assert_eq!(set(name, b"a", text(1), Some(2_000), Write::Always, 1_000), Ok(()));
-        assert_eq!(get(name, b"a", 1_500), Some(Found { value: text(1).0, flags: 7, left_ms: 500 }));
+        assert_eq!(get(name, b"a", 1_500), Some(SharedEntry { value: text(1).0, flags: 7, left_ms: 500 }));
         assert_eq!(get(name, b"a", 2_000), None);
         assert_eq!(set(name, b"a", text(1), None, Write::IfPresent, 2_000), Err("not found"));
         assert_eq!(set(name, b"a", text(1), None, Write::IfAbsent, 2_000), Ok(()));

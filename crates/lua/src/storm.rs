@@ -7,7 +7,7 @@
 //! value on its stack twice.
 
 use crate::bridge::{NoRequest, WHILE_LOADING};
-use crate::sampler::{self, Sampling};
+use crate::sampler::{self, LuaProfiling};
 use crate::{Context, FailureKind, Kind, Outcome, Program, Wait, resume, run, watchdog};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -77,7 +77,7 @@ fn program(source: &str) -> Arc<Program> {
 
 /// Runs functions to their end; `None`: they were stopped, perhaps because of the time that handlers took.
 fn ended(program: &Arc<Program>) -> Option<Outcome> {
-    let mut host = Waiting(NoRequest { check_schema: None, why: WHILE_LOADING });
+    let mut host = WaitingHost(NoRequest { check_schema: None, why: WHILE_LOADING });
     let context = &mut Context::default();
     let mut outcome = run(program, &mut host, context);
     while let Outcome::Wait(Wait::Sleep(_), paused) = outcome {
@@ -102,9 +102,9 @@ fn fails(program: &Arc<Program>) {
 }
 
 /// A host that can wait and answer.
-struct Waiting(NoRequest);
+struct WaitingHost(NoRequest);
 
-impl crate::Host for Waiting {
+impl crate::Host for WaitingHost {
     fn phase(&self) -> &'static str {
         "access"
     }
@@ -155,9 +155,9 @@ impl crate::Host for Waiting {
 }
 
 /// Makes all threads end when it is dropped.
-struct Ending<'a>(&'a AtomicBool);
+struct StopGuard<'a>(&'a AtomicBool);
 
-impl Drop for Ending<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -200,12 +200,12 @@ impl Worker {
     }
 }
 
-fn sampling() -> Sampling {
-    Sampling::begin(250).unwrap()
+fn sampling() -> LuaProfiling {
+    LuaProfiling::begin(250).unwrap()
 }
 
 /// Number of stacks in a profile.
-fn collected(profile: Sampling) -> u64 {
+fn collected(profile: LuaProfiling) -> u64 {
     profile.end().0.len() as u64
 }
 
@@ -221,7 +221,7 @@ fn a_storm_of_signals_harms_no_function() {
     let (mut sent, mut samples) = (0_u64, 0_u64);
     thread::scope(|scope| {
         // Also if the test fails: a scope waits for its threads.
-        let ending = Ending(&is_over);
+        let ending = StopGuard(&is_over);
         let over = &is_over;
         let [compiled, interpreted, waiting, failing, passing] = &workers;
         scope.spawn(move || {

@@ -9,12 +9,12 @@
 //! A run costs no new coroutine and no closure. A request's `ctx` is a record in the VM that its [`Context`] names.
 
 use crate::bridge::{Bridge, CheckSchema, NoRequest, WHILE_LOADING};
-use crate::call::{Answered, HttpCall, HttpReply, LinkCall, WorkCall};
+use crate::call::{CallReply, HttpCall, HttpReply, LinkCall, WorkCall};
 use crate::health::Watch;
 use crate::host::Host;
 use crate::json::{self, Style};
 use crate::outcome::{
-    Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, Paused, RunUsage, WAITS_MAX, Wait, describe, failed,
+    Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, PausedRun, RunUsage, WAITS_MAX, Wait, describe, failed,
 };
 use crate::prelude::{self, Entries};
 use crate::program::{self, Kind, Program};
@@ -94,7 +94,7 @@ pub fn run_timer(program: &Arc<Program>, timer: u64, host: &mut dyn Host, contex
 }
 
 /// Continues a run that has waited, for the same request.
-pub fn resume(paused: Paused, host: &mut dyn Host, context: &mut Context) -> Outcome {
+pub fn resume(paused: PausedRun, host: &mut dyn Host, context: &mut Context) -> Outcome {
     with_vm(|vm| match paused.generation == vm.generation {
         true => vm.go_on(paused.thread, (0, 0, false), &paused.program, Some(paused.spent), host, context),
         false => lost(),
@@ -144,8 +144,8 @@ pub(crate) fn with_checker<R>(
 
 /// Continues a run that has waited for another server or thread; an error is the reason why there is no reply.
 pub fn resume_with(
-    paused: Paused,
-    reply: Result<Answered, String>,
+    paused: PausedRun,
+    reply: Result<CallReply, String>,
     host: &mut dyn Host,
     context: &mut Context,
 ) -> Outcome {
@@ -269,14 +269,14 @@ impl Vm {
     /// Passes a reply to the function that waits for it.
     fn answer(
         &mut self,
-        Paused { thread, spent, program, .. }: Paused,
-        reply: Result<Answered, String>,
+        PausedRun { thread, spent, program, .. }: PausedRun,
+        reply: Result<CallReply, String>,
         host: &mut dyn Host,
         context: &mut Context,
     ) -> Outcome {
         let texts = match &reply {
-            Ok(Answered::Http(HttpReply { headers, body, .. })) => [&headers[..], body],
-            Ok(Answered::Work(result) | Answered::Link(result)) => [&result[..], &[]],
+            Ok(CallReply::Http(HttpReply { headers, body, .. })) => [&headers[..], body],
+            Ok(CallReply::Work(result) | CallReply::Link(result)) => [&result[..], &[]],
             Err(why) => [why.as_bytes(), &[]],
         };
         let texts = texts.map(|text| self.lua.create_string(text));
@@ -285,10 +285,10 @@ impl Vm {
             [Err(error), _] | [_, Err(error)] => return Outcome::Failed(self.failure(&error, false)),
         };
         match reply {
-            Ok(Answered::Http(HttpReply { status, .. })) => {
+            Ok(CallReply::Http(HttpReply { status, .. })) => {
                 self.go_on(thread, (status, first, second), &program, Some(spent), host, context)
             }
-            Ok(Answered::Work(_) | Answered::Link(_)) => {
+            Ok(CallReply::Work(_) | CallReply::Link(_)) => {
                 self.go_on(thread, first, &program, Some(spent), host, context)
             }
             Err(_) => self.go_on(thread, (Value::Nil, first), &program, Some(spent), host, context),
@@ -366,9 +366,9 @@ impl Vm {
         }
     }
 
-    fn paused(&self, thread: Thread, program: &Arc<Program>, spent: Option<RunUsage>) -> Paused {
+    fn paused(&self, thread: Thread, program: &Arc<Program>, spent: Option<RunUsage>) -> PausedRun {
         let spent = spent.unwrap_or_else(|| RunUsage { time: self.watched.used_by_last(), waits: 1 });
-        Paused { thread, program: Arc::clone(program), generation: self.generation, spent }
+        PausedRun { thread, program: Arc::clone(program), generation: self.generation, spent }
     }
 
     /// Forgets programs that were dropped.

@@ -69,12 +69,12 @@ thread_local! {
 }
 
 /// A running call, until it ends in any way.
-struct Running<'a> {
+struct RunningCall<'a> {
     slot: &'a Slot,
     before: *const Slot,
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningCall<'_> {
     fn drop(&mut self) {
         // From here on the handler does nothing: it runs on this thread.
         self.slot.call.store(0, Ordering::SeqCst);
@@ -143,7 +143,7 @@ impl WatchedVm {
     pub(crate) fn run<R>(&self, call: impl FnOnce() -> R) -> (R, bool) {
         let number = self.last.get() + 1;
         self.last.set(number);
-        let running = Running { slot: &self.slot, before: RUNNING.replace(Arc::as_ptr(&self.slot)) };
+        let running = RunningCall { slot: &self.slot, before: RUNNING.replace(Arc::as_ptr(&self.slot)) };
         // Before the look at `IS_ASLEEP`: either we see that the watchdog sleeps, or it sees the call.
         self.slot.call.store(number, Ordering::SeqCst);
         if IS_ASLEEP.load(Ordering::SeqCst) {
@@ -182,7 +182,7 @@ pub(crate) fn is_doomed() -> bool {
     if slot.is_null() {
         return false;
     }
-    // SAFETY: `Running` removes it before its VM, which owns the slot, can go.
+    // SAFETY: `RunningCall` removes it before its VM, which owns the slot, can go.
     let slot = unsafe { &*slot };
     slot.call.load(Ordering::SeqCst) == slot.doomed.load(Ordering::SeqCst)
 }

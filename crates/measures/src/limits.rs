@@ -4,7 +4,7 @@ use super::own_metrics::LimitFacts;
 use super::process_stats::now_unix_ms;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use stillgate_limits::{Happened, Limits};
+use stillgate_limits::{Limits, TableEvents};
 
 /// Counters that are scanned per second on average: a larger table is scanned less often.
 const COUNTERS_PER_SECOND: usize = 1 << 19;
@@ -13,7 +13,7 @@ const COUNTERS_PER_SECOND: usize = 1 << 19;
 pub struct LimitsReader {
     table: Arc<OnceLock<Arc<Limits>>>,
     /// The totals of the previous process.
-    before: Option<Happened>,
+    before: Option<TableEvents>,
     counters: usize,
     /// When the counters are scanned next.
     due: Instant,
@@ -35,7 +35,7 @@ impl LimitsReader {
             self.due = now + Duration::from_secs((table.counters_max() / COUNTERS_PER_SECOND) as u64);
         }
         let (happened, before) = (table.happened(), self.before);
-        let since = |of: fn(&Happened) -> u64| of(&happened).saturating_sub(before.as_ref().map_or(0, of));
+        let since = |of: fn(&TableEvents) -> u64| of(&happened).saturating_sub(before.as_ref().map_or(0, of));
         LimitFacts {
             counters: self.counters,
             evicted: since(|happened| happened.evicted),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use stillgate_cluster::Watch;
 use stillgate_config::{Kind, Label, LabelSource, Measure, Metrics};
 use stillgate_metrics::{DeclaredFamily, Registry, RegistryError, Writer};
-use stillgate_plugin::outbox::{Counted as Sent, DropReason};
+use stillgate_plugin::outbox::{DropReason, OutboxTotals as Sent};
 use stillgate_proxy::{Counters, MetricsPlan, Plan};
 use stillgate_tls::FailureReason;
 use stillgate_upstream::Endpoint;
@@ -152,12 +152,12 @@ pub struct OwnMetrics {
     families: Vec<Own>,
     hostname: String,
     started_unix_s: f64,
-    counted: Counted,
+    counted: RecordedTotals,
 }
 
 /// The recorded totals: counters only take increments.
 #[derive(Default)]
-struct Counted {
+struct RecordedTotals {
     dropped_lines: u64,
     lost: u64,
     route_cache_hits: u64,
@@ -177,10 +177,10 @@ struct Counted {
     sent: BTreeMap<&'static str, Sent>,
     /// Plugins that have been ignored at any time.
     ignored: BTreeSet<&'static str>,
-    lua: lua::Counted,
+    lua: lua::RecordedLua,
 }
 
-impl Counted {
+impl RecordedTotals {
     /// The recorded total of a measure that only grows.
     fn of(&mut self, measure: Measure) -> &mut u64 {
         match measure {
@@ -208,7 +208,7 @@ impl OwnMetrics {
         settings: &Metrics,
         registry: &Registry,
     ) -> Result<OwnMetrics, RegistryError> {
-        let (hostname, counted) = (process_stats::hostname(), Counted::default());
+        let (hostname, counted) = (process_stats::hostname(), RecordedTotals::default());
         let mut own = OwnMetrics { writer, families: Vec::new(), hostname, started_unix_s, counted };
         own.declare(settings, registry)?;
         Ok(own)
@@ -403,7 +403,7 @@ fn tell_each(writer: &mut Writer, declared: &Arc<DeclaredFamily>, values: impl I
 fn tell_failed_handshakes(
     writer: &mut Writer,
     declared: &Arc<DeclaredFamily>,
-    counted: &mut Counted,
+    counted: &mut RecordedTotals,
     workers: &Counters,
     since_ms: u64,
 ) {
@@ -420,7 +420,7 @@ fn tell_failed_handshakes(
 fn tell_cut(
     writer: &mut Writer,
     declared: &Arc<DeclaredFamily>,
-    counted: &mut Counted,
+    counted: &mut RecordedTotals,
     workers: &Counters,
     since_ms: u64,
 ) {

@@ -79,7 +79,7 @@ pub struct Entry {
     /// The keys that every plugin has.
     pub meta: Meta,
     /// The arguments to wait for before it is called.
-    pub awaited: Awaited,
+    pub awaited: BodyArguments,
     /// The resource that contains it.
     pub origin: Origin,
     /// Position in the file.
@@ -92,7 +92,7 @@ pub struct Entry {
 
 /// Arguments of the body that an entry needs.
 #[derive(Debug, Default)]
-pub struct Awaited {
+pub struct BodyArguments {
     /// For its filter.
     pub by_filter: Option<Arguments>,
     /// For its plugin.

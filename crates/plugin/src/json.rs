@@ -23,9 +23,9 @@ pub struct Budget {
 
 /// The budget is exhausted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Exhausted;
+pub struct BudgetExhausted;
 
-impl fmt::Display for Exhausted {
+impl fmt::Display for BudgetExhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the content of the body needs more memory than allowed")
     }
@@ -47,8 +47,8 @@ impl Budget {
     /// # Errors
     ///
     /// If there is not enough left.
-    pub fn take(&mut self, bytes: usize) -> Result<(), Exhausted> {
-        self.left = self.left.checked_sub(bytes).ok_or(Exhausted)?;
+    pub fn take(&mut self, bytes: usize) -> Result<(), BudgetExhausted> {
+        self.left = self.left.checked_sub(bytes).ok_or(BudgetExhausted)?;
         Ok(())
     }
 
@@ -57,7 +57,7 @@ impl Budget {
     /// # Errors
     ///
     /// If there is not enough left.
-    pub fn take_value(&mut self) -> Result<(), Exhausted> {
+    pub fn take_value(&mut self) -> Result<(), BudgetExhausted> {
         self.take(2 * size_of::<Value>())
     }
 
@@ -66,7 +66,7 @@ impl Budget {
     /// # Errors
     ///
     /// If there is not enough left.
-    pub fn take_copy(&mut self, value: &Value) -> Result<(), Exhausted> {
+    pub fn take_copy(&mut self, value: &Value) -> Result<(), BudgetExhausted> {
         self.take_value()?;
         match value {
             Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
@@ -89,7 +89,7 @@ impl Budget {
     /// # Errors
     ///
     /// If there is not enough left.
-    pub fn take_table(&mut self) -> Result<(), Exhausted> {
+    pub fn take_table(&mut self) -> Result<(), BudgetExhausted> {
         const TABLE_BYTES: usize = 256;
         self.take(TABLE_BYTES)
     }
@@ -99,7 +99,7 @@ impl Budget {
     /// # Errors
     ///
     /// If there is not enough left.
-    pub fn take_entry(&mut self, name: &str) -> Result<(), Exhausted> {
+    pub fn take_entry(&mut self, name: &str) -> Result<(), BudgetExhausted> {
         /// Hash, index and the name's own memory.
         const ENTRY_BYTES: usize = 2 * (size_of::<String>() + 2 * size_of::<usize>()) + 32;
         self.take(ENTRY_BYTES + name.len())

@@ -4,7 +4,8 @@ use crate::filter::Filter;
 use std::sync::Arc;
 use stillgate_route::vars::Expr;
 use stillgate_schema::{
-    At, BodyVars, Definitions, Fault, Flag, Json, Kind, Located, Node, Path, Sink, TEXT, expected, int, json_of, object,
+    At, BodyVars, Definitions, Fault, Flag, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, expected, int, json_of,
+    object,
 };
 
 /// The parsed `_meta`.
@@ -35,9 +36,9 @@ object! {
         /// The place in the chain in place of the plugin's own: higher first.
         priority: i32 = int(i32::MIN as i64, i32::MAX as i64) => optional;
         /// Conditions as in `vars` of a route: the plugin runs where they hold.
-        filter: At<Expr> = Located(BodyVars) => optional;
+        filter: At<Expr> = LocatedKind(BodyVars) => optional;
         /// A text in Lua that returns a function, which is called with `conf` and `ctx` before each phase of the plugin.
-        pre_function: At<String> = Located(TEXT) => optional;
+        pre_function: At<String> = LocatedKind(TEXT) => optional;
     }
 }
 

@@ -1,11 +1,11 @@
 //! A plugin's view of a request, which it can change.
 
 use crate::body::{BodyChanges, Direction};
-use crate::consumers::{Attached, Consumers};
+use crate::consumers::{AttachedConsumer, Consumers};
 use crate::facts::{Facts, join};
 use crate::flow::{Flow, QueueFull};
 use crate::record::{NodeTries, Record, RequestId, push_recorded};
-use crate::settled::Settled;
+use crate::request_state::RequestState;
 use crate::worker::Worker;
 use std::any::Any;
 use std::net::IpAddr;
@@ -28,12 +28,12 @@ pub struct Request<'a> {
     /// The received body, if it is complete; `None`: [`crate::Flow::body`] waits for it.
     pub received: Option<&'a [u8]>,
     /// Other state of the request that plugins set.
-    pub settled: &'a mut Settled,
+    pub settled: &'a mut RequestState,
     /// Header fields of the response, whether it comes from a node or is a local reply. A field that is set here
     /// replaces the node's.
     pub response: &'a mut Edits,
     /// The authenticated consumer.
-    pub consumer: &'a mut Option<Attached>,
+    pub consumer: &'a mut Option<AttachedConsumer>,
     /// All consumers.
     pub consumers: &'a Consumers,
     /// Its id in all logs, generated on first use.
@@ -132,17 +132,17 @@ impl<'a> Request<'a> {
 
     /// Sets the authenticated consumer, and the headers for the node: its name, the id of its credential and its label
     /// `custom_id`. Headers of the client with these names are removed.
-    pub fn attach(&mut self, found: Attached) {
+    pub fn attach(&mut self, found: AttachedConsumer) {
         let consumer = self.consumers.of(found);
         self.introduce(found, consumer.label(CUSTOM_ID_LABEL));
     }
 
     /// Like [`Request::attach`], for the anonymous consumer. As in APISIX, its `custom_id` is not sent.
-    pub fn attach_anonymous(&mut self, found: Attached) {
+    pub fn attach_anonymous(&mut self, found: AttachedConsumer) {
         self.introduce(found, None);
     }
 
-    fn introduce(&mut self, found: Attached, custom_id: Option<&str>) {
+    fn introduce(&mut self, found: AttachedConsumer, custom_id: Option<&str>) {
         let consumer = self.consumers.of(found);
         *self.consumer = Some(found);
         let credential = found.credential.and_then(|place| consumer.credentials.get(usize::from(place)));

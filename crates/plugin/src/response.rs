@@ -1,10 +1,10 @@
 //! A plugin's view of a response, from a node or the gateway itself, which it can change.
 
 use crate::body::BodyChanges;
-use crate::consumers::{Attached, Consumers};
+use crate::consumers::{AttachedConsumer, Consumers};
 use crate::facts::{Facts, join, written};
 use crate::record::Record;
-use crate::settled::Settled;
+use crate::request_state::RequestState;
 use crate::worker::Worker;
 use stillgate_route::{Lookup, Variable};
 use stillgate_wire::{Edits, FieldName, FieldValue, Fields, OwnedLine, ResponseEdits};
@@ -32,13 +32,13 @@ pub struct Response<'a> {
     /// Changes of the body. In the phase `log` they have no effect.
     pub body: &'a mut BodyChanges,
     /// The authenticated consumer.
-    pub consumer: Option<Attached>,
+    pub consumer: Option<AttachedConsumer>,
     /// All consumers.
     pub consumers: &'a Consumers,
     /// Other state of the request that plugins set in earlier phases.
-    pub settled: &'a mut Settled,
+    pub settled: &'a mut RequestState,
     /// In the phase `log`, the values that are known only then.
-    pub ended: Option<&'a Ended<'a>>,
+    pub ended: Option<&'a LogValues<'a>>,
     /// The outcome of the request, as far as it is known: resolves [`Variable::Recorded`].
     pub recorded: &'a dyn Lookup,
     /// The worker's state for plugins.
@@ -48,7 +48,7 @@ pub struct Response<'a> {
 }
 
 /// Values of a request that are known only in the phase `log`.
-pub struct Ended<'a> {
+pub struct LogValues<'a> {
     /// Times, sizes, nodes.
     pub record: Record<'a>,
     /// The beginning of the request's body, as the node got it; `None`: no plugin requested it.

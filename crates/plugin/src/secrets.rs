@@ -65,9 +65,9 @@ impl Kind for SecretText {
 
 /// The type of a key that contains secrets, such as a map: messages show no text from it. If it is a text itself, by
 /// mistake or not, that is secret as well.
-pub struct Veiled<K>(pub K);
+pub struct VeiledKind<K>(pub K);
 
-impl<K: Kind> Kind for Veiled<K> {
+impl<K: Kind> Kind for VeiledKind<K> {
     type Out = K::Out;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<K::Out> {

@@ -3,7 +3,7 @@
 use crate::Plugin;
 use crate::arguments::Arguments;
 use crate::body::FILTER_BYTES_MAX;
-use crate::chain::{Awaited, Entry, Origin};
+use crate::chain::{BodyArguments, Entry, Origin};
 use crate::definition::{Compile, Descriptor, Identity};
 use crate::filter::Filter;
 use crate::meta::{Meta, MetaKeys};
@@ -69,9 +69,9 @@ impl Ignorable {
 }
 
 /// Takes the place of an ignored plugin.
-struct Ignored;
+struct NoopPlugin;
 
-impl Plugin for Ignored {}
+impl Plugin for NoopPlugin {}
 
 /// What a plugin needs for its compilation, whatever its source.
 struct Kind<'a> {
@@ -243,7 +243,7 @@ impl Table {
         let of_filter =
             |filter: &Filter| Arguments::among(|visit| filter.each_variable(visit), FILTER_BYTES_MAX, only_watches);
         let of_plugin = |visit: &mut dyn FnMut(&Variable)| plugin.each_variable(visit);
-        let awaited = Awaited {
+        let awaited = BodyArguments {
             by_filter: meta.filter.as_ref().and_then(of_filter),
             by_plugin: Arguments::among(of_plugin, plugin.arguments_bytes_max(), only_watches),
         };
@@ -322,16 +322,16 @@ fn ignored(name: &'static str, written: &stillgate_schema::Entry, origin: &Origi
         phases: Phases::NONE,
         authenticates: false,
         meta: Meta { disable: true, is_ignored: true, ..Meta::default() },
-        awaited: Awaited::default(),
+        awaited: BodyArguments::default(),
         origin: origin.clone(),
         at: written.key_at,
         identity: identity(name, origin, &written.value, &Path::Root, &mut Sink::default()),
-        plugin: Box::new(Ignored),
+        plugin: Box::new(NoopPlugin),
     }
 }
 
 /// The phases, plus one in which a request can wait if it needs arguments of the body.
-fn waiting(phases: Phases, awaited: &Awaited) -> Phases {
+fn waiting(phases: Phases, awaited: &BodyArguments) -> Phases {
     let can_wait = phases.contains(Phase::Rewrite) || phases.contains(Phase::Access);
     let waits = awaited.by_filter.is_some() || awaited.by_plugin.is_some();
     // A plugin that is never called waits for nothing.

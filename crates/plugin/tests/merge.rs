@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stillgate_plugin::{
-    Awaited, CHAIN_ENTRIES_MAX, Chain, Entry, Identity, Level, Meta, Origin, Phase, Phases, Plugin,
+    BodyArguments, CHAIN_ENTRIES_MAX, Chain, Entry, Identity, Level, Meta, Origin, Phase, Phases, Plugin,
 };
 use stillgate_schema::Position;
 
@@ -30,17 +30,17 @@ const NAMES: [(&str, i32, Phase); 6] = [
 
 /// One configuration of a plugin.
 #[derive(Debug, Clone)]
-struct Configured {
+struct PluginUse {
     name: usize,
     disable: bool,
     priority: Option<i32>,
 }
 
-struct Nothing;
+struct IdlePlugin;
 
-impl Plugin for Nothing {}
+impl Plugin for IdlePlugin {}
 
-fn entry(level: Level, of: &Configured) -> Arc<Entry> {
+fn entry(level: Level, of: &PluginUse) -> Arc<Entry> {
     let (name, priority, phase) = NAMES[of.name];
     let text = format!("{name} {level:?} {of:?}");
     Arc::new(Entry {
@@ -49,16 +49,16 @@ fn entry(level: Level, of: &Configured) -> Arc<Entry> {
         phases: Phases::of(&[phase]),
         authenticates: name == "key-auth",
         meta: Meta { disable: of.disable, priority: of.priority, ..Meta::default() },
-        awaited: Awaited::default(),
+        awaited: BodyArguments::default(),
         origin: Origin { level, id: "1".into() },
         at: Position { line: 1, column: 1 },
         identity: Identity::of(&[text.as_bytes()]),
-        plugin: Box::new(Nothing),
+        plugin: Box::new(IdlePlugin),
     })
 }
 
 /// The plugins of one resource: no name twice, in any order.
-fn resource() -> impl Strategy<Value = Vec<Configured>> {
+fn resource() -> impl Strategy<Value = Vec<PluginUse>> {
     let one = (
         0..NAMES.len(),
         any::<bool>(),
@@ -66,13 +66,13 @@ fn resource() -> impl Strategy<Value = Vec<Configured>> {
     );
     prop::collection::vec(one, 0..8).prop_map(|all| {
         let mut seen = BTreeSet::new();
-        let configured = all.into_iter().map(|(name, disable, priority)| Configured { name, disable, priority });
+        let configured = all.into_iter().map(|(name, disable, priority)| PluginUse { name, disable, priority });
         configured.filter(|of| seen.insert(of.name)).collect()
     })
 }
 
 /// Level and effective priority of the running plugins, by name.
-fn model(resources: &[Vec<Configured>]) -> BTreeMap<&'static str, (Level, i32)> {
+fn model(resources: &[Vec<PluginUse>]) -> BTreeMap<&'static str, (Level, i32)> {
     let mut holds = BTreeMap::new();
     for (name, (text, own, _)) in NAMES.iter().enumerate() {
         let strongest = LEVELS
@@ -89,13 +89,13 @@ fn model(resources: &[Vec<Configured>]) -> BTreeMap<&'static str, (Level, i32)> 
     holds
 }
 
-fn merged(resources: &[Vec<Configured>]) -> Chain {
+fn merged(resources: &[Vec<PluginUse>]) -> Chain {
     let lists = lists(resources);
     Chain::merge(lists.iter().map(|list| &list[..])).unwrap()
 }
 
-fn lists(resources: &[Vec<Configured>]) -> Vec<Vec<Arc<Entry>>> {
-    let of_level = |(level, all): (&Level, &Vec<Configured>)| all.iter().map(|of| entry(*level, of)).collect();
+fn lists(resources: &[Vec<PluginUse>]) -> Vec<Vec<Arc<Entry>>> {
+    let of_level = |(level, all): (&Level, &Vec<PluginUse>)| all.iter().map(|of| entry(*level, of)).collect();
     LEVELS.iter().zip(resources).map(of_level).collect()
 }
 
@@ -173,7 +173,7 @@ fn a_chain_is_bounded() {
     let names: Vec<&'static str> = (0..=CHAIN_ENTRIES_MAX).map(|at| &*format!("plugin-{at}").leak()).collect();
     let list = |disabled: usize| -> Vec<Arc<Entry>> {
         let entries = names.iter().enumerate().map(|(at, name)| {
-            let of = Configured { name: 0, disable: at < disabled, priority: None };
+            let of = PluginUse { name: 0, disable: at < disabled, priority: None };
             Arc::new(Entry { name, ..Arc::into_inner(entry(Level::Route, &of)).unwrap() })
         });
         entries.collect()

@@ -18,7 +18,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 use stillgate_plugin::{
     BodyChanges, Consumer, Consumers, Credential, Facts, Flow, Level, MetadataTable, NoSecrets, NoUpstreams, Origin,
-    Request, Settled, Worker,
+    Request, RequestState, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_schema::text::tree;
@@ -80,7 +80,7 @@ fn show_plugin(name: &str, credential: &str, fields: &[String]) {
     let (worker, metadata) = (Worker::default(), MetadataTable::default());
     worker.set_now_ms(NOW_MS);
     let (mut edits, mut response, mut body) = (RequestEdits::default(), Edits::default(), BodyChanges::default());
-    let (mut consumer, mut settled, mut parsed) = (None, Settled::default(), RequestHead::default());
+    let (mut consumer, mut settled, mut parsed) = (None, RequestState::default(), RequestHead::default());
     let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 40000));
     let mut at_last = usize::MAX;
     let count = if heads.len() == 1 { 100_000 } else { heads.len() };

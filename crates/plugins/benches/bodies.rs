@@ -17,8 +17,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use stillgate_plugin::body::Change;
 use stillgate_plugin::{
-    BodyChanges, Chain, Consumers, Facts, Level, MetadataTable, NoSecrets, NoUpstreams, Origin, Phase, Response,
-    Settled, Worker,
+    BodyChanges, Chain, Consumers, Facts, Level, MetadataTable, NoSecrets, NoUpstreams, Origin, Phase, RequestState,
+    Response, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_schema::text::tree;
@@ -107,7 +107,7 @@ struct Bench {
     worker: Worker,
     edits: ResponseEdits,
     body: BodyChanges,
-    settled: Settled,
+    settled: RequestState,
     out: Vec<u8>,
 }
 
@@ -127,7 +127,7 @@ impl Bench {
             worker: Worker::default(),
             edits: ResponseEdits::default(),
             body: BodyChanges::default(),
-            settled: Settled::default(),
+            settled: RequestState::default(),
             out: Vec::new(),
         }
     }

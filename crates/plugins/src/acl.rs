@@ -13,8 +13,8 @@ use std::fmt;
 use stillgate_plugin::{Answer, Compile, Consumer, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::kind::{Text, read};
 use stillgate_schema::{
-    At, Choice, Definitions, Fault, Json, Kind, Located, Node, Path, Sink, TEXT, Value, expected, int, object, some,
-    text,
+    At, Choice, Definitions, Fault, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Value, expected, int, object,
+    some, text,
 };
 
 object! {
@@ -34,7 +34,7 @@ object! {
         external_user_label_field_key: String = NOT_EMPTY => optional;
         /// What the label must be: a text of several values, a JSON array in a text, or a list. Without it, a list, or a text as a
         /// consumer's label.
-        external_user_label_field_parser: At<Parser> = Located(PARSER) => optional;
+        external_user_label_field_parser: At<Parser> = LocatedKind(PARSER) => optional;
         /// For `segmented_text`: a regular expression of the separator. Blanks around it are ignored.
         external_user_label_field_separator: String = NOT_EMPTY => optional;
         any_of {

@@ -10,7 +10,7 @@ use stillgate_plugin::{
 };
 use stillgate_schema::kind::{some, unique, unplaced};
 use stillgate_schema::{
-    At, Definitions, Fault, Flag, Json, Kind, Located, Node, Path, Sink, TEXT, Text, Value, expected, int, object,
+    At, Definitions, Fault, Flag, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Text, Value, expected, int, object,
     read, text,
 };
 use stillgate_wire::{Edits, FieldName, FieldValue, OwnedFieldValue, OwnedLine};
@@ -21,7 +21,7 @@ object! {
         /// Origins that may read responses, such as `https://a.example:8443`, separated by commas. `*`: all. `**`: all,
         /// and the answer names the requesting origin, so that credentials can be allowed; unsafe unless all sites are
         /// trusted.
-        allow_origins: At<Origins> = Located(ORIGINS) => default(unplaced(Origins::Any));
+        allow_origins: At<Origins> = LocatedKind(ORIGINS) => default(unplaced(Origins::Any));
         /// Methods that may be used, separated by commas. `*`: all. `**`: all, by name.
         allow_methods: String = TEXT.shown() => default("*".to_owned());
         /// Request header fields that may be sent, separated by commas. `*`: all. `**`: those that the preflight

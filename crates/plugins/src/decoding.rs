@@ -20,7 +20,7 @@ pub(crate) const STREAMED_BYTES: usize = 2 * CODED_BYTES;
 
 /// The coding of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decoding {
+pub(crate) enum BodyCoding {
     Identity,
     Gzip,
     Deflate,
@@ -29,17 +29,17 @@ pub(crate) enum Decoding {
     Unknown,
 }
 
-impl Decoding {
+impl BodyCoding {
     /// The coding for a value of `Content-Encoding`.
-    pub(crate) fn of(coding: Option<&[u8]>) -> Decoding {
+    pub(crate) fn of(coding: Option<&[u8]>) -> BodyCoding {
         let is = |name: &str| coding.is_some_and(|coding| coding.eq_ignore_ascii_case(name.as_bytes()));
         match coding {
-            None | Some(b"") => Decoding::Identity,
-            _ if is("identity") => Decoding::Identity,
-            _ if is("gzip") || is("x-gzip") => Decoding::Gzip,
-            _ if is("deflate") => Decoding::Deflate,
-            _ if is("br") => Decoding::Brotli,
-            _ => Decoding::Unknown,
+            None | Some(b"") => BodyCoding::Identity,
+            _ if is("identity") => BodyCoding::Identity,
+            _ if is("gzip") || is("x-gzip") => BodyCoding::Gzip,
+            _ if is("deflate") => BodyCoding::Deflate,
+            _ if is("br") => BodyCoding::Brotli,
+            _ => BodyCoding::Unknown,
         }
     }
 }
@@ -60,15 +60,15 @@ enum State {
     Brotli(Box<Brotli>),
     Unknown,
     /// Nothing of a coded body has come yet: an empty one is complete.
-    Empty(Decoding, BoundedBuffer),
+    Empty(BodyCoding, BoundedBuffer),
 }
 
 impl Decoder {
-    pub(crate) fn new(decoding: Decoding, bytes_max: usize) -> Decoder {
+    pub(crate) fn new(decoding: BodyCoding, bytes_max: usize) -> Decoder {
         let out = BoundedBuffer { bytes: Vec::new(), bytes_max };
         Decoder(match decoding {
-            Decoding::Identity => State::Identity(out),
-            Decoding::Unknown => State::Unknown,
+            BodyCoding::Identity => State::Identity(out),
+            BodyCoding::Unknown => State::Unknown,
             other => State::Empty(other, out),
         })
     }
@@ -169,11 +169,11 @@ impl Decoder {
         if let State::Empty(decoding, out) = &mut self.0 {
             let out = std::mem::take(out);
             self.0 = match decoding {
-                Decoding::Gzip => State::Gzip(MultiGzDecoder::new(out)),
-                Decoding::Deflate => State::Unsettled { first: None, out },
-                Decoding::Brotli => State::Brotli(Box::new(Brotli::new(out))),
-                Decoding::Identity => State::Identity(out),
-                Decoding::Unknown => State::Unknown,
+                BodyCoding::Gzip => State::Gzip(MultiGzDecoder::new(out)),
+                BodyCoding::Deflate => State::Unsettled { first: None, out },
+                BodyCoding::Brotli => State::Brotli(Box::new(Brotli::new(out))),
+                BodyCoding::Identity => State::Identity(out),
+                BodyCoding::Unknown => State::Unknown,
             };
         }
     }
@@ -234,15 +234,15 @@ const INFLATE_BYTES: usize = 80 * 1024;
 
 /// `br`. The body can request a window of 16 MiB, so its memory is counted as it is allocated.
 struct Brotli {
-    state: BrotliState<Counting, Counting, Counting>,
-    memory: Counting,
+    state: BrotliState<CountingAllocator, CountingAllocator, CountingAllocator>,
+    memory: CountingAllocator,
     out: BoundedBuffer,
     has_ended: bool,
 }
 
 impl Brotli {
     fn new(out: BoundedBuffer) -> Brotli {
-        let memory = Counting::default();
+        let memory = CountingAllocator::default();
         let state = BrotliState::new(memory.clone(), memory.clone(), memory.clone());
         Brotli { state, memory, out, has_ended: false }
     }
@@ -288,9 +288,9 @@ impl Brotli {
 
 /// Number of bytes that are allocated.
 #[derive(Clone, Default)]
-struct Counting(Rc<Cell<usize>>);
+struct CountingAllocator(Rc<Cell<usize>>);
 
-impl<T: Clone + Default> Allocator<T> for Counting {
+impl<T: Clone + Default> Allocator<T> for CountingAllocator {
     type AllocatedMemory = <StandardAlloc as Allocator<T>>::AllocatedMemory;
 
     fn alloc_cell(&mut self, len: usize) -> Self::AllocatedMemory {
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn what_decoding_takes_is_counted() {
-        let mut brotli = Decoder::new(Decoding::Brotli, 100);
+        let mut brotli = Decoder::new(BodyCoding::Brotli, 100);
         assert_eq!(brotli.held_bytes(), 0);
         brotli.piece(&BROTLI[..8]).unwrap();
         let State::Brotli(state) = &brotli.0 else { panic!("it has begun") };
@@ -352,7 +352,7 @@ mod tests {
         brotli.piece(&BROTLI[8..]).unwrap();
         assert_eq!(brotli.end().unwrap(), b"0123456789");
         assert_eq!(allocated.get(), 0);
-        let mut gzip = Decoder::new(Decoding::Gzip, 100);
+        let mut gzip = Decoder::new(BodyCoding::Gzip, 100);
         assert_eq!(gzip.held_bytes(), 0);
         gzip.piece(&[0x1f]).unwrap();
         assert_eq!(gzip.held_bytes(), INFLATE_BYTES);
@@ -362,7 +362,7 @@ mod tests {
     fn what_nodes_are_asked_for_can_be_undone() {
         for coding in stillgate_plugin::body::UNDONE_CODINGS {
             assert!(
-                !matches!(Decoding::of(Some(coding.as_bytes())), Decoding::Unknown | Decoding::Identity),
+                !matches!(BodyCoding::of(Some(coding.as_bytes())), BodyCoding::Unknown | BodyCoding::Identity),
                 "{coding}"
             );
         }
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn what_is_decoded_can_be_taken_as_it_comes() {
-        let mut brotli = Decoder::new(Decoding::Brotli, 4);
+        let mut brotli = Decoder::new(BodyCoding::Brotli, 4);
         let mut taken = Vec::new();
         for byte in BROTLI {
             brotli.piece(&[byte]).unwrap();
@@ -388,7 +388,7 @@ mod tests {
             coded
         };
         let decoded = |coded: &[u8], piece: usize| {
-            let (mut decoder, mut bytes, mut longest) = (Decoder::new(Decoding::Brotli, 1024 * 1024), 0, 0);
+            let (mut decoder, mut bytes, mut longest) = (Decoder::new(BodyCoding::Brotli, 1024 * 1024), 0, 0);
             for piece in coded.chunks(piece) {
                 decoder.stream(piece, &mut |decoded| {
                     assert!(decoded.iter().all(|byte| *byte == b'a'));
@@ -419,14 +419,14 @@ mod tests {
     #[test]
     fn brotli_ends_where_it_says() {
         for split in 1..BROTLI.len() {
-            let mut decoder = Decoder::new(Decoding::Brotli, 10);
+            let mut decoder = Decoder::new(BodyCoding::Brotli, 10);
             decoder.piece(&BROTLI[..split]).unwrap();
             decoder.piece(&BROTLI[split..]).unwrap();
             assert_eq!(decoder.piece(b"more"), Err(BodyError::Malformed));
         }
-        let mut short = Decoder::new(Decoding::Brotli, 9);
+        let mut short = Decoder::new(BodyCoding::Brotli, 9);
         assert_eq!(short.piece(&BROTLI), Err(BodyError::TooLarge));
-        let mut cut = Decoder::new(Decoding::Brotli, 10);
+        let mut cut = Decoder::new(BodyCoding::Brotli, 10);
         cut.piece(&BROTLI[..13]).unwrap();
         assert_eq!(cut.end(), Err(BodyError::Malformed));
     }

@@ -20,7 +20,7 @@ use stillgate_route::Variable;
 use stillgate_schema::quantity::{Size, Span, size, span};
 use stillgate_schema::text::tree::{Node, Value};
 use stillgate_schema::{
-    At, Choice, Definitions, Fault, Flag, Json, Kind, Located, Path, Sink, TEXT, Text, expected, int, map, object,
+    At, Choice, Definitions, Fault, Flag, Json, Kind, LocatedKind, Path, Sink, TEXT, Text, expected, int, map, object,
     read, text,
 };
 use stillgate_wire::{FieldName, FieldValue};
@@ -39,7 +39,7 @@ object! {
     /// Ends the connections of devices in the gateway.
     pub(crate) struct DeviceGatewayKeys {
         /// The id of the device, with variables: `$consumer_name`, `$arg_device`, `$http_x_device`. At most 256 bytes; a request whose id is empty or longer is answered 400.
-        id: At<String> = Located(TEXT.shown()) => required;
+        id: At<String> = LocatedKind(TEXT.shown()) => required;
         /// The protocol: `json` or `cbor` of [the protocol](../devices-protocol.md), or the subprotocol that the device
         /// requests; `raw`: a message is one frame, nothing more.
         protocol: Protocol = PROTOCOL => default(Protocol::Json);
@@ -70,7 +70,7 @@ object! {
     /// Where the events of devices are sent.
     pub(crate) struct OnEventKeys {
         /// The id of one of `upstreams`.
-        upstream_id: At<String> = Located(TEXT.or_number()) => required;
+        upstream_id: At<String> = LocatedKind(TEXT.or_number()) => required;
         /// The path of the requests.
         uri: String = URI => default("/".to_owned());
         /// Whether a device's next message is read only after the upstream has answered 2xx. A device cannot flood the
@@ -120,7 +120,7 @@ impl Kind for Labels {
             return None;
         }
         let label = |entry: &stillgate_schema::Entry, sink: &mut Sink| {
-            let value = read(&Located(TEXT), &entry.value, &path.key(&entry.key), sink)?;
+            let value = read(&LocatedKind(TEXT), &entry.value, &path.key(&entry.key), sink)?;
             Some((entry.key.to_string(), value))
         };
         entries.iter().map(|entry| label(entry, sink)).collect()

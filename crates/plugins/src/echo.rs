@@ -1,7 +1,7 @@
 //! `echo`: adds texts before or after a response's body, or replaces it. For tests of a configuration.
 
 use crate::body_fields::{CONTENT_ENCODING, forget_old_body};
-use crate::decoding::{Decoder, Decoding};
+use crate::decoding::{BodyCoding, Decoder};
 use crate::fields::{FieldMap, Fields};
 use std::sync::Arc;
 use stillgate_plugin::body::FILTER_BYTES_MAX;
@@ -50,15 +50,15 @@ impl Define for Echo {
 
 impl Plugin for Echo {
     fn header_filter(&self, response: &mut Response<'_>) {
-        let coding = Decoding::of(response.header(CONTENT_ENCODING, &mut Vec::new()));
+        let coding = BodyCoding::of(response.header(CONTENT_ENCODING, &mut Vec::new()));
         forget_old_body(response);
         match &self.body {
             Some(body) => response.body.replace(body),
-            None if coding == Decoding::Identity && self.before.is_empty() && self.after.is_empty() => {}
+            None if coding == BodyCoding::Identity && self.before.is_empty() && self.after.is_empty() => {}
             None => response.body.filter(Box::new(TextWrapper {
                 before: Some(self.before.clone()),
                 after: self.after.clone(),
-                decoder: (coding != Decoding::Identity).then(|| Decoder::new(coding, FILTER_BYTES_MAX)),
+                decoder: (coding != BodyCoding::Identity).then(|| Decoder::new(coding, FILTER_BYTES_MAX)),
             })),
         }
         for (name, value) in &self.fields {

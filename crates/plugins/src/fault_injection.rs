@@ -11,7 +11,8 @@ use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::list;
 use stillgate_schema::{
-    At, BodyVars, Definitions, Fault, Json, Kind, Located, Node, Path, Sink, TEXT, Value, expected, int, map, object,
+    At, BodyVars, Definitions, Fault, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Value, expected, int, map,
+    object,
 };
 use stillgate_wire::{FieldValue, Fields, OwnedFieldName};
 
@@ -32,13 +33,13 @@ object! {
         /// The status of the answer.
         http_status: u16 = int(200, 599) => required;
         /// The body, a text with variables; without it the answer is an error page.
-        body: At<String> = Located(TEXT) => optional;
+        body: At<String> = LocatedKind(TEXT) => optional;
         /// Header fields of the answer: a map of names to texts with variables, or to numbers.
         headers: Vec<Header> = Headers => optional;
         /// Percentage of requests that are answered; all without it.
         percentage: u8 = int(0, 100) => optional;
         /// Lists of conditions as in `vars` of a route: a request is answered if all conditions of one list hold.
-        vars: Vec<At<Expr>> = list(Located(BodyVars)) => optional;
+        vars: Vec<At<Expr>> = list(LocatedKind(BodyVars)) => optional;
     }
 }
 
@@ -50,7 +51,7 @@ object! {
         /// Percentage of requests that wait; all without it.
         percentage: u8 = int(0, 100) => optional;
         /// Lists of conditions as in `vars` of a route: a request waits if all conditions of one list hold.
-        vars: Vec<At<Expr>> = list(Located(BodyVars)) => optional;
+        vars: Vec<At<Expr>> = list(LocatedKind(BodyVars)) => optional;
     }
 }
 
@@ -107,7 +108,7 @@ impl Kind for Headers {
 
 /// The plugin.
 pub(crate) struct FaultInjection {
-    abort: Option<(When, Arc<Aborting>)>,
+    abort: Option<(When, Arc<AbortReply>)>,
     delay: Option<(When, Duration)>,
 }
 
@@ -118,7 +119,7 @@ struct When {
     any_of: Option<Box<[Filter]>>,
 }
 
-struct Aborting {
+struct AbortReply {
     status: u16,
     body: Option<Template>,
     headers: Box<[Header]>,
@@ -140,7 +141,7 @@ impl Define for FaultInjection {
                     .body
                     .map(|body| unknown::template_with_body(&body.value, body.at, &path.key("body"), cx.sink));
                 let headers = abort.headers.unwrap_or_default().into();
-                Some((when, Arc::new(Aborting { status: abort.http_status, body, headers })))
+                Some((when, Arc::new(AbortReply { status: abort.http_status, body, headers })))
             }
         };
         let delay = match keys.delay {
@@ -212,11 +213,11 @@ impl Plugin for FaultInjection {
     }
 }
 
-fn injected(abort: Option<&Aborting>, request: &mut Request<'_>) -> Flow {
+fn injected(abort: Option<&AbortReply>, request: &mut Request<'_>) -> Flow {
     abort.map_or(Flow::Continue, |abort| Flow::Answer(abort.answer(request)))
 }
 
-impl Aborting {
+impl AbortReply {
     fn answer(&self, request: &mut Request<'_>) -> Answer {
         let (mut text, mut buffer) = (Vec::new(), Vec::new());
         let mut has_type = false;

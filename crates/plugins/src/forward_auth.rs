@@ -10,19 +10,19 @@ use crate::unknown;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::body::FILTER_BYTES_MAX;
-use stillgate_plugin::secrets::Veiled;
+use stillgate_plugin::secrets::VeiledKind;
 use stillgate_plugin::{
     Answer, Call, CallError, Compile, Define, Flow, Keep, Phase, Phases, Plugin, Reply, Request, Template, Url,
 };
 use stillgate_route::Variable;
-use stillgate_schema::{At, Choice, Flag, Located, TEXT, int, list, object};
+use stillgate_schema::{At, Choice, Flag, LocatedKind, TEXT, int, list, object};
 use stillgate_wire::{FieldName, FieldValue, OwnedFieldName};
 
 object! {
     /// Asks another server whether a request may go on.
     pub(crate) struct ForwardAuthKeys {
         /// The URL that is asked.
-        uri: At<String> = Located(TEXT.shown()) => required;
+        uri: At<String> = LocatedKind(TEXT.shown()) => required;
         /// Whether the certificate of an `https` server is verified.
         ssl_verify: bool = Flag => default(true);
         /// How it is asked. With `POST` it gets the body of the request.
@@ -30,7 +30,7 @@ object! {
         /// Header fields of the request that it gets.
         request_headers: Vec<OwnedFieldName> = list(FIELD_NAME) => default(Vec::new());
         /// Further header fields that it gets: texts with variables, such as `$remote_addr` and `$post_arg.tenant_id`.
-        extra_headers: Fields = Veiled(FieldMap) => optional;
+        extra_headers: Fields = VeiledKind(FieldMap) => optional;
         /// Header fields of its answer that the node gets, where the request goes on. One that the answer does not have is
         /// removed from the request, as all are where the server cannot be asked.
         upstream_headers: Vec<OwnedFieldName> = list(FIELD_NAME) => default(Vec::new());

@@ -9,7 +9,7 @@ use crate::authentication::{HEADER, REALM, Strangers};
 use stillgate_plugin::query::{Argument, argument, decoded, write_without};
 use stillgate_plugin::secrets::SECRET;
 use stillgate_plugin::{
-    Attached, Authenticate, Compile, CompileCredential, Define, Flow, Phase, Phases, Plugin, Request, Secret,
+    AttachedConsumer, Authenticate, Compile, CompileCredential, Define, Flow, Phase, Phases, Plugin, Request, Secret,
 };
 use stillgate_route::path::target_path;
 use stillgate_schema::{Flag, TEXT, object};
@@ -109,7 +109,7 @@ impl Plugin for KeyAuth {
 
 impl KeyAuth {
     /// The consumer of the key, or the reason for refusing it.
-    fn find(&self, request: &Request<'_>) -> Result<Attached, &'static str> {
+    fn find(&self, request: &Request<'_>) -> Result<AttachedConsumer, &'static str> {
         let consumers = request.consumers;
         if let Some(key) = request.first_header(self.header.name()) {
             return consumers.find(Self::NAME, key).ok_or(INVALID);

@@ -25,7 +25,7 @@ mod csrf;
 mod decimal;
 mod decoding;
 mod device_gateway;
-mod digested;
+mod digest_cache;
 mod echo;
 mod encoding;
 mod error_page;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use stillgate_limits::{BURST_MAX, Key, Leak, Limits, RATE_MAX, RATE_MIN};
 use stillgate_plugin::{Answer, Compile, Define, Flow, Identity, Phase, Phases, Plugin, Request, Template};
 use stillgate_route::{Lookup, Variable};
-use stillgate_schema::{At, Choice, Fault, Flag, Located, TEXT, int, object};
+use stillgate_schema::{At, Choice, Fault, Flag, LocatedKind, TEXT, int, object};
 
 object! {
     /// Limits the number of requests in a second.
@@ -22,7 +22,7 @@ object! {
         burst: f64 = Decimal { min: 0.0, max: BURST_MAX } => required;
         /// The key that requests are counted by: a variable, or a text with variables, as `key_type` says. If the
         /// request has no such value, the client's address is used.
-        key: At<String> = Located(TEXT) => required;
+        key: At<String> = LocatedKind(TEXT) => required;
         /// `var`: `key` is a variable's name. `var_combination`: a text such as `$remote_addr $consumer_name`.
         key_type: KeyType = KEY_TYPE => default(KeyType::Var);
         /// The status for a request that is refused.

@@ -126,7 +126,7 @@ fn ask(plugins: Arc<[Box<dyn Plugin>]>, at: usize, other: Other, request: &mut R
         Some(plugin) => {
             let before = request.response.clone();
             let flow = plugin.rewrite(request);
-            go_on(Asked { plugins, at, other, before }, flow, request)
+            go_on(MultiAuthAttempt { plugins, at, other, before }, flow, request)
         }
         None => Flow::Answer(match other {
             Some((answer, fields)) => {
@@ -139,7 +139,7 @@ fn ask(plugins: Arc<[Box<dyn Plugin>]>, at: usize, other: Other, request: &mut R
 }
 
 /// State of the attempts.
-struct Asked {
+struct MultiAuthAttempt {
     plugins: Arc<[Box<dyn Plugin>]>,
     at: usize,
     /// The first such answer.
@@ -150,11 +150,11 @@ struct Asked {
 }
 
 /// Continues with a plugin's result.
-fn go_on(asked: Asked, flow: Flow, request: &mut Request<'_>) -> Flow {
+fn go_on(asked: MultiAuthAttempt, flow: Flow, request: &mut Request<'_>) -> Flow {
     match flow {
         Flow::Continue => Flow::Continue,
         Flow::Answer(answer) => {
-            let Asked { plugins, at, mut other, before } = asked;
+            let MultiAuthAttempt { plugins, at, mut other, before } = asked;
             if other.is_none() && answer.status != 401 {
                 other = Some((answer, request.response.clone()));
             }

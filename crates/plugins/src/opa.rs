@@ -12,14 +12,14 @@ use stillgate_plugin::{
     Answer, Call, CallError, Compile, Define, Flow, Keep, Level, Phase, Phases, Plugin, Reply, Request, Url,
 };
 use stillgate_schema::kind::unplaced;
-use stillgate_schema::{At, Fault, Flag, Located, TEXT, Text, int, object, some, text};
+use stillgate_schema::{At, Fault, Flag, LocatedKind, TEXT, Text, int, object, some, text};
 use stillgate_wire::{FieldName, FieldValue, OwnedFieldName};
 
 object! {
     /// Asks an Open Policy Agent whether a request may go on.
     pub(crate) struct OpaKeys {
         /// Where it is: `http://HOST:PORT`.
-        host: At<String> = Located(TEXT.shown()) => required;
+        host: At<String> = LocatedKind(TEXT.shown()) => required;
         /// The path of the decision below `/v1/data/`, such as `http/authz`.
         policy: String = POLICY => required;
         /// Whether the certificate of an `https` server is verified.
@@ -35,9 +35,9 @@ object! {
         /// Header fields of the decision that the node gets. One that the decision has not is taken out of the request.
         send_headers_upstream: Vec<OwnedFieldName> = some(FIELD_NAME) => optional;
         /// The input has the route as it is written, without its upstream.
-        with_route: At<bool> = Located(Flag) => default(unplaced(false));
+        with_route: At<bool> = LocatedKind(Flag) => default(unplaced(false));
         /// The input has the route's service as it is written, without its upstream.
-        with_service: At<bool> = Located(Flag) => default(unplaced(false));
+        with_service: At<bool> = LocatedKind(Flag) => default(unplaced(false));
         /// The input has the consumer: its name, group, labels, and the id of its credential.
         with_consumer: bool = Flag => default(false);
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use stillgate_plugin::body::FILTER_BYTES_MAX;
 use stillgate_plugin::{Call, Compile, Define, Flow, Identity, Keep, Phase, Phases, Plugin, Request, Response, Url};
 use stillgate_route::path::target_path;
-use stillgate_schema::{At, Choice, Fault, Located, TEXT, Text, object, text};
+use stillgate_schema::{At, Choice, Fault, LocatedKind, TEXT, Text, object, text};
 use stillgate_wire::{FieldName, FieldValue};
 
 object! {
@@ -21,9 +21,9 @@ object! {
     pub(crate) struct ProxyMirrorKeys {
         /// The server: `http://HOST[:PORT]` or `https://HOST[:PORT]`, without a path; `grpc://` or `grpcs://` to
         /// receive gRPC calls.
-        host: At<String> = Located(TEXT.shown()) => required;
+        host: At<String> = LocatedKind(TEXT.shown()) => required;
         /// The path of copies; the default is that of the request. gRPC calls keep theirs.
-        path: At<String> = Located(PATH) => optional;
+        path: At<String> = LocatedKind(PATH) => optional;
         /// `replace`: `path` replaces the request's path. `prefix`: it is prepended.
         path_concat_mode: bool = CONCAT => default(false);
         /// The share of requests that are copied.
@@ -58,7 +58,7 @@ pub(crate) struct ProxyMirror {
 }
 
 /// A copy that waits for its body.
-struct Waiting {
+struct PendingCopy {
     identity: Identity,
     call: Call,
 }
@@ -113,7 +113,7 @@ impl Plugin for ProxyMirror {
         match request.whole_body() {
             None => {
                 request.body.capture(BODY_BYTES_MAX);
-                request.hold(Waiting { identity: self.identity, call });
+                request.hold(PendingCopy { identity: self.identity, call });
             }
             Some(body) if body.len() > BODY_BYTES_MAX => request.worker.io().drop_send(Self::NAME),
             Some(body) => {
@@ -150,10 +150,10 @@ impl ProxyMirror {
     /// Takes the copy that was made of this request before.
     fn take_waiting(&self, held: &mut Vec<Box<dyn Any>>) -> Option<Call> {
         let is_own = |held: &Box<dyn Any>| {
-            held.downcast_ref::<Waiting>().is_some_and(|waiting| waiting.identity == self.identity)
+            held.downcast_ref::<PendingCopy>().is_some_and(|waiting| waiting.identity == self.identity)
         };
         let place = held.iter().position(is_own)?;
-        held.swap_remove(place).downcast::<Waiting>().ok().map(|waiting| waiting.call)
+        held.swap_remove(place).downcast::<PendingCopy>().ok().map(|waiting| waiting.call)
     }
 
     /// Makes a copy without the body.

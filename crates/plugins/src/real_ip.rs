@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use stillgate_plugin::{Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_route::{AddressSet, Lookup, Variable};
 use stillgate_schema::matching::NETWORK;
-use stillgate_schema::{At, Fault, Flag, Located, Text, object, some, text};
+use stillgate_schema::{At, Fault, Flag, LocatedKind, Text, object, some, text};
 use stillgate_wire::FieldName;
 
 object! {
@@ -16,7 +16,7 @@ object! {
     pub(crate) struct RealIpKeys {
         /// The variable that holds the address, with or without a port, such as `http_x_real_ip` or `arg_realip`. From
         /// `http_x_forwarded_for` the last address is used, or with `recursive` the last that is not trusted.
-        source: At<String> = Located(SOURCE) => required;
+        source: At<String> = LocatedKind(SOURCE) => required;
         /// Addresses and networks of trusted peers. Without this key all are trusted.
         trusted_addresses: Vec<IpNet> = some(NETWORK) => optional;
         /// Whether trusted addresses in `X-Forwarded-For` are skipped, from the last one on.

@@ -12,7 +12,7 @@ use regex::bytes::{CaptureLocations, Regex};
 use stillgate_plugin::{Answer, Compile, Define, Flow, Metadata, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::kind::list;
-use stillgate_schema::{At, Fault, Flag, Located, Position, TEXT, Text, int, object, text};
+use stillgate_schema::{At, Fault, Flag, LocatedKind, Position, TEXT, Text, int, object, text};
 use stillgate_wire::{FieldName, FieldValue};
 
 object! {
@@ -21,10 +21,10 @@ object! {
         /// Requests over HTTP are redirected to the same location over HTTPS: GET and HEAD with 301, others with 308.
         http_to_https: bool = Flag => optional;
         /// The location, with variables. `\$name` is literal.
-        uri: At<String> = Located(URI) => optional;
+        uri: At<String> = LocatedKind(URI) => optional;
         /// A regular expression, and the replacement of its match in the path; `$1` is a group, `$$` a dollar. A
         /// request whose path does not match continues.
-        regex_uri: At<Vec<String>> = Located(list(TEXT)) => optional;
+        regex_uri: At<Vec<String>> = LocatedKind(list(TEXT)) => optional;
         /// The status. `http_to_https` has its own.
         ret_code: u16 = int(200, 599) => default(302);
         /// Whether characters that are not allowed in a path are percent-encoded.

@@ -65,12 +65,12 @@ pub(crate) enum Language {
 /// The groups that a regular expression has captured.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Groups<'a> {
-    found: Found<'a>,
+    found: MatchedGroups<'a>,
     text: &'a [u8],
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Found<'a> {
+enum MatchedGroups<'a> {
     Nothing,
     Locations(&'a CaptureLocations),
     Ranges(&'a [Range]),
@@ -78,24 +78,24 @@ enum Found<'a> {
 
 impl<'a> Groups<'a> {
     /// Groups without a match.
-    pub(crate) const NONE: Groups<'static> = Groups { found: Found::Nothing, text: &[] };
+    pub(crate) const NONE: Groups<'static> = Groups { found: MatchedGroups::Nothing, text: &[] };
 
     /// The groups of a match in a text.
     pub(crate) fn of(locations: &'a CaptureLocations, text: &'a [u8]) -> Groups<'a> {
-        Groups { found: Found::Locations(locations), text }
+        Groups { found: MatchedGroups::Locations(locations), text }
     }
 
     /// The groups of a match by [`crate::linear_regex`].
     pub(crate) fn of_ranges(ranges: &'a [Range], text: &'a [u8]) -> Groups<'a> {
-        Groups { found: Found::Ranges(ranges), text }
+        Groups { found: MatchedGroups::Ranges(ranges), text }
     }
 
     /// A group; 0 is the match.
     pub(crate) fn get(&self, group: usize) -> &'a [u8] {
         let range = match self.found {
-            Found::Nothing => None,
-            Found::Locations(locations) => locations.get(group),
-            Found::Ranges(ranges) => ranges.get(group).copied(),
+            MatchedGroups::Nothing => None,
+            MatchedGroups::Locations(locations) => locations.get(group),
+            MatchedGroups::Ranges(ranges) => ranges.get(group).copied(),
         };
         range.map_or(&[], |(begin, end)| &self.text[begin..end])
     }

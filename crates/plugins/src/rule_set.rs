@@ -76,7 +76,7 @@ pub(crate) struct TooLong;
 
 /// The reason why a set cannot be compiled, and the rule to blame.
 #[derive(Debug)]
-pub(crate) struct Refused {
+pub(crate) struct RuleError {
     pub(crate) rule: usize,
     pub(crate) why: String,
 }
@@ -88,8 +88,8 @@ thread_local! {
 
 impl RuleSet {
     /// Compiles rules.
-    pub(crate) fn compile(rules: &[Hir]) -> Result<RuleSet, Refused> {
-        let mut building = Building::default();
+    pub(crate) fn compile(rules: &[Hir]) -> Result<RuleSet, RuleError> {
+        let mut building = RuleSetBuilder::default();
         let mut without: Vec<(usize, &Hir)> = Vec::new();
         for (number, hir) in rules.iter().enumerate() {
             match needed(hir) {
@@ -217,22 +217,22 @@ impl Engine {
 
 /// A set that is being compiled.
 #[derive(Default)]
-struct Building {
+struct RuleSetBuilder {
     rules: Vec<Engine>,
     literals: HashMap<Box<[u8]>, Vec<u32>>,
     bytes: usize,
     slow_states: usize,
 }
 
-impl Building {
+impl RuleSetBuilder {
     /// The engine of one rule.
-    fn one(&mut self, number: usize, hir: &Hir) -> Result<Engine, Refused> {
+    fn one(&mut self, number: usize, hir: &Hir) -> Result<Engine, RuleError> {
         let engine = self.dfa(hir).map_or_else(|| self.slow(number, hir), Ok)?;
         match self.bytes <= SET_BYTES_MAX {
             true => Ok(engine),
             false => {
                 let why = format!("the rules up to this one take more than {} MiB", SET_BYTES_MAX >> 20);
-                Err(Refused { rule: number, why })
+                Err(RuleError { rule: number, why })
             }
         }
     }
@@ -251,8 +251,8 @@ impl Building {
         Some(Engine::Dfa(Box::new(dfa)))
     }
 
-    fn slow(&mut self, number: usize, hir: &Hir) -> Result<Engine, Refused> {
-        let too_large = |what: &str| Refused {
+    fn slow(&mut self, number: usize, hir: &Hir) -> Result<Engine, RuleError> {
+        let too_large = |what: &str| RuleError {
             rule: number,
             why: format!("{what}; write it with smaller repetitions, or without"),
         };
@@ -284,7 +284,7 @@ impl Building {
         }
     }
 
-    fn finish(self, always: Vec<Engine>) -> Result<RuleSet, Refused> {
+    fn finish(self, always: Vec<Engine>) -> Result<RuleSet, RuleError> {
         if self.literals.is_empty() {
             return Ok(RuleSet { always, rules: Vec::new(), literals: None });
         }
@@ -293,7 +293,7 @@ impl Building {
             .ascii_case_insensitive(true)
             .kind(Some(AhoCorasickKind::DFA))
             .build(&texts)
-            .map_err(|error| Refused { rule: 0, why: format!("the rules are too many: {error}") })?;
+            .map_err(|error| RuleError { rule: 0, why: format!("the rules are too many: {error}") })?;
         let rules = rules.into_iter().map(Into::into).collect();
         Ok(RuleSet { always, rules: self.rules, literals: Some(Literals { search, rules }) })
     }

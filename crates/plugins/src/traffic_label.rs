@@ -5,8 +5,8 @@ use crate::replacement::Groups;
 use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
-use stillgate_schema::kind::{Filled, some};
-use stillgate_schema::{At, BodyVars, Fault, Located, int, map, object};
+use stillgate_schema::kind::{NonEmptyList, some};
+use stillgate_schema::{At, BodyVars, Fault, LocatedKind, int, map, object};
 
 object! {
     /// Sets header fields of requests by rules.
@@ -20,7 +20,7 @@ object! {
     /// A rule.
     pub(crate) struct TrafficLabelRuleKeys {
         /// Conditions as in `vars` of a route; without them the rule matches every request.
-        r#match: At<Expr> = Located(Filled(BodyVars)) => optional;
+        r#match: At<Expr> = LocatedKind(NonEmptyList(BodyVars)) => optional;
         /// The actions; one of them is applied to each request, in proportion to their weights.
         actions: Vec<TrafficLabelActionKeys> = some(map()) => required;
     }

@@ -7,7 +7,8 @@ use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::list;
 use stillgate_schema::{
-    At, BodyVars, Definitions, Fault, Json, Kind, Located, Node, Path, Sink, TEXT, Value, expected, int, map, object,
+    At, BodyVars, Definitions, Fault, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Value, expected, int, map,
+    object,
 };
 
 /// Most rules of one configuration: a request may have to evaluate each.
@@ -21,7 +22,7 @@ object! {
     /// Chooses the upstream of requests by rules and weights.
     pub(crate) struct TrafficSplitKeys {
         /// The rules, at most 1000. The first that matches is applied.
-        rules: At<Vec<TrafficSplitRuleKeys>> = Located(list(map())) => optional;
+        rules: At<Vec<TrafficSplitRuleKeys>> = LocatedKind(list(map())) => optional;
     }
 }
 
@@ -31,7 +32,7 @@ object! {
         /// When the rule matches: if one of these does. Without them it matches every request.
         r#match: Vec<TrafficSplitMatchKeys> = list(map::<TrafficSplitMatchKeys>()) => default(Vec::new());
         /// The upstreams of its requests, 1 to 20; the default is the upstream of the route.
-        weighted_upstreams: At<Vec<WeightedUpstreamKeys>> = Located(list(map())) => optional;
+        weighted_upstreams: At<Vec<WeightedUpstreamKeys>> = LocatedKind(list(map())) => optional;
     }
 }
 
@@ -39,7 +40,7 @@ object! {
     /// Conditions that must hold together.
     pub(crate) struct TrafficSplitMatchKeys {
         /// Conditions as in `vars` of a route.
-        vars: At<Expr> = Located(BodyVars) => required;
+        vars: At<Expr> = LocatedKind(BodyVars) => required;
     }
 }
 
@@ -47,9 +48,9 @@ object! {
     /// An upstream and its share. With neither `upstream_id` nor `upstream` it is that of the route.
     pub(crate) struct WeightedUpstreamKeys {
         /// The id of one of `upstreams`.
-        upstream_id: At<String> = Located(TEXT.or_number()) => optional;
+        upstream_id: At<String> = LocatedKind(TEXT.or_number()) => optional;
         /// An upstream written here, with the keys of any other. Its default timeouts are 15 s.
-        upstream: At<Node> = Located(UpstreamKind) => optional;
+        upstream: At<Node> = LocatedKind(UpstreamKind) => optional;
         /// Its share of the rule's requests; 0: none, as long as another has one.
         weight: u32 = int(0, WEIGHT_MAX) => default(1);
     }

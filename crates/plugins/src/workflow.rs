@@ -9,9 +9,9 @@ use std::sync::Arc;
 use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, Identity, Phase, Phases, Plugin, Request};
 use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
-use stillgate_schema::kind::{Filled, list};
+use stillgate_schema::kind::{NonEmptyList, list};
 use stillgate_schema::{
-    At, BodyVars, Definitions, Fault, Json, Kind, Located, Node, Path, Sink, Value, int, map, object, read,
+    At, BodyVars, Definitions, Fault, Json, Kind, LocatedKind, Node, Path, Sink, Value, int, map, object, read,
 };
 
 object! {
@@ -26,9 +26,9 @@ object! {
     /// A rule.
     pub(crate) struct WorkflowRuleKeys {
         /// Conditions as in `vars` of a route; without them the rule matches every request.
-        case: At<Expr> = Located(Filled(BodyVars)) => optional;
+        case: At<Expr> = LocatedKind(NonEmptyList(BodyVars)) => optional;
         /// Pairs of an action's name and its configuration. The first one is run; the others have no effect.
-        actions: At<Vec<ActionKeys>> = Located(list(ActionKind)) => required;
+        actions: At<Vec<ActionKeys>> = LocatedKind(list(ActionKind)) => required;
     }
 }
 

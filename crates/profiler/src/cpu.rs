@@ -101,7 +101,7 @@ pub fn duration(seconds: u64) -> Result<Duration, InvalidOptions> {
 
 /// Takes a profile on the calling thread, whose priority is lowered for good. Fails if no timer can be made.
 pub fn take(session: Session, options: Options, cancel: &Cancel) -> io::Result<Profile> {
-    let mut sampling = Sampling::new(options)?;
+    let mut sampling = CpuProfile::new(options)?;
     let until = Instant::now() + options.duration;
     loop {
         sampling.arm_new()?;
@@ -134,7 +134,7 @@ struct ArmedThread {
 }
 
 /// A profile in progress.
-struct Sampling {
+struct CpuProfile {
     options: Options,
     period: Duration,
     began: Moment,
@@ -166,9 +166,9 @@ struct Tally {
     lost: u64,
 }
 
-impl Sampling {
-    fn new(options: Options) -> io::Result<Sampling> {
-        Ok(Sampling {
+impl CpuProfile {
+    fn new(options: Options) -> io::Result<CpuProfile> {
+        Ok(CpuProfile {
             options,
             period: Duration::from_secs(1) / options.hz,
             began: Moment::now(),
@@ -269,7 +269,7 @@ impl Sampling {
     fn finish(self) -> Profile {
         let end = Moment::now();
         let notes = self.notes();
-        let Sampling { period, began, began_unix_ns, threads, unwinder, stacks, counts, timed, .. } = self;
+        let CpuProfile { period, began, began_unix_ns, threads, unwinder, stacks, counts, timed, .. } = self;
         let period_ns = period.as_nanos() as i64;
         let NamedStacks { mappings, functions, locations, stacks } = name(stacks, &unwinder.into_modules());
         let sample = |(thread, stack, is_complete): (usize, usize, bool), samples: i64, periods: i64| {
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_has_ended_keeps_its_samples_and_not_its_ring() {
-        let mut sampling = Sampling::new(Options::new(ThreadScope::EventLoops, 1, 1000).unwrap()).unwrap();
+        let mut sampling = CpuProfile::new(Options::new(ThreadScope::EventLoops, 1, 1000).unwrap()).unwrap();
         let (registered, is_registered) = sync_channel(1);
         let (go_on, may_go_on) = sync_channel::<()>(1);
         let passing = thread::spawn(move || {

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-static RUNNING: Mutex<Option<Running>> = Mutex::new(None);
+static RUNNING: Mutex<Option<RunningProfile>> = Mutex::new(None);
 
 /// A profile in progress.
 #[derive(Debug, Clone)]
-struct Running {
+struct RunningProfile {
     what: &'static str,
     who: String,
     since: Instant,
@@ -47,10 +47,10 @@ impl Session {
     /// Takes the right, unless another profile has it.
     pub fn begin(what: &'static str, who: &str, wanted: Duration) -> Result<Session, Busy> {
         let mut running = running();
-        if let Some(Running { what, who, since, wanted }) = running.clone() {
+        if let Some(RunningProfile { what, who, since, wanted }) = running.clone() {
             return Err(Busy { what, who, age: since.elapsed(), wanted });
         }
-        *running = Some(Running { what, who: who.to_owned(), since: Instant::now(), wanted });
+        *running = Some(RunningProfile { what, who: who.to_owned(), since: Instant::now(), wanted });
         Ok(Session(()))
     }
 }
@@ -69,7 +69,7 @@ impl Drop for Session {
     }
 }
 
-fn running() -> MutexGuard<'static, Option<Running>> {
+fn running() -> MutexGuard<'static, Option<RunningProfile>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

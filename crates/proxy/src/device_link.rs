@@ -59,15 +59,15 @@ pub struct Hold(Arc<()>);
 
 /// Whether there is a [`Hold`].
 #[derive(Debug, Clone)]
-pub(crate) struct Held(Weak<()>);
+pub(crate) struct HoldWitness(Weak<()>);
 
 impl Hold {
-    pub(crate) fn seen(&self) -> Held {
-        Held(Arc::downgrade(&self.0))
+    pub(crate) fn seen(&self) -> HoldWitness {
+        HoldWitness(Arc::downgrade(&self.0))
     }
 }
 
-impl Held {
+impl HoldWitness {
     /// Once this is false it stays false: a copy is made of another. A worker's commands hold it until they are done, so the worker
     /// never sees this too early.
     pub(crate) fn is_held(&self) -> bool {

@@ -6,7 +6,7 @@
 //! kept.
 
 use crate::cache::RouteCache;
-use crate::layer::{Context, Read};
+use crate::layer::{Context, ValueSource};
 use crate::matcher::{Match, Matcher, Request, Scratch};
 use crate::path::PathError;
 use crate::values::NONE;
@@ -45,7 +45,9 @@ impl Matcher {
     /// Whether some route reads a value that nearly every request has another of, so that a cache could not pay.
     pub fn reads_unique_values(&self) -> bool {
         self.reads.iter().any(|read| match read {
-            Read::Int(slot) | Read::Text(slot) => self.newest().layer.fields.get(*slot).field.is_nearly_unique(),
+            ValueSource::Int(slot) | ValueSource::Text(slot) => {
+                self.newest().layer.fields.get(*slot).field.is_nearly_unique()
+            }
             _ => false,
         })
     }
@@ -55,14 +57,17 @@ impl Matcher {
         let request = context.request;
         for read in self.reads.iter() {
             match *read {
-                Read::Path => push(key, request.path.bytes()),
-                Read::Host => push(key, request.host),
-                Read::SourceIp => match context.client {
+                ValueSource::Path => push(key, request.path.bytes()),
+                ValueSource::Host => push(key, request.host),
+                ValueSource::SourceIp => match context.client {
                     std::net::IpAddr::V4(address) => push(key, &address.octets()),
                     std::net::IpAddr::V6(address) => push(key, &address.octets()),
                 },
-                Read::Method(_) if let Some(name) = request.method.name() => push(key, name.as_bytes()),
-                Read::Method(slot) | Read::Text(slot) | Read::Int(slot) | Read::Ip(slot) => {
+                ValueSource::Method(_) if let Some(name) = request.method.name() => push(key, name.as_bytes()),
+                ValueSource::Method(slot)
+                | ValueSource::Text(slot)
+                | ValueSource::Int(slot)
+                | ValueSource::Ip(slot) => {
                     let mut entry = context.values.first(slot, context.fields, request);
                     // The count becomes known at the end.
                     let at = key.len();
@@ -76,7 +81,7 @@ impl Matcher {
                     key[at..at + 4].copy_from_slice(&count.to_le_bytes());
                 }
                 // Both are parts of the path, and are only read together with it.
-                Read::SegmentCount | Read::Param => {}
+                ValueSource::SegmentCount | ValueSource::Param => {}
             }
         }
     }

@@ -3,7 +3,7 @@
 use crate::condition::Field;
 use crate::fields::Fields;
 use crate::layer::Layer;
-use crate::matcher::{Compiled, CompiledAt, Matcher};
+use crate::matcher::{CompiledAt, Matcher, PositionedLayer};
 use crate::pieces::Pieces;
 use crate::{RouteSpec, Variable};
 use std::fmt;
@@ -108,7 +108,7 @@ impl Matcher {
         let all: Vec<u32> = (0..specs.len() as u32).collect();
         let homes: Vec<CompiledAt> = all.iter().copied().map(CompiledAt::Base).collect();
         let reads = layer.reads.clone();
-        let base = Compiled { layer, positions: Pieces::new(&all, None, |a, b| a == b), has_dead: false };
+        let base = PositionedLayer { layer, positions: Pieces::new(&all, None, |a, b| a == b), has_dead: false };
         Matcher {
             specs: Pieces::new(specs, previous.map(|previous| &previous.specs), Arc::ptr_eq),
             weight,

@@ -11,7 +11,7 @@
 
 use crate::compile::Weight;
 use crate::fields::Fields;
-use crate::layer::{Context, Layer, LayerScratch, PlaceId, Read, RouteSlot, order};
+use crate::layer::{Context, Layer, LayerScratch, PlaceId, RouteSlot, ValueSource, order};
 use crate::path::{self, NormalPath, PathError};
 use crate::pieces::Pieces;
 use crate::values::Values;
@@ -63,17 +63,17 @@ pub struct Matcher {
     pub(crate) specs: Pieces<Arc<RouteSpec>>,
     /// The weight of all routes together.
     pub(crate) weight: Weight,
-    pub(crate) base: Compiled,
-    pub(crate) delta: Option<Compiled>,
+    pub(crate) base: PositionedLayer,
+    pub(crate) delta: Option<PositionedLayer>,
     /// The layer and slot of each route, by its position.
     pub(crate) homes: Pieces<CompiledAt>,
     /// The values that some route reads; each once, in a fixed order.
-    pub(crate) reads: Arc<[Read]>,
+    pub(crate) reads: Arc<[ValueSource]>,
 }
 
 /// A layer and the present positions of its routes.
 #[derive(Debug, Clone)]
-pub(crate) struct Compiled {
+pub(crate) struct PositionedLayer {
     pub(crate) layer: Arc<Layer>,
     /// By slot: the position in the list of routes, or [`DEAD`].
     pub(crate) positions: Pieces<u32>,
@@ -81,7 +81,7 @@ pub(crate) struct Compiled {
     pub(crate) has_dead: bool,
 }
 
-/// In [`Compiled::positions`]: the route is gone, or in the delta.
+/// In [`PositionedLayer::positions`]: the route is gone, or in the delta.
 pub(crate) const DEAD: u32 = u32::MAX;
 
 /// The layer of a route, and its slot there.
@@ -112,7 +112,7 @@ impl Matcher {
 
     /// Bytes of memory that the index takes, without the routes' own texts and conditions.
     pub fn index_bytes(&self) -> usize {
-        let compiled = |compiled: &Compiled| compiled.layer.memory_bytes() + compiled.positions.memory_bytes();
+        let compiled = |compiled: &PositionedLayer| compiled.layer.memory_bytes() + compiled.positions.memory_bytes();
         compiled(&self.base)
             + self.delta.as_ref().map_or(0, compiled)
             + self.homes.memory_bytes()
@@ -120,7 +120,7 @@ impl Matcher {
     }
 
     /// The layer whose fields hold those of all others.
-    pub(crate) fn newest(&self) -> &Compiled {
+    pub(crate) fn newest(&self) -> &PositionedLayer {
         self.delta.as_ref().unwrap_or(&self.base)
     }
 
@@ -206,7 +206,7 @@ impl Scratch {
     }
 }
 
-impl Compiled {
+impl PositionedLayer {
     #[inline]
     fn search(&self, context: &mut Context<'_, '_>, scratch: &mut LayerScratch) -> Option<(usize, PlaceId)> {
         let positions = self.has_dead.then_some(&self.positions);

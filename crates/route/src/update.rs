@@ -6,7 +6,7 @@
 
 use crate::compile::{Weight, check, faults};
 use crate::layer::Layer;
-use crate::matcher::{Compiled, CompiledAt, DEAD, Matcher};
+use crate::matcher::{CompiledAt, DEAD, Matcher, PositionedLayer};
 use crate::pieces::Pieces;
 use crate::{CompileError, RouteSpec};
 use std::collections::HashMap;
@@ -70,10 +70,10 @@ impl Matcher {
             });
         }
         let positions = Pieces::new(&positions, Some(&self.base.positions), |a, b| a == b);
-        let base = Compiled { layer: self.base.layer.clone(), positions, has_dead: dead > 0 };
+        let base = PositionedLayer { layer: self.base.layer.clone(), positions, has_dead: dead > 0 };
         let delta = (!routes.is_empty()).then(|| {
             let layer = Arc::new(Layer::compile(&routes, &base.layer.fields, &self.layers()));
-            Compiled { layer, positions: Pieces::new(&of_delta, None, |a, b| a == b), has_dead: false }
+            PositionedLayer { layer, positions: Pieces::new(&of_delta, None, |a, b| a == b), has_dead: false }
         });
         let reads = match &delta {
             None => base.layer.reads.clone(),

@@ -290,9 +290,9 @@ pub const fn some<K>(item: K) -> List<K> {
 }
 
 /// A list of another kind, which has at least one item.
-pub struct Filled<K>(pub K);
+pub struct NonEmptyList<K>(pub K);
 
-impl<K: Kind> Kind for Filled<K> {
+impl<K: Kind> Kind for NonEmptyList<K> {
     type Out = K::Out;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<K::Out> {
@@ -395,9 +395,9 @@ pub fn unplaced<T>(value: T) -> At<T> {
 }
 
 /// A kind whose values have positions.
-pub struct Located<K>(pub K);
+pub struct LocatedKind<K>(pub K);
 
-impl<K: Kind> Kind for Located<K> {
+impl<K: Kind> Kind for LocatedKind<K> {
     type Out = At<K::Out>;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<At<K::Out>> {

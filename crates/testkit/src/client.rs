@@ -1,7 +1,7 @@
 //! A client that decides where its bytes are split.
 
 use crate::connection::Connection;
-use crate::message::{Broken, Message};
+use crate::message::{Message, MessageError};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::{Deref, DerefMut};
 
@@ -84,7 +84,7 @@ impl Client {
     ///
     /// # Errors
     /// If there is no complete response.
-    pub fn try_request(&mut self, method: &str, target: &str, body: &[u8]) -> Result<Message, Broken> {
+    pub fn try_request(&mut self, method: &str, target: &str, body: &[u8]) -> Result<Message, MessageError> {
         let length = match body.len() {
             0 => String::new(),
             len => format!("Content-Length: {len}\r\n"),
@@ -93,7 +93,7 @@ impl Client {
         let sent = self.0.try_send([head.as_bytes(), body].concat());
         // A response may come before the whole body was sent; it counts.
         let response = self.0.read_response(method);
-        if sent.is_err() && response.is_err() { Err(Broken::Reset(Vec::new())) } else { response }
+        if sent.is_err() && response.is_err() { Err(MessageError::Reset(Vec::new())) } else { response }
     }
 
     /// An accepted connection, to deliver responses in pieces, too.

@@ -4,7 +4,7 @@
 //! of a connection are distinguished: orderly, in the middle of a message, or by a reset.
 
 use crate::PATIENCE;
-use crate::message::{Broken, Fields, Framing, Head, Message, find, framing, is_status_line, parse_field};
+use crate::message::{Fields, Framing, Head, Message, MessageError, find, framing, is_status_line, parse_field};
 use crate::notation::encode;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -78,12 +78,12 @@ impl Connection {
     ///
     /// # Errors
     /// If it is not complete.
-    pub fn read_response(&mut self, method: &str) -> Result<Message, Broken> {
+    pub fn read_response(&mut self, method: &str) -> Result<Message, MessageError> {
         let mut interim = Vec::new();
         loop {
             let head = self.read_head()?;
             if !is_status_line(&head.start) {
-                return Err(Broken::Malformed(format!("status line {:?}", head.start)));
+                return Err(MessageError::Malformed(format!("status line {:?}", head.start)));
             }
             match head.status() {
                 100..=199 if head.status() != 101 => interim.push(head),
@@ -99,7 +99,7 @@ impl Connection {
     ///
     /// # Errors
     /// If it is not complete.
-    pub fn read_response_body(&mut self, head: Head, method: &str) -> Result<Message, Broken> {
+    pub fn read_response_body(&mut self, head: Head, method: &str) -> Result<Message, MessageError> {
         let bodyless = method == "HEAD" || matches!(head.status(), 101 | 204 | 304);
         self.read_rest(head, bodyless, Framing::Close)
     }
@@ -108,7 +108,7 @@ impl Connection {
     ///
     /// # Errors
     /// If it is not complete.
-    pub fn read_request(&mut self) -> Result<Message, Broken> {
+    pub fn read_request(&mut self) -> Result<Message, MessageError> {
         let head = self.read_head()?;
         self.read_request_body(head)
     }
@@ -117,13 +117,13 @@ impl Connection {
     ///
     /// # Errors
     /// If it is not complete.
-    pub fn read_request_body(&mut self, head: Head) -> Result<Message, Broken> {
+    pub fn read_request_body(&mut self, head: Head) -> Result<Message, MessageError> {
         let words = head.start.split(' ').count();
         if words != 3 || !head.start.ends_with(" HTTP/1.1") && !head.start.ends_with(" HTTP/1.0") {
-            return Err(Broken::Malformed(format!("request line {:?}", head.start)));
+            return Err(MessageError::Malformed(format!("request line {:?}", head.start)));
         }
         if head.all("host").len() != 1 {
-            return Err(Broken::Malformed(format!("not exactly one Host: {head:?}")));
+            return Err(MessageError::Malformed(format!("not exactly one Host: {head:?}")));
         }
         self.read_rest(head, false, Framing::None)
     }
@@ -150,16 +150,16 @@ impl Connection {
     ///
     /// # Errors
     /// If it is not complete or breaks a rule.
-    pub fn read_head(&mut self) -> Result<Head, Broken> {
+    pub fn read_head(&mut self) -> Result<Head, MessageError> {
         let deadline = Instant::now() + self.patience;
         loop {
             if let Some(at) = find(&self.buffer, b"\r\n\r\n") {
                 let bytes: Vec<u8> = self.buffer.drain(..at + 4).collect();
-                let explain = |why| Broken::Malformed(format!("{why} in:\n{}", encode(&bytes)));
+                let explain = |why| MessageError::Malformed(format!("{why} in:\n{}", encode(&bytes)));
                 return Head::parse(&bytes).map_err(explain);
             }
             if self.buffer.len() > HEAD_BYTES_MAX {
-                return Err(Broken::Malformed("endless head".to_owned()));
+                return Err(MessageError::Malformed("endless head".to_owned()));
             }
             self.fill(deadline)?;
         }
@@ -169,7 +169,7 @@ impl Connection {
     ///
     /// # Errors
     /// If they do not come.
-    pub fn read_exactly(&mut self, len: usize) -> Result<Vec<u8>, Broken> {
+    pub fn read_exactly(&mut self, len: usize) -> Result<Vec<u8>, MessageError> {
         let mut deadline = Instant::now() + self.patience;
         while self.buffer.len() < len {
             self.fill(deadline)?;
@@ -182,13 +182,13 @@ impl Connection {
     ///
     /// # Errors
     /// On a reset, or if the end does not come.
-    pub fn read_to_end(&mut self) -> Result<Vec<u8>, Broken> {
+    pub fn read_to_end(&mut self) -> Result<Vec<u8>, MessageError> {
         let mut deadline = Instant::now() + self.patience;
         loop {
             match self.fill(deadline) {
                 Ok(()) => deadline = Instant::now() + self.patience,
-                Err(Broken::Closed) => return Ok(Vec::new()),
-                Err(Broken::Truncated(bytes)) => return Ok(bytes),
+                Err(MessageError::Closed) => return Ok(Vec::new()),
+                Err(MessageError::Truncated(bytes)) => return Ok(bytes),
                 Err(other) => return Err(other),
             }
         }
@@ -199,11 +199,11 @@ impl Connection {
         loop {
             match self.fill(Instant::now()) {
                 Ok(()) => {}
-                Err(Broken::Timeout(bytes)) => {
+                Err(MessageError::Timeout(bytes)) => {
                     self.buffer = bytes;
                     return false;
                 }
-                Err(Broken::Truncated(bytes) | Broken::Reset(bytes)) => {
+                Err(MessageError::Truncated(bytes) | MessageError::Reset(bytes)) => {
                     self.buffer = bytes;
                     return true;
                 }
@@ -224,13 +224,13 @@ impl Connection {
     pub fn expect_close(&mut self) {
         match self.read_to_end() {
             Ok(rest) => assert!(rest.is_empty(), "more came:\n{}", encode(&rest)),
-            Err(Broken::Reset(rest)) if rest.is_empty() => {}
+            Err(MessageError::Reset(rest)) if rest.is_empty() => {}
             Err(broken) => panic!("not closed: {broken:?}"),
         }
     }
 
-    fn read_rest(&mut self, head: Head, bodyless: bool, default: Framing) -> Result<Message, Broken> {
-        let framing = framing(&head, default).map_err(Broken::Malformed)?;
+    fn read_rest(&mut self, head: Head, bodyless: bool, default: Framing) -> Result<Message, MessageError> {
+        let framing = framing(&head, default).map_err(MessageError::Malformed)?;
         let (framing, body, trailers) = match framing {
             _ if bodyless => (Framing::None, Vec::new(), Vec::new()),
             Framing::None => (framing, Vec::new(), Vec::new()),
@@ -248,7 +248,7 @@ impl Connection {
         Ok(Message { interim: Vec::new(), head, body, trailers, framing })
     }
 
-    fn read_chunked(&mut self) -> Result<(Vec<u8>, Fields), Broken> {
+    fn read_chunked(&mut self) -> Result<(Vec<u8>, Fields), MessageError> {
         let mut body = Vec::new();
         loop {
             let line = self.read_line()?;
@@ -257,13 +257,13 @@ impl Connection {
             let size = usize::from_str_radix(size, 16)
                 .ok()
                 .filter(|_| is_hex)
-                .ok_or_else(|| Broken::Malformed(format!("chunk size {line:?}")))?;
+                .ok_or_else(|| MessageError::Malformed(format!("chunk size {line:?}")))?;
             if size == 0 {
                 break;
             }
             body.extend(self.read_exactly(size)?);
             if self.read_exactly(2)? != b"\r\n" {
-                return Err(Broken::Malformed("no CRLF after a chunk".to_owned()));
+                return Err(MessageError::Malformed("no CRLF after a chunk".to_owned()));
             }
         }
         let mut trailers = Vec::new();
@@ -272,11 +272,11 @@ impl Connection {
             if line.is_empty() {
                 return Ok((body, trailers));
             }
-            trailers.push(parse_field(&line).map_err(Broken::Malformed)?);
+            trailers.push(parse_field(&line).map_err(MessageError::Malformed)?);
         }
     }
 
-    fn read_line(&mut self) -> Result<String, Broken> {
+    fn read_line(&mut self) -> Result<String, MessageError> {
         let deadline = Instant::now() + self.patience;
         loop {
             if let Some(at) = find(&self.buffer, b"\r\n") {
@@ -289,23 +289,23 @@ impl Connection {
     }
 
     /// Reads once. An error contains the buffer, which nothing can complete any more.
-    fn fill(&mut self, deadline: Instant) -> Result<(), Broken> {
+    fn fill(&mut self, deadline: Instant) -> Result<(), MessageError> {
         let mut chunk = [0; 64 * 1024];
         let left = deadline.saturating_duration_since(Instant::now());
         let wait = left.max(Duration::from_millis(1));
         self.stream.set_read_timeout(Some(wait)).expect("a positive read timeout");
         let taken = |buffer: &mut Vec<u8>| std::mem::take(buffer);
         match self.stream.read(&mut chunk) {
-            Ok(0) if self.buffer.is_empty() => Err(Broken::Closed),
-            Ok(0) => Err(Broken::Truncated(taken(&mut self.buffer))),
+            Ok(0) if self.buffer.is_empty() => Err(MessageError::Closed),
+            Ok(0) => Err(MessageError::Truncated(taken(&mut self.buffer))),
             Ok(len) => {
                 self.buffer.extend_from_slice(&chunk[..len]);
                 Ok(())
             }
             Err(error) => match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::TimedOut => Err(Broken::Timeout(taken(&mut self.buffer))),
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => Err(MessageError::Timeout(taken(&mut self.buffer))),
                 ErrorKind::Interrupted => Ok(()),
-                _ => Err(Broken::Reset(taken(&mut self.buffer))),
+                _ => Err(MessageError::Reset(taken(&mut self.buffer))),
             },
         }
     }
@@ -316,7 +316,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    fn reading(bytes: &[u8], method: &str) -> Result<Message, Broken> {
+    fn reading(bytes: &[u8], method: &str) -> Result<Message, MessageError> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         sender.write_all(bytes).unwrap();
@@ -346,7 +346,7 @@ mod tests {
     fn refuses_what_two_readers_could_read_differently() {
         let refuse = |text: &str| {
             let result = reading(&crate::decode(text), "GET");
-            assert!(matches!(result, Err(Broken::Malformed(_))), "{text}: {result:?}");
+            assert!(matches!(result, Err(MessageError::Malformed(_))), "{text}: {result:?}");
         };
         refuse("HTTP/1.1 200 OK\nContent-Length: 2\nContent-Length: 2\n\nhi\\");
         refuse("HTTP/1.1 200 OK\nContent-Length: +2\n\nhi\\");
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn distinguishes_truncation_from_silence() {
         let cut = reading(&crate::decode("HTTP/1.1 200 OK\nContent-Length: 9\n\nhi\\"), "GET");
-        assert_eq!(cut, Err(Broken::Truncated(b"hi".to_vec())));
-        assert_eq!(reading(b"", "GET"), Err(Broken::Closed));
+        assert_eq!(cut, Err(MessageError::Truncated(b"hi".to_vec())));
+        assert_eq!(reading(b"", "GET"), Err(MessageError::Closed));
     }
 }

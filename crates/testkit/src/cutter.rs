@@ -29,7 +29,7 @@ pub enum Side {
 
 /// Where to end a connection. Both sides see the same end.
 #[derive(Debug, Clone, Copy)]
-pub struct Cut {
+pub struct CutPoint {
     /// The bytes of this side are counted.
     pub side: Side,
     /// This many are passed on.
@@ -42,19 +42,19 @@ pub struct Cut {
 #[derive(Debug)]
 pub struct Cutter {
     port: ReservedPort,
-    shared: Arc<Shared>,
+    shared: Arc<CutterState>,
     acceptor: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct CutterState {
     is_over: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    cut: Option<Cut>,
+    cut: Option<CutPoint>,
     /// Weak, because a connection is reset by its last owner.
     pairs: Vec<(Weak<Pair>, Arc<Tally>)>,
 }
@@ -64,7 +64,7 @@ struct State {
 struct Pair {
     client: TcpStream,
     node: TcpStream,
-    cut: Option<Cut>,
+    cut: Option<CutPoint>,
     tally: Arc<Tally>,
 }
 
@@ -83,7 +83,7 @@ impl Cutter {
     pub fn to(node: SocketAddr) -> Self {
         let port = ReservedPort::new();
         let listener = port.listen();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(CutterState::default());
         let ours = Arc::clone(&shared);
         let acceptor = std::thread::spawn(move || {
             for client in listener.incoming() {
@@ -103,7 +103,7 @@ impl Cutter {
     }
 
     /// Ends the current connections with a FIN, and later ones according to `cut`.
-    pub fn arm(&self, cut: Option<Cut>) {
+    pub fn arm(&self, cut: Option<CutPoint>) {
         self.end_with(End::Fin);
         self.shared.state.lock().unwrap().cut = cut;
     }
@@ -141,7 +141,7 @@ impl Drop for Cutter {
     }
 }
 
-impl Shared {
+impl CutterState {
     fn begin(&self, client: TcpStream, node: TcpStream) {
         for stream in [&client, &node] {
             stream.set_nodelay(true).expect("TCP_NODELAY on a live socket");
@@ -217,7 +217,7 @@ impl Pair {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Broken, Client, Upstream, eventually};
+    use crate::{Client, MessageError, Upstream, eventually};
 
     #[test]
     fn cuts_where_it_was_configured() {
@@ -229,16 +229,18 @@ mod tests {
             for (side, after) in
                 [(Side::Client, 0), (Side::Client, asked - 1), (Side::Node, 0), (Side::Node, answered - 1)]
             {
-                cutter.arm(Some(Cut { side, after, end }));
+                cutter.arm(Some(CutPoint { side, after, end }));
                 let broken = Client::connect(cutter.addr()).try_request("GET", "/?size=1000", b"").unwrap_err();
                 match end {
-                    End::Fin => assert!(matches!(broken, Broken::Closed | Broken::Truncated(_)), "{broken:?}"),
-                    End::Reset => assert!(matches!(broken, Broken::Reset(_)), "{broken:?}"),
+                    End::Fin => {
+                        assert!(matches!(broken, MessageError::Closed | MessageError::Truncated(_)), "{broken:?}")
+                    }
+                    End::Reset => assert!(matches!(broken, MessageError::Reset(_)), "{broken:?}"),
                 }
                 eventually("the cut", || cutter.has_cut());
                 assert!(cutter.passed(side) <= after);
             }
-            cutter.arm(Some(Cut { side: Side::Node, after: answered + 1, end }));
+            cutter.arm(Some(CutPoint { side: Side::Node, after: answered + 1, end }));
             assert_eq!(Client::connect(cutter.addr()).get("/?size=1000").body.len(), 1000);
             assert!(!cutter.has_cut());
         }

@@ -119,7 +119,7 @@ pub struct Message {
 
 /// Why no message could be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Broken {
+pub enum MessageError {
     /// An orderly end before the first byte.
     Closed,
     /// An orderly end in the middle, with the bytes so far.

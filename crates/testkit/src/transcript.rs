@@ -16,7 +16,7 @@ use crate::client::Client;
 use crate::connection::Connection;
 use crate::eventually;
 use crate::gateway::{Gateway, Setup};
-use crate::message::{Broken, Head, Message, find};
+use crate::message::{Head, Message, MessageError, find};
 use crate::notation::{decode, encode};
 use crate::peer_socket;
 use crate::upstream::Upstream;
@@ -143,7 +143,7 @@ impl Player {
                 same_bytes(&expected, &actual.map_err(broken)?)?;
             }
             "client sees reset" => match self.client().read_to_end() {
-                Err(Broken::Reset(rest)) if rest.is_empty() => self.client = None,
+                Err(MessageError::Reset(rest)) if rest.is_empty() => self.client = None,
                 other => return Err(format!("no reset but {}", shown(other))),
             },
             "client expects truncated" => {
@@ -257,23 +257,23 @@ impl Player {
     }
 }
 
-fn broken(broken: Broken) -> String {
+fn broken(broken: MessageError) -> String {
     match broken {
-        Broken::Truncated(bytes) => format!("truncated after:\n{}", encode(&bytes)),
-        Broken::Reset(bytes) => format!("reset after:\n{}", encode(&bytes)),
-        Broken::Timeout(bytes) => format!("nothing more came after:\n{}", encode(&bytes)),
+        MessageError::Truncated(bytes) => format!("truncated after:\n{}", encode(&bytes)),
+        MessageError::Reset(bytes) => format!("reset after:\n{}", encode(&bytes)),
+        MessageError::Timeout(bytes) => format!("nothing more came after:\n{}", encode(&bytes)),
         other => format!("{other:?}"),
     }
 }
 
-fn shown(result: Result<Vec<u8>, Broken>) -> String {
+fn shown(result: Result<Vec<u8>, MessageError>) -> String {
     result.map_or_else(broken, |bytes| encode(&bytes))
 }
 
 /// Parses the expectation with the parser of the actual message, so that both mean the same.
 fn expected_message(
     bytes: &[u8],
-    read: impl FnOnce(&mut Connection) -> Result<Message, Broken>,
+    read: impl FnOnce(&mut Connection) -> Result<Message, MessageError>,
 ) -> Result<Message, String> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind to any loopback port");
     let mut sender = TcpStream::connect(listener.local_addr().unwrap()).expect("connect to ourselves");
@@ -310,7 +310,7 @@ fn truncated(client: &mut Client, expected: &[u8]) -> Result<(), String> {
     let actual = client.read_head().map_err(broken)?;
     compare_heads(&Head::parse(&expected[..at])?, &actual)?;
     let rest = match client.read_to_end() {
-        Ok(rest) | Err(Broken::Reset(rest)) => rest,
+        Ok(rest) | Err(MessageError::Reset(rest)) => rest,
         Err(other) => return Err(broken(other)),
     };
     same_bytes(&expected[at..], &rest)

@@ -4,7 +4,7 @@
 //! itself ([`Upstream::serve`], [`echo`]) suits load and peers. Both count connections and requests.
 
 use crate::connection::Connection;
-use crate::message::{Broken, Message};
+use crate::message::{Message, MessageError};
 use crate::payload::{payload, sha256};
 use crate::port::ReservedPort;
 use crate::{PATIENCE, eventually};
@@ -95,7 +95,7 @@ impl Upstream {
                             return;
                         }
                     }
-                    Err(Broken::Malformed(fault)) => {
+                    Err(MessageError::Malformed(fault)) => {
                         counts.faults.lock().unwrap().push(fault);
                         return;
                     }
@@ -220,7 +220,7 @@ impl UpstreamCounts {
 const ECHO_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Reads a request and meets its expectation, if it has one.
-fn read_expecting(connection: &mut Connection) -> Result<Message, Broken> {
+fn read_expecting(connection: &mut Connection) -> Result<Message, MessageError> {
     let head = connection.read_head()?;
     if head.get("expect").is_some_and(|value| value.eq_ignore_ascii_case("100-continue")) {
         // A client that has gone is noticed when the body is read.

@@ -15,7 +15,7 @@ pub(crate) const CERTIFICATES_MAX: usize = 10;
 
 /// The side that receives a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shown {
+pub(crate) enum ChainReceiver {
     ToClients,
     ToUpstreams,
 }
@@ -24,7 +24,7 @@ pub(crate) enum Shown {
 pub(crate) fn check(
     chain: &[CertificateDer<'_>],
     parsed: &[X509Certificate<'_>],
-    shown: Shown,
+    shown: ChainReceiver,
     now: UnixTime,
     place: ConfigLocation<'_>,
     problems: &mut Problems,
@@ -68,7 +68,7 @@ pub(crate) fn check(
 }
 
 /// Why a chain does not hold although each certificate was signed by the next; `number` is the last one checked.
-fn reason(error: Error, number: usize, shown: Shown) -> String {
+fn reason(error: Error, number: usize, shown: ChainReceiver) -> String {
     match error {
         Error::EndEntityUsedAsCa => "a certificate that is no issuer's has signed another".to_owned(),
         Error::CaUsedAsEndEntity => "the first certificate is an issuer's".to_owned(),
@@ -76,8 +76,8 @@ fn reason(error: Error, number: usize, shown: Shown) -> String {
         Error::NameConstraintViolation => "an issuer may not issue certificates for these names".to_owned(),
         Error::RequiredEkuNotFoundContext(_) => {
             let whom = match shown {
-                Shown::ToClients => "servers",
-                Shown::ToUpstreams => "clients",
+                ChainReceiver::ToClients => "servers",
+                ChainReceiver::ToUpstreams => "clients",
             };
             format!("a certificate is not for {whom} (extended key usage)")
         }
@@ -86,13 +86,13 @@ fn reason(error: Error, number: usize, shown: Shown) -> String {
 }
 
 /// Whether the first certificate leads to the one at `anchor`, over those between.
-fn verify(chain: &[CertificateDer<'_>], anchor: usize, shown: Shown, now: UnixTime) -> Result<(), Error> {
+fn verify(chain: &[CertificateDer<'_>], anchor: usize, shown: ChainReceiver, now: UnixTime) -> Result<(), Error> {
     let provider = provider();
     let leaf = EndEntityCert::try_from(&chain[0])?;
     let anchors = [anchor_from_trusted_cert(&chain[anchor])?];
     let usage = match shown {
-        Shown::ToClients => KeyUsage::server_auth(),
-        Shown::ToUpstreams => KeyUsage::client_auth(),
+        ChainReceiver::ToClients => KeyUsage::server_auth(),
+        ChainReceiver::ToUpstreams => KeyUsage::client_auth(),
     };
     let algorithms = provider.signature_verification_algorithms.all;
     leaf.verify_for_usage(algorithms, &anchors, &chain[1..anchor], now, usage, None, None).map(|_| ())

@@ -29,7 +29,7 @@ pub(crate) fn roots(text: &[u8], place: ConfigLocation<'_>, problems: &mut Probl
 }
 
 /// The demands of an entry on its clients.
-pub(crate) struct Asking {
+pub(crate) struct ClientDemands {
     pub(crate) verifier: Arc<dyn ClientCertVerifier>,
     pub(crate) ca: Arc<ClientCa>,
 }
@@ -61,12 +61,17 @@ impl ClientCa {
 
 /// Requests a certificate that leads to one of those in `text` over at most `depth` others. `None` if it cannot be
 /// requested, which has been reported.
-pub(crate) fn asking(text: &[u8], depth: u8, place: ConfigLocation<'_>, problems: &mut Problems) -> Option<Asking> {
+pub(crate) fn asking(
+    text: &[u8],
+    depth: u8,
+    place: ConfigLocation<'_>,
+    problems: &mut Problems,
+) -> Option<ClientDemands> {
     let roots = roots(text, place, problems)?;
     match WebPkiClientVerifier::builder_with_provider(roots.clone(), provider()).build() {
         Ok(verifier) => {
             let ca = Arc::new(ClientCa::new(&roots, depth));
-            Some(Asking { verifier: Arc::new(WithDepth { verifier, roots, depth: depth.into() }), ca })
+            Some(ClientDemands { verifier: Arc::new(WithDepth { verifier, roots, depth: depth.into() }), ca })
         }
         Err(error) => {
             problems.error(place, format!("cannot be used: {error}"), "name the issuers of the clients' certificates");

@@ -1,13 +1,13 @@
 //! One entry of `ssls`, read and prepared, or kept if nothing about it changed.
 
-use crate::chain::Shown;
+use crate::chain::ChainReceiver;
 use crate::client_auth::asking;
 use crate::digest::{Digest, Digester};
 use crate::identity::{Expiry, Identity, Purpose, pair};
-use crate::loading::{Loading, Text};
+use crate::loading::{Text, TlsLoad};
 use crate::material::Inputs;
 use crate::ocsp;
-use crate::ordered;
+use crate::ordered_certificate;
 use crate::problem::{ConfigLocation, Problem};
 use crate::server::{self, Configs};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub(crate) fn entry(
     path: &str,
     known: Option<&Arc<Entry>>,
     inputs: &Inputs<'_>,
-    loading: &mut Loading<'_>,
+    loading: &mut TlsLoad<'_>,
 ) -> Option<Arc<Entry>> {
     let texts = texts(ssl, path, loading)?;
     let mut digest = Digester::new();
@@ -69,15 +69,15 @@ pub(crate) fn entry(
 }
 
 /// For an ordered certificate the code that orders it reports this.
-fn warn_of_expiry(ssl: &Ssl, expiries: &[Expiry], inputs: &Inputs<'_>, loading: &mut Loading<'_>) {
+fn warn_of_expiry(ssl: &Ssl, expiries: &[Expiry], inputs: &Inputs<'_>, loading: &mut TlsLoad<'_>) {
     for expiry in expiries.iter().filter(|_| !ssl.acme) {
         expiry.warn(inputs.now, &mut loading.problems);
     }
 }
 
-fn texts(ssl: &Ssl, path: &str, loading: &mut Loading<'_>) -> Option<Texts> {
+fn texts(ssl: &Ssl, path: &str, loading: &mut TlsLoad<'_>) -> Option<Texts> {
     let mut pairs = Vec::with_capacity(ssl.pairs.len());
-    if let Some(text) = ssl.acme.then(|| ordered::text(ssl, path, loading)).flatten() {
+    if let Some(text) = ssl.acme.then(|| ordered_certificate::text(ssl, path, loading)).flatten() {
         pairs.push((Some(text.clone()), Some(text)));
     }
     for (index, pair) in ssl.pairs.iter().enumerate().filter(|_| !ssl.acme) {
@@ -113,10 +113,10 @@ fn make(
     path: &str,
     known: Option<&Arc<Entry>>,
     inputs: &Inputs<'_>,
-    loading: &mut Loading<'_>,
+    loading: &mut TlsLoad<'_>,
 ) -> Option<Made> {
     let (identity, expiries) = match ssl.acme {
-        true => ordered::identity(ssl, texts.pairs.first().map(|(text, _)| text), path, known, loading)?,
+        true => ordered_certificate::identity(ssl, texts.pairs.first().map(|(text, _)| text), path, known, loading)?,
         false => named(ssl, texts, path, inputs, loading)?,
     };
     let config = match &ssl.usage {
@@ -132,11 +132,11 @@ fn named(
     texts: &Texts,
     path: &str,
     inputs: &Inputs<'_>,
-    loading: &mut Loading<'_>,
+    loading: &mut TlsLoad<'_>,
 ) -> Option<(Arc<Identity>, Vec<Expiry>)> {
     let purpose = match &ssl.usage {
-        SslUse::Server(server) => Purpose { shown: Shown::ToClients, names: &server.names },
-        SslUse::Client | SslUse::Refused(_) => Purpose { shown: Shown::ToUpstreams, names: &[] },
+        SslUse::Server(server) => Purpose { shown: ChainReceiver::ToClients, names: &server.names },
+        SslUse::Client | SslUse::Refused(_) => Purpose { shown: ChainReceiver::ToUpstreams, names: &[] },
     };
     let mut pairs = Vec::with_capacity(ssl.pairs.len());
     for (index, (key_pair, (cert, key))) in ssl.pairs.iter().zip(&texts.pairs).enumerate() {
@@ -162,7 +162,7 @@ fn server_config(
     identity: &Arc<Identity>,
     path: &str,
     inputs: &Inputs<'_>,
-    loading: &mut Loading<'_>,
+    loading: &mut TlsLoad<'_>,
 ) -> Option<Arc<Configs>> {
     let problems = &mut loading.problems;
     let asking = match (&ssl.client, &texts.ca) {

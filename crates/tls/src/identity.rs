@@ -1,7 +1,7 @@
 //! Certificates with their keys: read, checked, and chosen from in a handshake.
 
-use crate::chain::{self, CERTIFICATES_MAX, Shown};
-use crate::loading::Loading;
+use crate::chain::{self, CERTIFICATES_MAX, ChainReceiver};
+use crate::loading::TlsLoad;
 use crate::ocsp::Staple;
 use crate::pem::{certificates, private_key};
 use crate::problem::{ConfigLocation, Problems};
@@ -26,11 +26,11 @@ const DAY_SECONDS: i64 = 24 * 3600;
 #[derive(Debug)]
 pub(crate) struct Identity {
     /// Never empty; those with the cheapest signatures first.
-    certified: Vec<Certified>,
+    certified: Vec<CertifiedIdentity>,
 }
 
 #[derive(Debug)]
-struct Certified {
+struct CertifiedIdentity {
     key: Arc<CertifiedKey>,
     /// The same key and chain with an OCSP response, and the time until which the response holds.
     stapled: Option<(Arc<CertifiedKey>, UnixTime)>,
@@ -39,13 +39,13 @@ struct Certified {
 /// The use of a pair: which side receives it, and under which names it is requested.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Purpose<'a> {
-    pub(crate) shown: Shown,
+    pub(crate) shown: ChainReceiver,
     /// See `ServerSsl::names`.
     pub(crate) names: &'a [String],
 }
 
 /// A pair that can be used.
-pub(crate) struct Checked {
+pub(crate) struct UsablePair {
     key: CertifiedKey,
     /// Serial number of the first certificate, as encoded in it.
     serial: Vec<u8>,
@@ -62,7 +62,7 @@ pub(crate) struct Expiry {
     not_after: String,
 }
 
-impl Checked {
+impl UsablePair {
     /// The first certificate of the chain.
     pub(crate) fn leaf(&self) -> &CertificateDer<'static> {
         &self.key.cert[0]
@@ -92,8 +92,8 @@ pub(crate) fn pair(
     texts: (&[u8], &[u8]),
     paths: (&str, &str),
     purpose: Purpose<'_>,
-    loading: &mut Loading<'_>,
-) -> Option<Checked> {
+    loading: &mut TlsLoad<'_>,
+) -> Option<UsablePair> {
     let cert_place = ConfigLocation { path: paths.0, file: pair.cert.file() };
     let key_place = ConfigLocation { path: paths.1, file: pair.key.file() };
     if let Pem::File(file) = &pair.key {
@@ -123,10 +123,10 @@ pub(crate) fn pair(
     chain::check(&key.cert, &parsed, purpose.shown, loading.now, cert_place, &mut loading.problems);
     warn_of_names(&parsed[0], purpose.names, cert_place, &mut loading.problems);
     let serial = parsed[0].raw_serial().to_vec();
-    Some(Checked { key, serial, expiry })
+    Some(UsablePair { key, serial, expiry })
 }
 
-fn warn_of_readers(file: &Path, place: ConfigLocation<'_>, loading: &mut Loading<'_>) {
+fn warn_of_readers(file: &Path, place: ConfigLocation<'_>, loading: &mut TlsLoad<'_>) {
     if loading.files.is_readable_by_all(file) {
         let hint = "take the others' permission away: chmod o-r FILE";
         loading.problems.warning(place, "every user of this machine can read the private key", hint);
@@ -173,7 +173,7 @@ fn certified(
 }
 
 /// Reports certificates that are not valid now, and returns the end of the first that ends.
-fn expiry(parsed: &[X509Certificate<'_>], place: ConfigLocation<'_>, loading: &mut Loading<'_>) -> Option<Expiry> {
+fn expiry(parsed: &[X509Certificate<'_>], place: ConfigLocation<'_>, loading: &mut TlsLoad<'_>) -> Option<Expiry> {
     let now = seconds(loading.now);
     for (index, certificate) in parsed.iter().enumerate() {
         let (number, validity) = (index + 1, certificate.validity());
@@ -237,21 +237,21 @@ fn seconds(time: UnixTime) -> i64 {
 impl Identity {
     /// `pairs`: at least one. A staple that belongs to none of them is reported.
     pub(crate) fn new(
-        pairs: Vec<Checked>,
+        pairs: Vec<UsablePair>,
         staple: Option<Staple>,
         place: ConfigLocation<'_>,
         problems: &mut Problems,
     ) -> Identity {
         let mut is_stapled = staple.is_none();
-        let mut certified: Vec<Certified> = pairs
+        let mut certified: Vec<CertifiedIdentity> = pairs
             .into_iter()
-            .map(|Checked { key, serial, .. }| {
+            .map(|UsablePair { key, serial, .. }| {
                 let stapled = staple.as_ref().filter(|staple| staple.serial == serial).map(|staple| {
                     is_stapled = true;
                     let key = CertifiedKey { ocsp: Some(staple.response.clone()), ..key.clone() };
                     (Arc::new(key), staple.until)
                 });
-                Certified { key: Arc::new(key), stapled }
+                CertifiedIdentity { key: Arc::new(key), stapled }
             })
             .collect();
         if !is_stapled {
@@ -265,13 +265,13 @@ impl Identity {
 
     /// An identity of this key alone, without checks.
     pub(crate) fn single(key: CertifiedKey) -> Identity {
-        Identity { certified: vec![Certified { key: Arc::new(key), stapled: None }] }
+        Identity { certified: vec![CertifiedIdentity { key: Arc::new(key), stapled: None }] }
     }
 
     /// The first whose signature the peer can check. If none fits, the first: the peer's alert then says that no
     /// signature scheme is shared.
-    fn choose(&self, schemes: &[SignatureScheme]) -> Option<&Certified> {
-        let fits = |certified: &&Certified| certified.key.key.choose_scheme(schemes).is_some();
+    fn choose(&self, schemes: &[SignatureScheme]) -> Option<&CertifiedIdentity> {
+        let fits = |certified: &&CertifiedIdentity| certified.key.key.choose_scheme(schemes).is_some();
         self.certified.iter().find(fits).or(self.certified.first())
     }
 }

@@ -12,7 +12,7 @@ use stillgate_config::Pem;
 pub(crate) type Text = Arc<[u8]>;
 
 /// One load of one configuration.
-pub(crate) struct Loading<'a> {
+pub(crate) struct TlsLoad<'a> {
     pub(crate) files: &'a dyn Files,
     pub(crate) now: UnixTime,
     pub(crate) problems: Problems,
@@ -20,9 +20,9 @@ pub(crate) struct Loading<'a> {
     read: HashMap<PathBuf, Result<Text, String>>,
 }
 
-impl<'a> Loading<'a> {
-    pub(crate) fn new(files: &'a dyn Files, now: UnixTime) -> Loading<'a> {
-        Loading { files, now, problems: Problems::default(), read: HashMap::new() }
+impl<'a> TlsLoad<'a> {
+    pub(crate) fn new(files: &'a dyn Files, now: UnixTime) -> TlsLoad<'a> {
+        TlsLoad { files, now, problems: Problems::default(), read: HashMap::new() }
     }
 
     /// The text that a key of the configuration contains or names. `None` if it cannot be read, which has been

@@ -2,7 +2,7 @@
 
 use crate::client::{ClientTls, name_of};
 use crate::entry::{Entry, entry};
-use crate::loading::Loading;
+use crate::loading::TlsLoad;
 use crate::pem::Files;
 use crate::problem::{Problem, Problems, Refused};
 use crate::server::ServerTls;
@@ -79,7 +79,7 @@ impl Material {
 
     /// `stays`: material to keep for the parts that cannot be used.
     fn gather(config: &Config, inputs: &Inputs<'_>, stays: Option<&Material>) -> (Material, Problems) {
-        let mut loading = Loading::new(inputs.files, inputs.now);
+        let mut loading = TlsLoad::new(inputs.files, inputs.now);
         let mut material = Material {
             towards: AllTowards::new(inputs.previous.map(|previous| &previous.towards)),
             ..Material::default()

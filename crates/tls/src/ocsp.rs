@@ -24,7 +24,7 @@ pub(crate) struct Staple {
 
 /// The contents of a response.
 #[derive(Debug, PartialEq, Eq)]
-struct Said {
+struct OcspContents {
     serial: Vec<u8>,
     status: Status,
     this_update: u64,
@@ -82,7 +82,7 @@ pub(crate) fn read(
 type Parsed<T> = Result<T, &'static str>;
 
 /// The first single response of a basic response.
-fn said(response: &[u8]) -> Parsed<Said> {
+fn said(response: &[u8]) -> Parsed<OcspContents> {
     const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];
     let (outer, rest) = element(response)?;
     if !rest.is_empty() {
@@ -110,7 +110,7 @@ fn said(response: &[u8]) -> Parsed<Said> {
     single(list.first().ok_or("its list of responses is empty")?)
 }
 
-fn single(response: &Any<'_>) -> Parsed<Said> {
+fn single(response: &Any<'_>) -> Parsed<OcspContents> {
     let parts = children(response, Tag::Sequence)?;
     let [id, status, this_update, rest @ ..] = &parts[..] else { return Err("a response is cut short") };
     let id = children(id, Tag::Sequence)?;
@@ -125,7 +125,7 @@ fn single(response: &Any<'_>) -> Parsed<Said> {
         Some(next) => Some(time(&element(context(next, 0)?)?.0)?),
         None => None,
     };
-    Ok(Said { serial: serial.data.to_vec(), status, this_update: time(this_update)?, next_update })
+    Ok(OcspContents { serial: serial.data.to_vec(), status, this_update: time(this_update)?, next_update })
 }
 
 fn time(value: &Any<'_>) -> Parsed<u64> {

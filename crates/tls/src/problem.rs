@@ -54,13 +54,13 @@ impl std::error::Error for Refused {}
 /// Gathers problems.
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
-    errors: Bounded,
-    warnings: Bounded,
+    errors: BoundedProblems,
+    warnings: BoundedProblems,
 }
 
 /// The first [`PROBLEMS_MAX`].
 #[derive(Debug, Default)]
-struct Bounded {
+struct BoundedProblems {
     kept: Vec<Problem>,
     omitted: usize,
 }
@@ -116,7 +116,7 @@ impl Problems {
     }
 }
 
-impl Bounded {
+impl BoundedProblems {
     fn push(&mut self, problem: Problem) {
         match self.kept.len() < PROBLEMS_MAX {
             true => self.kept.push(problem),

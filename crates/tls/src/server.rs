@@ -1,7 +1,7 @@
 //! TLS for clients: a `rustls::ServerConfig` for each entry of `ssls` and each offer of protocols, found by the name that a client
 //! asks for.
 
-use crate::client_auth::{Asking, ClientCa};
+use crate::client_auth::{ClientCa, ClientDemands};
 use crate::entry::Entry;
 use crate::identity::Identity;
 use crate::problem::{ConfigLocation, Problems};
@@ -35,7 +35,7 @@ pub struct ServerTls {
 
 /// The entry's choice for a handshake.
 #[derive(Debug, Clone, Copy)]
-pub struct Chosen<'a> {
+pub struct ServerChoice<'a> {
     /// The configuration for the handshake.
     pub config: &'a Arc<ServerConfig>,
     /// The roots that the client's certificate is verified against; `None` if none is requested.
@@ -120,10 +120,10 @@ impl ServerTls {
 
     /// Finds the entry for the name that a client asks for: the entry with that name, else the one with a wildcard in
     /// place of its first label, else the default. `None` if the client is to be refused.
-    pub fn find(&self, server_name: Option<&str>, offer: Offer) -> Option<Chosen<'_>> {
+    pub fn find(&self, server_name: Option<&str>, offer: Offer) -> Option<ServerChoice<'_>> {
         let lower = server_name.map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase());
         let configs = self.names.find(lower.as_ref().map(String::as_bytes))?.as_ref()?;
-        Some(Chosen { config: configs.offering(offer), client_ca: configs.client_ca.as_ref() })
+        Some(ServerChoice { config: configs.offering(offer), client_ca: configs.client_ca.as_ref() })
     }
 
     /// Whether a request for `host` may come over a connection whose client has shown a certificate that was verified against
@@ -151,7 +151,7 @@ impl ServerTls {
 pub(crate) fn config(
     ssl: &ServerSsl,
     identity: Arc<Identity>,
-    asking: Option<Asking>,
+    asking: Option<ClientDemands>,
     alpn: &[&[u8]],
     place: ConfigLocation<'_>,
     problems: &mut Problems,
@@ -159,7 +159,7 @@ pub(crate) fn config(
     let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&versions(ssl.versions));
     let made = builder.and_then(|builder| {
         let (verifier, client_ca): (Arc<dyn ClientCertVerifier>, _) = match asking {
-            Some(Asking { verifier, ca }) => (verifier, Some(ca)),
+            Some(ClientDemands { verifier, ca }) => (verifier, Some(ca)),
             None => (Arc::new(NoClientAuth), None),
         };
         let mut config = builder.with_client_cert_verifier(verifier).with_cert_resolver(identity);

@@ -144,13 +144,13 @@ pub(crate) fn client_params(name: &str) -> CertificateParams {
 }
 
 /// The two ends of a handshake.
-pub(crate) struct Ended {
+pub(crate) struct HandshakeEnds {
     pub(crate) client: ClientConnection,
     pub(crate) server: ServerConnection,
 }
 
 /// A client's handshake with what `material` has for the name that it asks for, as the proxy does it.
-pub(crate) fn shake(material: &Material, client: Arc<ClientConfig>, name: &str) -> Result<Ended, String> {
+pub(crate) fn shake(material: &Material, client: Arc<ClientConfig>, name: &str) -> Result<HandshakeEnds, String> {
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let mut client = ClientConnection::new(client, name).unwrap();
     let mut hello = Vec::new();
@@ -171,7 +171,7 @@ pub(crate) fn shake(material: &Material, client: Arc<ClientConfig>, name: &str) 
         pass(&mut client, &mut server, "server")?;
         pass(&mut server, &mut client, "client")?;
     }
-    Ok(Ended { client, server })
+    Ok(HandshakeEnds { client, server })
 }
 
 fn pass(

@@ -1,12 +1,12 @@
 //! TLS towards upstreams: made from an upstream's `tls`, once for all upstreams with the same settings.
 
-use crate::chain::Shown;
+use crate::chain::ChainReceiver;
 use crate::client;
 use crate::client_auth::roots;
 use crate::digest::{Digest, Digester};
 use crate::entry::Entry;
 use crate::identity::{Expiry, Identity, Purpose, pair};
-use crate::loading::{Loading, Text};
+use crate::loading::{Text, TlsLoad};
 use crate::material::Inputs;
 use crate::problem::{ConfigLocation, Problem};
 use rustls::pki_types::CertificateDer;
@@ -58,7 +58,7 @@ impl AllTowards {
         path: &str,
         entries: &HashMap<&str, &Arc<Entry>>,
         inputs: &Inputs<'_>,
-        loading: &mut Loading<'_>,
+        loading: &mut TlsLoad<'_>,
     ) -> Option<Arc<ClientConfig>> {
         let paths =
             Paths { ca: format!("{path}.ca"), cert: format!("{path}.client_cert"), key: format!("{path}.client_key") };
@@ -92,7 +92,7 @@ impl AllTowards {
         texts: &Texts<'_>,
         paths: &Paths,
         inputs: &Inputs<'_>,
-        loading: &mut Loading<'_>,
+        loading: &mut TlsLoad<'_>,
     ) -> Option<(Arc<ClientConfig>, Vec<Expiry>)> {
         let ca_place = ConfigLocation { path: &paths.ca, file: tls.ca.as_ref().and_then(|ca| ca.file()) };
         let roots = match (tls.verify, &texts.ca) {
@@ -103,7 +103,7 @@ impl AllTowards {
         let mut expiries = Vec::new();
         let identity = match (&texts.own, texts.ssl) {
             (Some((own, cert, key)), _) => {
-                let purpose = Purpose { shown: Shown::ToUpstreams, names: &[] };
+                let purpose = Purpose { shown: ChainReceiver::ToUpstreams, names: &[] };
                 let checked = pair(own, (cert, key), (&paths.cert, &paths.key), purpose, loading)?;
                 expiries.push(checked.expiry.clone());
                 let place = ConfigLocation { path: &paths.cert, file: own.cert.file() };
@@ -125,7 +125,7 @@ impl AllTowards {
         }
     }
 
-    fn system_roots(&mut self, place: ConfigLocation<'_>, loading: &mut Loading<'_>) -> Option<Arc<RootCertStore>> {
+    fn system_roots(&mut self, place: ConfigLocation<'_>, loading: &mut TlsLoad<'_>) -> Option<Arc<RootCertStore>> {
         const HINT: &str = "install the system's certificates (ca-certificates), or name the roots here";
         if let Some(roots) = &self.system_roots {
             return Some(roots.clone());
@@ -155,7 +155,7 @@ fn texts<'a>(
     tls: &'a UpstreamTls,
     paths: &Paths,
     entries: &HashMap<&str, &'a Arc<Entry>>,
-    loading: &mut Loading<'_>,
+    loading: &mut TlsLoad<'_>,
 ) -> Option<Texts<'a>> {
     let ca = match tls.ca.as_ref().filter(|_| tls.verify) {
         Some(ca) => loading.pem(ca, &paths.ca).map(Some),

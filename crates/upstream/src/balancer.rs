@@ -17,7 +17,7 @@ mod round_robin;
 use crate::endpoint::Endpoint;
 use crate::health::{News, Report, Step};
 use crate::slot::{Slot, settle, usable};
-use crate::tried::Tried;
+use crate::tried_endpoints::TriedEndpoints;
 pub(crate) use ewma::Latency;
 use ketama::Ring;
 use std::net::SocketAddr;
@@ -86,12 +86,18 @@ impl Balancer {
     /// Chooses an endpoint not in `tried`. `key` is the input of the consistent hash; without one it falls back to the
     /// round robin. `random` must be fresh for each call.
     #[inline]
-    pub fn pick(&mut self, key: Option<&[u8]>, now_ms: u64, random: u64, tried: &Tried) -> Option<usize> {
+    pub fn pick(&mut self, key: Option<&[u8]>, now_ms: u64, random: u64, tried: &TriedEndpoints) -> Option<usize> {
         self.pick_usable(key, now_ms, random, tried).or_else(|| self.last_resort(tried))
     }
 
     /// Like [`Balancer::pick`], without endpoints that are set aside or unhealthy.
-    pub fn pick_usable(&mut self, key: Option<&[u8]>, now_ms: u64, random: u64, tried: &Tried) -> Option<usize> {
+    pub fn pick_usable(
+        &mut self,
+        key: Option<&[u8]>,
+        now_ms: u64,
+        random: u64,
+        tried: &TriedEndpoints,
+    ) -> Option<usize> {
         if self.slow_start_ms > 0 {
             self.slots.iter_mut().for_each(|slot| slot.grow(now_ms, self.slow_start_ms));
         }
@@ -119,7 +125,7 @@ impl Balancer {
 
     /// The endpoint that failed least recently; endpoints that failed at the same time, or that only active checks have
     /// failed, take turns.
-    fn last_resort(&mut self, tried: &Tried) -> Option<usize> {
+    fn last_resort(&mut self, tried: &TriedEndpoints) -> Option<usize> {
         let slots = &mut self.slots;
         let members = self.tiers.iter().flat_map(|tier| &tier.members).map(|&index| index as usize);
         let index = members
@@ -193,7 +199,8 @@ impl Balancer {
         let is_healthy = slot.endpoint.verdict.as_ref().is_none_or(|verdict| verdict.is_healthy());
         // Work that began after the failure serves as its probe.
         let is_set_aside = !slot.health.usable(now_ms) && slot.health.last_failed_ms > since_ms;
-        let is_better = |&other: &u32| other as usize != index && usable(&self.slots, other, now_ms, &Tried::default());
+        let is_better =
+            |&other: &u32| other as usize != index && usable(&self.slots, other, now_ms, &TriedEndpoints::default());
         let has_better = || self.tiers.iter().flat_map(|tier| &tier.members).any(is_better);
         !slot.live || ((!is_healthy || is_set_aside) && has_better())
     }

@@ -65,14 +65,14 @@ pub struct Change {
 
 /// A name without a usable answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unresolved {
+pub struct UnresolvedName {
     /// The name.
     pub name: String,
     /// Why the last lookup had no answer.
     pub reason: String,
 }
 
-impl fmt::Display for Unresolved {
+impl fmt::Display for UnresolvedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot resolve {:?}: {}", self.name, self.reason)
     }
@@ -145,7 +145,7 @@ impl Resolver {
     /// addresses. A name that was waited for that long is not waited for again. The caller must use
     /// [`Resolver::addresses`] afterwards: changes meanwhile are not reported by [`Resolver::next_change`] again. Names
     /// that failed are tried further there.
-    pub async fn resolve_all(&mut self, bound: Duration) -> Vec<Unresolved> {
+    pub async fn resolve_all(&mut self, bound: Duration) -> Vec<UnresolvedName> {
         let first_answers = async {
             let pending =
                 |entry: &Entry| entry.addresses.is_empty() && entry.failure.is_none() && !entry.was_waited_for;
@@ -182,12 +182,12 @@ impl Resolver {
     }
 
     /// The names without addresses.
-    pub fn unresolved(&self) -> Vec<Unresolved> {
+    pub fn unresolved(&self) -> Vec<UnresolvedName> {
         let without = |entry: &&Entry| entry.addresses.is_empty();
         self.names
             .iter()
             .filter(|(_, entry)| without(entry))
-            .map(|(name, entry)| Unresolved {
+            .map(|(name, entry)| UnresolvedName {
                 name: name.clone(),
                 reason: entry.failure.clone().unwrap_or_else(|| "no answer yet".into()),
             })

@@ -26,13 +26,13 @@ pub enum NameFault {
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     /// The name accepted last is the last of the list.
-    accepted: Vec<Accepted>,
+    accepted: Vec<AcceptedName>,
     /// Nodes that have refused an unproved name and accepted none since then.
     doubted: Vec<Node>,
 }
 
 #[derive(Debug)]
-struct Accepted {
+struct AcceptedName {
     name: Box<str>,
     /// Never empty.
     nodes: Vec<Node>,
@@ -51,7 +51,7 @@ impl Names {
                 if self.accepted.len() == NAMES_MAX {
                     self.accepted.remove(0);
                 }
-                self.accepted.push(Accepted { name: name.into(), nodes: Vec::new() });
+                self.accepted.push(AcceptedName { name: name.into(), nodes: Vec::new() });
             }
         }
         if let Some(accepted) = self.accepted.last_mut()

@@ -11,7 +11,7 @@ use std::task::Waker;
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     /// In the order of their tickets.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueueEntry>,
     next_ticket: u64,
 }
 
@@ -20,7 +20,7 @@ pub(crate) struct Queue {
 pub struct Ticket(u64);
 
 #[derive(Debug)]
-struct Waiting {
+struct QueueEntry {
     ticket: Ticket,
     waker: Waker,
 }
@@ -39,7 +39,7 @@ impl Queue {
     pub(crate) fn join(&mut self, waker: &Waker) -> Ticket {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        self.waiting.push_back(Waiting { ticket, waker: waker.clone() });
+        self.waiting.push_back(QueueEntry { ticket, waker: waker.clone() });
         ticket
     }
 

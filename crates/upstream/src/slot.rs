@@ -7,8 +7,8 @@
 use crate::balancer::Latency;
 use crate::endpoint::Endpoint;
 use crate::health::Health;
-use crate::tried::Tried;
-use crate::unanswered::Unanswered;
+use crate::tried_endpoints::TriedEndpoints;
+use crate::unanswered_requests::UnansweredRequests;
 use std::collections::HashMap;
 
 /// One endpoint and its changing state.
@@ -26,7 +26,7 @@ pub(crate) struct Slot {
     pub(crate) current: i64,
     pub(crate) latency: Latency,
     pub(crate) health: Health,
-    pub(crate) unanswered: Unanswered,
+    pub(crate) unanswered: UnansweredRequests,
     /// Share of its weight in hundredths; less than the whole only while it grows after a recovery.
     share: u64,
     growing_since_ms: Option<u64>,
@@ -52,7 +52,7 @@ impl Slot {
             current: 0,
             latency: Latency::default(),
             health: Health::default(),
-            unanswered: Unanswered::default(),
+            unanswered: UnansweredRequests::default(),
             share: SHARE_WHOLE,
             growing_since_ms: None,
             resorted: 0,
@@ -141,7 +141,7 @@ fn occupy(slots: &mut Vec<Slot>, free: &mut usize, endpoint: &Endpoint) -> usize
 
 /// Whether a request that has tried `tried` may be sent to the endpoint now.
 #[inline]
-pub(crate) fn usable(slots: &[Slot], index: u32, now_ms: u64, tried: &Tried) -> bool {
+pub(crate) fn usable(slots: &[Slot], index: u32, now_ms: u64, tried: &TriedEndpoints) -> bool {
     let slot = &slots[index as usize];
     let is_checked_well = slot.endpoint.verdict.as_ref().is_none_or(|verdict| verdict.is_healthy());
     is_checked_well && slot.health.usable(now_ms) && !tried.contains(index as usize)

@@ -10,7 +10,7 @@ use crate::names::{NameFault, Names};
 use crate::pool::{ConnMeta, Fit, Pool};
 use crate::queue::{Queue, Ticket};
 use crate::slot::Slot;
-use crate::tried::Tried;
+use crate::tried_endpoints::TriedEndpoints;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
@@ -88,7 +88,7 @@ impl<C> UpstreamState<C> {
 
     /// Chooses an endpoint; see [`Balancer::pick`].
     #[inline]
-    pub fn pick(&mut self, key: Option<&[u8]>, now_ms: u64, random: u64, tried: &Tried) -> Option<usize> {
+    pub fn pick(&mut self, key: Option<&[u8]>, now_ms: u64, random: u64, tried: &TriedEndpoints) -> Option<usize> {
         self.balancer.pick(key, now_ms, random, tried)
     }
 
@@ -96,7 +96,13 @@ impl<C> UpstreamState<C> {
     /// has not refused an unproved name since it last accepted one. If all have, any endpoint of any tier is chosen: requests for
     /// foreign names must not keep others from the nodes behind broken ones, in whatever order they arrive.
     #[cold]
-    pub fn pick_undoubted(&mut self, key: Option<&[u8]>, now_ms: u64, random: u64, tried: &Tried) -> Option<usize> {
+    pub fn pick_undoubted(
+        &mut self,
+        key: Option<&[u8]>,
+        now_ms: u64,
+        random: u64,
+        tried: &TriedEndpoints,
+    ) -> Option<usize> {
         let Self { names, balancer, .. } = self;
         let doubted: Vec<usize> = names.doubted().collect();
         // Without any of the doubted nodes, or with one of them.

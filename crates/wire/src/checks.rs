@@ -73,21 +73,21 @@ pub fn chunked_body(bytes: &[u8]) {
 /// A PROXY protocol header parses alike however it is split, ends at its stated length, and its addresses survive being
 /// written.
 pub fn proxy_header(bytes: &[u8]) {
-    use proxy_protocol::{Parsed, V2_BYTES_MAX, parse, write_v1, write_v2};
+    use proxy_protocol::{ProxyHeader, V2_BYTES_MAX, parse, write_v1, write_v2};
     let whole = parse(bytes);
-    let decided = (0..=bytes.len()).find(|&end| parse(&bytes[..end]) != Ok(Parsed::Partial));
-    assert_eq!(decided.is_none(), whole == Ok(Parsed::Partial));
+    let decided = (0..=bytes.len()).find(|&end| parse(&bytes[..end]) != Ok(ProxyHeader::Partial));
+    assert_eq!(decided.is_none(), whole == Ok(ProxyHeader::Partial));
     for end in decided.into_iter().flat_map(|first| first..bytes.len()) {
         assert_eq!(parse(&bytes[..end]), whole, "the first {end} bytes");
     }
-    let Ok(Parsed::Complete { len, addresses, .. }) = whole else { return };
+    let Ok(ProxyHeader::Complete { len, addresses, .. }) = whole else { return };
     assert!(decided == Some(len) && len <= V2_BYTES_MAX);
     let Some((source, destination)) = addresses else { return };
     let canonical = |address: SocketAddr| (address.ip().to_canonical(), address.port());
     for write in [write_v1, write_v2] {
         let mut again = Vec::new();
         write(source, destination, &mut again);
-        let Ok(Parsed::Complete { len, addresses: Some((from, to)), .. }) = parse(&again) else {
+        let Ok(ProxyHeader::Complete { len, addresses: Some((from, to)), .. }) = parse(&again) else {
             panic!("not read back: {again:?}");
         };
         assert_eq!(len, again.len());

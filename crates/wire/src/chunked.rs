@@ -10,7 +10,7 @@ use crate::name::{Name, is_lookalike};
 
 /// The part of the buffer that one call consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Decoded {
+pub struct DecodedPart {
     /// Bytes of the buffer that belonged to the body.
     pub consumed: usize,
     /// Bytes of content, now at the buffer's front.
@@ -79,7 +79,7 @@ impl ChunkDecoder {
     }
 
     /// See [`crate::BodyDecoder::decode`].
-    pub fn decode(&mut self, buffer: &mut [u8]) -> Result<Decoded, ChunkError> {
+    pub fn decode(&mut self, buffer: &mut [u8]) -> Result<DecodedPart, ChunkError> {
         let mut read = 0;
         let mut data = 0;
         while read < buffer.len() && self.state != State::Done {
@@ -103,7 +103,7 @@ impl ChunkDecoder {
                 }
             }
         }
-        Ok(Decoded { consumed: read, data })
+        Ok(DecodedPart { consumed: read, data })
     }
 
     fn framing_byte(&mut self, byte: u8) -> Result<(), ChunkError> {

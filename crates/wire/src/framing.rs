@@ -1,7 +1,7 @@
 //! The end of a message's body (RFC 9112 section 6), decided once from the head and then followed byte by byte.
 
 use crate::Version;
-use crate::chunked::{ChunkDecoder, Decoded};
+use crate::chunked::{ChunkDecoder, DecodedPart};
 use crate::error::ChunkError;
 use crate::fields::{Field, Fields};
 use crate::name::Name;
@@ -22,7 +22,7 @@ pub enum Framing {
 
 /// The values of the two framing fields of a head; requests and responses have the same rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Declared {
+pub(crate) enum DeclaredFraming {
     Nothing,
     Length(u64),
     Chunked,
@@ -63,21 +63,21 @@ impl Declaration {
 
     /// Repeated lengths are refused even if they agree, and codings even if `chunked` comes last: RFC 9112 section 6.3
     /// allows either, but the next party may read them differently.
-    pub(crate) fn decide(&self, head: &[u8], version: Version) -> Result<Declared, DeclaredError> {
+    pub(crate) fn decide(&self, head: &[u8], version: Version) -> Result<DeclaredFraming, DeclaredError> {
         match (self.coding, self.length) {
-            (None, None) => Ok(Declared::Nothing),
+            (None, None) => Ok(DeclaredFraming::Nothing),
             (Some(_), Some(_)) => Err(DeclaredError::CodingAndLength),
             (Some(_), None) if version == Version::Http10 => Err(DeclaredError::CodingInHttp10),
             (Some(coding), None) => {
                 if self.codings == 1 && coding.value.of(head).eq_ignore_ascii_case(b"chunked") {
-                    Ok(Declared::Chunked)
+                    Ok(DeclaredFraming::Chunked)
                 } else {
                     Err(DeclaredError::CodingUnknown)
                 }
             }
             (None, Some(_)) if self.lengths > 1 => Err(DeclaredError::LengthRepeated),
             (None, Some(length)) => {
-                parse_length(length.value.of(head)).map(Declared::Length).ok_or(DeclaredError::LengthMalformed)
+                parse_length(length.value.of(head)).map(DeclaredFraming::Length).ok_or(DeclaredError::LengthMalformed)
             }
         }
     }
@@ -136,15 +136,15 @@ impl BodyDecoder {
 
     /// Decodes the body's bytes in `buffer`: the content is then in `buffer[..data]`, and everything from `consumed` on
     /// is untouched. Takes as much as possible: afterwards either all is consumed or the body is done.
-    pub fn decode(&mut self, buffer: &mut [u8]) -> Result<Decoded, ChunkError> {
+    pub fn decode(&mut self, buffer: &mut [u8]) -> Result<DecodedPart, ChunkError> {
         match self {
             BodyDecoder::Length(left) => {
                 let take = buffer.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                 *left -= take as u64;
-                Ok(Decoded { consumed: take, data: take })
+                Ok(DecodedPart { consumed: take, data: take })
             }
             BodyDecoder::Chunked(decoder) => decoder.decode(buffer),
-            BodyDecoder::UntilClose => Ok(Decoded { consumed: buffer.len(), data: buffer.len() }),
+            BodyDecoder::UntilClose => Ok(DecodedPart { consumed: buffer.len(), data: buffer.len() }),
         }
     }
 

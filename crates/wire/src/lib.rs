@@ -29,7 +29,7 @@ mod serialize;
 mod status;
 mod upgrade;
 
-pub use chunked::{ChunkDecoder, Decoded};
+pub use chunked::{ChunkDecoder, DecodedPart};
 pub use edits::{
     ADDED_BYTES_MAX, Decimal, EditError, Edits, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue, OwnedLine,
     RequestEdits, ResponseEdits, remove_lines,

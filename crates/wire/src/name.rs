@@ -59,11 +59,11 @@ static FIRST: [[u8; 32]; LENGTH_MAX + 1] = {
 };
 
 /// The texts of `TABLE`, each in the form in which names are compared.
-static FOLDED: [Folded; Name::TABLE.len()] = {
-    let mut folded = [Folded([0; 3]); Name::TABLE.len()];
+static FOLDED: [FoldedName; Name::TABLE.len()] = {
+    let mut folded = [FoldedName([0; 3]); Name::TABLE.len()];
     let mut i = 0;
     while i < folded.len() {
-        folded[i] = Folded::new(Name::TABLE[i].0);
+        folded[i] = FoldedName::new(Name::TABLE[i].0);
         i += 1;
     }
     folded
@@ -71,24 +71,28 @@ static FOLDED: [Folded; Name::TABLE.len()] = {
 
 /// A name in lower case, eight bytes at once. Two names of one length are equal if this is.
 #[derive(Clone, Copy)]
-struct Folded([u64; 3]);
+struct FoldedName([u64; 3]);
 
-impl Folded {
+impl FoldedName {
     /// Folds a name of at most [`LENGTH_MAX`] bytes. Words may overlap: between them they have each byte.
     #[inline]
-    const fn new(name: &[u8]) -> Folded {
+    const fn new(name: &[u8]) -> FoldedName {
         if let (Some(first), Some(last)) = (name.first_chunk::<8>(), name.last_chunk::<8>()) {
             let middle = match name.split_at(8).1.first_chunk::<8>() {
                 Some(middle) if name.len() > 16 => to_lowercase(u64::from_le_bytes(*middle)),
                 _ => 0,
             };
-            return Folded([to_lowercase(u64::from_le_bytes(*first)), to_lowercase(u64::from_le_bytes(*last)), middle]);
+            return FoldedName([
+                to_lowercase(u64::from_le_bytes(*first)),
+                to_lowercase(u64::from_le_bytes(*last)),
+                middle,
+            ]);
         }
-        Folded([to_lowercase(short_word(name)), 0, 0])
+        FoldedName([to_lowercase(short_word(name)), 0, 0])
     }
 
     #[inline]
-    const fn is(&self, other: &Folded) -> bool {
+    const fn is(&self, other: &FoldedName) -> bool {
         (self.0[0] ^ other.0[0]) | (self.0[1] ^ other.0[1]) | (self.0[2] ^ other.0[2]) == 0
     }
 }
@@ -163,7 +167,7 @@ impl Name {
 
     /// Compares with the names of `TABLE`, from this index on.
     const fn compare(name: &[u8], mut at: usize) -> Name {
-        let folded = Folded::new(name);
+        let folded = FoldedName::new(name);
         // The table is sorted by length.
         while at < Name::TABLE.len() && Name::TABLE[at].0.len() == name.len() {
             let (text, id) = Name::TABLE[at];

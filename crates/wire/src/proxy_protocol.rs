@@ -48,7 +48,7 @@ const CLIENT_CERTIFICATE: u8 = 0x06;
 
 /// The result of parsing the first bytes of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parsed<'b> {
+pub enum ProxyHeader<'b> {
     /// All bytes belong to a header that is incomplete.
     Partial,
     /// The header is complete; bytes behind it are the connection's own.
@@ -75,12 +75,12 @@ pub struct ClientTls<'b> {
 }
 
 /// Parses all bytes that have arrived so far, including those behind the header. Once the result is not
-/// [`Parsed::Partial`], more bytes do not change it.
+/// [`ProxyHeader::Partial`], more bytes do not change it.
 ///
 /// # Errors
 /// If they are not the beginning of a header.
-pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, ProxyProtocolError> {
-    let Some(first) = bytes.first() else { return Ok(Parsed::Partial) };
+pub fn parse(bytes: &[u8]) -> Result<ProxyHeader<'_>, ProxyProtocolError> {
+    let Some(first) = bytes.first() else { return Ok(ProxyHeader::Partial) };
     let is_v1 = *first == V1_SIGNATURE[0];
     let signature = if is_v1 { V1_SIGNATURE } else { V2_SIGNATURE };
     let there = bytes.len().min(signature.len());
@@ -88,16 +88,16 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, ProxyProtocolError> {
         return Err(ProxyProtocolError::Signature);
     }
     match (there < signature.len(), is_v1) {
-        (true, _) => Ok(Parsed::Partial),
+        (true, _) => Ok(ProxyHeader::Partial),
         (false, true) => parse_v1(bytes),
         (false, false) => parse_v2(bytes),
     }
 }
 
-fn parse_v1(bytes: &[u8]) -> Result<Parsed<'_>, ProxyProtocolError> {
+fn parse_v1(bytes: &[u8]) -> Result<ProxyHeader<'_>, ProxyProtocolError> {
     let window = &bytes[..bytes.len().min(V1_BYTES_MAX)];
     let unfinished =
-        if window.len() < V1_BYTES_MAX { Ok(Parsed::Partial) } else { Err(ProxyProtocolError::LineTooLong) };
+        if window.len() < V1_BYTES_MAX { Ok(ProxyHeader::Partial) } else { Err(ProxyProtocolError::LineTooLong) };
     let Some(end) = memchr::memchr2(b'\r', b'\n', window) else { return unfinished };
     match window[end..] {
         [b'\r'] => return unfinished,
@@ -105,7 +105,7 @@ fn parse_v1(bytes: &[u8]) -> Result<Parsed<'_>, ProxyProtocolError> {
         _ => return Err(ProxyProtocolError::LineEnd),
     }
     let addresses = v1_addresses(&window[V1_SIGNATURE.len()..end])?;
-    Ok(Parsed::Complete { len: end + 2, addresses, tls: None, authority: None })
+    Ok(ProxyHeader::Complete { len: end + 2, addresses, tls: None, authority: None })
 }
 
 fn v1_addresses(line: &[u8]) -> Result<Option<(SocketAddr, SocketAddr)>, ProxyProtocolError> {
@@ -133,8 +133,8 @@ fn v1_port(word: &[u8]) -> Result<u16, ProxyProtocolError> {
     text.and_then(|text| text.parse().ok()).ok_or(ProxyProtocolError::Port)
 }
 
-fn parse_v2(bytes: &[u8]) -> Result<Parsed<'_>, ProxyProtocolError> {
-    let Some(&version_and_command) = bytes.get(12) else { return Ok(Parsed::Partial) };
+fn parse_v2(bytes: &[u8]) -> Result<ProxyHeader<'_>, ProxyProtocolError> {
+    let Some(&version_and_command) = bytes.get(12) else { return Ok(ProxyHeader::Partial) };
     if version_and_command >> 4 != 2 {
         return Err(ProxyProtocolError::Version);
     }
@@ -143,7 +143,7 @@ fn parse_v2(bytes: &[u8]) -> Result<Parsed<'_>, ProxyProtocolError> {
         1 => false,
         _ => return Err(ProxyProtocolError::Command),
     };
-    let Some(&family) = bytes.get(13) else { return Ok(Parsed::Partial) };
+    let Some(&family) = bytes.get(13) else { return Ok(ProxyHeader::Partial) };
     // Streams and datagrams alike: a balancer that speaks HTTP/3 to its clients may report that.
     let address_bytes = match family {
         _ if is_local => 0,
@@ -153,7 +153,7 @@ fn parse_v2(bytes: &[u8]) -> Result<Parsed<'_>, ProxyProtocolError> {
         0x31 | 0x32 => UNIX_BYTES,
         _ => return Err(ProxyProtocolError::Family),
     };
-    let Some(&[high, low]) = bytes.get(14..V2_FIXED_BYTES) else { return Ok(Parsed::Partial) };
+    let Some(&[high, low]) = bytes.get(14..V2_FIXED_BYTES) else { return Ok(ProxyHeader::Partial) };
     let len = V2_FIXED_BYTES + usize::from(u16::from_be_bytes([high, low]));
     if len > V2_BYTES_MAX {
         return Err(ProxyProtocolError::HeaderTooLong);
@@ -161,12 +161,12 @@ fn parse_v2(bytes: &[u8]) -> Result<Parsed<'_>, ProxyProtocolError> {
     if len < V2_FIXED_BYTES + address_bytes {
         return Err(ProxyProtocolError::AddressLength);
     }
-    let Some(payload) = bytes.get(V2_FIXED_BYTES..len) else { return Ok(Parsed::Partial) };
+    let Some(payload) = bytes.get(V2_FIXED_BYTES..len) else { return Ok(ProxyHeader::Partial) };
     if address_bytes == 0 {
-        return Ok(Parsed::Complete { len, addresses: None, tls: None, authority: None });
+        return Ok(ProxyHeader::Complete { len, addresses: None, tls: None, authority: None });
     }
     let (tls, authority) = connection_tlvs(&bytes[..len], V2_FIXED_BYTES + address_bytes)?;
-    Ok(Parsed::Complete { len, addresses: v2_addresses(&payload[..address_bytes]), tls, authority })
+    Ok(ProxyHeader::Complete { len, addresses: v2_addresses(&payload[..address_bytes]), tls, authority })
 }
 
 /// The addresses of a block whose length matches its family.

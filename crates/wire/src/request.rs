@@ -3,7 +3,7 @@
 use crate::Version;
 use crate::error::RequestError;
 use crate::fields::{FieldSet, Fields, Span};
-use crate::framing::{Declared, DeclaredError, Framing};
+use crate::framing::{DeclaredError, DeclaredFraming, Framing};
 use crate::head::{Arrival, Progress, WalkError, header_slots, walk};
 use crate::host::split_authority;
 use crate::limits::HeadLimits;
@@ -147,9 +147,9 @@ impl RequestHead {
         })?;
         self.hop_by_hop = walked.hop_by_hop;
         self.framing = match walked.declaration.decide(head, self.version)? {
-            Declared::Nothing => Framing::None,
-            Declared::Length(bytes) => Framing::Length(bytes),
-            Declared::Chunked => Framing::Chunked,
+            DeclaredFraming::Nothing => Framing::None,
+            DeclaredFraming::Length(bytes) => Framing::Length(bytes),
+            DeclaredFraming::Chunked => Framing::Chunked,
         };
         self.keep_alive = match self.version {
             Version::Http11 => !walked.connection.close,

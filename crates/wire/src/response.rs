@@ -3,7 +3,7 @@
 use crate::Version;
 use crate::error::ResponseError;
 use crate::fields::{FieldSet, Fields, Span};
-use crate::framing::{Declared, DeclaredError, Framing};
+use crate::framing::{DeclaredError, DeclaredFraming, Framing};
 use crate::head::{Arrival, Progress, WalkError, header_slots, walk};
 use crate::limits::HeadLimits;
 use crate::method::Method;
@@ -98,7 +98,7 @@ impl ResponseHead {
         let declared = walked.declaration.decide(head, self.version)?;
         self.framing = framing(status, method, declared)?;
         // RFC 9112 section 6.3: a 204 ends with its head. The bytes behind it may still be the body that it announces.
-        let is_suspect = status == 204 && !matches!(declared, Declared::Nothing | Declared::Length(0));
+        let is_suspect = status == 204 && !matches!(declared, DeclaredFraming::Nothing | DeclaredFraming::Length(0));
         self.keep_alive = self.framing != Framing::UntilClose
             && !is_suspect
             && match self.version {
@@ -126,15 +126,15 @@ fn read_reason(head: &[u8], reason: &str) -> Result<Span, ResponseError> {
 }
 
 /// RFC 9112 section 6.3. A body of a 1xx is refused, not ignored: the bytes behind would be mistaken for the response.
-fn framing(status: u16, method: Method, declared: Declared) -> Result<Framing, ResponseError> {
+fn framing(status: u16, method: Method, declared: DeclaredFraming) -> Result<Framing, ResponseError> {
     match (status, declared) {
-        (100..=199, Declared::Nothing | Declared::Length(0)) => Ok(Framing::None),
+        (100..=199, DeclaredFraming::Nothing | DeclaredFraming::Length(0)) => Ok(Framing::None),
         (100..=199, _) => Err(ResponseError::BodyForbidden),
         (204 | 304, _) => Ok(Framing::None),
         _ if method == Method::Head => Ok(Framing::None),
-        (_, Declared::Nothing) => Ok(Framing::UntilClose),
-        (_, Declared::Length(bytes)) => Ok(Framing::Length(bytes)),
-        (_, Declared::Chunked) => Ok(Framing::Chunked),
+        (_, DeclaredFraming::Nothing) => Ok(Framing::UntilClose),
+        (_, DeclaredFraming::Length(bytes)) => Ok(Framing::Length(bytes)),
+        (_, DeclaredFraming::Chunked) => Ok(Framing::Chunked),
     }
 }
 

@@ -5,7 +5,7 @@
 
 /// The text of one item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cut {
+pub struct ItemText {
     /// Its length.
     pub bytes: u32,
     /// The number of its lines.
@@ -18,7 +18,7 @@ pub struct Cuts {
     /// Blanks before each dash.
     pub column: usize,
     /// In order.
-    pub items: Vec<Cut>,
+    pub items: Vec<ItemText>,
     /// Bytes behind the list.
     pub rest: usize,
 }
@@ -27,7 +27,7 @@ pub struct Cuts {
 /// item, or a line whose meaning is not certain.
 pub fn cut(text: &[u8], column: Option<usize>) -> Option<Cuts> {
     let (mut column, mut items) = (column, Vec::new());
-    let mut current = Cut { bytes: 0, lines: 0 };
+    let mut current = ItemText { bytes: 0, lines: 0 };
     let (mut at, mut begun) = (0, false);
     while at < text.len() {
         let end = memchr::memchr(b'\n', &text[at..]).map_or(text.len(), |n| at + n + 1);
@@ -38,7 +38,7 @@ pub fn cut(text: &[u8], column: Option<usize>) -> Option<Cuts> {
             Line::Dash(found) => {
                 column = Some(found);
                 if std::mem::replace(&mut begun, true) {
-                    items.push(std::mem::replace(&mut current, Cut { bytes: 0, lines: 0 }));
+                    items.push(std::mem::replace(&mut current, ItemText { bytes: 0, lines: 0 }));
                 }
             }
         }

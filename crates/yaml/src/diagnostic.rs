@@ -3,7 +3,7 @@
 //! All findings of a file are gathered, sorted by position and bounded in number, so that the same file always gives
 //! the same report. How a report reaches a person (colour, JSON) is the caller's business.
 
-use crate::hidden::Hidden;
+use crate::hidden_texts::HiddenTexts;
 use crate::nearest::nearest;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
@@ -193,10 +193,10 @@ const GUESSES_MAX: usize = 2 * DIAGNOSTICS_MAX;
 /// Gathers findings.
 #[derive(Debug, Default)]
 pub struct Sink {
-    errors: Bounded,
-    warnings: Bounded,
+    errors: BoundedDiagnostics,
+    warnings: BoundedDiagnostics,
     guesses: usize,
-    hidden: Hidden,
+    hidden: HiddenTexts,
     /// Kinds and ids of references; `None` if they are not collected.
     references: Option<Vec<(&'static str, String)>>,
     is_alone: bool,
@@ -432,12 +432,12 @@ fn one_line(message: String) -> String {
 
 /// The first [`DIAGNOSTICS_MAX`] findings by position, regardless of their number and order.
 #[derive(Debug, Default)]
-struct Bounded {
+struct BoundedDiagnostics {
     kept: Vec<Diagnostic>,
     omitted: usize,
 }
 
-impl Bounded {
+impl BoundedDiagnostics {
     fn push(&mut self, diagnostic: Diagnostic) {
         self.kept.push(diagnostic);
         if self.kept.len() >= 2 * DIAGNOSTICS_MAX {

@@ -9,7 +9,7 @@
 pub mod cuts;
 pub mod diagnostic;
 pub mod environment;
-mod hidden;
+mod hidden_texts;
 pub mod layout;
 pub mod locate;
 mod margin;

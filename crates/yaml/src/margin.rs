@@ -24,7 +24,7 @@ const LINES_MAX: usize = 200;
 const BYTES_MAX: usize = 64 << 20;
 
 /// A text with blanks inserted in front of some lines.
-pub(crate) struct Widened {
+pub(crate) struct IndentedText {
     pub(crate) text: String,
     /// The number of blanks.
     margin: usize,
@@ -32,16 +32,16 @@ pub(crate) struct Widened {
     lines: BTreeSet<usize>,
 }
 
-impl Widened {
+impl IndentedText {
     /// Widens a text in which the parser found `error`. `None` if it is another error, or there are too many of them.
-    pub(crate) fn of(text: &str, error: &ScanError) -> Option<Widened> {
+    pub(crate) fn of(text: &str, error: &ScanError) -> Option<IndentedText> {
         // Lines are counted by line feeds here.
         if !has_plain_lines(text.as_bytes()) {
             return None;
         }
         let mut line = line_of(error)?;
         let margin = margin_of(text).filter(|margin| *margin <= MARGIN_MAX)?;
-        let mut widened = Widened { text: text.to_owned(), margin, lines: BTreeSet::new() };
+        let mut widened = IndentedText { text: text.to_owned(), margin, lines: BTreeSet::new() };
         for seen in (1..=LINES_MAX).map(|time| time.saturating_mul(text.len())) {
             if seen > BYTES_MAX || !widened.lines.insert(line) {
                 return None;

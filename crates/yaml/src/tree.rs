@@ -11,7 +11,7 @@ mod tests;
 use crate::diagnostic::{Fault, Path, Position, Sink, shortened};
 use crate::environment::{Lookup, expand, expand_key};
 use crate::layout::LayoutFinder;
-use crate::margin::Widened;
+use crate::margin::IndentedText;
 use crate::scalar::{Layout, Meaning, Scalar, Style};
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 use std::borrow::Cow;
@@ -112,7 +112,7 @@ pub fn parse(lines_before: u32, text: &str, environment: Option<Lookup<'_>>, sin
         Ok(tree) => return tree,
         Err(error) => error,
     };
-    let Some(widened) = Widened::of(text, &error) else {
+    let Some(widened) = IndentedText::of(text, &error) else {
         refuse(lines_before, text, None, &error, sink);
         return None;
     };
@@ -125,7 +125,7 @@ pub fn parse(lines_before: u32, text: &str, environment: Option<Lookup<'_>>, sin
 }
 
 /// Reports that a text is not YAML.
-fn refuse(lines_before: u32, text: &str, widened: Option<&Widened>, error: &ScanError, sink: &mut Sink) {
+fn refuse(lines_before: u32, text: &str, widened: Option<&IndentedText>, error: &ScanError, sink: &mut Sink) {
     let Position { line, column } = position(Span::empty(*error.marker()), widened);
     let fault = Fault::new(format!("not valid YAML: {}", error.info()));
     // The most frequent mistake: the braces of a variable inside of YAML's.
@@ -142,7 +142,7 @@ fn refuse(lines_before: u32, text: &str, widened: Option<&Widened>, error: &Scan
 fn build(
     lines_before: u32,
     text: &str,
-    widened: Option<&Widened>,
+    widened: Option<&IndentedText>,
     environment: Option<Lookup<'_>>,
     sink: &mut Sink,
 ) -> Result<Option<Tree>, ScanError> {
@@ -195,7 +195,7 @@ impl Tree {
     }
 }
 
-fn position(span: Span, widened: Option<&Widened>) -> Position {
+fn position(span: Span, widened: Option<&IndentedText>) -> Position {
     let clamp = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let (line, column) = (span.start.line(), span.start.col());
     let column = widened.map_or(column, |widened| widened.column(line, column));
@@ -204,7 +204,7 @@ fn position(span: Span, widened: Option<&Widened>) -> Position {
 
 /// A node with the cost of walking it.
 #[derive(Debug, Clone)]
-struct Weighed {
+struct WeighedNode {
     node: Node,
     weight: usize,
     /// Lists and maps from here down, this one included.
@@ -215,7 +215,7 @@ struct Builder<'a> {
     environment: Option<Lookup<'a>>,
     sink: &'a mut Sink,
     open: Vec<Collection>,
-    anchors: HashMap<usize, Weighed>,
+    anchors: HashMap<usize, WeighedNode>,
     nodes: usize,
     aliased: usize,
     root: Option<Node>,
@@ -263,7 +263,7 @@ impl Builder<'_> {
     fn event(&mut self, event: Event<'_>, at: Position, layout: Layout) -> bool {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let value = match self.tagged(tag.as_deref(), at, Tagged::Scalar) {
+                let value = match self.tagged(tag.as_deref(), at, TaggedKind::Scalar) {
                     None => Value::Refused,
                     Some(plain) => {
                         let value = self.scalar(text, plain.unwrap_or(style == ScalarStyle::Plain), layout, at);
@@ -275,15 +275,15 @@ impl Builder<'_> {
                     _ => 1,
                 };
                 let node = Node { at, value };
-                self.finished(anchor, Weighed { node, weight, height: 0 })
+                self.finished(anchor, WeighedNode { node, weight, height: 0 })
             }
             Event::Alias(anchor) => self.alias(anchor, at),
             Event::SequenceStart(anchor, tag) => {
-                self.tagged(tag.as_deref(), at, Tagged::List);
+                self.tagged(tag.as_deref(), at, TaggedKind::List);
                 self.begin(at, anchor, Items::List(Vec::new()))
             }
             Event::MappingStart(anchor, tag) => {
-                self.tagged(tag.as_deref(), at, Tagged::Map);
+                self.tagged(tag.as_deref(), at, TaggedKind::Map);
                 let (index, merged) = (HashMap::new(), Vec::new());
                 let items = Items::Map { entries: Vec::new(), index, merged, key: Key::Awaited };
                 self.begin(at, anchor, items)
@@ -295,14 +295,14 @@ impl Builder<'_> {
 
     /// Reports a tag that has a meaning in YAML but not here. For a scalar, returns whether the tag makes it count as
     /// bare: `!!str` acts like quotes, `!!int` and the like undo them.
-    fn tagged(&mut self, tag: Option<&Tag>, at: Position, of: Tagged) -> Option<Option<bool>> {
+    fn tagged(&mut self, tag: Option<&Tag>, at: Position, of: TaggedKind) -> Option<Option<bool>> {
         let Some(tag) = tag else { return Some(None) };
         self.is_plain = false;
         let name = if tag.is_yaml_core_schema() { tag.suffix.as_str() } else { "" };
         match (of, name) {
-            (Tagged::Scalar, "str") => return Some(Some(false)),
-            (Tagged::Scalar, "int" | "float" | "bool" | "null") => return Some(Some(true)),
-            (Tagged::List, "seq") | (Tagged::Map, "map") => return Some(None),
+            (TaggedKind::Scalar, "str") => return Some(Some(false)),
+            (TaggedKind::Scalar, "int" | "float" | "bool" | "null") => return Some(Some(true)),
+            (TaggedKind::List, "seq") | (TaggedKind::Map, "map") => return Some(None),
             _ => {}
         }
         let written = match tag.is_yaml_core_schema() {
@@ -392,11 +392,11 @@ impl Builder<'_> {
             Items::Map { entries, merged, .. } => Value::Map(with_merged(entries, merged).into()),
         };
         let node = Node { at, value };
-        self.finished(anchor, Weighed { node, weight, height })
+        self.finished(anchor, WeighedNode { node, weight, height })
     }
 
     /// Passes a complete node to the list or map around it.
-    fn finished(&mut self, anchor: usize, weighed: Weighed) -> bool {
+    fn finished(&mut self, anchor: usize, weighed: WeighedNode) -> bool {
         if !self.depth_allowed(self.open.len() + weighed.height, weighed.node.at) {
             return false;
         }
@@ -409,7 +409,7 @@ impl Builder<'_> {
             self.is_plain = false;
             self.anchors.insert(anchor, weighed.clone());
         }
-        let Weighed { mut node, weight, height } = weighed;
+        let WeighedNode { mut node, weight, height } = weighed;
         let Some(parent) = self.open.last_mut() else {
             self.root = Some(node);
             return true;
@@ -470,7 +470,7 @@ fn report(open: &[Collection], path: &Path<'_>, at: Position, fault: Fault, sink
 
 /// The kind of node that has a tag.
 #[derive(Clone, Copy)]
-enum Tagged {
+enum TaggedKind {
     Scalar,
     List,
     Map,

@@ -12,7 +12,7 @@ mod server;
 mod tls;
 
 pub use client::Peers;
-pub use server::{Served, serve};
+pub use server::{PeerServerSettings, serve};
 pub use tls::{PeerTls, PeerTlsError};
 
 use bytes::Bytes;

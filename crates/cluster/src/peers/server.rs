@@ -24,7 +24,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Settings of a server for peers.
 #[derive(Clone)]
-pub struct Served {
+pub struct PeerServerSettings {
     /// Without it only peers on this machine are served.
     pub tls: Option<PeerTls>,
     /// The longest body of a request.
@@ -34,7 +34,7 @@ pub struct Served {
 }
 
 /// Serves peers. When `leaving` completes, another process accepts them, and connected ones are served further.
-pub async fn serve(listener: TcpListener, served: Served, leaving: impl Future<Output = ()>) {
+pub async fn serve(listener: TcpListener, served: PeerServerSettings, leaving: impl Future<Output = ()>) {
     let mut leaving = std::pin::pin!(leaving);
     let (serves, served_until) = watch::channel(());
     let mut connections = JoinSet::new();
@@ -58,7 +58,7 @@ pub async fn serve(listener: TcpListener, served: Served, leaving: impl Future<O
     while connections.join_next().await.is_some() {}
 }
 
-async fn connection(stream: TcpStream, served: Served, until: watch::Receiver<()>) {
+async fn connection(stream: TcpStream, served: PeerServerSettings, until: watch::Receiver<()>) {
     let address = stream.peer_addr().ok();
     let is_local = address.is_some_and(|address| address.ip().is_loopback());
     if let Err(error) = answer_connection(stream, is_local, (&served, until)).await {
@@ -69,7 +69,7 @@ async fn connection(stream: TcpStream, served: Served, until: watch::Receiver<()
 async fn answer_connection(
     stream: TcpStream,
     is_local: bool,
-    served: (&Served, watch::Receiver<()>),
+    served: (&PeerServerSettings, watch::Receiver<()>),
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let Some(tls) = &served.0.tls else {
@@ -88,7 +88,7 @@ async fn answer_connection(
 
 async fn answer_requests(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    (served, mut until): (&Served, watch::Receiver<()>),
+    (served, mut until): (&PeerServerSettings, watch::Receiver<()>),
     is_named: impl Fn(&str) -> bool,
 ) -> io::Result<()> {
     let mut builder = h2::server::Builder::new();
@@ -131,7 +131,12 @@ async fn refuse(request: Request<RecvStream>, mut answer: SendResponse<Bytes>, b
     respond(&mut answer, StatusCode::FORBIDDEN, "the certificate does not carry this node's name".into());
 }
 
-async fn answer_request(request: Request<RecvStream>, mut answer: SendResponse<Bytes>, from: Arc<str>, served: Served) {
+async fn answer_request(
+    request: Request<RecvStream>,
+    mut answer: SendResponse<Bytes>,
+    from: Arc<str>,
+    served: PeerServerSettings,
+) {
     let (head, body) = request.into_parts();
     let kind = head.uri.path().trim_start_matches('/').into();
     let Some(body) = read(body, served.body_bytes_max).await else {

@@ -1,7 +1,7 @@
 //! A node's requests to the directory, and its memory of the answers.
 
 use super::link::{LinkError, RedisAddress};
-use super::store::{Reading, Store};
+use super::store::{HeartbeatResult, Store};
 use super::task;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -327,7 +327,7 @@ impl SharedDirectory {
         self.members.lock().expect("no holder panics").clone()
     }
 
-    pub(super) fn keep(&self, reading: &Reading) {
+    pub(super) fn keep(&self, reading: &HeartbeatResult) {
         let since = *self.contact_since.lock().expect("no holder panics");
         let contact_ms = since.map_or(0, |since| u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX));
         let members = reading.members.clone().after(contact_ms);

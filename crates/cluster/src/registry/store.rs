@@ -38,7 +38,7 @@ pub(super) struct OwnLease<'a> {
 
 /// The result of a heartbeat.
 #[derive(Debug, Clone)]
-pub(super) struct Reading {
+pub(super) struct HeartbeatResult {
     pub(super) is_held: bool,
     pub(super) era: Option<Era>,
     /// The directory's clock as an era.
@@ -109,12 +109,12 @@ impl Store {
     }
 
     /// Renews this node's lease, and reads all of them.
-    pub(super) async fn hold(&self, myself: &OwnLease<'_>) -> Result<Reading, Away> {
+    pub(super) async fn hold(&self, myself: &OwnLease<'_>) -> Result<HeartbeatResult, Away> {
         self.beat(myself, Some(LEASE_MS)).await
     }
 
     /// Reads all leases.
-    pub(super) async fn read(&self) -> Result<Reading, Away> {
+    pub(super) async fn read(&self) -> Result<HeartbeatResult, Away> {
         self.beat(&OwnLease { node: "", epoch: 0, filled: None, address: "" }, None).await
     }
 
@@ -133,7 +133,7 @@ impl Store {
     }
 
     /// `lease_ms` is the length of this node's lease; `None` only reads.
-    async fn beat(&self, myself: &OwnLease<'_>, lease_ms: Option<u64>) -> Result<Reading, Away> {
+    async fn beat(&self, myself: &OwnLease<'_>, lease_ms: Option<u64>) -> Result<HeartbeatResult, Away> {
         let [epoch, length, filled] =
             [text(myself.epoch), text(lease_ms.unwrap_or(0)), text(myself.filled.map_or(0, |filled| filled.0))];
         let [holds, kept] = [text(u8::from(lease_ms.is_some())), text(DEAD_NODE_KEPT_MS)];
@@ -145,7 +145,7 @@ impl Store {
         let era = era.parse().ok().map(Era);
         let era_now = Era(u32::try_from((now_ms / 1000).saturating_sub(ERAS_BEGIN_S)).unwrap_or(u32::MAX));
         let read = leases.iter().filter_map(|(node, lease)| Some((node.as_str().into(), parse_member(lease)?)));
-        Ok(Reading { is_held, era, era_now, members: Members::new(read, era, now_ms, era_now) })
+        Ok(HeartbeatResult { is_held, era, era_now, members: Members::new(read, era, now_ms, era_now) })
     }
 
     async fn run<T: redis::FromRedisValue>(

@@ -6,7 +6,7 @@
 //! [`Registrations`]: stillgate_devices::directory::Registrations
 
 use super::directory::{Hooks, SharedDirectory, wall_ms};
-use super::store::{OwnLease, Reading};
+use super::store::{HeartbeatResult, OwnLease};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -100,7 +100,7 @@ impl LeaseExpiry {
         }
     }
 
-    async fn hold(&mut self, shared: &SharedDirectory) -> Result<Reading, Away> {
+    async fn hold(&mut self, shared: &SharedDirectory) -> Result<HeartbeatResult, Away> {
         let (epoch, filled) = shared.registered();
         let begun = Instant::now();
         let myself = OwnLease { node: &shared.node, epoch, filled, address: &shared.address };

@@ -7,7 +7,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use stillgate_cluster::peers::{Call, CallError, PeerTls, PeerTlsError, Peers, Reply, ReplyFuture, Served, serve};
+use stillgate_cluster::peers::{
+    Call, CallError, PeerServerSettings, PeerTls, PeerTlsError, Peers, Reply, ReplyFuture, serve,
+};
 use stillgate_testkit::PATIENCE;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -36,7 +38,7 @@ async fn start(tls: Option<PeerTls>) -> (SocketAddr, JoinHandle<()>) {
             }
         })
     };
-    let served = Served { tls, body_bytes_max: 1_000_000, handler: Arc::new(handler) };
+    let served = PeerServerSettings { tls, body_bytes_max: 1_000_000, handler: Arc::new(handler) };
     (address, tokio::spawn(serve(listener, served, std::future::pending())))
 }
 
@@ -198,7 +200,7 @@ async fn what_is_in_flight_when_a_peer_ends_is_lost() {
     let handler = |_: Call| -> ReplyFuture { Box::pin(async { Reply::Taken("again".into()) }) };
     let _server = tokio::spawn(serve(
         listener,
-        Served { tls: None, body_bytes_max: 1_000, handler: Arc::new(handler) },
+        PeerServerSettings { tls: None, body_bytes_max: 1_000, handler: Arc::new(handler) },
         std::future::pending(),
     ));
     let mut answer = call(&peers, "b", address, "message").await;

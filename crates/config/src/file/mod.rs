@@ -40,16 +40,16 @@ pub fn load_with(text: impl AsRef<[u8]>, environment: Lookup<'_>, plugins: Plugi
 }
 
 /// The parsed content of a text, before its meaning is determined.
-struct Written {
+struct ParsedFile {
     tree: tree::Tree,
     file: File,
 }
 
-fn read(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<Written> {
+fn read(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<ParsedFile> {
     let tree = tree_of(bytes, environment, sink)?;
     let file = kind::read(&object::map::<File>(), &tree.root, &Path::Root, sink)?;
     // Then its meaning is not determined: two masks would look like the same key of two consumers.
-    (!masks::refuse(&tree.root, Masks::Refused, sink)).then_some(Written { tree, file })
+    (!masks::refuse(&tree.root, Masks::Refused, sink)).then_some(ParsedFile { tree, file })
 }
 
 fn tree_of(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<tree::Tree> {

@@ -3,7 +3,7 @@
 use crate::keys::resources::{File, Resource};
 use crate::model::{Config, Kind, Route, Ssl, StreamRoute, Upstream, plugins};
 use crate::resources::{
-    Catalog, Claims, Definition, Holder, LeftOut, List, Metadata, Named, PluginSet, Written, check_nodes,
+    Catalog, Claims, Definition, Holder, LeftOut, List, Metadata, PluginSet, ResourceId, ResourceKeys, check_nodes,
     check_own_addresses, first_of_each, merge, metadata_table, take_id, with_managers,
 };
 use crate::values::SourceKind;
@@ -31,30 +31,30 @@ pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut
     let plugins = with_managers(plugins, file.secrets, sink);
     let mut catalog = Catalog::new(&file.gateway, plugins);
     catalog.are_listeners_known = file.gateway.config.source == SourceKind::File;
-    let mut taking = Taking::new(catalog, sink);
-    taking.list(Kind::Protos, file.protos, Written::Proto);
-    taking.list(Kind::Ssls, file.ssls, Written::Ssl);
+    let mut taking = ResourceLoader::new(catalog, sink);
+    taking.list(Kind::Protos, file.protos, ResourceKeys::Proto);
+    taking.list(Kind::Ssls, file.ssls, ResourceKeys::Ssl);
     // If resources come from elsewhere, certificates may follow later, and until then TLS is not available.
     if taking.catalog.are_listeners_known {
         taking.check_listeners();
     }
-    taking.list(Kind::Upstreams, file.upstreams, Written::Upstream);
-    taking.list(Kind::PluginMetadata, file.plugin_metadata, Written::Metadata);
-    taking.list(Kind::PluginConfigs, file.plugin_configs, Written::PluginConfig);
-    taking.list(Kind::ConsumerGroups, file.consumer_groups, Written::ConsumerGroup);
-    taking.list(Kind::Services, file.services, Written::Service);
-    taking.list(Kind::Consumers, file.consumers, Written::Consumer);
-    taking.list(Kind::GlobalRules, file.global_rules, Written::GlobalRule);
-    taking.list(Kind::StreamRoutes, file.stream_routes, Written::StreamRoute);
+    taking.list(Kind::Upstreams, file.upstreams, ResourceKeys::Upstream);
+    taking.list(Kind::PluginMetadata, file.plugin_metadata, ResourceKeys::Metadata);
+    taking.list(Kind::PluginConfigs, file.plugin_configs, ResourceKeys::PluginConfig);
+    taking.list(Kind::ConsumerGroups, file.consumer_groups, ResourceKeys::ConsumerGroup);
+    taking.list(Kind::Services, file.services, ResourceKeys::Service);
+    taking.list(Kind::Consumers, file.consumers, ResourceKeys::Consumer);
+    taking.list(Kind::GlobalRules, file.global_rules, ResourceKeys::GlobalRule);
+    taking.list(Kind::StreamRoutes, file.stream_routes, ResourceKeys::StreamRoute);
     let shared_upstreams = taking.upstreams.len();
-    taking.list(Kind::Routes, file.routes, Written::Route);
+    taking.list(Kind::Routes, file.routes, ResourceKeys::Route);
     let global = taking.global_rules();
-    let Taking { catalog, claims, sink, named, consumers, metadata, .. } = taking;
+    let ResourceLoader { catalog, claims, sink, named, consumers, metadata, .. } = taking;
     check_names(&named, &consumers, sink);
     check_own_addresses(&catalog.listeners, &file.gateway, sink);
     taking.upstreams.iter().for_each(|upstream| check_nodes(&catalog.listeners, upstream, sink));
     let own = catalog.plugins.set.table.own.clone();
-    let plugins = plugins::Shared {
+    let plugins = plugins::SharedPlugins {
         own,
         global: Arc::new(global),
         consumers: Arc::new(consumers),
@@ -97,7 +97,7 @@ fn check_names(named: &NamedConsumers, consumers: &Consumers, sink: &mut Sink) {
 }
 
 /// Adds the resources of a file.
-struct Taking<'a> {
+struct ResourceLoader<'a> {
     catalog: Catalog,
     claims: Claims,
     sink: &'a mut Sink,
@@ -115,9 +115,9 @@ struct Taking<'a> {
     lines: HashMap<String, u32>,
 }
 
-impl<'a> Taking<'a> {
-    fn new(catalog: Catalog, sink: &'a mut Sink) -> Taking<'a> {
-        Taking {
+impl<'a> ResourceLoader<'a> {
+    fn new(catalog: Catalog, sink: &'a mut Sink) -> ResourceLoader<'a> {
+        ResourceLoader {
             catalog,
             claims: Claims::default(),
             sink,
@@ -134,7 +134,7 @@ impl<'a> Taking<'a> {
         }
     }
 
-    fn list<T>(&mut self, kind: Kind, resources: Vec<Resource<T>>, written: impl Fn(T) -> Written) {
+    fn list<T>(&mut self, kind: Kind, resources: Vec<Resource<T>>, written: impl Fn(T) -> ResourceKeys) {
         let list = Path::Root.key(kind.name());
         self.lines = HashMap::with_capacity(resources.len());
         for Resource { index, at, node, keys } in resources {
@@ -142,7 +142,7 @@ impl<'a> Taking<'a> {
             // A resource without an id, which has been reported, cannot be referred to; the rest of it is checked anyway.
             let id = id_of(kind, &written, index, at);
             let is_new = id.as_ref().is_some_and(|id| take_id(&mut self.lines, id, at.line, &path, self.sink));
-            let named = Named { id: id.as_ref().map_or("", |id| &id.value), at, path: &path, node: &node };
+            let named = ResourceId { id: id.as_ref().map_or("", |id| &id.value), at, path: &path, node: &node };
             let Some(definition) = self.catalog.define(written, named, self.sink) else {
                 self.sink.excuse(kind.name(), named.id);
                 continue;
@@ -158,7 +158,7 @@ impl<'a> Taking<'a> {
     }
 
     /// Reports a claim that another resource already has.
-    fn claim(&mut self, kind: Kind, definition: &Definition, named: Named<'_>) {
+    fn claim(&mut self, kind: Kind, definition: &Definition, named: ResourceId<'_>) {
         let claims = definition.claims();
         if claims.is_empty() {
             return;
@@ -171,7 +171,7 @@ impl<'a> Taking<'a> {
         }
     }
 
-    fn place(&mut self, definition: Definition, index: usize, named: Named<'_>, is_new: bool) {
+    fn place(&mut self, definition: Definition, index: usize, named: ResourceId<'_>, is_new: bool) {
         note_names(&definition.entries(), &mut self.named);
         self.upstreams.append(&mut definition.upstreams());
         match definition {
@@ -226,7 +226,7 @@ impl<'a> Taking<'a> {
 
 /// The id of a resource: its own, or its position in the list. Consumers have names, and the ids of metadata and secret managers
 /// have a meaning.
-pub(super) fn id_of(kind: Kind, written: &Written, index: usize, at: Position) -> Option<At<String>> {
+pub(super) fn id_of(kind: Kind, written: &ResourceKeys, index: usize, at: Position) -> Option<At<String>> {
     let own = written.id().cloned();
     match kind {
         Kind::Consumers | Kind::Credentials | Kind::PluginMetadata | Kind::Secrets => own,

@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use std::collections::HashSet;
 use stillgate_plugin::record;
 use stillgate_schema::description::Definitions;
-use stillgate_schema::kind::{At, Choice, Kind, List, Located, TEXT, Text, Then, expected, read, some, text};
+use stillgate_schema::kind::{At, Choice, Kind, List, LocatedKind, TEXT, Text, Then, expected, read, some, text};
 use stillgate_schema::object;
 use stillgate_schema::object::{Map, map};
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink, shortened};
@@ -22,7 +22,7 @@ object! {
         /// `{method: request_method}`. Names are nginx's request variables and those in [access-log.md](access-log.md). The
         /// default is time, remote_addr, request_method, host, request_uri, status,
         /// bytes_received, bytes_sent, request_time, route_id, upstream_addr, upstream_response_time and http_user_agent.
-        fields: At<Vec<AccessField>> = Located(FIELDS) => optional;
+        fields: At<Vec<AccessField>> = LocatedKind(FIELDS) => optional;
     }
 }
 

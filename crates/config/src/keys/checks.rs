@@ -7,7 +7,7 @@ use crate::keys::nodes::parse_authority;
 use crate::values::CheckType;
 use serde::Serialize;
 use std::time::Duration;
-use stillgate_plugin::secrets::Veiled;
+use stillgate_plugin::secrets::VeiledKind;
 use stillgate_schema::kind::{Choice, Flag, Int, TEXT, Text, int, list, some, text};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
@@ -74,7 +74,7 @@ object! {
         /// With `type: https`, whether the node's certificate is verified; it is as `tls.verify` says.
         https_verify_certificate: bool = Flag => default(true);
         /// Further header lines of the checks, `Name: value` each.
-        req_headers: Vec<String> = Veiled(list(REQ_HEADER)) => default(Vec::new());
+        req_headers: Vec<String> = VeiledKind(list(REQ_HEADER)) => default(Vec::new());
         /// What shows that a node is well.
         healthy: ActiveHealthy = map::<ActiveHealthy>() => nested;
         /// What shows that it is not.

@@ -20,7 +20,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 use stillgate_schema::description::{Definitions, or_environment};
-use stillgate_schema::kind::{At, Choice, Flag, Kind, Located, Text, expected, int, list, some, text};
+use stillgate_schema::kind::{At, Choice, Flag, Kind, LocatedKind, Text, expected, int, list, some, text};
 use stillgate_schema::matching::NETWORK;
 use stillgate_schema::object;
 use stillgate_schema::object::map;
@@ -242,7 +242,7 @@ impl Kind for Listeners {
     type Out = Vec<HttpListener>;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<HttpListener>> {
-        let listeners = some(Located(map::<HttpListener>())).read(node, path, sink)?;
+        let listeners = some(LocatedKind(map::<HttpListener>())).read(node, path, sink)?;
         let mut lines = HashMap::with_capacity(listeners.len());
         for At { at, value } in &listeners {
             if let Some(first) = lines.insert(value.address, at.line) {

@@ -3,7 +3,7 @@
 use crate::values::Host;
 use serde_json::{Value as Json, json};
 use stillgate_schema::description::{Definitions, or_environment};
-use stillgate_schema::kind::{Kind, Located, Text, expected, int, list, read, text};
+use stillgate_schema::kind::{Kind, LocatedKind, Text, expected, int, list, read, text};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
@@ -68,7 +68,7 @@ impl Kind for Nodes {
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<NodeEntry>> {
         let Value::Map(entries) = &node.value else {
             if let Value::List(_) = &node.value {
-                let nodes = list(Located(map::<NodeKeys>())).read(node, path, sink)?;
+                let nodes = list(LocatedKind(map::<NodeKeys>())).read(node, path, sink)?;
                 return Some(nodes.into_iter().map(|n| listed(n.at, n.value)).collect());
             }
             expected("a map of \"host:port\" to weight, or a list of nodes", node, path, sink);

@@ -4,7 +4,7 @@ use crate::keys::resources::{ID, Resource, resources};
 use crate::keys::shared::resource;
 use std::collections::BTreeMap;
 use stillgate_schema::description::Definitions;
-use stillgate_schema::kind::{At, Kind, Located, TEXT, Text, expected, read, text};
+use stillgate_schema::kind::{At, Kind, LocatedKind, TEXT, Text, expected, read, text};
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink, shortened};
 use stillgate_schema::text::tree::{Node, Value};
 use stillgate_schema::{Json, Json as JsonValue};
@@ -75,7 +75,7 @@ resource! {
     /// Plugins that routes share by `plugin_config_id`.
     pub(crate) struct PluginConfigKeys {
         /// Unique among plugin configs.
-        id: At<String> = Located(ID) => optional;
+        id: At<String> = LocatedKind(ID) => optional;
     }
     shared name, desc, labels, times;
     {
@@ -88,7 +88,7 @@ resource! {
     /// Plugins that run for every request, before those of its route.
     pub(crate) struct GlobalRuleKeys {
         /// Unique among global rules.
-        id: At<String> = Located(ID) => optional;
+        id: At<String> = LocatedKind(ID) => optional;
     }
     shared times;
     {
@@ -101,7 +101,7 @@ resource! {
     /// Plugins that consumers share by `group_id`.
     pub(crate) struct ConsumerGroupKeys {
         /// Unique among consumer groups.
-        id: At<String> = Located(ID) => optional;
+        id: At<String> = LocatedKind(ID) => optional;
     }
     shared name, desc, labels, times;
     {
@@ -114,9 +114,9 @@ resource! {
     /// Who may send requests, and with which credentials.
     pub(crate) struct ConsumerKeys {
         /// Unique among consumers.
-        username: At<String> = Located(USERNAME) => required;
+        username: At<String> = LocatedKind(USERNAME) => required;
         /// The group whose plugins run where the consumer has none of that name.
-        group_id: At<String> = Located(ID) => optional;
+        group_id: At<String> = LocatedKind(ID) => optional;
     }
     shared desc, times;
     {
@@ -133,7 +133,7 @@ resource! {
     /// A credential of a consumer.
     pub(crate) struct CredentialKeys {
         /// Unique among the consumer's credentials.
-        id: At<String> = Located(ID) => optional;
+        id: At<String> = LocatedKind(ID) => optional;
     }
     shared name, desc, labels, times;
     {

@@ -4,13 +4,13 @@
 
 use crate::keys::resources::ID;
 use crate::keys::shared::resource;
-use stillgate_schema::kind::{At, Located, TEXT};
+use stillgate_schema::kind::{At, LocatedKind, TEXT};
 
 resource! {
     /// A definition of Protocol Buffers.
     pub(crate) struct ProtoKeys {
         /// Unique among protos.
-        id: At<String> = Located(ID) => optional;
+        id: At<String> = LocatedKind(ID) => optional;
     }
     shared name, desc, labels, times;
     {

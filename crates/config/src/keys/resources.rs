@@ -22,7 +22,7 @@ use std::time::Duration;
 use stillgate_route::{Expression, HostPattern, Method, PathPattern, vars::Expr};
 use stillgate_schema::description::Definitions;
 use stillgate_schema::kind::{
-    At, Choice, Flag, Kind, Located, TEXT, Text, expected, int, list, read, some, text, unplaced,
+    At, Choice, Flag, Kind, LocatedKind, TEXT, Text, expected, int, list, read, some, text, unplaced,
 };
 use stillgate_schema::matching::{Expressions, HOST, METHOD, NETWORK, PATH, Vars};
 use stillgate_schema::object;
@@ -136,43 +136,43 @@ resource! {
     /// Which requests a route takes, and where they go.
     pub(crate) struct RouteKeys {
         /// Unique among routes; the position in the list, from 1, where it is absent.
-        id: At<String> = Located(ID) => optional;
+        id: At<String> = LocatedKind(ID) => optional;
     }
     shared name, desc, labels, times;
     {
         /// The path: `/a` for that path, `/a/*` for all below, `/a/:name/b` for any one segment, `/a/*/b` for any number of
         /// them, `*` for all paths. This, `uris` or `expression`.
-        uri: At<PathPattern> = Located(PATH) => optional;
+        uri: At<PathPattern> = LocatedKind(PATH) => optional;
         /// Several paths, any of which may match.
-        uris: At<Vec<PathPattern>> = Located(some(PATH)) => optional;
+        uris: At<Vec<PathPattern>> = LocatedKind(some(PATH)) => optional;
         /// `example.com`, `*.example.com`, or `*` for any host, after those that are named; also any host where neither this nor
         /// `hosts` is there.
-        host: At<HostPattern> = Located(HOST) => optional;
+        host: At<HostPattern> = LocatedKind(HOST) => optional;
         /// Several hosts, any of which may match.
-        hosts: At<Vec<HostPattern>> = Located(some(HOST)) => optional;
+        hosts: At<Vec<HostPattern>> = LocatedKind(some(HOST)) => optional;
         /// HTTP methods in upper case; any where it is absent.
-        methods: At<Vec<Method>> = Located(list(METHOD)) => optional;
+        methods: At<Vec<Method>> = LocatedKind(list(METHOD)) => optional;
         /// Address or network that the client must have.
-        remote_addr: At<IpNet> = Located(NETWORK) => optional;
+        remote_addr: At<IpNet> = LocatedKind(NETWORK) => optional;
         /// Several of them, any of which may match.
-        remote_addrs: At<Vec<IpNet>> = Located(some(NETWORK)) => optional;
+        remote_addrs: At<Vec<IpNet>> = LocatedKind(some(NETWORK)) => optional;
         /// A condition in Kong's expression language, in place of paths, hosts, methods, addresses and `vars`. Routes with
         /// one come before all others.
-        expression: At<Expression> = Located(Expressions) => optional;
+        expression: At<Expression> = LocatedKind(Expressions) => optional;
         /// Higher first, among routes of the same host and path, or among those with an expression.
         priority: i64 = int(-ROUTE_PRIORITY_MAX, ROUTE_PRIORITY_MAX) => default(0);
         /// Conditions on variables of the request, in the language of lua-resty-expr.
-        vars: At<Expr> = Located(Vars) => optional;
+        vars: At<Expr> = LocatedKind(Vars) => optional;
         /// A function in Lua, `function(vars) … end`: the route takes the request only where it gives neither `nil` nor `false`.
-        filter_func: At<String> = Located(TEXT) => optional;
+        filter_func: At<String> = LocatedKind(TEXT) => optional;
         /// 1: enabled; 0: the route does not exist.
         status: bool = STATUS => default(true);
         /// Where requests go, written here. This, `upstream_id` or `service_id`, or `plugins` that answer all requests.
-        upstream: At<UpstreamKeys> = Located(map::<UpstreamKeys>()) => optional;
+        upstream: At<UpstreamKeys> = LocatedKind(map::<UpstreamKeys>()) => optional;
         /// Where requests go, by the id of one of `upstreams`.
-        upstream_id: At<String> = Located(ID) => optional;
+        upstream_id: At<String> = LocatedKind(ID) => optional;
         /// The service whose upstream and hosts hold where the route has none; with an `expression` it must not have hosts.
-        service_id: At<String> = Located(ID) => optional;
+        service_id: At<String> = LocatedKind(ID) => optional;
         /// Overrides the upstream's.
         timeout: TimeoutKeys = map::<TimeoutKeys>() => optional;
         /// Whether a client may ask for another protocol (`Upgrade`): WebSocket or any other, but none that would carry HTTP requests past the routes (`h2c`, `HTTP`, `TLS`). Without it such a request is an ordinary one. Where it is absent, the service's holds.
@@ -182,7 +182,7 @@ resource! {
         /// Its plugins, by name. One takes the place of the plugin config's and of the service's of that name.
         plugins: Node = Plugins => optional;
         /// The plugin config whose plugins hold where the route has none of that name.
-        plugin_config_id: At<String> = Located(ID) => optional;
+        plugin_config_id: At<String> = LocatedKind(ID) => optional;
         any_of {
             "nothing says which requests the route takes": uri | uris | expression;
             "nothing says where requests go": upstream | upstream_id | service_id | plugins;
@@ -199,16 +199,16 @@ resource! {
     /// What several routes have in common.
     pub(crate) struct ServiceKeys {
         /// Unique among services.
-        id: At<String> = Located(ID) => optional;
+        id: At<String> = LocatedKind(ID) => optional;
     }
     shared name, desc, labels, times;
     {
         /// Hosts of those routes that name none.
         hosts: Vec<HostPattern> = some(HOST) => default(Vec::new());
         /// Where requests go, written here.
-        upstream: At<UpstreamKeys> = Located(map::<UpstreamKeys>()) => optional;
+        upstream: At<UpstreamKeys> = LocatedKind(map::<UpstreamKeys>()) => optional;
         /// Where requests go, by the id of one of `upstreams`.
-        upstream_id: At<String> = Located(ID) => optional;
+        upstream_id: At<String> = LocatedKind(ID) => optional;
         /// Whether its routes let clients ask for another protocol (`Upgrade`), where they do not say themselves.
         enable_websocket: bool = Flag => default(false);
         /// Plugins of its routes, where they have none of that name themselves.
@@ -223,7 +223,7 @@ resource! {
     /// Nodes, and how one is chosen and talked to.
     pub(crate) struct UpstreamKeys {
         /// Unique among upstreams; has no meaning for one that is written inside a route or service.
-        id: At<String> = Located(ID) => optional;
+        id: At<String> = LocatedKind(ID) => optional;
     }
     shared name, desc, labels, times;
     {
@@ -231,32 +231,32 @@ resource! {
         /// latency of two random choices.
         r#type: Type = TYPE => default(Type::RoundRobin);
         /// A map of `"host:port"` to weight, or a list of `{host, port, weight, priority}`.
-        nodes: At<Vec<NodeEntry>> = Located(Nodes) => expected;
+        nodes: At<Vec<NodeEntry>> = LocatedKind(Nodes) => expected;
         /// With `type: chash`, what kind of thing `key` names.
-        hash_on: At<HashOn> = Located(HASH_ON) => default(unplaced(HashOn::Vars));
+        hash_on: At<HashOn> = LocatedKind(HASH_ON) => default(unplaced(HashOn::Vars));
         /// With `type: chash`, the variable, header or cookie that is hashed; `remote_addr` with `hash_on: vars`. With
         /// `hash_on: consumer` the consumer's name is, with `vars_combinations` a text such as `$host$remote_addr`.
-        key: At<String> = Located(TEXT) => optional;
+        key: At<String> = LocatedKind(TEXT) => optional;
         /// What is taken on at once. Not in APISIX.
-        limits: At<UpstreamLimits> = Located(map::<UpstreamLimits>()) => nested;
+        limits: At<UpstreamLimits> = LocatedKind(map::<UpstreamLimits>()) => nested;
         /// How the health of the nodes is found out.
-        checks: At<Checks> = Located(map::<Checks>()) => optional;
+        checks: At<Checks> = LocatedKind(map::<Checks>()) => optional;
         /// Bounds on each try.
         timeout: TimeoutKeys = map::<TimeoutKeys>() => nested;
         /// What `Host` the node sees: the client's, the node's own, or `upstream_host`.
-        pass_host: At<HostChoice> = Located(PASS_HOST) => default(unplaced(HostChoice::Pass));
+        pass_host: At<HostChoice> = LocatedKind(PASS_HOST) => default(unplaced(HostChoice::Pass));
         /// The `Host` that the node sees with `pass_host: rewrite`.
-        upstream_host: At<String> = Located(AUTHORITY) => optional;
+        upstream_host: At<String> = LocatedKind(AUTHORITY) => optional;
         /// The protocol towards the nodes; `grpc` and `grpcs` are `http` and `https` in HTTP/2, with gRPC-Web
         /// turned into gRPC; `tcp`, `tls` (TCP through TLS) and `udp` are for `stream_routes`. With `http`, a stream route
         /// passes on TCP and UDP as they come.
-        scheme: At<Scheme> = Located(SCHEME) => default(unplaced(Scheme::Http));
+        scheme: At<Scheme> = LocatedKind(SCHEME) => default(unplaced(Scheme::Http));
         /// Whether nodes are spoken to in HTTP/2: without TLS by prior knowledge, with it by ALPN. Not in APISIX.
-        http2: At<bool> = Located(Flag) => default(unplaced(false));
+        http2: At<bool> = LocatedKind(Flag) => default(unplaced(false));
         /// With `scheme: tcp` or `tls`, the PROXY protocol header that a node's connection begins with, with the client's addresses: `v1`, `v2` or `off`. Not in APISIX.
-        proxy_protocol: At<Option<ProxyProtocol>> = Located(PROXY_PROTOCOL) => optional;
+        proxy_protocol: At<Option<ProxyProtocol>> = LocatedKind(PROXY_PROTOCOL) => optional;
         /// With `scheme: https` or `tls`, what nodes are shown and what is asked of them.
-        tls: At<UpstreamTlsKeys> = Located(map::<UpstreamTlsKeys>()) => optional;
+        tls: At<UpstreamTlsKeys> = LocatedKind(map::<UpstreamTlsKeys>()) => optional;
         /// Bounds of the idle connections kept.
         keepalive_pool: KeepalivePool = map::<KeepalivePool>() => nested;
         parts {

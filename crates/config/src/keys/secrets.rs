@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use stillgate_plugin::Secret;
 use stillgate_plugin::secrets::{KvVersion, SECRET};
-use stillgate_schema::kind::{At, Choice, Flag, Located, TEXT, Text, text};
+use stillgate_schema::kind::{At, Choice, Flag, LocatedKind, TEXT, Text, text};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
 use stillgate_schema::quantity::{Span, span};
@@ -24,7 +24,7 @@ resource! {
     /// A secret manager; [secrets.md](secrets.md) tells how references name it.
     pub(crate) struct SecretManagerKeys {
         /// `vault/` and a name, which references repeat: `vault/1` is that of `$secret://vault/1/PATH/KEY`.
-        id: At<String> = Located(MANAGER_ID) => required;
+        id: At<String> = LocatedKind(MANAGER_ID) => required;
     }
     shared desc, labels, times;
     {
@@ -33,7 +33,7 @@ resource! {
         /// The mount of the key-value engine, and what all paths have in common behind it.
         prefix: String = VAULT_PATH => required;
         /// The token to ask with. This or `auth`.
-        token: At<Secret> = Located(SECRET) => optional;
+        token: At<Secret> = LocatedKind(SECRET) => optional;
         /// The Vault's namespace.
         namespace: String = VAULT_PATH => optional;
         /// Not in APISIX. The version of the key-value engine: 1 or 2.

@@ -8,8 +8,8 @@ use crate::keys::shared::resource;
 use crate::values::{Host, Pem, TlsVersion};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use stillgate_plugin::secrets::Veiled;
-use stillgate_schema::kind::{At, Choice, Flag, Located, Text, int, list, some, text};
+use stillgate_plugin::secrets::VeiledKind;
+use stillgate_schema::kind::{At, Choice, Flag, LocatedKind, Text, int, list, some, text};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
 use stillgate_schema::text::diagnostic::{Fault, shortened};
@@ -21,7 +21,7 @@ resource! {
     /// Certificates with their keys, and the server names they are shown for, or the upstreams they are shown to.
     pub(crate) struct SslKeys {
         /// Unique among `ssls`.
-        id: At<String> = Located(ID) => optional;
+        id: At<String> = LocatedKind(ID) => optional;
     }
     shared desc, labels, times;
     {
@@ -31,27 +31,27 @@ resource! {
         /// The certificate and behind it those that lead to its root: PEM, or a file of it.
         cert: Pem = PEM => optional;
         /// Its private key, not encrypted: PEM, or a file of it.
-        key: Pem = Veiled(PEM) => optional;
+        key: Pem = VeiledKind(PEM) => optional;
         /// In place of both: the certificate is ordered, and renewed, as `gateway.acme` says.
-        acme: At<bool> = Located(Flag) => optional;
+        acme: At<bool> = LocatedKind(Flag) => optional;
         /// Further certificates, say RSA beside ECDSA; the client is shown one that it can check, ECDSA first.
-        certs: At<Vec<Pem>> = Located(list(PEM)) => optional;
+        certs: At<Vec<Pem>> = LocatedKind(list(PEM)) => optional;
         /// The private keys of `certs`, in the same order.
-        keys: At<Vec<Pem>> = Veiled(Located(list(PEM))) => optional;
+        keys: At<Vec<Pem>> = VeiledKind(LocatedKind(list(PEM))) => optional;
         /// The name that clients ask for: `example.com`, `*.example.com` for any one label, or `*` for any name that no other
         /// entry has. This or `snis`.
-        sni: At<String> = Located(SNI) => optional;
+        sni: At<String> = LocatedKind(SNI) => optional;
         /// Several of them.
-        snis: At<Vec<At<String>>> = Located(some(Located(SNI))) => optional;
+        snis: At<Vec<At<String>>> = LocatedKind(some(LocatedKind(SNI))) => optional;
         /// Shown also to clients that ask for no name, or for one that no entry has; at most one. Without it those are
         /// refused.
-        default: At<bool> = Located(Flag) => optional;
+        default: At<bool> = LocatedKind(Flag) => optional;
         /// Requires clients to present a certificate; see [tls.md](tls.md#client-certificates).
-        client: At<SslClientKeys> = Located(map::<SslClientKeys>()) => optional;
+        client: At<SslClientKeys> = LocatedKind(map::<SslClientKeys>()) => optional;
         /// Versions of TLS that are spoken.
-        ssl_protocols: At<Vec<TlsVersion>> = Located(some(VERSION)) => optional;
+        ssl_protocols: At<Vec<TlsVersion>> = LocatedKind(some(VERSION)) => optional;
         /// A file with an OCSP response for the certificate, in DER; it is handed to clients that ask for one.
-        ocsp: At<PathBuf> = Located(FILE) => optional;
+        ocsp: At<PathBuf> = LocatedKind(FILE) => optional;
         /// 1: enabled; 0: the entry does not exist.
         status: bool = STATUS => default(true);
         any_of {
@@ -80,13 +80,13 @@ object! {
         /// The certificate that nodes are shown where they ask for one: PEM, or a file of it.
         client_cert: Pem = PEM => optional;
         /// Its private key: PEM, or a file of it.
-        client_key: Pem = Veiled(PEM) => optional;
+        client_key: Pem = VeiledKind(PEM) => optional;
         /// In place of both the id of one of `ssls` with `type: client`.
-        client_cert_id: At<String> = Located(ID) => optional;
+        client_cert_id: At<String> = LocatedKind(ID) => optional;
         /// Whether a node's certificate must be valid for its name and lead to a known root.
         verify: bool = Flag => default(true);
         /// The roots, in place of the system's: PEM, or a file of it.
-        ca: At<Pem> = Located(PEM) => optional;
+        ca: At<Pem> = LocatedKind(PEM) => optional;
         /// The name that nodes are asked for and must have a certificate of; where it is absent the `Host` they see, or with `scheme: tls` their own.
         sni: String = NODE_NAME => optional;
     }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 use stillgate_schema::description::Definitions;
-use stillgate_schema::kind::{At, Flag, Kind, Located, int, list};
+use stillgate_schema::kind::{At, Flag, Kind, LocatedKind, int, list};
 use stillgate_schema::object;
 use stillgate_schema::object::{Object, map};
 use stillgate_schema::quantity::{Span, span};
@@ -82,7 +82,7 @@ impl<T: Object + Listens> Kind for Listeners<T> {
     type Out = Vec<T>;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<T>> {
-        let listeners = list(Located(map::<T>())).read(node, path, sink)?;
+        let listeners = list(LocatedKind(map::<T>())).read(node, path, sink)?;
         let mut lines = HashMap::with_capacity(listeners.len());
         for (index, At { at, value }) in listeners.iter().enumerate() {
             let path = path.index(index);

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use serde::Serialize;
 use std::time::Duration;
 use stillgate_route::HostPattern;
-use stillgate_schema::kind::{At, Located, Text, int, text};
+use stillgate_schema::kind::{At, LocatedKind, Text, int, text};
 use stillgate_schema::matching::NETWORK;
 use stillgate_schema::object;
 use stillgate_schema::object::map;
@@ -24,7 +24,7 @@ resource! {
     /// connection one with an exact `sni` comes first, then the longest `*.` one, then those without; then the order of the file.
     pub(crate) struct StreamRouteKeys {
         /// Unique among stream routes; the position in the list, from 1, where it is absent.
-        id: At<String> = Located(ID) => optional;
+        id: At<String> = LocatedKind(ID) => optional;
     }
     shared name, desc, labels, times;
     {
@@ -35,15 +35,15 @@ resource! {
         /// Port of ours that it must have come to.
         server_port: u16 = int(1, 65535) => optional;
         /// The name that the client must ask for in its TLS handshake: `example.com`, or `*.example.com` for all below. Of listeners with `tls` or `tls_passthrough`.
-        sni: At<HostPattern> = Located(SERVER_NAME) => optional;
+        sni: At<HostPattern> = LocatedKind(SERVER_NAME) => optional;
         /// 1: enabled; 0: the route does not exist.
         status: bool = STATUS => default(true);
         /// Where connections go, written here; without `scheme` it takes TCP and UDP as they come. This, `upstream_id` or `service_id`.
-        upstream: At<UpstreamKeys> = Located(map::<UpstreamKeys>()) => optional;
+        upstream: At<UpstreamKeys> = LocatedKind(map::<UpstreamKeys>()) => optional;
         /// Where connections go, by the id of one of `upstreams` whose `scheme` is `tcp`, `tls`, `udp` or `http`, which takes TCP and UDP as they come.
-        upstream_id: At<String> = Located(ID) => optional;
+        upstream_id: At<String> = LocatedKind(ID) => optional;
         /// The service whose upstream holds where the route has none.
-        service_id: At<String> = Located(ID) => optional;
+        service_id: At<String> = LocatedKind(ID) => optional;
         /// Overrides what the upstream and `gateway.stream_proxy` say. Not in APISIX.
         timeout: StreamTimeouts = map::<StreamTimeouts>() => nested;
         /// What becomes of the route's open connections and sessions when it is changed or removed, as for tunnels of routes: `keep`, `drain` or `close`. A UDP session whose node is in no upstream of stream routes any more ends with the client's next datagram in any case. Not in APISIX.

@@ -14,12 +14,12 @@ pub struct Loaded {
     /// Warnings about the file next to a datastore; empty if everything comes from the file.
     pub warnings_beside: Vec<Diagnostic>,
     /// Resources that are not served as they were put. Always empty for a file, which is refused as a whole.
-    pub rejected: Vec<Rejected>,
+    pub rejected: Vec<RejectedResource>,
 }
 
 /// A resource that is not served as it was put.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rejected {
+pub struct RejectedResource {
     /// Its kind.
     pub kind: Kind,
     /// Unique within its kind.
@@ -29,12 +29,12 @@ pub struct Rejected {
     /// Its origin.
     pub origin: Origin,
     /// Its replacement.
-    pub serving: Serving,
+    pub serving: Replacement,
 }
 
 /// The replacement of a rejected resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Serving {
+pub enum Replacement {
     /// The last valid version.
     Previous,
     /// Requests that it would take, or that need it, are answered with 503.
@@ -44,12 +44,12 @@ pub enum Serving {
 }
 
 /// The name in the status.
-impl fmt::Display for Serving {
+impl fmt::Display for Replacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Serving::Previous => "previous",
-            Serving::Unavailable => "503",
-            Serving::Nothing => "nothing",
+            Replacement::Previous => "previous",
+            Replacement::Unavailable => "503",
+            Replacement::Nothing => "nothing",
         })
     }
 }

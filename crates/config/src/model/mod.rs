@@ -18,7 +18,7 @@ mod upstream;
 
 pub use listeners::{ListenPlace, Listener, ListenerKind, Transport, listener_paths};
 pub(crate) use listeners::{listed, listeners_of};
-pub use loaded::{Loaded, Rejected, Serving};
+pub use loaded::{Loaded, RejectedResource, Replacement};
 pub use origin::{Kind, Origin};
 pub use route_list::RouteList;
 pub use routes::{Route, StreamRoute, Target};
@@ -47,7 +47,7 @@ pub struct Config {
     /// All enabled entries of `ssls`, in the order of the file.
     pub ssls: Vec<Arc<Ssl>>,
     /// The plugins that do not belong to a route.
-    pub plugins: plugins::Shared,
+    pub plugins: plugins::SharedPlugins,
     /// SHA-256 of the file's bytes as loaded (before `${ENV}`), in lower-case hex, and of plugin files, if there are any; for a
     /// store, its revision.
     pub digest: String,

@@ -5,7 +5,7 @@ use stillgate_plugin::{Chain, Consumers, MetadataTable, OwnPlugins};
 
 /// The plugins that do not belong to a route.
 #[derive(Debug, Clone, Default)]
-pub struct Shared {
+pub struct SharedPlugins {
     /// The merged plugins of `global_rules`.
     pub global: Arc<Chain>,
     /// The consumers.
@@ -17,8 +17,8 @@ pub struct Shared {
 }
 
 /// Compares pointers first, since there may be many consumers.
-impl PartialEq for Shared {
-    fn eq(&self, other: &Shared) -> bool {
+impl PartialEq for SharedPlugins {
+    fn eq(&self, other: &SharedPlugins) -> bool {
         self.global == other.global
             && (Arc::ptr_eq(&self.consumers, &other.consumers) || self.consumers == other.consumers)
             && self.metadata == other.metadata

@@ -16,7 +16,7 @@ const PIECE_MAX: usize = 512;
 #[derive(Clone, Default)]
 pub struct RouteList {
     /// None is empty.
-    pieces: Vec<Arc<Vec<Placed>>>,
+    pieces: Vec<Arc<Vec<SortedRoute>>>,
     /// By chunk: the position of its first route.
     starts: Vec<usize>,
     len: usize,
@@ -24,12 +24,12 @@ pub struct RouteList {
 
 /// A route with its sort key.
 #[derive(Debug, Clone)]
-struct Placed {
+struct SortedRoute {
     created: u64,
     route: Arc<Route>,
 }
 
-impl Placed {
+impl SortedRoute {
     fn cmp(&self, created: u64, id: &str) -> Ordering {
         self.created.cmp(&created).then_with(|| self.route.spec.id.as_str().cmp(id))
     }
@@ -55,14 +55,14 @@ impl RouteList {
     pub(crate) fn put(&mut self, created: u64, route: Arc<Route>) {
         let piece = self.piece_of(created, &route.spec.id);
         let Some(routes) = self.pieces.get_mut(piece) else {
-            self.pieces.push(Arc::new(vec![Placed { created, route }]));
+            self.pieces.push(Arc::new(vec![SortedRoute { created, route }]));
             return self.count(piece);
         };
         match routes.binary_search_by(|placed| placed.cmp(created, &route.spec.id)) {
             Ok(at) if routes[at].route == route => {}
             Ok(at) => Arc::make_mut(routes)[at].route = route,
             Err(at) => {
-                Arc::make_mut(routes).insert(at, Placed { created, route });
+                Arc::make_mut(routes).insert(at, SortedRoute { created, route });
                 if routes.len() > PIECE_MAX {
                     let first = Arc::make_mut(routes);
                     let second = first.split_off(PIECE_MAX / 2);
@@ -88,7 +88,7 @@ impl RouteList {
 
     /// The chunk that contains a route, or into which it belongs.
     fn piece_of(&self, created: u64, id: &str) -> usize {
-        let is_before = |piece: &Arc<Vec<Placed>>| piece.last().is_some_and(|last| last.cmp(created, id).is_lt());
+        let is_before = |piece: &Arc<Vec<SortedRoute>>| piece.last().is_some_and(|last| last.cmp(created, id).is_lt());
         // Behind all others: in the last chunk.
         self.pieces.partition_point(is_before).min(self.pieces.len().saturating_sub(1))
     }
@@ -119,9 +119,9 @@ impl Index<usize> for RouteList {
 impl FromIterator<Arc<Route>> for RouteList {
     fn from_iter<I: IntoIterator<Item = Arc<Route>>>(routes: I) -> RouteList {
         let mut list = RouteList::default();
-        let mut routes = (0..).zip(routes).map(|(created, route)| Placed { created, route });
+        let mut routes = (0..).zip(routes).map(|(created, route)| SortedRoute { created, route });
         loop {
-            let piece: Vec<Placed> = routes.by_ref().take(PIECE_MAX).collect();
+            let piece: Vec<SortedRoute> = routes.by_ref().take(PIECE_MAX).collect();
             if piece.is_empty() {
                 break;
             }

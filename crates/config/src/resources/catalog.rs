@@ -4,7 +4,7 @@
 //! to.
 
 use super::consumers::Groups;
-use super::definition::{Definition, Named};
+use super::definition::{Definition, ResourceId};
 use super::plugins::{List, PluginSet, ServicePlugins, SharedPlugins};
 use super::ssls::Ssls;
 use super::takes::takes;
@@ -44,8 +44,8 @@ pub(crate) struct Catalog {
     /// `gateway.path_parameters`.
     has_path_parameters: bool,
     /// Their keys, and the protocols of their nodes.
-    upstream_ids: HashMap<String, Identified<(Arc<str>, Protocol)>>,
-    pub(super) services: HashMap<String, Identified<Arc<Service>>>,
+    upstream_ids: HashMap<String, CatalogItem<(Arc<str>, Protocol)>>,
+    pub(super) services: HashMap<String, CatalogItem<Arc<Service>>>,
     /// The readable hosts of services that cannot be used; if there are none, any host.
     pub(super) refused_services: HashMap<String, Option<Vec<HostPattern>>>,
     pub(crate) ssls: Ssls,
@@ -56,7 +56,7 @@ pub(crate) struct Catalog {
 
 /// A resource that others can refer to.
 #[derive(Debug)]
-pub(crate) struct Identified<T> {
+pub(crate) struct CatalogItem<T> {
     pub(crate) line: u32,
     pub(crate) value: T,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Identified<T> {
 pub(crate) struct Service {
     pub(super) name: Option<String>,
     pub(super) hosts: Vec<HostPattern>,
-    pub(super) upstream: Found,
+    pub(super) upstream: UpstreamTarget,
     upgrades: bool,
     pub(super) plugins: ServicePlugins,
     /// The written keys, without the upstream.
@@ -74,7 +74,7 @@ pub(crate) struct Service {
 }
 
 /// A resource as written, without its upstream. Secrets remain references.
-fn document(named: Named<'_>) -> Json {
+fn document(named: ResourceId<'_>) -> Json {
     // Its errors have been reported.
     let mut json = json_of(named.node, named.path, &mut Sink::default()).unwrap_or_default();
     if let Json::Object(keys) = &mut json {
@@ -86,7 +86,7 @@ fn document(named: Named<'_>) -> Json {
 
 /// The upstream of a resource.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Found {
+pub(super) enum UpstreamTarget {
     /// A named or inline one; its nodes speak this protocol.
     Target(Target, Protocol),
     /// None is named.
@@ -199,14 +199,14 @@ impl Catalog {
     pub(super) fn service(
         &self,
         keys: ServiceKeys,
-        named: Named<'_>,
+        named: ResourceId<'_>,
         sink: &mut Sink,
     ) -> (Service, Option<Arc<Upstream>>) {
-        let Named { id, path, .. } = named;
+        let ResourceId { id, path, .. } = named;
         let key = format!("services/{id}");
         let (upstream, own) = match self.upstream_of(keys.upstream, keys.upstream_id, key, path, sink) {
-            Found::Target(Target::Own(own), protocol) => {
-                (Found::Target(Target::Shared(own.key.as_str().into()), protocol), Some(own))
+            UpstreamTarget::Target(Target::Own(own), protocol) => {
+                (UpstreamTarget::Target(Target::Shared(own.key.as_str().into()), protocol), Some(own))
             }
             found => (found, None),
         };
@@ -218,7 +218,7 @@ impl Catalog {
     }
 
     /// Adds to a route its document and its service's, if one of its plugins needs them.
-    pub(super) fn with_documents(&self, route: Route, named: Named<'_>) -> Route {
+    pub(super) fn with_documents(&self, route: Route, named: ResourceId<'_>) -> Route {
         if !route.chain.as_ref().is_some_and(|chain| chain.wants_documents()) {
             return route;
         }
@@ -253,7 +253,7 @@ impl Catalog {
 
     fn route_to(
         &self,
-        found: Found,
+        found: UpstreamTarget,
         keys: RouteKeys,
         id: String,
         at: Position,
@@ -282,22 +282,25 @@ impl Catalog {
             path,
             sink,
         );
-        let of_service = service.map(|service| service.map_or(&Found::Wrong, |service| &service.upstream));
+        let of_service = service.map(|service| service.map_or(&UpstreamTarget::Wrong, |service| &service.upstream));
         let (target, protocol) = match (found, of_service) {
-            (Found::Target(target, protocol), None | Some(Found::Target(..) | Found::Absent)) => {
-                (target, Some(protocol))
+            (
+                UpstreamTarget::Target(target, protocol),
+                None | Some(UpstreamTarget::Target(..) | UpstreamTarget::Absent),
+            ) => (target, Some(protocol)),
+            (UpstreamTarget::Absent, Some(UpstreamTarget::Target(target, protocol))) => {
+                (target.clone(), Some(*protocol))
             }
-            (Found::Absent, Some(Found::Target(target, protocol))) => (target.clone(), Some(*protocol)),
-            (Found::Absent, Some(Found::Absent)) => {
+            (UpstreamTarget::Absent, Some(UpstreamTarget::Absent)) => {
                 let fault =
                     Fault::new("neither the route nor its service has an upstream, so what no plugin answers is 503");
                 sink.warning(at, path, fault.hint("add upstream or upstream_id to one of them"));
                 (Target::Nowhere, None)
             }
-            (Found::Absent, None) if has_plugins => (Target::Nowhere, None),
+            (UpstreamTarget::Absent, None) if has_plugins => (Target::Nowhere, None),
             // Also without a service: because of a missing or unreadable key, which has been reported.
             (found, _) => {
-                let protocol = if let Found::Target(_, protocol) = found { Some(protocol) } else { None };
+                let protocol = if let UpstreamTarget::Target(_, protocol) = found { Some(protocol) } else { None };
                 (Target::Unavailable(UNUSABLE.into()), protocol)
             }
         };
@@ -324,13 +327,13 @@ impl Catalog {
         key: String,
         path: &Path<'_>,
         sink: &mut Sink,
-    ) -> Found {
+    ) -> UpstreamTarget {
         match (inline, id) {
-            (None, None) => Found::Absent,
+            (None, None) => UpstreamTarget::Absent,
             (Some(_), Some(id)) => {
                 let fault = Fault::new("both upstream and upstream_id are here").hint("remove one of them");
                 sink.error(id.at, &path.key("upstream_id"), fault);
-                Found::Wrong
+                UpstreamTarget::Wrong
             }
             (Some(inline), None) => {
                 let path = path.key("upstream");
@@ -340,13 +343,13 @@ impl Catalog {
                 }
                 let own = upstream(inline.value, &key, &self.ssls, self.drops_underscores(), &path, sink);
                 let protocol = own.protocol;
-                Found::Target(Target::Own(own.into()), protocol)
+                UpstreamTarget::Target(Target::Own(own.into()), protocol)
             }
             (None, Some(id)) => match find(&id, Kind::Upstreams, &self.upstream_ids, &path.key("upstream_id"), sink) {
-                Some(Identified { value: (key, protocol), .. }) => {
-                    Found::Target(Target::Shared(key.clone()), *protocol)
+                Some(CatalogItem { value: (key, protocol), .. }) => {
+                    UpstreamTarget::Target(Target::Shared(key.clone()), *protocol)
                 }
-                None => Found::Wrong,
+                None => UpstreamTarget::Wrong,
             },
         }
     }
@@ -355,7 +358,7 @@ impl Catalog {
 /// The upstreams in plugin configurations.
 impl Upstreams for Catalog {
     fn named(&self, id: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<str>> {
-        let Identified { value: (key, protocol), .. } = find(id, Kind::Upstreams, &self.upstream_ids, path, sink)?;
+        let CatalogItem { value: (key, protocol), .. } = find(id, Kind::Upstreams, &self.upstream_ids, path, sink)?;
         check_http(*protocol, id.at, path, sink).then(|| key.clone())
     }
 
@@ -379,7 +382,7 @@ fn check_http(protocol: Protocol, at: Position, path: &Path<'_>, sink: &mut Sink
 
 /// Adds a resource under its id, or removes it; returns whether it changed. An equal one is not replaced.
 pub(super) fn put<V: PartialEq>(
-    map: &mut HashMap<String, Identified<V>>,
+    map: &mut HashMap<String, CatalogItem<V>>,
     id: &str,
     line: u32,
     value: Option<V>,
@@ -387,7 +390,7 @@ pub(super) fn put<V: PartialEq>(
     match value {
         Some(value) if map.get(id).is_some_and(|known| known.value == value) => false,
         Some(value) => {
-            map.insert(id.to_owned(), Identified { line, value });
+            map.insert(id.to_owned(), CatalogItem { line, value });
             true
         }
         None => map.remove(id).is_some(),

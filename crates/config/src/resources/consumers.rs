@@ -1,6 +1,6 @@
 //! Compiles consumers, and the credentials by which they are found.
 
-use super::catalog::{Catalog, Identified, find};
+use super::catalog::{Catalog, CatalogItem, find};
 use super::plugins::{List, SharedPlugins};
 use crate::keys::plugins::{ConsumerKeys, CredentialKeys};
 use crate::keys::resources::Resource;
@@ -13,7 +13,7 @@ use stillgate_schema::text::tree::{Node, Value};
 
 /// The plugins of each group.
 #[derive(Debug, Default)]
-pub(crate) struct Groups(pub(super) HashMap<String, Identified<List>>);
+pub(crate) struct Groups(pub(super) HashMap<String, CatalogItem<List>>);
 
 /// Compiles one consumer with its credentials. Whether those are taken is not checked.
 pub(super) fn consumer(

@@ -28,7 +28,7 @@ use stillgate_schema::text::tree::Node;
 
 /// The written keys of a resource.
 #[expect(clippy::large_enum_variant, reason = "it is moved once, and never kept")]
-pub(crate) enum Written {
+pub(crate) enum ResourceKeys {
     Secret(SecretManagerKeys),
     Credential(CredentialKeys),
     Proto(ProtoKeys),
@@ -46,7 +46,7 @@ pub(crate) enum Written {
 
 /// Its identity.
 #[derive(Clone, Copy)]
-pub(crate) struct Named<'a> {
+pub(crate) struct ResourceId<'a> {
     pub(crate) id: &'a str,
     pub(crate) at: Position,
     pub(crate) path: &'a Path<'a>,
@@ -72,45 +72,45 @@ pub(crate) enum Definition {
     Route(Option<Arc<Route>>),
 }
 
-impl Written {
+impl ResourceKeys {
     /// Reads the keys of a kind; `None`: they cannot be read, which has been reported.
-    pub(crate) fn read(kind: Kind, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Written> {
+    pub(crate) fn read(kind: Kind, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<ResourceKeys> {
         fn keys<T: Object>(node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
             read(&map::<T>(), node, path, sink)
         }
         Some(match kind {
-            Kind::Secrets => Written::Secret(keys(node, path, sink)?),
-            Kind::Credentials => Written::Credential(keys(node, path, sink)?),
-            Kind::Protos => Written::Proto(keys(node, path, sink)?),
-            Kind::Ssls => Written::Ssl(keys(node, path, sink)?),
-            Kind::PluginMetadata => Written::Metadata(MetadataKeys::read(node, path, sink)?),
-            Kind::PluginConfigs => Written::PluginConfig(keys(node, path, sink)?),
-            Kind::ConsumerGroups => Written::ConsumerGroup(keys(node, path, sink)?),
-            Kind::Upstreams => Written::Upstream(keys(node, path, sink)?),
-            Kind::Services => Written::Service(keys(node, path, sink)?),
-            Kind::Consumers => Written::Consumer(keys(node, path, sink)?),
-            Kind::GlobalRules => Written::GlobalRule(keys(node, path, sink)?),
-            Kind::StreamRoutes => Written::StreamRoute(keys(node, path, sink)?),
-            Kind::Routes => Written::Route(keys(node, path, sink)?),
+            Kind::Secrets => ResourceKeys::Secret(keys(node, path, sink)?),
+            Kind::Credentials => ResourceKeys::Credential(keys(node, path, sink)?),
+            Kind::Protos => ResourceKeys::Proto(keys(node, path, sink)?),
+            Kind::Ssls => ResourceKeys::Ssl(keys(node, path, sink)?),
+            Kind::PluginMetadata => ResourceKeys::Metadata(MetadataKeys::read(node, path, sink)?),
+            Kind::PluginConfigs => ResourceKeys::PluginConfig(keys(node, path, sink)?),
+            Kind::ConsumerGroups => ResourceKeys::ConsumerGroup(keys(node, path, sink)?),
+            Kind::Upstreams => ResourceKeys::Upstream(keys(node, path, sink)?),
+            Kind::Services => ResourceKeys::Service(keys(node, path, sink)?),
+            Kind::Consumers => ResourceKeys::Consumer(keys(node, path, sink)?),
+            Kind::GlobalRules => ResourceKeys::GlobalRule(keys(node, path, sink)?),
+            Kind::StreamRoutes => ResourceKeys::StreamRoute(keys(node, path, sink)?),
+            Kind::Routes => ResourceKeys::Route(keys(node, path, sink)?),
         })
     }
 
     /// The id in its text.
     pub(crate) fn id(&self) -> Option<&At<String>> {
         match self {
-            Written::Secret(keys) => Some(&keys.id),
-            Written::Credential(keys) => keys.id.as_ref(),
-            Written::Proto(keys) => keys.id.as_ref(),
-            Written::Ssl(keys) => keys.id.as_ref(),
-            Written::Metadata(keys) => keys.id.as_ref(),
-            Written::PluginConfig(keys) => keys.id.as_ref(),
-            Written::ConsumerGroup(keys) => keys.id.as_ref(),
-            Written::Upstream(keys) => keys.id.as_ref(),
-            Written::Service(keys) => keys.id.as_ref(),
-            Written::Consumer(keys) => Some(&keys.username),
-            Written::GlobalRule(keys) => keys.id.as_ref(),
-            Written::StreamRoute(keys) => keys.id.as_ref(),
-            Written::Route(keys) => keys.id.as_ref(),
+            ResourceKeys::Secret(keys) => Some(&keys.id),
+            ResourceKeys::Credential(keys) => keys.id.as_ref(),
+            ResourceKeys::Proto(keys) => keys.id.as_ref(),
+            ResourceKeys::Ssl(keys) => keys.id.as_ref(),
+            ResourceKeys::Metadata(keys) => keys.id.as_ref(),
+            ResourceKeys::PluginConfig(keys) => keys.id.as_ref(),
+            ResourceKeys::ConsumerGroup(keys) => keys.id.as_ref(),
+            ResourceKeys::Upstream(keys) => keys.id.as_ref(),
+            ResourceKeys::Service(keys) => keys.id.as_ref(),
+            ResourceKeys::Consumer(keys) => Some(&keys.username),
+            ResourceKeys::GlobalRule(keys) => keys.id.as_ref(),
+            ResourceKeys::StreamRoute(keys) => keys.id.as_ref(),
+            ResourceKeys::Route(keys) => keys.id.as_ref(),
         }
     }
 }
@@ -118,35 +118,39 @@ impl Written {
 impl Catalog {
     /// Compiles a resource against the catalog. Usable only if the sink has no errors afterwards; `None`: it cannot be compiled at
     /// all. Whether its id is taken, or its claims conflict, is not checked.
-    pub(crate) fn define(&self, written: Written, named: Named<'_>, sink: &mut Sink) -> Option<Definition> {
-        let Named { id, at, path, .. } = named;
+    pub(crate) fn define(&self, written: ResourceKeys, named: ResourceId<'_>, sink: &mut Sink) -> Option<Definition> {
+        let ResourceId { id, at, path, .. } = named;
         let list = |plugins: &Node, level, sink: &mut Sink| self.compile(Some(plugins), level, id, path, sink);
         let definition = match written {
-            Written::Secret(keys) => {
+            ResourceKeys::Secret(keys) => {
                 Definition::Secret(Arc::new(manager(keys, &*self.plugins.set.secrets, at, path, sink)?))
             }
-            Written::Credential(keys) => Definition::Credential(credential(keys, &self.plugins, at, path, sink)?),
-            Written::Proto(_) => Definition::Proto,
-            Written::Ssl(keys) => {
+            ResourceKeys::Credential(keys) => Definition::Credential(credential(keys, &self.plugins, at, path, sink)?),
+            ResourceKeys::Proto(_) => Definition::Proto,
+            ResourceKeys::Ssl(keys) => {
                 let (ssl, claims) = ssl(keys, named, self.acme.as_ref(), sink);
                 Definition::Ssl(ssl.map(Arc::new), claims)
             }
-            Written::Metadata(keys) => Definition::Metadata(metadata(&keys, named, &self.plugins.set, sink)?),
-            Written::PluginConfig(keys) => Definition::PluginConfig(list(&keys.plugins, Level::PluginConfig, sink)),
-            Written::ConsumerGroup(keys) => Definition::ConsumerGroup(list(&keys.plugins, Level::ConsumerGroup, sink)),
-            Written::Upstream(keys) => {
+            ResourceKeys::Metadata(keys) => Definition::Metadata(metadata(&keys, named, &self.plugins.set, sink)?),
+            ResourceKeys::PluginConfig(keys) => {
+                Definition::PluginConfig(list(&keys.plugins, Level::PluginConfig, sink))
+            }
+            ResourceKeys::ConsumerGroup(keys) => {
+                Definition::ConsumerGroup(list(&keys.plugins, Level::ConsumerGroup, sink))
+            }
+            ResourceKeys::Upstream(keys) => {
                 Definition::Upstream(Arc::new(upstream(keys, id, &self.ssls, self.drops_underscores(), path, sink)))
             }
-            Written::Service(keys) => {
+            ResourceKeys::Service(keys) => {
                 let (service, own) = self.service(keys, named, sink);
                 Definition::Service(Arc::new(service), own)
             }
-            Written::Consumer(keys) => {
+            ResourceKeys::Consumer(keys) => {
                 let (consumer, credentials) = consumer(keys, self, path, sink);
                 Definition::Consumer(consumer, credentials)
             }
-            Written::GlobalRule(keys) => Definition::GlobalRule(list(&keys.plugins, Level::GlobalRule, sink)),
-            Written::StreamRoute(keys) => {
+            ResourceKeys::GlobalRule(keys) => Definition::GlobalRule(list(&keys.plugins, Level::GlobalRule, sink)),
+            ResourceKeys::StreamRoute(keys) => {
                 let is_enabled = keys.status;
                 let (route, protocol) = self.stream_route(keys, id.to_owned(), at, path, sink);
                 if let Some(protocol) = protocol.filter(|_| is_enabled && self.are_listeners_known) {
@@ -154,7 +158,7 @@ impl Catalog {
                 }
                 Definition::StreamRoute(is_enabled.then(|| Arc::new(route)))
             }
-            Written::Route(keys) => {
+            ResourceKeys::Route(keys) => {
                 let is_enabled = keys.status;
                 let route = self.route(keys, id.to_owned(), at, path, sink);
                 let route = self.with_documents(route, named);

@@ -1,7 +1,7 @@
 //! Compiles plugins to chains: compiled where they are written, merged where they meet.
 
-use super::catalog::{Identified, find};
-use super::definition::Named;
+use super::catalog::{CatalogItem, find};
+use super::definition::ResourceId;
 use crate::keys::lua::LuaKeys;
 use crate::keys::plugins::MetadataKeys;
 use crate::model::Kind;
@@ -109,7 +109,7 @@ pub(crate) type List = Arc<[Arc<Entry>]>;
 #[derive(Debug, Default)]
 pub(crate) struct SharedPlugins {
     pub(crate) set: PluginSet,
-    pub(super) configs: HashMap<String, Identified<List>>,
+    pub(super) configs: HashMap<String, CatalogItem<List>>,
     /// Plugins with invalid metadata: nothing is served with them.
     refused_metadata: BTreeSet<String>,
     /// The metadata of the other plugins.
@@ -288,8 +288,13 @@ pub(crate) fn metadata_table<'a>(all: impl Iterator<Item = &'a Metadata>) -> Met
 }
 
 /// Compiles an item of `plugin_metadata`; its id is the plugin's name.
-pub(super) fn metadata(keys: &MetadataKeys, named: Named<'_>, set: &PluginSet, sink: &mut Sink) -> Option<Metadata> {
-    let Named { id, at, path, .. } = named;
+pub(super) fn metadata(
+    keys: &MetadataKeys,
+    named: ResourceId<'_>,
+    set: &PluginSet,
+    sink: &mut Sink,
+) -> Option<Metadata> {
+    let ResourceId { id, at, path, .. } = named;
     let item = |plugin: &'static str, node: &Node, value, written, sink: &mut Sink| {
         let origin = Origin { level: Level::Metadata, id: plugin.into() };
         Metadata(MetadataItem { plugin, identity: identity(plugin, &origin, node, path, sink), value, written })

@@ -1,9 +1,9 @@
 //! Compiles entries of `ssls` and an upstream's `tls`: names must be unique, and pairs must match.
 
 use super::addresses::at_listener;
-use super::catalog::{Identified, put};
+use super::catalog::{CatalogItem, put};
 use super::claims::{Claim, What};
-use super::definition::Named;
+use super::definition::ResourceId;
 use crate::keys::acme::{ACME_NAMES_MAX, Acme};
 use crate::keys::ssls::{SslKeys, SslType, UpstreamTlsKeys};
 use crate::model::{
@@ -19,7 +19,7 @@ use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened}
 #[derive(Debug, Default)]
 pub(crate) struct Ssls {
     /// Without a value: it is disabled, or invalid, which has been reported.
-    ids: HashMap<String, Identified<Option<Arc<Ssl>>>>,
+    ids: HashMap<String, CatalogItem<Option<Arc<Ssl>>>>,
 }
 
 impl Ssls {
@@ -94,14 +94,14 @@ impl Ssls {
         const COMPARED_MAX: usize = 1000;
         sink.refers(Kind::Ssls.name(), &id.value);
         match self.ids.get(&id.value) {
-            Some(Identified { value: Some(ssl), .. }) if ssl.usage == SslUse::Client => return Some(ssl.clone()),
-            Some(Identified { value: Some(ssl), line }) if !matches!(ssl.usage, SslUse::Refused(_)) => {
+            Some(CatalogItem { value: Some(ssl), .. }) if ssl.usage == SslUse::Client => return Some(ssl.clone()),
+            Some(CatalogItem { value: Some(ssl), line }) if !matches!(ssl.usage, SslUse::Refused(_)) => {
                 let fault = Fault::new(format!("the entry {:?}{} is not for clients", id.value, in_line(*line)));
                 sink.error(id.at, path, fault.hint("name one with `type: client`"));
             }
             // An entry with errors of its own has been reported.
-            Some(Identified { value: None, line }) if *line > 0 && sink.has_errors_in(Kind::Ssls.name()) => {}
-            Some(Identified { line, .. }) => {
+            Some(CatalogItem { value: None, line }) if *line > 0 && sink.has_errors_in(Kind::Ssls.name()) => {}
+            Some(CatalogItem { line, .. }) => {
                 let fault = Fault::new(format!("the entry {:?}{} cannot be used", id.value, in_line(*line)));
                 sink.error(id.at, path, fault.hint("see whether it has errors or `status: 0`"));
             }
@@ -155,7 +155,7 @@ fn check_acme(enabled: &[Arc<Ssl>], listeners: &[Listener], acme: &Acme, sink: &
 /// Compiles an entry and its claims; no entry: it is disabled or invalid, which has been reported.
 pub(super) fn ssl(
     mut keys: SslKeys,
-    named: Named<'_>,
+    named: ResourceId<'_>,
     acme: Option<&Acme>,
     sink: &mut Sink,
 ) -> (Option<Ssl>, Vec<Claim>) {
@@ -241,8 +241,8 @@ fn ordered(keys: SslKeys, usage: SslUse, acme: Option<&Acme>, path: &Path<'_>, s
     Some(Ssl { id: keys.id?.value, usage, pairs: vec![KeyPair { cert: file.clone(), key: file }], acme: true })
 }
 
-fn server(keys: &SslKeys, named: Named<'_>, claims: &mut Vec<Claim>, sink: &mut Sink) -> ServerSsl {
-    let Named { at, path, .. } = named;
+fn server(keys: &SslKeys, named: ResourceId<'_>, claims: &mut Vec<Claim>, sink: &mut Sink) -> ServerSsl {
+    let ResourceId { at, path, .. } = named;
     let is_default = keys.default.as_ref().is_some_and(|default| default.value);
     let names = names(keys, path, claims, sink);
     if names.is_empty() && !is_default && keys.sni.is_none() && keys.snis.is_none() {

@@ -1,6 +1,6 @@
 //! Compiles stream routes, and checks whether a listener receives their connections.
 
-use super::catalog::{Catalog, Found, UNUSABLE, find};
+use super::catalog::{Catalog, UNUSABLE, UpstreamTarget, find};
 use crate::keys::resources::Scheme;
 use crate::keys::stream_routes::StreamRouteKeys;
 use crate::model::{Kind, Listener, ListenerKind, Protocol, StreamRoute, Target};
@@ -32,18 +32,18 @@ impl Catalog {
         let mut found = self.upstream_of(keys.upstream.take(), keys.upstream_id.take(), key, path, sink);
         if let Some(id) = &keys.service_id {
             match find(id, Kind::Services, &self.services, &path.key("service_id"), sink) {
-                None => found = Found::Wrong,
-                Some(service) if found == Found::Absent => found = service.value.upstream.clone(),
+                None => found = UpstreamTarget::Wrong,
+                Some(service) if found == UpstreamTarget::Absent => found = service.value.upstream.clone(),
                 Some(_) => {}
             }
-            if found == Found::Absent {
+            if found == UpstreamTarget::Absent {
                 let fault = Fault::new("neither the stream route nor its service has an upstream");
                 sink.error(at, path, fault.hint("add upstream or upstream_id to one of them"));
             }
         }
         let (target, protocol) = match found {
-            Found::Target(target, protocol) => (target, Some(protocol)),
-            Found::Absent | Found::Wrong => (Target::Unavailable(UNUSABLE.into()), None),
+            UpstreamTarget::Target(target, protocol) => (target, Some(protocol)),
+            UpstreamTarget::Absent | UpstreamTarget::Wrong => (Target::Unavailable(UNUSABLE.into()), None),
         };
         match (protocol, &keys.sni) {
             (Some(Protocol::Http), _) => {

@@ -1,7 +1,9 @@
 //! Replaces an unusable resource whose requests only its plugins know: by a plugin that answers each of them with 503.
 
 use std::sync::Arc;
-use stillgate_plugin::{Answer, Awaited, Entry, Flow, Identity, Level, Meta, Origin, Phase, Phases, Plugin, Request};
+use stillgate_plugin::{
+    Answer, BodyArguments, Entry, Flow, Identity, Level, Meta, Origin, Phase, Phases, Plugin, Request,
+};
 use stillgate_schema::text::diagnostic::Position;
 
 /// The name in `explain` and metrics.
@@ -31,7 +33,7 @@ pub(crate) fn unavailable(level: Level, id: &str) -> Arc<Entry> {
         phases: Phases::of(&[Phase::Rewrite, Phase::Access]),
         authenticates: false,
         meta: Meta::default(),
-        awaited: Awaited::default(),
+        awaited: BodyArguments::default(),
         origin: Origin { level, id: id.into() },
         at: Position::NOWHERE,
         identity: Identity::of(&[NAME.as_bytes(), level.name().as_bytes(), id.as_bytes()]),

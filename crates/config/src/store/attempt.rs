@@ -3,9 +3,9 @@
 //! This costs three times as much as making them. Nothing is published in between: the store has one owner.
 
 use super::Change;
-use super::held::Key;
 use super::served::Store;
-use crate::model::{Kind, Rejected};
+use super::stored_resource::Key;
+use crate::model::{Kind, RejectedResource};
 use std::collections::BTreeMap;
 use stillgate_schema::text::diagnostic::Diagnostic;
 
@@ -13,7 +13,7 @@ use stillgate_schema::text::diagnostic::Diagnostic;
 #[derive(Debug, Clone, Default)]
 pub struct Attempt {
     /// The changed resources that would be rejected; and others that are not rejected yet, or for another reason.
-    pub rejected: Vec<Rejected>,
+    pub rejected: Vec<RejectedResource>,
     /// Warnings about the changed resources.
     pub warnings: Vec<Diagnostic>,
 }
@@ -32,7 +32,7 @@ impl Store {
         let has_managers = saved.keys().any(|(kind, _)| *kind == Kind::Secrets);
         self.apply(changes);
         look(self);
-        let is_new = |(key, rejected): &(&Key, &Rejected)| {
+        let is_new = |(key, rejected): &(&Key, &RejectedResource)| {
             let known = before.get(*key).filter(|_| !saved.contains_key(key));
             known.is_none_or(|before| (&before.reason, before.serving) != (&rejected.reason, rejected.serving))
         };

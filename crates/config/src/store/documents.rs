@@ -1,14 +1,14 @@
 //! The documents of a store as they were put, whatever is served of them.
 
 use super::Store;
-use super::held::{Held, Key};
+use super::stored_resource::{Key, StoredResource};
 use crate::model::{Kind, Origin};
 use std::ops::Bound;
 use std::sync::Arc;
 
 /// A document as it was put.
 #[derive(Debug, Clone, Copy)]
-pub struct Put<'a> {
+pub struct PutDocument<'a> {
     /// Its kind.
     pub kind: Kind,
     /// Unique within its kind.
@@ -21,27 +21,27 @@ pub struct Put<'a> {
     pub origin: &'a Origin,
 }
 
-impl<'a> Put<'a> {
-    fn new(((kind, id), held): (&'a Key, &'a Held)) -> Put<'a> {
-        Put { kind: *kind, id, document: &held.document, created: held.created, origin: &held.origin }
+impl<'a> PutDocument<'a> {
+    fn new(((kind, id), held): (&'a Key, &'a StoredResource)) -> PutDocument<'a> {
+        PutDocument { kind: *kind, id, document: &held.document, created: held.created, origin: &held.origin }
     }
 }
 
 impl Store {
     /// One of them.
-    pub fn document(&self, kind: Kind, id: &str) -> Option<Put<'_>> {
-        self.held.get_key_value(&(kind, id.into())).map(|(key, held)| Put::new((key, held)))
+    pub fn document(&self, kind: Kind, id: &str) -> Option<PutDocument<'_>> {
+        self.held.get_key_value(&(kind, id.into())).map(|(key, held)| PutDocument::new((key, held)))
     }
 
     /// The documents of a kind with this id prefix, in the order of ids.
-    pub fn documents_of(&self, kind: Kind, beginning: &str) -> impl Iterator<Item = Put<'_>> {
+    pub fn documents_of(&self, kind: Kind, beginning: &str) -> impl Iterator<Item = PutDocument<'_>> {
         let from: (Bound<Key>, Bound<Key>) = (Bound::Included((kind, beginning.into())), Bound::Unbounded);
-        let all = self.held.range(from).map(|(key, held)| Put::new((key, held)));
+        let all = self.held.range(from).map(|(key, held)| PutDocument::new((key, held)));
         all.take_while(move |put| put.kind == kind && put.id.starts_with(beginning))
     }
 
     /// All of them, by kind and id.
-    pub fn documents(&self) -> impl Iterator<Item = Put<'_>> {
-        self.held.iter().map(|(key, held)| Put::new((key, held)))
+    pub fn documents(&self) -> impl Iterator<Item = PutDocument<'_>> {
+        self.held.iter().map(|(key, held)| PutDocument::new((key, held)))
     }
 }

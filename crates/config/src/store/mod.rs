@@ -13,14 +13,14 @@
 
 mod attempt;
 mod documents;
-mod held;
 mod placing;
 mod served;
+mod stored_resource;
 
 pub use attempt::Attempt;
-pub use documents::Put;
-pub use held::ENCRYPTED_WITH;
+pub use documents::PutDocument;
 pub use served::{Store, path_of};
+pub use stored_resource::ENCRYPTED_WITH;
 
 use crate::model::{Kind, Origin};
 use std::sync::Arc;

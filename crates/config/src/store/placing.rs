@@ -1,8 +1,8 @@
 //! The lookup tables of a store's compiled definitions.
 
-use super::held::{Key, readable};
 use super::served::{Store, consumer_of};
-use crate::model::{Kind, Serving, Upstream};
+use super::stored_resource::{Key, readable};
+use crate::model::{Kind, Replacement, Upstream};
 use crate::resources::Definition;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -16,7 +16,7 @@ impl Store {
         let mut is_other = self.catalog.put(*kind, id, 0, definition.as_ref());
         if *kind == Kind::PluginMetadata {
             let rejected = self.rejected.get(&(*kind, id.clone()));
-            let is_refused = rejected.is_some_and(|rejected| rejected.serving == Serving::Unavailable);
+            let is_refused = rejected.is_some_and(|rejected| rejected.serving == Replacement::Unavailable);
             is_other |= self.catalog.refuse_metadata(id, is_refused);
         }
         if *kind == Kind::Services {

@@ -1,11 +1,13 @@
 //! Resources by kind and id, and the effects of a change on other resources.
 
 use super::Change;
-use super::held::{self, Held, Key, define, readable, reason};
+use super::stored_resource::{self, Key, StoredResource, define, readable, reason};
 use crate::keys::gateway::Gateway;
-use crate::model::{Config, Kind, Loaded, Origin, Rejected, RouteList, Serving, Ssl, StreamRoute, Upstream, plugins};
+use crate::model::{
+    Config, Kind, Loaded, Origin, RejectedResource, Replacement, RouteList, Ssl, StreamRoute, Upstream, plugins,
+};
 use crate::resources::{
-    Catalog, Claims, Definition, LeftOut, List, Metadata, PluginSet, Remembered, check_nodes, first_of_each,
+    Catalog, Claims, Definition, LeftOut, List, Metadata, PluginSet, RememberedSecrets, check_nodes, first_of_each,
     metadata_table, unavailable,
 };
 use crate::values::{RejectedGlobalRule, SourceKind};
@@ -24,11 +26,11 @@ pub struct Store {
     /// Without the secret managers that are resources of the store.
     plugins: PluginSet,
     /// The values of its secrets.
-    secrets: Arc<Remembered>,
+    secrets: Arc<RememberedSecrets>,
     pub(super) catalog: Catalog,
     /// The empty catalog, for reading documents by themselves.
     nothing: Catalog,
-    pub(super) held: BTreeMap<Key, Box<Held>>,
+    pub(super) held: BTreeMap<Key, Box<StoredResource>>,
     claims: Claims,
     /// The resources that refer to a resource, whether that exists or not.
     dependants: HashMap<Key, BTreeSet<Key>>,
@@ -36,7 +38,7 @@ pub struct Store {
     changes: usize,
     /// Resources to be compiled again.
     pub(super) dirty: BTreeSet<Key>,
-    pub(super) rejected: BTreeMap<Key, Rejected>,
+    pub(super) rejected: BTreeMap<Key, RejectedResource>,
     /// Rejected resources that others cannot refer to, by kind.
     unusable: Arc<HashSet<(&'static str, String)>>,
     pub(super) warnings: BTreeMap<Key, Vec<Diagnostic>>,
@@ -70,7 +72,7 @@ impl Store {
     }
 
     fn with(gateway: Gateway, plugins: PluginSet, managers: &Managers) -> Store {
-        let secrets = Arc::new(Remembered::new(plugins.secrets.clone(), REFERENCES_MAX));
+        let secrets = Arc::new(RememberedSecrets::new(plugins.secrets.clone(), REFERENCES_MAX));
         let used = secrets.with_managers(managers).unwrap_or_else(|| secrets.clone());
         let used = PluginSet { secrets: used, ..plugins.clone() };
         Store {
@@ -101,7 +103,7 @@ impl Store {
 
     /// Validates one document by itself, with any id.
     pub fn check_alone(&self, kind: Kind, document: &str) -> Result<(), String> {
-        held::check(kind, document, &self.nothing)
+        stored_resource::check(kind, document, &self.nothing)
     }
 
     /// Applies changes in order. Compiles the changed resources again, and those that refer to something that changed by that.
@@ -241,7 +243,7 @@ impl Store {
     }
 
     /// The resources that are not served as they were put.
-    pub fn rejected(&self) -> impl Iterator<Item = &Rejected> {
+    pub fn rejected(&self) -> impl Iterator<Item = &RejectedResource> {
         self.rejected.values()
     }
 
@@ -257,7 +259,7 @@ impl Store {
             route_lines: vec![0; self.routes.len()],
             stream_routes: self.stream_routes.values().cloned().collect(),
             ssls: self.ssls.values().cloned().collect(),
-            plugins: plugins::Shared {
+            plugins: plugins::SharedPlugins {
                 own: self.plugins.table.own.clone(),
                 global,
                 consumers: self.consumers.clone(),
@@ -274,7 +276,8 @@ impl Store {
         if self.is_waiting {
             return (denying(""), Vec::new());
         }
-        let is_denying = |of: &&Rejected| of.kind == Kind::GlobalRules && of.serving == Serving::Unavailable;
+        let is_denying =
+            |of: &&RejectedResource| of.kind == Kind::GlobalRules && of.serving == Replacement::Unavailable;
         if let Some(rule) = self.rejected.values().find(is_denying) {
             return (denying(&rule.id), Vec::new());
         }
@@ -303,13 +306,13 @@ impl Store {
         let key = (kind, Arc::from(id));
         let before = self.forget(&key);
         let held = put.map(|(document, created, origin)| {
-            Box::new(Held::new(&key, created, document, origin, before.map(|before| *before), &self.nothing))
+            Box::new(StoredResource::new(&key, created, document, origin, before.map(|before| *before), &self.nothing))
         });
         self.hold_again(&key, held);
     }
 
     /// Adds a new resource.
-    pub(super) fn hold_again(&mut self, key: &Key, held: Option<Box<Held>>) {
+    pub(super) fn hold_again(&mut self, key: &Key, held: Option<Box<StoredResource>>) {
         if let Some(held) = held {
             self.claims.add(held.claims(), &held.holder(key));
             self.touch_claimants(key, &held);
@@ -328,7 +331,7 @@ impl Store {
     }
 
     /// Removes a resource, including its place among the others of its kind.
-    pub(super) fn forget(&mut self, key: &Key) -> Option<Box<Held>> {
+    pub(super) fn forget(&mut self, key: &Key) -> Option<Box<StoredResource>> {
         let held = self.held.remove(key)?;
         self.claims.remove(held.claims(), &held.holder(key));
         self.touch_claimants(key, &held);
@@ -353,7 +356,7 @@ impl Store {
     }
 
     /// Schedules the resources with the same claims.
-    fn touch_claimants(&mut self, key: &Key, held: &Held) {
+    fn touch_claimants(&mut self, key: &Key, held: &StoredResource) {
         let own = held.holder(key);
         let others = self.claims.holders(held.claims()).filter(|other| **other != own);
         self.dirty.extend(others.map(|other| (other.kind, other.id.clone())));
@@ -411,7 +414,7 @@ impl Store {
     /// Records whether others can refer to a resource; returns whether that changed. Their errors are reported with them.
     fn note_unusable(&mut self, key: &Key) -> bool {
         let of = (key.0.name(), key.1.to_string());
-        let is_unusable = self.rejected.get(key).is_some_and(|of| of.serving != Serving::Previous);
+        let is_unusable = self.rejected.get(key).is_some_and(|of| of.serving != Replacement::Previous);
         if self.unusable.contains(&of) == is_unusable {
             return false;
         }
@@ -437,7 +440,7 @@ impl Store {
             (None, Some(failed)) => failed,
         };
         let (serving, definition) = match is_previous {
-            true => (Serving::Previous, definition),
+            true => (Replacement::Previous, definition),
             false => self.refusal_of(key, held, definition, is_late, &mut reason),
         };
         let origin = match &held.origin {
@@ -446,7 +449,7 @@ impl Store {
             }
             named => named.clone(),
         };
-        let rejected = Rejected { kind: key.0, id: key.1.to_string(), reason, origin, serving };
+        let rejected = RejectedResource { kind: key.0, id: key.1.to_string(), reason, origin, serving };
         self.rejected.insert(key.clone(), rejected);
         definition
     }
@@ -456,14 +459,14 @@ impl Store {
     fn refusal_of(
         &self,
         (kind, id): &Key,
-        held: &Held,
+        held: &StoredResource,
         definition: Option<Definition>,
         is_late: bool,
         reason: &mut String,
-    ) -> (Serving, Option<Definition>) {
+    ) -> (Replacement, Option<Definition>) {
         let taking = |definition: Option<Definition>| match definition {
-            Some(definition) => (Serving::Unavailable, Some(definition)),
-            None => (Serving::Nothing, None),
+            Some(definition) => (Replacement::Unavailable, Some(definition)),
+            None => (Replacement::Nothing, None),
         };
         match kind {
             Kind::Routes | Kind::StreamRoutes | Kind::Ssls => {
@@ -484,12 +487,12 @@ impl Store {
                 taking(definition.filter(|_| !is_late).filter(is_known).and_then(Definition::into_refused_consumer))
             }
             // Clients that present it are unknown.
-            Kind::Credentials | Kind::Protos => (Serving::Nothing, None),
+            Kind::Credentials | Kind::Protos => (Replacement::Nothing, None),
             Kind::GlobalRules if self.gateway.config.rejected_global_rule == RejectedGlobalRule::Ignore => {
-                (Serving::Nothing, None)
+                (Replacement::Nothing, None)
             }
             // The resources that refer to it.
-            _ => (Serving::Unavailable, None),
+            _ => (Replacement::Unavailable, None),
         }
     }
 

@@ -231,9 +231,9 @@ fn a_changed_secret_is_noticed_where_a_text_was_refused_before() {
 
 /// Every reference resolves to itself. Records the references reported as in use.
 #[derive(Clone, Default)]
-struct Noting(Arc<Mutex<Vec<Vec<String>>>>);
+struct RecordingSecrets(Arc<Mutex<Vec<Vec<String>>>>);
 
-impl Secrets for Noting {
+impl Secrets for RecordingSecrets {
     fn resolve(&self, reference: &str) -> Result<String, String> {
         Ok(reference.to_owned())
     }
@@ -250,7 +250,7 @@ impl Secrets for Noting {
 #[test]
 fn other_secrets_may_be_forgotten_only_where_all_that_are_used_are_known() {
     let check = |text: &str, expected: &[&[&str]]| {
-        let noted = Noting::default();
+        let noted = RecordingSecrets::default();
         let plugins = PluginSet { table: TABLE, secrets: Arc::new(noted.clone()), ..PluginSet::default() };
         Reader::new(plugins).load(Text::new(text.into()), &|_| None).unwrap();
         assert_eq!(*noted.0.lock().unwrap(), expected, "{text}");

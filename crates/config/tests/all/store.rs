@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
-use stillgate_config::{Change, Config, Kind, Origin, PluginSet, RefusedSsl, Serving, SslUse, Store, Target, load};
+use stillgate_config::{Change, Config, Kind, Origin, PluginSet, RefusedSsl, Replacement, SslUse, Store, Target, load};
 use stillgate_plugin::{NoSecrets, OwnPlugins};
 
 fn store() -> Store {
@@ -48,7 +48,7 @@ fn seen(store: &Store) -> String {
 }
 
 /// The kind, the id and the replacement of everything that is rejected.
-fn rejected(store: &Store) -> Vec<(Kind, String, Serving)> {
+fn rejected(store: &Store) -> Vec<(Kind, String, Replacement)> {
     store.rejected().map(|of| (of.kind, of.id.clone(), of.serving)).collect()
 }
 
@@ -59,7 +59,7 @@ fn targets(store: &Store) -> Vec<(String, Option<String>)> {
 }
 
 #[track_caller]
-fn check(store: &Store, expected: &[(&str, Option<&str>)], refused: &[(Kind, &str, Serving)]) {
+fn check(store: &Store, expected: &[(&str, Option<&str>)], refused: &[(Kind, &str, Replacement)]) {
     let expected: Vec<_> = expected.iter().map(|(id, key)| ((*id).to_owned(), key.map(str::to_owned))).collect();
     assert_eq!(targets(store), expected);
     let refused: Vec<_> = refused.iter().map(|(kind, id, serving)| (*kind, (*id).to_owned(), *serving)).collect();
@@ -80,8 +80,8 @@ fn one_bad_resource_among_good_ones_is_refused_by_itself() {
         put(Kind::Routes, "off", 5, json!({"uri": 7, "status": 0})),
         put(Kind::Upstreams, "u", 1, nodes()),
     ]);
-    let unavailable = |id| (Kind::Routes, id, Serving::Unavailable);
-    let refused = [unavailable("bad"), (Kind::Routes, "off", Serving::Nothing), unavailable("unread")];
+    let unavailable = |id| (Kind::Routes, id, Replacement::Unavailable);
+    let refused = [unavailable("bad"), (Kind::Routes, "off", Replacement::Nothing), unavailable("unread")];
     check(&store, &[("good", Some("u")), ("bad", None), ("unread", None)], &refused);
     let rejected: Vec<_> = store.rejected().collect();
     assert_eq!(rejected[0].origin.to_string(), "/apisix/routes/bad @ 3");
@@ -105,15 +105,15 @@ fn the_last_good_version_serves_until_it_is_deleted() {
     store.apply([put(Kind::Routes, "r", 1, good.clone())]);
     let before = store.load("r").config.routes;
     store.apply([put(Kind::Routes, "r", 1, json!({"uri": 7}))]);
-    check(&store, &[("r", Some("routes/r"))], &[(Kind::Routes, "r", Serving::Previous)]);
+    check(&store, &[("r", Some("routes/r"))], &[(Kind::Routes, "r", Replacement::Previous)]);
     assert_eq!(store.load("r").config.routes, before);
     // Another bad one does not replace it.
     store.apply([put(Kind::Routes, "r", 1, json!([]))]);
-    check(&store, &[("r", Some("routes/r"))], &[(Kind::Routes, "r", Serving::Previous)]);
+    check(&store, &[("r", Some("routes/r"))], &[(Kind::Routes, "r", Replacement::Previous)]);
     store.apply([delete(Kind::Routes, "r")]);
     check(&store, &[], &[]);
     store.apply([put(Kind::Routes, "r", 1, json!({"uri": 7}))]);
-    check(&store, &[("r", None)], &[(Kind::Routes, "r", Serving::Unavailable)]);
+    check(&store, &[("r", None)], &[(Kind::Routes, "r", Replacement::Unavailable)]);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn what_refers_to_a_refused_or_missing_resource_is_answered_503() {
         put(Kind::Routes, "d", 6, json!({"uri": "/d", "upstream": nodes(), "plugin_config_id": "gone"})),
         put(Kind::Routes, "e", 7, json!({"uri": "/e", "upstream": nodes()})),
     ]);
-    let unavailable = |kind, id| (kind, id, Serving::Unavailable);
+    let unavailable = |kind, id| (kind, id, Replacement::Unavailable);
     let all = ["a", "b", "c", "d"].map(|id| unavailable(Kind::Routes, id));
     let refused = [&[unavailable(Kind::Upstreams, "u"), unavailable(Kind::Services, "s")], &all[..]].concat();
     check(&store, &[("a", None), ("b", None), ("c", None), ("d", None), ("e", Some("routes/e"))], &refused);
@@ -161,9 +161,9 @@ fn what_is_still_encrypted_is_no_secret() {
         put(Kind::Routes, "r", 3, with(json!({"uri": "/a", "upstream": nodes()}))),
     ]);
     let expected = [
-        (Kind::Consumers, "jack".to_owned(), Serving::Nothing),
-        (Kind::Consumers, "jill".to_owned(), Serving::Previous),
-        (Kind::Routes, "r".to_owned(), Serving::Unavailable),
+        (Kind::Consumers, "jack".to_owned(), Replacement::Nothing),
+        (Kind::Consumers, "jill".to_owned(), Replacement::Previous),
+        (Kind::Routes, "r".to_owned(), Replacement::Unavailable),
     ];
     let mut found = rejected(&store);
     found.sort_by_key(|(_, id, _)| id.clone());
@@ -192,13 +192,13 @@ fn a_global_rule_that_was_never_right_denies_everything() {
         let chain = store.load("r").config.plugins.global;
         chain.entries().iter().map(|entry| entry.name).collect::<Vec<_>>()
     };
-    check(&denying, &[("r", Some("routes/r"))], &[(Kind::GlobalRules, "g", Serving::Unavailable)]);
+    check(&denying, &[("r", Some("routes/r"))], &[(Kind::GlobalRules, "g", Replacement::Unavailable)]);
     assert_eq!(global(&denying), ["unavailable"]);
     denying.apply([delete(Kind::GlobalRules, "g")]);
     assert!(global(&denying).is_empty());
     let mut ignoring = store_with("ignore");
     ignoring.apply(changes());
-    check(&ignoring, &[("r", Some("routes/r"))], &[(Kind::GlobalRules, "g", Serving::Nothing)]);
+    check(&ignoring, &[("r", Some("routes/r"))], &[(Kind::GlobalRules, "g", Replacement::Nothing)]);
     assert!(global(&ignoring).is_empty());
 }
 
@@ -232,7 +232,7 @@ fn the_consumer_that_was_made_first_keeps_a_key() {
         let reasons: Vec<_> = store.rejected().map(|of| (of.id.as_str(), of.reason.as_str(), of.serving)).collect();
         let has = |who: &str| format!("consumer {who:?} has the same key-auth credential; give each consumer its own");
         let expected = [("late", has("early")), ("later", has("late")), ("twice", has("later"))];
-        let expected: Vec<_> = expected.iter().map(|(id, why)| (*id, why.as_str(), Serving::Nothing)).collect();
+        let expected: Vec<_> = expected.iter().map(|(id, why)| (*id, why.as_str(), Replacement::Nothing)).collect();
         assert_eq!(reasons, expected);
         // The first of them is removed.
         store.apply([delete(Kind::Consumers, "early")]);
@@ -252,12 +252,12 @@ fn a_consumer_without_its_group_is_answered_503() {
         let found = consumers.find("key-auth", b"k1").unwrap();
         consumers.of(found).plugins.iter().map(|entry| entry.name).collect::<Vec<_>>()
     };
-    assert_eq!((plugins(&store), rejected(&store)[0].2), (vec!["unavailable"], Serving::Unavailable));
+    assert_eq!((plugins(&store), rejected(&store)[0].2), (vec!["unavailable"], Replacement::Unavailable));
     store.apply([put(Kind::ConsumerGroups, "g", 2, json!({"plugins": {"count": {"count": 7}}}))]);
     assert_eq!((plugins(&store), rejected(&store)), (vec!["count"], vec![]));
     // The previous version of the group stays.
     store.apply([put(Kind::ConsumerGroups, "g", 2, json!({"plugins": {"count": {"count": 0}}}))]);
-    assert_eq!((plugins(&store), rejected(&store)[0].2), (vec!["count"], Serving::Previous));
+    assert_eq!((plugins(&store), rejected(&store)[0].2), (vec!["count"], Replacement::Previous));
 }
 
 #[test]
@@ -290,8 +290,8 @@ fn unknown_keys_of_plugins_pass_where_apisix_takes_them() {
         put(Kind::PluginMetadata, "count", 5, json!({"id": "count", "count": 1, "colour": 1})),
         put(Kind::PluginMetadata, "none", 6, json!({"count": 1})),
     ]);
-    let unavailable = |id| (Kind::Routes, id, Serving::Unavailable);
-    let refused = [(Kind::PluginMetadata, "none", Serving::Unavailable), unavailable("2"), unavailable("3")];
+    let unavailable = |id| (Kind::Routes, id, Replacement::Unavailable);
+    let refused = [(Kind::PluginMetadata, "none", Replacement::Unavailable), unavailable("2"), unavailable("3")];
     check(&store, &[("1", Some("routes/1")), ("2", None), ("3", None)], &refused);
     let warnings: Vec<String> = store.load("r").warnings.into_iter().map(|warning| warning.path).collect();
     let expected =
@@ -305,12 +305,12 @@ fn nothing_is_served_with_a_plugin_whose_metadata_is_refused() {
     let route = json!({"uri": "/a", "upstream": nodes(), "plugins": {"count": {"count": 1}}});
     let metadata = |count: u32| put(Kind::PluginMetadata, "count", 2, json!({"count": count}));
     store.apply([put(Kind::Routes, "r", 1, route), metadata(0)]);
-    let unavailable = |kind, id| (kind, id, Serving::Unavailable);
+    let unavailable = |kind, id| (kind, id, Replacement::Unavailable);
     check(&store, &[("r", None)], &[unavailable(Kind::PluginMetadata, "count"), unavailable(Kind::Routes, "r")]);
     store.apply([metadata(1)]);
     check(&store, &[("r", Some("routes/r"))], &[]);
     store.apply([metadata(0)]);
-    check(&store, &[("r", Some("routes/r"))], &[(Kind::PluginMetadata, "count", Serving::Previous)]);
+    check(&store, &[("r", Some("routes/r"))], &[(Kind::PluginMetadata, "count", Replacement::Previous)]);
     store.apply([delete(Kind::PluginMetadata, "count")]);
     check(&store, &[("r", Some("routes/r"))], &[]);
 }
@@ -328,7 +328,7 @@ fn names_of_certificates_and_groups_belong_to_the_first() {
         put(Kind::Routes, "2", 3, route(2)),
         put(Kind::Routes, "3", 5, route(2)),
     ]);
-    let refused = [(Kind::Ssls, "2", Serving::Unavailable), (Kind::Routes, "1", Serving::Unavailable)];
+    let refused = [(Kind::Ssls, "2", Replacement::Unavailable), (Kind::Routes, "1", Replacement::Unavailable)];
     check(&store, &[("2", Some("routes/2")), ("1", None), ("3", Some("routes/3"))], &refused);
     let reasons: Vec<_> = store.rejected().map(|of| of.reason.clone()).collect();
     assert!(reasons[0].contains("\"a.example\" is a name of the entry \"1\""), "{reasons:?}");
@@ -357,12 +357,12 @@ fn names_of_a_rejected_certificate_are_refused() {
     ] {
         let mut store = store();
         store.apply([put(Kind::Ssls, "1", 1, document.clone())]);
-        assert_eq!(rejected(&store), [(Kind::Ssls, "1".to_owned(), Serving::Unavailable)], "{document}");
+        assert_eq!(rejected(&store), [(Kind::Ssls, "1".to_owned(), Replacement::Unavailable)], "{document}");
         assert_eq!(uses(&store), [expected], "{document}");
     }
     let mut store = store();
     store.apply([put(Kind::Ssls, "1", 1, bad_client), put(Kind::Ssls, "2", 2, json!({"snis": [7], "cert": "a.pem"}))]);
-    assert_eq!(rejected(&store), ["1", "2"].map(|id| (Kind::Ssls, id.to_owned(), Serving::Unavailable)));
+    assert_eq!(rejected(&store), ["1", "2"].map(|id| (Kind::Ssls, id.to_owned(), Replacement::Unavailable)));
     assert_eq!(uses(&store), [refused(&["a.example"], false, false), refused(&[], true, false)]);
     for (document, expected) in [
         (json!(7), None),
@@ -387,7 +387,7 @@ fn names_of_a_rejected_certificate_are_refused() {
     // The previous valid version stays.
     let mut store = self::store();
     store.apply([put(Kind::Ssls, "1", 1, good), put(Kind::Ssls, "1", 1, without_key)]);
-    assert_eq!(rejected(&store), [(Kind::Ssls, "1".to_owned(), Serving::Previous)]);
+    assert_eq!(rejected(&store), [(Kind::Ssls, "1".to_owned(), Replacement::Previous)]);
     assert!(matches!(&uses(&store)[..], [SslUse::Server(server)] if server.client.is_some()));
     // A disabled entry claims nothing.
     let mut off = json!({"snis": ["a.example"], "cert": "a.pem", "status": 0});
@@ -407,7 +407,7 @@ fn no_later_certificate_has_a_name_that_another_may_have() {
         store.apply([Change::Put { kind, id, document: text.into(), created: 2, origin: Origin::named("test") }]);
     };
     let of = |ids: &[&str]| -> Vec<_> {
-        ids.iter().map(|id| (Kind::Ssls, (*id).to_owned(), Serving::Unavailable)).collect()
+        ids.iter().map(|id| (Kind::Ssls, (*id).to_owned(), Replacement::Unavailable)).collect()
     };
     for is_first in [false, true] {
         let mut store = store();
@@ -454,7 +454,7 @@ fn a_secret_that_cannot_be_looked_up_refuses_its_resource() {
     let mut store = store();
     let document = json!({"username": "a", "plugins": {"key-auth": {"key": "$env://NONE"}}});
     store.apply([put(Kind::Consumers, "a", 1, document)]);
-    assert_eq!(rejected(&store), [(Kind::Consumers, "a".to_owned(), Serving::Nothing)]);
+    assert_eq!(rejected(&store), [(Kind::Consumers, "a".to_owned(), Replacement::Nothing)]);
     let reason = store.rejected().next().unwrap().reason.clone();
     assert!(store.load("r").config.plugins.consumers.is_empty() && reason.contains("$env://NONE"), "{reason}");
 }
@@ -491,12 +491,12 @@ fn text_that_is_no_json_is_refused() {
     let origin = || Origin::named("test");
     // A truncated object may guard anything.
     for (text, serving) in [
-        ("", Serving::Nothing),
-        ("{", Serving::Unavailable),
-        ("{\"uri\": \"/a\"} x", Serving::Unavailable),
-        ("\u{0}", Serving::Nothing),
-        ("[1,", Serving::Nothing),
-        ("{\"a\":1e999}", Serving::Unavailable),
+        ("", Replacement::Nothing),
+        ("{", Replacement::Unavailable),
+        ("{\"uri\": \"/a\"} x", Replacement::Unavailable),
+        ("\u{0}", Replacement::Nothing),
+        ("[1,", Replacement::Nothing),
+        ("{\"a\":1e999}", Replacement::Unavailable),
     ] {
         let document = text.into();
         store.apply([Change::Put { kind: Kind::Routes, id: "r".to_owned(), document, created: 1, origin: origin() }]);
@@ -512,7 +512,7 @@ fn the_key_of_a_document_is_its_id() {
         put(Kind::Routes, "r", 1, json!({"id": "other", "uri": "/a", "plugins": {}})),
         put(Kind::Consumers, "jack", 2, json!({"username": "jill"})),
     ]);
-    assert_eq!(rejected(&store), [(Kind::Consumers, "jack".to_owned(), Serving::Nothing)]);
+    assert_eq!(rejected(&store), [(Kind::Consumers, "jack".to_owned(), Replacement::Nothing)]);
     let loaded = store.load("r");
     assert_eq!((&*loaded.config.routes[0].spec.id, &loaded.config.routes[0].target), ("r", &Target::Nowhere));
     assert!(loaded.warnings[0].to_string().contains("its document says \"other\""), "{:?}", loaded.warnings);
@@ -550,7 +550,7 @@ fn the_environment_is_not_for_writers_of_a_store() {
     let mut store = store();
     let rewrite = json!({"nodes": {"a:80": 1}, "pass_host": "rewrite", "upstream_host": "${HOME}"});
     store.apply([put(Kind::Upstreams, "u", 1, rewrite)]);
-    assert_eq!(rejected(&store), [(Kind::Upstreams, "u".to_owned(), Serving::Unavailable)]);
+    assert_eq!(rejected(&store), [(Kind::Upstreams, "u".to_owned(), Replacement::Unavailable)]);
 }
 
 proptest! {

@@ -3,7 +3,7 @@
 //! It writes without checks: the caller checks conditions and bounds.
 
 use super::Bounds;
-use super::tables::{NEVER, REVISION, Stored, Tables, key, stored};
+use super::tables::{NEVER, REVISION, StoredDocument, Tables, key, stored};
 use crate::document::{Batch, Document, Event};
 use crate::key::Key;
 use crate::transaction::{Author, Unreferenced};
@@ -48,7 +48,7 @@ impl<'t> Change<'t> {
             if !path.value().starts_with(&condition.below) {
                 break;
             }
-            let found = Stored::of_row(row.value()).map(|found| found.document);
+            let found = StoredDocument::of_row(row.value()).map(|found| found.document);
             if let Some(document) = found.filter(|document| condition.is_broken_by(document)) {
                 return Ok(Some((key(path.value())?, document.modified)));
             }
@@ -62,12 +62,12 @@ impl<'t> Change<'t> {
         let before = stored(&self.tables.documents, key.as_str())?;
         let created = created.or(before.as_ref().map(|before| before.document.created)).unwrap_or(self.revision);
         let document = Document { value: value.into(), created, modified: self.revision };
-        let after = Stored { document: document.clone(), expires_ms };
-        self.tables.documents.insert(key.as_str(), Stored::row(Some(&after)))?;
+        let after = StoredDocument { document: document.clone(), expires_ms };
+        self.tables.documents.insert(key.as_str(), StoredDocument::row(Some(&after)))?;
         if expires_ms != NEVER {
             self.tables.expiries.insert((expires_ms, key.as_str()), ())?;
         }
-        let is_kept = |before: &Stored| before.expires_ms == expires_ms;
+        let is_kept = |before: &StoredDocument| before.expires_ms == expires_ms;
         if let Some(before) = before.as_ref().filter(|before| !is_kept(before)) {
             self.forget_expiry(key, before)?;
         }
@@ -96,13 +96,13 @@ impl<'t> Change<'t> {
         Ok(Batch { revision: self.revision, events: self.events })
     }
 
-    fn record(&mut self, key: &Key, before: Option<&Stored>, document: Option<Document>) -> Result<(), Error> {
-        self.tables.edits.insert((key.as_str(), self.revision), Stored::row(before))?;
+    fn record(&mut self, key: &Key, before: Option<&StoredDocument>, document: Option<Document>) -> Result<(), Error> {
+        self.tables.edits.insert((key.as_str(), self.revision), StoredDocument::row(before))?;
         self.events.push(Event { key: key.clone(), document });
         Ok(())
     }
 
-    fn forget_expiry(&mut self, key: &Key, stored: &Stored) -> Result<(), Error> {
+    fn forget_expiry(&mut self, key: &Key, stored: &StoredDocument) -> Result<(), Error> {
         if stored.expires_ms != NEVER {
             self.tables.expiries.remove((stored.expires_ms, key.as_str()))?;
         }

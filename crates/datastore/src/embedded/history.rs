@@ -3,7 +3,7 @@
 //! Revisions of the file are contiguous: each has one change, until the oldest are pruned. So a revision can be restored as
 //! long as the change after it is kept.
 
-use super::tables::{ChangeRow, NEVER, Stored, View, key, stored};
+use super::tables::{ChangeRow, NEVER, StoredDocument, View, key, stored};
 use crate::key::Key;
 use crate::transaction::{Author, CommitError, Write};
 use redb::{Error, ReadableTable};
@@ -76,7 +76,7 @@ pub enum BackError {
 }
 
 /// The document of a key at the revision that is restored; `None` if there was none.
-pub(super) type Restored = Option<Stored>;
+pub(super) type Restored = Option<StoredDocument>;
 
 /// The way back to a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,12 +109,12 @@ pub(super) fn summaries(view: &View, before: Option<u64>, count: usize) -> Resul
 pub(super) fn change(view: &View, revision: u64) -> Result<Option<Change>, Error> {
     let Some(row) = view.changes.get(revision)? else { return Ok(None) };
     let (unix_ms, author, keys) = row.value();
-    let value = |stored: Option<Stored>| stored.map(|stored| stored.document.value);
+    let value = |stored: Option<StoredDocument>| stored.map(|stored| stored.document.value);
     let edit = |text: &str| {
         let before = before(view, text, revision)?;
         let next = view.edits.range((text, revision + 1)..=(text, u64::MAX))?.next().transpose()?;
         let after = match next {
-            Some((_, row)) => Stored::of_row(row.value()),
+            Some((_, row)) => StoredDocument::of_row(row.value()),
             None => stored(&view.documents, text)?,
         };
         Ok(Edit { key: key(text)?, before: value(before), after: value(after) })
@@ -156,7 +156,7 @@ pub(super) fn back_to(view: &View, current: u64, to: u64, now_ms: u64) -> Result
 pub(super) fn as_write(key: Key, then: Restored, now_ms: u64) -> Write {
     match then {
         None => Write::Delete { key },
-        Some(Stored { document, expires_ms }) => {
+        Some(StoredDocument { document, expires_ms }) => {
             let left_seconds = expires_ms.saturating_sub(now_ms).div_ceil(1000);
             let ttl_seconds = (expires_ms != NEVER).then_some(left_seconds);
             Write::Put { key, value: document.value.as_ref().to_owned(), ttl_seconds }
@@ -164,16 +164,16 @@ pub(super) fn as_write(key: Key, then: Restored, now_ms: u64) -> Write {
     }
 }
 
-fn before(view: &View, key: &str, revision: u64) -> Result<Option<Stored>, Error> {
+fn before(view: &View, key: &str, revision: u64) -> Result<Option<StoredDocument>, Error> {
     match view.edits.get((key, revision))? {
-        Some(row) => Ok(Stored::of_row(row.value())),
+        Some(row) => Ok(StoredDocument::of_row(row.value())),
         None => Err(Error::Corrupted(format!("revision {revision} has no edit of {key}"))),
     }
 }
 
 /// Readers do not see the revision that wrote it last, so it is not compared.
-fn is_same(one: Option<&Stored>, other: Option<&Stored>) -> bool {
-    let parts = |stored: &Stored| (stored.document.value.clone(), stored.document.created, stored.expires_ms);
+fn is_same(one: Option<&StoredDocument>, other: Option<&StoredDocument>) -> bool {
+    let parts = |stored: &StoredDocument| (stored.document.value.clone(), stored.document.created, stored.expires_ms);
     one.map(parts) == other.map(parts)
 }
 

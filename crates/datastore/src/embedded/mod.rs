@@ -5,11 +5,11 @@
 //!                └──────────── one write transaction of redb ────────────┘
 //! ```
 //!
-//! [`Embedded`] is synchronous and has one owner, which runs it in a thread of its own: every change waits for the
+//! [`EmbeddedStore`] is synchronous and has one owner, which runs it in a thread of its own: every change waits for the
 //! disk. It keeps no documents in memory; [`crate::Documents`] does that for readers.
 //!
-//! After [`CommitError::Unavailable`] the change may have been made or not: compare [`Embedded::revision`] with the
-//! last batch, and take a [`Embedded::snapshot`] if it differs.
+//! After [`CommitError::Unavailable`] the change may have been made or not: compare [`EmbeddedStore::revision`] with the
+//! last batch, and take a [`EmbeddedStore::snapshot`] if it differs.
 
 mod backup;
 mod change;
@@ -30,7 +30,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tables::{DOCUMENTS, EXPIRIES, LAST_GOOD, NEVER, NUMBERS, REVISION, Stored, View};
+use tables::{DOCUMENTS, EXPIRIES, LAST_GOOD, NEVER, NUMBERS, REVISION, StoredDocument, View};
 
 /// Bytes of all values that one transaction writes.
 pub const TRANSACTION_BYTES_MAX: usize = 8 << 20;
@@ -38,7 +38,7 @@ pub const TRANSACTION_BYTES_MAX: usize = 8 << 20;
 /// Bytes of all values that one replacement of everything writes.
 pub const REPLACEMENT_BYTES_MAX: usize = 64 << 20;
 
-/// Documents that one call of [`Embedded::expire`] deletes.
+/// Documents that one call of [`EmbeddedStore::expire`] deletes.
 pub const EXPIRED_AT_ONCE_MAX: usize = 1000;
 
 /// Bounds of the history. Both apply; every change removes entries beyond them.
@@ -51,7 +51,7 @@ pub struct Bounds {
 }
 
 /// An open store.
-pub struct Embedded {
+pub struct EmbeddedStore {
     path: PathBuf,
     open: Opener,
     /// `None` if a write failed, and the file could not be opened since.
@@ -74,19 +74,19 @@ enum Failure {
     Disk(Error),
 }
 
-impl Embedded {
+impl EmbeddedStore {
     /// Opens the store at `path`; makes an empty one, readable by its owner only, if there is none.
-    pub fn open(path: &Path, bounds: Bounds) -> Result<Embedded, OpenError> {
+    pub fn open(path: &Path, bounds: Bounds) -> Result<EmbeddedStore, OpenError> {
         let again = path.to_owned();
-        Embedded::open_by(path, Box::new(move || open::file(&again)), bounds)
+        EmbeddedStore::open_by(path, Box::new(move || open::file(&again)), bounds)
     }
 
     /// Opens a copy of the store at `path`, which itself is not changed, for reading and for backups.
-    pub fn open_copy(path: &Path) -> Result<Embedded, OpenError> {
+    pub fn open_copy(path: &Path) -> Result<EmbeddedStore, OpenError> {
         // Nothing is written, so the bounds of history are never applied.
         const BOUNDS: Bounds = Bounds { history_changes_max: u64::MAX, history_age_max: Duration::MAX };
         let again = path.to_owned();
-        Embedded::open_by(path, Box::new(move || open::copy(&again)), BOUNDS)
+        EmbeddedStore::open_by(path, Box::new(move || open::copy(&again)), BOUNDS)
     }
 
     /// Everything.
@@ -96,7 +96,7 @@ impl Embedded {
             let mut documents = Vec::new();
             for row in from.open_table(DOCUMENTS)?.iter()? {
                 let (key, row) = row?;
-                let stored = Stored::of_row(row.value());
+                let stored = StoredDocument::of_row(row.value());
                 let stored = stored.ok_or_else(|| Error::Corrupted(format!("{} has no revision", key.value())))?;
                 documents.push((tables::key(key.value())?, stored.document));
             }
@@ -116,7 +116,7 @@ impl Embedded {
         self.commit_sized(transaction, now)
     }
 
-    /// Like [`Embedded::commit`], for the replacement of everything: with any number of writes, and
+    /// Like [`EmbeddedStore::commit`], for the replacement of everything: with any number of writes, and
     /// [`REPLACEMENT_BYTES_MAX`].
     pub fn commit_replacement(&mut self, transaction: &Transaction, now: SystemTime) -> Result<Batch, CommitError> {
         check_size(&transaction.writes, usize::MAX, REPLACEMENT_BYTES_MAX)?;
@@ -158,7 +158,7 @@ impl Embedded {
         Ok((!batch.events.is_empty()).then_some(batch))
     }
 
-    /// The time when [`Embedded::expire`] has work to do next.
+    /// The time when [`EmbeddedStore::expire`] has work to do next.
     pub fn next_expiry(&self) -> Option<SystemTime> {
         self.next_expiry_ms.map(|next| UNIX_EPOCH + Duration::from_millis(next))
     }
@@ -173,7 +173,7 @@ impl Embedded {
         self.read(|from| history::change(&View::open(from)?, revision))
     }
 
-    /// The effect of [`Embedded::roll_back`], for a check or a preview. It may have more writes than a transaction can
+    /// The effect of [`EmbeddedStore::roll_back`], for a check or a preview. It may have more writes than a transaction can
     /// have.
     pub fn way_back_to(&self, revision: u64, now: SystemTime) -> Result<WayBack, BackError> {
         let now_ms = unix_ms(now);
@@ -194,7 +194,7 @@ impl Embedded {
         let batch = self.change(author, now_ms, |change| {
             writes.iter().try_for_each(|(key, then)| match then {
                 None => Ok(change.delete(key)?),
-                Some(Stored { document, expires_ms }) => {
+                Some(StoredDocument { document, expires_ms }) => {
                     Ok(change.put(key, &document.value, *expires_ms, Some(document.created))?)
                 }
             })
@@ -218,7 +218,7 @@ impl Embedded {
         })
     }
 
-    /// The values kept by [`Embedded::set_last_good`], in the order of keys.
+    /// The values kept by [`EmbeddedStore::set_last_good`], in the order of keys.
     pub fn last_good(&self) -> Result<Vec<(Key, String)>, Unavailable> {
         self.read(|from| {
             let table = from.open_table(LAST_GOOD)?;
@@ -243,9 +243,9 @@ impl Embedded {
         database.close().map_err(|error| Unavailable(format!("{}: {error}", self.path.display())))
     }
 
-    fn open_by(path: &Path, open: Opener, bounds: Bounds) -> Result<Embedded, OpenError> {
+    fn open_by(path: &Path, open: Opener, bounds: Bounds) -> Result<EmbeddedStore, OpenError> {
         let path = path.to_owned();
-        let mut store = Embedded { path, open, database: None, bounds, revision: 0, next_expiry_ms: None };
+        let mut store = EmbeddedStore { path, open, database: None, bounds, revision: 0, next_expiry_ms: None };
         store.database = Some(store.reopen()?);
         Ok(store)
     }
@@ -436,9 +436,9 @@ impl<E: Into<Error>> From<E> for Failure {
     }
 }
 
-impl fmt::Debug for Embedded {
+impl fmt::Debug for EmbeddedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Embedded").field("path", &self.path).field("revision", &self.revision).finish_non_exhaustive()
+        f.debug_struct("EmbeddedStore").field("path", &self.path).field("revision", &self.revision).finish_non_exhaustive()
     }
 }
 

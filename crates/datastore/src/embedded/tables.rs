@@ -42,21 +42,22 @@ const NO_ROW: (u64, u64, u64, &str) = (0, 0, NEVER, "");
 
 /// A document with the data that only this datastore has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(super) struct StoredDocument {
     pub(super) document: Document,
     /// Unix time in ms, or [`NEVER`].
     pub(super) expires_ms: u64,
 }
 
-impl Stored {
+impl StoredDocument {
     /// The document of a row; `None` for [`NO_ROW`].
-    pub(super) fn of_row((created, modified, expires_ms, value): (u64, u64, u64, &str)) -> Option<Stored> {
-        (modified > 0).then(|| Stored { document: Document { value: value.into(), created, modified }, expires_ms })
+    pub(super) fn of_row((created, modified, expires_ms, value): (u64, u64, u64, &str)) -> Option<StoredDocument> {
+        (modified > 0)
+            .then(|| StoredDocument { document: Document { value: value.into(), created, modified }, expires_ms })
     }
 
-    /// The reverse of [`Stored::of_row`].
-    pub(super) fn row(stored: Option<&Stored>) -> (u64, u64, u64, &str) {
-        stored.map_or(NO_ROW, |Stored { document, expires_ms }| {
+    /// The reverse of [`StoredDocument::of_row`].
+    pub(super) fn row(stored: Option<&StoredDocument>) -> (u64, u64, u64, &str) {
+        stored.map_or(NO_ROW, |StoredDocument { document, expires_ms }| {
             (document.created, document.modified, *expires_ms, &document.value)
         })
     }
@@ -104,8 +105,11 @@ impl View {
 }
 
 /// The document under a key.
-pub(super) fn stored(documents: &impl ReadableTable<&'static str, Row>, key: &str) -> Result<Option<Stored>, Error> {
-    Ok(documents.get(key)?.and_then(|row| Stored::of_row(row.value())))
+pub(super) fn stored(
+    documents: &impl ReadableTable<&'static str, Row>,
+    key: &str,
+) -> Result<Option<StoredDocument>, Error> {
+    Ok(documents.get(key)?.and_then(|row| StoredDocument::of_row(row.value())))
 }
 
 /// A key as it was written; a file that passed its checksums has no other text.

@@ -5,34 +5,34 @@
 
 use super::Etcd;
 use super::error::EtcdError;
-use super::follower::{Followed, Follower};
-use super::watch::Watched;
+use super::follower::{Follower, FollowerEvent};
+use super::watch::EtcdWatchEvent;
 use std::convert::Infallible;
 use std::sync::Arc;
 use tokio::sync::mpsc::Sender;
 use tokio::time::sleep;
 
 /// Why following has ended, or must begin again.
-enum Ended {
+enum FollowEnd {
     Failed(EtcdError),
     /// The receiver is gone.
     Unheard,
 }
 
 /// Follows etcd until the receiver is dropped.
-pub async fn follow(etcd: Arc<Etcd>, sender: Sender<Followed>) {
+pub async fn follow(etcd: Arc<Etcd>, sender: Sender<FollowerEvent>) {
     tokio::select! {
         () = sender.closed() => {}
         () = follow_on(&etcd, &sender) => {}
     }
 }
 
-async fn follow_on(etcd: &Etcd, sender: &Sender<Followed>) {
+async fn follow_on(etcd: &Etcd, sender: &Sender<FollowerEvent>) {
     let mut follower = Follower::default();
     loop {
         let error = match run(etcd, &mut follower, sender).await {
-            Err(Ended::Failed(error)) => error,
-            Err(Ended::Unheard) => return,
+            Err(FollowEnd::Failed(error)) => error,
+            Err(FollowEnd::Unheard) => return,
         };
         if let EtcdError::Replaced { why } = &error {
             tracing::warn!(why, "etcd: its history is not the one that was followed; reading everything again");
@@ -46,7 +46,7 @@ async fn follow_on(etcd: &Etcd, sender: &Sender<Followed>) {
     }
 }
 
-async fn run(etcd: &Etcd, follower: &mut Follower, sender: &Sender<Followed>) -> Result<Infallible, Ended> {
+async fn run(etcd: &Etcd, follower: &mut Follower, sender: &Sender<FollowerEvent>) -> Result<Infallible, FollowEnd> {
     let (at, cluster) = match follower.position() {
         Some(position) => {
             etcd.must_have(&position).await?;
@@ -64,25 +64,25 @@ async fn run(etcd: &Etcd, follower: &mut Follower, sender: &Sender<Followed>) ->
     tell(sender, follower.watching()).await?;
     loop {
         match watch.next().await? {
-            Watched::Batch(batch) => tell(sender, follower.batch(batch)).await?,
-            Watched::Progress(revision) => {
+            EtcdWatchEvent::Batch(batch) => tell(sender, follower.batch(batch)).await?,
+            EtcdWatchEvent::Progress(revision) => {
                 follower.progress(revision);
-                tell(sender, Some(Followed::Heard { revision })).await?;
+                tell(sender, Some(FollowerEvent::Heard { revision })).await?;
             }
-            Watched::Heard(revision) => tell(sender, Some(Followed::Heard { revision })).await?,
+            EtcdWatchEvent::Heard(revision) => tell(sender, Some(FollowerEvent::Heard { revision })).await?,
         }
     }
 }
 
-async fn tell(sender: &Sender<Followed>, told: Option<Followed>) -> Result<(), Ended> {
+async fn tell(sender: &Sender<FollowerEvent>, told: Option<FollowerEvent>) -> Result<(), FollowEnd> {
     match told {
-        Some(told) => sender.send(told).await.map_err(|_| Ended::Unheard),
+        Some(told) => sender.send(told).await.map_err(|_| FollowEnd::Unheard),
         None => Ok(()),
     }
 }
 
-impl From<EtcdError> for Ended {
-    fn from(error: EtcdError) -> Ended {
-        Ended::Failed(error)
+impl From<EtcdError> for FollowEnd {
+    fn from(error: EtcdError) -> FollowEnd {
+        FollowEnd::Failed(error)
     }
 }

@@ -25,7 +25,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Events of a follower.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Followed {
+pub enum FollowerEvent {
     /// Everything, replacing all earlier events.
     Snapshot(Snapshot),
     /// Changes since the previous event.
@@ -83,21 +83,21 @@ impl Follower {
     }
 
     /// Handles a complete list.
-    pub(crate) fn listed(&mut self, snapshot: Snapshot, cluster: u64) -> Followed {
+    pub(crate) fn listed(&mut self, snapshot: Snapshot, cluster: u64) -> FollowerEvent {
         self.at = Some((snapshot.revision, cluster));
         let newest = snapshot.documents.iter().max_by_key(|(_, document)| document.modified);
         self.witness = newest.map(|(key, document)| Witness::new(key, document));
-        Followed::Snapshot(snapshot)
+        FollowerEvent::Snapshot(snapshot)
     }
 
     /// Handles that a watch has begun.
-    pub(crate) fn watching(&mut self) -> Option<Followed> {
+    pub(crate) fn watching(&mut self) -> Option<FollowerEvent> {
         self.failures = 0;
-        self.lost.take().map(|_| Followed::Back)
+        self.lost.take().map(|_| FollowerEvent::Back)
     }
 
     /// Handles a batch of a watch; `None` if it is known.
-    pub(crate) fn batch(&mut self, batch: Batch) -> Option<Followed> {
+    pub(crate) fn batch(&mut self, batch: Batch) -> Option<FollowerEvent> {
         if !self.advance(batch.revision) {
             return None;
         }
@@ -112,7 +112,7 @@ impl Follower {
                 }
             }
         }
-        Some(Followed::Batch(batch))
+        Some(FollowerEvent::Batch(batch))
     }
 
     /// Handles that a watch has delivered everything up to this revision.
@@ -121,7 +121,7 @@ impl Follower {
     }
 
     /// Handles a failure. `random` is from 0 to 1, so that gateways do not all come back at once.
-    pub(crate) fn failed(&mut self, error: &EtcdError, random: f64) -> (Option<Followed>, Duration) {
+    pub(crate) fn failed(&mut self, error: &EtcdError, random: f64) -> (Option<FollowerEvent>, Duration) {
         let pause = PAUSE_MIN.saturating_mul(1 << self.failures.min(16)).min(PAUSE_MAX);
         self.failures = self.failures.saturating_add(1);
         let pause = pause.mul_f64(0.5 + random / 2.0);
@@ -135,7 +135,7 @@ impl Follower {
             return (None, pause);
         }
         self.lost = Some(reason.clone());
-        (Some(Followed::Lost { reason }), pause)
+        (Some(FollowerEvent::Lost { reason }), pause)
     }
 
     fn advance(&mut self, revision: u64) -> bool {
@@ -263,18 +263,18 @@ mod tests {
     }
 
     impl Reader {
-        fn take(&mut self, told: Option<Followed>) {
+        fn take(&mut self, told: Option<FollowerEvent>) {
             match told {
-                Some(Followed::Snapshot(snapshot)) => {
+                Some(FollowerEvent::Snapshot(snapshot)) => {
                     self.documents.replace(snapshot);
                     self.batches.clear();
                 }
-                Some(Followed::Batch(batch)) => {
+                Some(FollowerEvent::Batch(batch)) => {
                     assert!(batch.revision > self.documents.revision(), "told again, or out of order");
                     self.batches.push(batch.revision);
                     self.documents.apply(&batch);
                 }
-                Some(Followed::Lost { .. } | Followed::Back | Followed::Heard { .. }) | None => {}
+                Some(FollowerEvent::Lost { .. } | FollowerEvent::Back | FollowerEvent::Heard { .. }) | None => {}
             }
         }
 
@@ -404,7 +404,7 @@ mod tests {
         let mut follower = Follower::default();
         let error =
             |why: &str| EtcdError::Unreachable { endpoint: "http://e".to_owned(), why: why.to_owned(), is_sent: false };
-        let lost = |why: &str| Some(Followed::Lost { reason: format!("etcd at http://e: {why}") });
+        let lost = |why: &str| Some(FollowerEvent::Lost { reason: format!("etcd at http://e: {why}") });
         assert_eq!(follower.failed(&error("a"), 1.0), (lost("a"), PAUSE_MIN));
         assert_eq!(follower.failed(&error("a"), 0.0), (None, PAUSE_MIN));
         assert_eq!(follower.failed(&error("b"), 1.0), (lost("b"), PAUSE_MIN * 4));
@@ -413,7 +413,7 @@ mod tests {
         }
         assert_eq!(follower.failed(&error("b"), 1.0), (None, PAUSE_MAX));
         follower.listed(Snapshot { revision: 5, documents: Vec::new() }, 1);
-        assert_eq!((follower.watching(), follower.watching()), (Some(Followed::Back), None));
+        assert_eq!((follower.watching(), follower.watching()), (Some(FollowerEvent::Back), None));
         assert_eq!(follower.failed(&EtcdError::Compacted { oldest: None }, 1.0), (None, PAUSE_MIN));
         assert_eq!(follower.position(), None);
     }

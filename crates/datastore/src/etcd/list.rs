@@ -25,7 +25,7 @@ pub(crate) const RANGE: &str = "/v3/kv/range";
 
 /// The result of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Listed {
+pub struct ListResult {
     /// All documents.
     pub snapshot: Snapshot,
     /// The cluster's identity: revisions of another one have no meaning here.
@@ -48,7 +48,7 @@ impl Etcd {
     ///
     /// # Errors
     /// If no endpoint answers, or etcd refuses.
-    pub async fn list(&self) -> Result<Listed, EtcdError> {
+    pub async fn list(&self) -> Result<ListResult, EtcdError> {
         let mut tries = 1;
         loop {
             match self.list_once().await {
@@ -58,9 +58,9 @@ impl Etcd {
         }
     }
 
-    async fn list_once(&self) -> Result<Listed, EtcdError> {
+    async fn list_once(&self) -> Result<ListResult, EtcdError> {
         let (mut from, end) = self.layout.range();
-        let (mut listed, mut limit, mut revision) = (Listed::default(), PAGE_KEYS_FIRST, None);
+        let (mut listed, mut limit, mut revision) = (ListResult::default(), PAGE_KEYS_FIRST, None);
         loop {
             let request = RangeRequest {
                 key: from.clone().into(),
@@ -104,7 +104,7 @@ impl Etcd {
         }
     }
 
-    fn take(&self, pair: KeyValue, listed: &mut Listed) {
+    fn take(&self, pair: KeyValue, listed: &mut ListResult) {
         let Some(key) = self.layout.key_of(&pair.key.0) else { return };
         let (document, problem) = document(pair);
         listed.unreadable.extend(problem.map(|why| self.unreadable(&key, why)));

@@ -24,16 +24,16 @@ mod list;
 mod message;
 mod options;
 mod rotation;
-mod saved;
+mod saved_snapshot;
 mod watch;
 
 pub use error::EtcdError;
 pub use follow::follow;
-pub use follower::Followed;
-pub use list::{Listed, Unreadable};
+pub use follower::FollowerEvent;
+pub use list::{ListResult, Unreadable};
 pub use options::{EtcdOptions, EtcdTls, OptionsError};
-pub use saved::{Saved, SavedError};
-pub use watch::{Watch, Watched};
+pub use saved_snapshot::{SavedError, SavedSnapshot};
+pub use watch::{EtcdWatchEvent, Watch};
 
 use call::Caller;
 use layout::Layout;

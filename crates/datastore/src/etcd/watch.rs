@@ -46,7 +46,7 @@ pub struct Watch<'a> {
     /// The length of the buffer that was searched for a line end.
     scanned: usize,
     /// Received events that were not taken yet.
-    ready: VecDeque<Watched>,
+    ready: VecDeque<EtcdWatchEvent>,
     /// The highest known revision, and its cluster.
     seen: (u64, u64),
     heard_at: Instant,
@@ -55,7 +55,7 @@ pub struct Watch<'a> {
 
 /// Events of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Watched {
+pub enum EtcdWatchEvent {
     /// All changes of one revision.
     Batch(Batch),
     /// Everything up to this revision has been delivered.
@@ -151,7 +151,7 @@ impl Watch<'_> {
     ///
     /// # Errors
     /// If the watch is over; it cannot be used any more.
-    pub async fn next(&mut self) -> Result<Watched, EtcdError> {
+    pub async fn next(&mut self) -> Result<EtcdWatchEvent, EtcdError> {
         let ended = loop {
             if let Some(watched) = self.ready.pop_front() {
                 return Ok(watched);
@@ -192,7 +192,7 @@ impl Watch<'_> {
             }
             probed = probe => {
                 let revision = probed?;
-                self.ready.push_back(Watched::Heard(revision));
+                self.ready.push_back(EtcdWatchEvent::Heard(revision));
                 self.probed_at = Instant::now();
                 if self.heard_at.elapsed() > SILENCE_MAX {
                     return Err(self.lost("the watch has been silent for too long"));
@@ -260,7 +260,7 @@ impl Watch<'_> {
     fn take(&mut self, response: WatchResponse) {
         if response.events.is_empty() {
             self.seen.0 = self.seen.0.max(response.header.revision.0);
-            return self.ready.push_back(Watched::Progress(response.header.revision.0));
+            return self.ready.push_back(EtcdWatchEvent::Progress(response.header.revision.0));
         }
         let mut events = response.events.into_iter().peekable();
         // In the order of revisions; all of one revision is in one response.
@@ -271,8 +271,8 @@ impl Watch<'_> {
             }
             self.seen.0 = self.seen.0.max(revision);
             self.ready.push_back(match batch.events.is_empty() {
-                true => Watched::Progress(revision),
-                false => Watched::Batch(batch),
+                true => EtcdWatchEvent::Progress(revision),
+                false => EtcdWatchEvent::Batch(batch),
             });
         }
     }

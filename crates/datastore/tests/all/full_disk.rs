@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
-use stillgate_datastore::embedded::{Bounds, Embedded};
+use stillgate_datastore::embedded::{Bounds, EmbeddedStore};
 use stillgate_datastore::{Author, CommitError, Key, Transaction, Write};
 
 /// The folder of tests that run in a process of their own; without it they do nothing.
@@ -50,7 +50,7 @@ fn folder() -> Option<PathBuf> {
     std::env::var_os(FOLDER).map(PathBuf::from)
 }
 
-fn commit(store: &mut Embedded, number: usize) -> Result<u64, CommitError> {
+fn commit(store: &mut EmbeddedStore, number: usize) -> Result<u64, CommitError> {
     let key = Key::parse(&format!("routes/{number}")).unwrap();
     let writes = vec![Write::Put { key, value: "x".repeat(5000), ttl_seconds: None }];
     let transaction =
@@ -59,7 +59,7 @@ fn commit(store: &mut Embedded, number: usize) -> Result<u64, CommitError> {
 }
 
 /// Commits until the space is used up, then makes space.
-fn check(path: &Path, mut store: Embedded, expected: &str, make_space: impl FnOnce()) {
+fn check(path: &Path, mut store: EmbeddedStore, expected: &str, make_space: impl FnOnce()) {
     let failed = (0..COMMITS_MAX).find_map(|number| commit(&mut store, number).err().map(|error| (number, error)));
     let (number, error) = failed.unwrap();
     let text = error.to_string();
@@ -72,14 +72,14 @@ fn check(path: &Path, mut store: Embedded, expected: &str, make_space: impl FnOn
     }
     make_space();
     assert_eq!(commit(&mut store, number).unwrap(), number as u64 + 1);
-    let check = |store: &Embedded| {
+    let check = |store: &EmbeddedStore| {
         let documents = store.snapshot().unwrap().documents;
         assert_eq!(documents.len(), number + 1);
         assert!(documents.iter().all(|(_, document)| document.value.len() == 5000));
     };
     check(&store);
     store.close().unwrap();
-    check(&Embedded::open(path, BOUNDS).unwrap());
+    check(&EmbeddedStore::open(path, BOUNDS).unwrap());
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn on_a_limited_file() {
     // A handler, so that the signal does not end the process; the write fails instead.
     signal_hook::flag::register(rustix::process::Signal::XFSZ.as_raw(), Arc::new(AtomicBool::new(false))).unwrap();
     let path = folder.join("config.redb");
-    let store = Embedded::open(&path, BOUNDS).unwrap();
+    let store = EmbeddedStore::open(&path, BOUNDS).unwrap();
     let before = getrlimit(Resource::Fsize);
     setrlimit(Resource::Fsize, Rlimit { current: Some(FILE_BYTES_MAX), ..before }).unwrap();
     check(&path, store, "File too large", || setrlimit(Resource::Fsize, before).unwrap());
@@ -117,7 +117,7 @@ fn on_a_full_tmpfs() {
     let Some(folder) = folder() else { return };
     let path = folder.join("config.redb");
     let filler = folder.join("filler");
-    let store = Embedded::open(&path, BOUNDS).unwrap();
+    let store = EmbeddedStore::open(&path, BOUNDS).unwrap();
     fs::write(&filler, vec![1; TMPFS_BYTES / 2]).unwrap();
     check(&path, store, "No space left on device", || fs::remove_file(&filler).unwrap());
 }

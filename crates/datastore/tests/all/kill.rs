@@ -9,7 +9,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
-use stillgate_datastore::embedded::{Bounds, Embedded};
+use stillgate_datastore::embedded::{Bounds, EmbeddedStore};
 use stillgate_datastore::{Author, Condition, Key, Snapshot, Transaction, Write};
 
 /// The store of the test that runs in a process of its own; without it the test does nothing.
@@ -61,7 +61,7 @@ fn expected(revision: u64) -> Vec<(Key, String)> {
 #[test]
 fn committing_process() {
     let Some(path) = std::env::var_os(STORE).map(PathBuf::from) else { return };
-    let mut store = Embedded::open(&path, BOUNDS).unwrap();
+    let mut store = EmbeddedStore::open(&path, BOUNDS).unwrap();
     let parent = std::os::unix::process::parent_id();
     let mut output = std::io::stdout();
     while std::os::unix::process::parent_id() == parent {
@@ -76,20 +76,20 @@ fn committing_process() {
 }
 
 /// A process that commits until it is killed.
-struct Committing {
+struct CommittingProcess {
     child: Child,
     lines: BufReader<ChildStdout>,
     /// The last revision that it printed.
     acknowledged: u64,
 }
 
-impl Committing {
-    fn start(path: &Path) -> Committing {
+impl CommittingProcess {
+    fn start(path: &Path) -> CommittingProcess {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["kill::committing_process", "--exact", "--nocapture"]).env(STORE, path);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
-        Committing { child, lines, acknowledged: 0 }
+        CommittingProcess { child, lines, acknowledged: 0 }
     }
 
     /// Reads one line; `false` at the end.
@@ -113,7 +113,7 @@ impl Committing {
     }
 }
 
-impl Drop for Committing {
+impl Drop for CommittingProcess {
     fn drop(&mut self) {
         // It has ended already unless a test has failed.
         let _ = self.child.kill();
@@ -129,7 +129,7 @@ fn what_was_acknowledged_survives_a_kill_at_any_moment() {
     let mut random = 0x9E37_79B9_7F4A_7C15u64 ^ u64::from(std::process::id());
     let (mut revision, mut unacknowledged) = (0, 0);
     for kill in 0..kills {
-        let mut committing = Committing::start(&path);
+        let mut committing = CommittingProcess::start(&path);
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
@@ -141,7 +141,7 @@ fn what_was_acknowledged_survives_a_kill_at_any_moment() {
             std::hint::spin_loop();
         }
         let acknowledged = committing.kill().max(revision);
-        let store = Embedded::open(&path, BOUNDS).unwrap();
+        let store = EmbeddedStore::open(&path, BOUNDS).unwrap();
         assert!((acknowledged..=acknowledged + 1).contains(&store.revision()), "{acknowledged}, {}", store.revision());
         revision = store.revision();
         unacknowledged += revision - acknowledged;

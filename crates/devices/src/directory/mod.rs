@@ -11,19 +11,19 @@
 //!
 //! Generations grow for a device, also over the loss of the whole directory: their upper part is the directory's
 //! [`Era`], which changes whenever it comes back empty. A node that finds another era registers all its devices again,
-//! paced; see [`Registrations`]. [`Sending`] finds the node of a message's device, or the reason for a failure.
+//! paced; see [`Registrations`]. [`MessageRoute`] finds the node of a message's device, or the reason for a failure.
 
 mod lease;
 mod lookups;
 mod members;
+mod message_route;
 mod registrations;
-mod sending;
 
 pub use lease::{Lease, LeaseConflict};
 pub use lookups::{ABSENCE_KEPT_MS, CachedLookup, Lookups, PLACE_KEPT_MS};
 pub use members::{HEARTBEAT_MS, LEASE_MS, Member, Members};
+pub use message_route::{Away, DeliveryError, MessageRoute, Rejection, Step, View};
 pub use registrations::{Effect, Registrations, Request};
-pub use sending::{Away, DeliveryError, Rejection, Sending, Step, View};
 
 use crate::generation::Generation;
 

@@ -65,7 +65,7 @@ pub(super) struct Head {
 }
 
 /// The state of a head after another byte.
-pub(super) enum Grown {
+pub(super) enum HeadProgress {
     /// More is to come.
     Partial,
     /// The length is known but not the mask: it can be refused before any payload.
@@ -84,22 +84,26 @@ impl PartialHead {
     }
 
     /// Accepts the next byte. `is_in_message`: whether a fragmented message has begun and not ended.
-    pub(super) fn push(&mut self, byte: u8, is_in_message: bool) -> Result<Grown, FrameError> {
+    pub(super) fn push(&mut self, byte: u8, is_in_message: bool) -> Result<HeadProgress, FrameError> {
         self.bytes[usize::from(self.len)] = byte;
         self.len += 1;
         match self.len {
-            1 => check_first(byte, is_in_message).map(|()| Grown::Partial),
+            1 => check_first(byte, is_in_message).map(|()| HeadProgress::Partial),
             2 => {
                 check_second(self.bytes[0], byte)?;
-                Ok(if self.length_bytes() == 0 { Grown::Length(u64::from(byte & 0x7f)) } else { Grown::Partial })
+                Ok(if self.length_bytes() == 0 {
+                    HeadProgress::Length(u64::from(byte & 0x7f))
+                } else {
+                    HeadProgress::Partial
+                })
             }
             len => {
                 let length_end = 2 + self.length_bytes();
                 let len = usize::from(len);
                 if len == length_end {
-                    return self.extended_length().map(Grown::Length);
+                    return self.extended_length().map(HeadProgress::Length);
                 }
-                Ok(if len == length_end + 4 { Grown::Whole(self.finish()?) } else { Grown::Partial })
+                Ok(if len == length_end + 4 { HeadProgress::Whole(self.finish()?) } else { HeadProgress::Partial })
             }
         }
     }

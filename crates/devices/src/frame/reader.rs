@@ -1,7 +1,7 @@
 //! Reads the frames of a client: in any pieces, they become whole messages and control frames (RFC 6455 section 5).
 
 use super::close::{CloseCode, parse_close};
-use super::head::{Grown, Head, Opcode, PartialHead};
+use super::head::{Head, HeadProgress, Opcode, PartialHead};
 use super::utf8::Utf8;
 use std::borrow::Cow;
 use std::fmt;
@@ -177,9 +177,9 @@ impl Reader {
     /// Takes a byte of a head, and begins its frame if it is the last.
     fn read_head(&mut self, byte: u8) -> Result<(), FrameError> {
         match self.head.push(byte, self.message.is_some())? {
-            Grown::Partial => {}
-            Grown::Length(payload_bytes) => self.check_length(payload_bytes)?,
-            Grown::Whole(Head { is_final, opcode, payload_bytes, mask }) => {
+            HeadProgress::Partial => {}
+            HeadProgress::Length(payload_bytes) => self.check_length(payload_bytes)?,
+            HeadProgress::Whole(Head { is_final, opcode, payload_bytes, mask }) => {
                 if matches!(opcode, Opcode::Text | Opcode::Binary) {
                     self.message = Some(opcode);
                 }

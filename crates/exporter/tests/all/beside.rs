@@ -1,6 +1,6 @@
 //! Scrapes over connections from another thread of the process.
 
-use crate::running::Running;
+use crate::running::RunningExporter;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use stillgate_exporter::SideDoor;
@@ -29,7 +29,7 @@ fn read(mut connection: UnixStream) -> String {
 
 #[test]
 fn the_exposition_is_given_whatever_the_path() {
-    let running = Running::start(10);
+    let running = RunningExporter::start(10);
     let door = running.exporter.side_door();
     for target in ["/", "/elsewhere", "/metrics"] {
         let text = read(ask(&door, target, ""));
@@ -43,7 +43,7 @@ fn the_exposition_is_given_whatever_the_path() {
 
 #[test]
 fn scrapes_that_nobody_reads_have_a_bound_of_their_own() {
-    let running = Running::large();
+    let running = RunningExporter::large();
     let door = running.exporter.side_door();
     let refused = running.exporter.counts().refused;
     let mut stuck: Vec<UnixStream> = (0..SCRAPES_MAX).map(|_| ask(&door, "/", "")).collect();
@@ -62,7 +62,7 @@ fn scrapes_that_nobody_reads_have_a_bound_of_their_own() {
 
 #[test]
 fn it_is_closed_while_another_process_exposes_and_where_the_exporter_has_ended() {
-    let running = Running::start(10);
+    let running = RunningExporter::start(10);
     let (door, runtime) =
         (running.exporter.side_door(), tokio::runtime::Builder::new_current_thread().build().unwrap());
     runtime.block_on(running.exporter.stop_serving());

@@ -1,6 +1,6 @@
 //! Operations of an exporter's owner.
 
-use crate::running::{Running, registry};
+use crate::running::{RunningExporter, registry};
 use std::future::Future;
 use std::net::{TcpListener, TcpStream};
 use std::thread;
@@ -20,14 +20,15 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 
 #[test]
 fn questions_and_orders() {
-    let mut running = Running::start(10);
+    let mut running = RunningExporter::start(10);
     let families = wait(running.exporter.cardinality()).unwrap();
     let requests = families.iter().find(|family| family.name == "requests_total").unwrap();
     assert_eq!(requests.series, 10);
 
     wait(running.exporter.remove(vec!["n".to_owned()], vec![vec!["3".to_owned()], vec!["4".to_owned()]]));
-    let has =
-        |running: &Running, line: &str| scrape(running.addr(), "/metrics", ACCEPT_TEXT, false).text().contains(line);
+    let has = |running: &RunningExporter, line: &str| {
+        scrape(running.addr(), "/metrics", ACCEPT_TEXT, false).text().contains(line)
+    };
     eventually("the series to go", || {
         running.tick();
         !has(&running, "requests_total{n=\"3\"}") && !has(&running, "requests_total{n=\"4\"}")
@@ -47,7 +48,7 @@ fn questions_and_orders() {
 
 #[test]
 fn stopping_lets_scrapes_finish() {
-    let running = Running::large();
+    let running = RunningExporter::large();
     let addr = running.addr();
     let whole = scrape(addr, "/metrics", ACCEPT_TEXT, false);
     let mut kept = Client::connect(addr);
@@ -69,7 +70,7 @@ fn stopping_lets_scrapes_finish() {
 
 #[test]
 fn stopping_does_not_wait_for_ever() {
-    let running = Running::large();
+    let running = RunningExporter::large();
     let stuck = SlowScrape::start(running.addr(), "/metrics", ACCEPT_TEXT, false);
     eventually("the scrape to begin", || running.exporter.counts().scraping == 1);
     running.exporter.stop().unwrap();
@@ -79,7 +80,7 @@ fn stopping_does_not_wait_for_ever() {
 #[test]
 fn one_socket_is_served_by_one_after_the_other() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-    let running = Running::on(socket.try_clone().unwrap(), registry(None), 10_000, 280);
+    let running = RunningExporter::on(socket.try_clone().unwrap(), registry(None), 10_000, 280);
     let next = Exporter::spawn(None, collector(), Site::at("/metrics")).unwrap();
     let (addr, whole) = (running.addr(), scrape(running.addr(), "/metrics", ACCEPT_TEXT, false));
     let mut kept = Client::connect(addr);
@@ -112,7 +113,7 @@ fn one_socket_is_served_by_one_after_the_other() {
 
 #[test]
 fn dropping_the_handle_ends_it() {
-    let running = Running::start(10);
+    let running = RunningExporter::start(10);
     let addr = running.addr();
     let mut connection = Connection::new(TcpStream::connect(addr).unwrap());
     drop(running);
@@ -149,7 +150,7 @@ fn a_folder_that_nobody_has_written_yet_is_picked_up_when_somebody_does() {
     let body = String::from_utf8(refused.body).unwrap();
     assert!(body.contains(folder.to_str().unwrap()), "{body}");
 
-    let running = Running::of(registry(Some(folder)), 10, 0);
+    let running = RunningExporter::of(registry(Some(folder)), 10, 0);
     let theirs = scrape(addr, "/metrics", ACCEPT_TEXT, false);
     assert!(theirs.text().contains("requests_total{n=\"9\"} 1\n"));
     assert_eq!(theirs.text(), scrape(running.addr(), "/metrics", ACCEPT_TEXT, false).text());

@@ -15,7 +15,7 @@ const ROUTE: &str = "a\"b\\c\nd {} # 🧀";
 const QUOTED_ROUTE: &str = "a\\\"b\\\\c\\nd {} # 🧀";
 
 /// Metrics of all types, and an exporter for them.
-struct Counted {
+struct MetricsFixture {
     exporter: Exporter,
     writers: [Writer; 2],
     requests: Arc<DeclaredFamily>,
@@ -28,8 +28,8 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
 }
 
-impl Counted {
-    fn start() -> Counted {
+impl MetricsFixture {
+    fn start() -> MetricsFixture {
         let options = Options::new(Process { pid: std::process::id(), start: 1 }, now_ms(), 7);
         let registry = Arc::new(Registry::start(options).unwrap());
         let declare = |name: &str, labels: &[&str], kind| {
@@ -54,7 +54,7 @@ impl Counted {
         let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let exporter = Exporter::spawn(Some(listener), collector, Site::at("/metrics")).unwrap();
-        Counted { exporter, writers, requests, seconds, sizes, level }
+        MetricsFixture { exporter, writers, requests, seconds, sizes, level }
     }
 
     /// 300 requests, 100 observations from 0.01 to 1, as many from 1 to 100, spread over both writers.
@@ -113,7 +113,7 @@ fn check_exemplars(prometheus: &Prometheus) {
 
 #[test]
 fn text() {
-    let mut counted = Counted::start();
+    let mut counted = MetricsFixture::start();
     counted.count();
     let prometheus = counted.prometheus(ScrapeFormat::Text);
     check_all(&prometheus);
@@ -122,7 +122,7 @@ fn text() {
 
 #[test]
 fn openmetrics() {
-    let mut counted = Counted::start();
+    let mut counted = MetricsFixture::start();
     counted.count();
     let prometheus = counted.prometheus(ScrapeFormat::OpenMetrics);
     check_all(&prometheus);
@@ -132,7 +132,7 @@ fn openmetrics() {
 
 #[test]
 fn protobuf_with_native_histograms() {
-    let mut counted = Counted::start();
+    let mut counted = MetricsFixture::start();
     counted.count();
     let prometheus = counted.prometheus(ScrapeFormat::Protobuf);
     check_all(&prometheus);
@@ -156,7 +156,7 @@ fn protobuf_with_native_histograms() {
 
 #[test]
 fn as_prometheus_itself_asks() {
-    let mut counted = Counted::start();
+    let mut counted = MetricsFixture::start();
     counted.count();
     let prometheus = counted.prometheus(ScrapeFormat::Negotiated);
     check_all(&prometheus);

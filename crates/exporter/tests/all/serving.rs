@@ -1,6 +1,6 @@
 //! Responses for all kinds of scrapers: normal ones, slow ones, many, hostile ones.
 
-use crate::running::{Running, small};
+use crate::running::{RunningExporter, small};
 use std::net::TcpStream;
 use std::thread;
 use stillgate_testkit::{
@@ -10,7 +10,7 @@ use stillgate_testkit::{
 
 #[test]
 fn each_format_plain_and_packed() {
-    let mut running = Running::start(10);
+    let mut running = RunningExporter::start(10);
     running.count(3, 7);
     let text = scrape(running.addr(), "/metrics", ACCEPT_TEXT, false);
     assert_eq!(text.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
@@ -60,7 +60,7 @@ fn names_of_families(mut bytes: &[u8]) -> Vec<String> {
 
 #[test]
 fn curl_reads_it() {
-    let running = Running::start(1000);
+    let running = RunningExporter::start(1000);
     let url = format!("http://{}/metrics", running.addr());
     let curl = |arguments: &[&str]| {
         let output = run_tool("curl", "curl", &[&["-sSg", "--fail", url.as_str()], arguments].concat());
@@ -77,7 +77,7 @@ fn curl_reads_it() {
 
 #[test]
 fn only_the_families_that_are_asked_for() {
-    let running = Running::start(10);
+    let running = RunningExporter::start(10);
     let check = |query: &str, families: &[&str]| {
         let text = scrape(running.addr(), &format!("/metrics{query}"), ACCEPT_TEXT, false);
         let lines = text.text().lines().filter_map(|line| line.strip_prefix("# TYPE "));
@@ -94,7 +94,7 @@ fn only_the_families_that_are_asked_for() {
 
 #[test]
 fn values_are_those_of_the_moment_of_asking() {
-    let mut running = Running::start(10);
+    let mut running = RunningExporter::start(10);
     let mut connection = Connection::new(TcpStream::connect(running.addr()).unwrap());
     for total in 2..100 {
         running.count(0, 1);
@@ -105,7 +105,7 @@ fn values_are_those_of_the_moment_of_asking() {
 
 #[test]
 fn other_paths_and_methods() {
-    let running = Running::start(10);
+    let running = RunningExporter::start(10);
     let mut client = Client::connect(running.addr());
     let head = client.request("HEAD", "/metrics", b"");
     assert_eq!((head.head.status(), head.body.len()), (200, 0));
@@ -123,7 +123,7 @@ fn other_paths_and_methods() {
 
 #[test]
 fn hostile_requests_harm_only_themselves() {
-    let running = Running::start(10);
+    let running = RunningExporter::start(10);
     let status = |request: &[u8]| {
         let mut connection = Connection::new(TcpStream::connect(running.addr()).unwrap());
         connection.send(request);
@@ -145,7 +145,7 @@ fn hostile_requests_harm_only_themselves() {
 
 #[test]
 fn a_hundred_scrapers_get_the_same() {
-    let running = Running::start(5000);
+    let running = RunningExporter::start(5000);
     let addr = running.addr();
     let expected = scrape(addr, "/metrics", ACCEPT_TEXT, true).body;
     let before = running.exporter.counts();
@@ -163,7 +163,7 @@ fn a_hundred_scrapers_get_the_same() {
 
 #[test]
 fn a_slow_scraper_pins_little_and_holds_up_nobody() {
-    let running = Running::large();
+    let running = RunningExporter::large();
     let addr = running.addr();
     let whole = scrape(addr, "/metrics", ACCEPT_TEXT, false);
     let before = running.exporter.counts().bytes;
@@ -184,7 +184,7 @@ fn a_slow_scraper_pins_little_and_holds_up_nobody() {
 
 #[test]
 fn hanging_up_stops_the_work() {
-    let running = Running::large();
+    let running = RunningExporter::large();
     let whole = scrape(running.addr(), "/metrics", ACCEPT_TEXT, false);
     let before = running.exporter.counts();
     let mut scraper = SlowScrape::start(running.addr(), "/metrics", ACCEPT_TEXT, false);
@@ -199,7 +199,7 @@ fn hanging_up_stops_the_work() {
 
 #[test]
 fn there_is_a_bound_on_scrapes() {
-    let running = Running::large();
+    let running = RunningExporter::large();
     let stuck: Vec<_> = (0..128).map(|_| SlowScrape::start(running.addr(), "/metrics", ACCEPT_TEXT, false)).collect();
     eventually("all places to be taken", || running.exporter.counts().scraping == 128);
     let refused = scrape(running.addr(), "/metrics", ACCEPT_TEXT, false);

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use stillgate_lua::sampler::{Frame, Sampled, Sampling};
+use stillgate_lua::sampler::{Frame, LuaProfiling, SampledStack};
 use stillgate_profiler::names_of;
 use stillgate_profiler::profile::{Function, Label, Line, Location, Profile, Sample, THREAD, ValueType};
 use stillgate_profiler::session::{Cancel, Session};
@@ -79,7 +79,7 @@ pub(super) fn take(
     cancel: &Cancel,
 ) -> io::Result<Profile> {
     let (began, began_at) = (Instant::now(), SystemTime::now());
-    let mut sampling = Sampling::begin(hz)?;
+    let mut sampling = LuaProfiling::begin(hz)?;
     while began.elapsed() < duration && !cancel.is_cancelled() {
         sleep(LOOK_EVERY.min(duration.saturating_sub(began.elapsed())));
         sampling.arm_new()?;
@@ -90,7 +90,7 @@ pub(super) fn take(
     addresses.sort_unstable();
     addresses.dedup();
     let names: HashMap<u64, Option<String>> = addresses.iter().copied().zip(names_of(&addresses)?).collect();
-    let mut profile = Building::default();
+    let mut profile = ProfileBuilder::default();
     for sampled in &sampled {
         profile.add(sampled, names[&sampled.address].as_deref(), kind);
     }
@@ -134,14 +134,14 @@ fn built_in(name: &str) -> Option<String> {
 
 /// Builds lists without duplicates.
 #[derive(Default)]
-struct Building {
+struct ProfileBuilder {
     functions: HashMap<Function, usize>,
     places: HashMap<(usize, u32), usize>,
     samples: Vec<Sample>,
 }
 
-impl Building {
-    fn add(&mut self, sampled: &Sampled, name: Option<&str>, kind: LuaKind) {
+impl ProfileBuilder {
+    fn add(&mut self, sampled: &SampledStack, name: Option<&str>, kind: LuaKind) {
         let doing = doing(name);
         if kind == LuaKind::Bytecode && doing != "interpreter" {
             return;
@@ -232,14 +232,14 @@ mod tests {
     #[test]
     fn a_profile_of_bytecode_is_of_the_interpreter_only() {
         let frame = |first_line, line| Frame { source: "a.lua".to_owned(), first_line, line, name: String::new() };
-        let sampled = |address, periods| Sampled {
+        let sampled = |address, periods| SampledStack {
             thread: "worker-0".to_owned(),
             stack: vec![frame(3, 4), frame(1, 9)],
             address,
             periods,
         };
         let built = |kind| {
-            let mut building = Building::default();
+            let mut building = ProfileBuilder::default();
             building.add(&sampled(1, 5), Some("lj_BC_CALL"), kind);
             building.add(&sampled(2, 7), None, kind);
             building.add(&sampled(3, 1), Some("lj_cf_table_sort"), kind);
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(cpu.shares(DOING, 0), [("compiled", 7), ("interpreter", 5), ("c", 1)]);
         keep_shares(&cpu, UNIX_EPOCH + Duration::from_millis(7));
         // A profile without samples changes nothing.
-        keep_shares(&Building::default().finish(LuaKind::Cpu, 1_000), UNIX_EPOCH);
+        keep_shares(&ProfileBuilder::default().finish(LuaKind::Cpu, 1_000), UNIX_EPOCH);
         let shares = json!({ "compiled": 7.0 / 13.0, "interpreter": 5.0 / 13.0, "c": 1.0 / 13.0 });
         assert_eq!(last(), json!({ "ended_unix_ms": 7, "samples": 13, "shares": shares }));
         let names: Vec<&str> = cpu.functions.iter().map(|function| function.name.as_str()).collect();

@@ -2,7 +2,9 @@
 
 use super::pages::Api;
 use super::recent_requests;
-use crate::configuration::kept::{Asked, Copied, Keeper, Opened, Stored, Trial, WriteFailure, Written};
+use crate::configuration::kept::{
+    CommittedChange, Keeper, Opened, StoreCopy, StoreRequest, Stored, Trial, WriteFailure,
+};
 use serde_json::Value as Json;
 use std::future::Future;
 use std::sync::{Arc, LazyLock};
@@ -44,7 +46,7 @@ impl Resources {
     /// Sends a request to the thread of the datastore.
     fn ask<T: Send + 'static>(
         &self,
-        asked: impl FnOnce(oneshot::Sender<Result<T, WriteFailure>>) -> Asked,
+        asked: impl FnOnce(oneshot::Sender<Result<T, WriteFailure>>) -> StoreRequest,
     ) -> impl Future<Output = Result<T, WriteError>> + Send + 'static {
         let (answer, answered) = oneshot::channel();
         let sent = match &self.kept {
@@ -69,12 +71,12 @@ impl Resources {
     /// The answer to a write, once it has come as far as `wait` says.
     fn outcome(
         &self,
-        written: impl Future<Output = Result<Written, WriteError>> + Send + 'static,
+        written: impl Future<Output = Result<CommittedChange, WriteError>> + Send + 'static,
         wait: Wait,
     ) -> Pending<Result<Outcome, WriteError>> {
         let keeper = self.kept.as_ref().map(|kept| kept.keeper.clone());
         Box::pin(async move {
-            let Written { revision, mut warnings } = written.await?;
+            let CommittedChange { revision, mut warnings } = written.await?;
             let generation = match (wait, keeper) {
                 (Wait::Served, Some(keeper)) => {
                     served(&keeper, revision).await.map_err(|why| warnings.push(why.to_owned()))
@@ -115,23 +117,23 @@ impl Control for Resources {
     }
 
     fn write(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
-        self.outcome(self.ask(|answer| Asked::Write(transaction, answer)), wait)
+        self.outcome(self.ask(|answer| StoreRequest::Write(transaction, answer)), wait)
     }
 
     fn replace(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
-        self.outcome(self.ask(|answer| Asked::Replace(transaction, answer)), wait)
+        self.outcome(self.ask(|answer| StoreRequest::Replace(transaction, answer)), wait)
     }
 
     fn backup(&self) -> Pending<Result<Backup, WriteError>> {
-        let asked = self.ask(Asked::Backup);
+        let asked = self.ask(StoreRequest::Backup);
         Box::pin(async move {
-            let Copied { file, size, path } = asked.await?;
+            let StoreCopy { file, size, path } = asked.await?;
             Ok(Backup { file, size, path })
         })
     }
 
     fn check(&self, transaction: Transaction) -> Pending<Result<Checked, WriteError>> {
-        let tried = self.ask(|answer| Asked::Try(transaction, answer));
+        let tried = self.ask(|answer| StoreRequest::Try(transaction, answer));
         let api = self.api.clone();
         Box::pin(async move {
             let (Trial { refusals, warnings, effects }, next) = tried.await?;
@@ -192,11 +194,11 @@ impl Control for Resources {
     }
 
     fn history(&self, before: Option<u64>, count: usize) -> Pending<Result<Vec<ChangeSummary>, WriteError>> {
-        Box::pin(self.ask(|answer| Asked::History(before, count, answer)))
+        Box::pin(self.ask(|answer| StoreRequest::History(before, count, answer)))
     }
 
     fn change(&self, revision: u64) -> Pending<Result<Option<Change>, WriteError>> {
-        let asked = self.ask(|answer| Asked::Change(revision, answer));
+        let asked = self.ask(|answer| StoreRequest::Change(revision, answer));
         let keeper = self.kept.as_ref().map(|kept| kept.keeper.clone());
         Box::pin(async move {
             let (Some(mut change), Some(keeper)) = (asked.await?, keeper) else { return Ok(None) };
@@ -209,11 +211,11 @@ impl Control for Resources {
     }
 
     fn writes_back_to(&self, revision: u64) -> Pending<Result<Vec<Write>, WriteError>> {
-        Box::pin(self.ask(|answer| Asked::BackTo(revision, answer)))
+        Box::pin(self.ask(|answer| StoreRequest::BackTo(revision, answer)))
     }
 
     fn roll_back(&self, to: u64, author: Author, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
-        self.outcome(self.ask(|answer| Asked::RollBack(to, author, answer)), wait)
+        self.outcome(self.ask(|answer| StoreRequest::RollBack(to, author, answer)), wait)
     }
 }
 

@@ -11,7 +11,7 @@ use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 use stillgate_admin::MASK;
 use stillgate_config::secret_fields::{each_possible_secret, masked_expression};
-use stillgate_config::{Kind, Loaded, Rejected, Route, Serving, Target};
+use stillgate_config::{Kind, Loaded, RejectedResource, Replacement, Route, Target};
 use stillgate_datastore::Documents;
 use stillgate_route::RouteMatch;
 
@@ -29,11 +29,11 @@ const TEXT_BYTES: usize = 128;
 pub(super) struct RouteList {
     /// The configuration that it was made from.
     version: (u64, String),
-    routes: Vec<Listed>,
+    routes: Vec<ListedRoute>,
 }
 
 /// A route and its state.
-pub(super) struct Listed {
+pub(super) struct ListedRoute {
     id: Arc<str>,
     what: What,
     status: Status,
@@ -77,7 +77,7 @@ impl RouteList {
         former: Option<&RouteList>,
     ) -> RouteList {
         let rejected: HashSet<&str> = rejected(loaded).map(|of| of.id.as_str()).collect();
-        let known: HashMap<*const Route, &Listed> = former.map_or_else(HashMap::new, |former| {
+        let known: HashMap<*const Route, &ListedRoute> = former.map_or_else(HashMap::new, |former| {
             let served = former.routes.iter().filter_map(|listed| match &listed.what {
                 What::Served(route, _) => Some((Arc::as_ptr(route), listed)),
                 What::Left(_) => None,
@@ -93,9 +93,9 @@ impl RouteList {
                 Some(known) => (known.id.clone(), known.text.clone()),
                 None => (route.spec.id.as_str().into(), text_of_route(route)),
             };
-            Listed { id, what: What::Served(route.clone(), line), status, text }
+            ListedRoute { id, what: What::Served(route.clone(), line), status, text }
         });
-        let mut routes: Vec<Listed> = served.collect();
+        let mut routes: Vec<ListedRoute> = served.collect();
         if let Some(documents) = documents {
             let others = left(documents, &routes, &rejected);
             routes.extend(others);
@@ -111,7 +111,7 @@ impl RouteList {
     /// A page, numbered from 1, of the routes that contain a text; and the number of all of them.
     pub(super) fn page(&self, search: &str, (page, page_size): (usize, usize), sees_secrets: bool) -> Json {
         let search = search.trim().to_lowercase();
-        let found: Vec<&Listed> = match search.is_empty() {
+        let found: Vec<&ListedRoute> = match search.is_empty() {
             true => self.routes.iter().collect(),
             false => {
                 let finder = Finder::new(&search);
@@ -124,12 +124,12 @@ impl RouteList {
     }
 
     /// A route by its id.
-    pub(super) fn get(&self, id: &str) -> Option<&Listed> {
+    pub(super) fn get(&self, id: &str) -> Option<&ListedRoute> {
         self.routes.iter().find(|listed| &*listed.id == id)
     }
 }
 
-impl Listed {
+impl ListedRoute {
     /// The entry of a route in a list.
     pub(super) fn summary(&self, sees_secrets: bool) -> Json {
         let mut summary = match &self.what {
@@ -150,12 +150,12 @@ impl Listed {
 }
 
 /// Routes that are not served as they were put.
-pub(super) fn rejected(loaded: &Loaded) -> impl Iterator<Item = &Rejected> {
+pub(super) fn rejected(loaded: &Loaded) -> impl Iterator<Item = &RejectedResource> {
     loaded.rejected.iter().filter(|of| of.kind == Kind::Routes)
 }
 
 /// Routes of a datastore that are not served: disabled, or refused without a replacement.
-fn left(documents: &dyn Documents, served: &[Listed], rejected: &HashSet<&str>) -> Vec<Listed> {
+fn left(documents: &dyn Documents, served: &[ListedRoute], rejected: &HashSet<&str>) -> Vec<ListedRoute> {
     let known: HashSet<&str> = served.iter().map(|listed| &*listed.id).collect();
     let others = documents.below("routes/").into_iter().filter(|(key, _)| !known.contains(key.id()));
     let listed = others.filter_map(|(key, document)| {
@@ -166,7 +166,7 @@ fn left(documents: &dyn Documents, served: &[Listed], rejected: &HashSet<&str>) 
             false => return None,
         };
         let text = text_of(&summary_of_document(key.id(), &document.value, false));
-        Some(Listed { id: key.id().into(), what: What::Left(document.value), status, text })
+        Some(ListedRoute { id: key.id().into(), what: What::Left(document.value), status, text })
     });
     listed.collect()
 }
@@ -293,7 +293,7 @@ fn text_of(summary: &Json) -> Arc<str> {
 }
 
 /// What is served in place of a rejected route, and why.
-pub(super) fn refusal(loaded: &Loaded, id: &str) -> Option<(String, Serving)> {
+pub(super) fn refusal(loaded: &Loaded, id: &str) -> Option<(String, Replacement)> {
     rejected(loaded).find(|of| of.id == id).map(|of| (of.reason.clone(), of.serving))
 }
 

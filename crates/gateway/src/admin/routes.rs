@@ -29,10 +29,10 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// The list of the configuration that was searched last.
 #[derive(Default)]
-pub(super) struct Lists(Mutex<Kept>);
+pub(super) struct Lists(Mutex<CachedRouteList>);
 
 #[derive(Default)]
-struct Kept {
+struct CachedRouteList {
     list: Option<Arc<RouteList>>,
     /// Whether it has been used since the last check.
     is_used: bool,
@@ -119,7 +119,7 @@ fn list_of(api: &Api, generation: u64, loaded: &Loaded) -> Arc<RouteList> {
 }
 
 impl Lists {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Kept> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, CachedRouteList> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -134,7 +134,7 @@ impl Lists {
                 sleep(IDLE).await;
                 let mut kept = lists.lock();
                 if !std::mem::take(&mut kept.is_used) {
-                    *kept = Kept::default();
+                    *kept = CachedRouteList::default();
                     return;
                 }
             }

@@ -213,7 +213,7 @@ mod tests {
     use super::*;
     use crate::configuration::status::LastError;
     use expect_test::expect;
-    use stillgate_config::{Kind, Origin, Rejected, Serving};
+    use stillgate_config::{Kind, Origin, RejectedResource, Replacement};
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table")]
@@ -226,12 +226,12 @@ mod tests {
             revision: Some(42),
             source_error: None,
             source_heard_at: Some("2026-11-21T00:27:15.000Z".into()),
-            rejected: vec![RejectedStatus::from(&Rejected {
+            rejected: vec![RejectedStatus::from(&RejectedResource {
                 kind: Kind::Routes,
                 id: "r".into(),
                 reason: "timeout.read: expected a duration".into(),
                 origin: Origin::named("/apisix/routes/r @ 3"),
-                serving: Serving::Unavailable,
+                serving: Replacement::Unavailable,
             })],
             is_waiting: false,
             ignored_plugins: Ignored::from([("kafka-logger", 2)]),

@@ -224,7 +224,7 @@ pub(crate) struct LuaCheck {
 
 /// How the Admin API is asked.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Asking {
+pub(crate) struct AdminApiArguments {
     /// The admin key; by default the environment variable STILLGATE_ADMIN_KEY, which other users cannot see
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
@@ -252,7 +252,7 @@ pub(crate) struct Export {
     #[arg(long, short, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) asking: Asking,
+    pub(crate) asking: AdminApiArguments,
 }
 
 /// `stillgate diff`.
@@ -265,7 +265,7 @@ pub(crate) struct Diff {
     #[arg(long, value_name = "URL", default_value = ADMIN_URL)]
     pub(crate) to: String,
     #[command(flatten)]
-    pub(crate) asking: Asking,
+    pub(crate) asking: AdminApiArguments,
 }
 
 /// `stillgate apply`.
@@ -284,7 +284,7 @@ pub(crate) struct Apply {
     #[arg(long)]
     pub(crate) dry_run: bool,
     #[command(flatten)]
-    pub(crate) asking: Asking,
+    pub(crate) asking: AdminApiArguments,
 }
 
 /// `stillgate profile`.
@@ -318,7 +318,7 @@ pub(crate) struct Profile {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
     #[command(flatten)]
-    pub(crate) asking: Asking,
+    pub(crate) asking: AdminApiArguments,
 }
 
 /// What a profile is of.
@@ -367,7 +367,7 @@ pub(crate) struct Backup {
     #[arg(long, value_name = "URL", default_value = ADMIN_URL)]
     pub(crate) to: String,
     #[command(flatten)]
-    pub(crate) asking: Asking,
+    pub(crate) asking: AdminApiArguments,
 }
 
 /// How a command prints its result.

@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
-use stillgate_datastore::embedded::{Bounds, Embedded};
+use stillgate_datastore::embedded::{Bounds, EmbeddedStore};
 use stillgate_datastore::{Author, Key, Transaction, Write};
 
 /// Routes of the demo.
@@ -24,7 +24,7 @@ pub(super) struct Nodes {
 /// Makes the store, with all documents by one change.
 /// `with_devices`: also a route where they connect.
 pub(super) fn fill(store: &Path, nodes: &Nodes, with_devices: bool) -> Result<(), String> {
-    let mut embedded = Embedded::open(store, BOUNDS).map_err(|error| error.to_string())?;
+    let mut embedded = EmbeddedStore::open(store, BOUNDS).map_err(|error| error.to_string())?;
     let devices = with_devices.then(|| ("routes/devices", devices()));
     let writes = documents(nodes).into_iter().chain(devices).map(|(key, value)| {
         let key = Key::parse(key).map_err(|error| format!("{key}: {error}"))?;

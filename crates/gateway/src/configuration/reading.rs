@@ -12,7 +12,7 @@ use stillgate_tls::Material;
 use tracing::{debug, warn};
 
 /// The result of reading.
-pub(crate) enum Read {
+pub(crate) enum ReadResult {
     /// The text is the one that was looked at last, and so are the files that it names.
     Unchanged,
     /// Everything is valid.
@@ -29,7 +29,7 @@ pub(crate) enum Read {
 /// The result of a look at the configuration.
 pub(crate) struct Look {
     /// Result for the text, and for the certificates that it names.
-    pub(crate) read: Read,
+    pub(crate) read: ReadResult,
     /// The certificates of what is served, if they have changed and what was read is not to replace it.
     pub(crate) renewed: Option<Arc<Material>>,
 }
@@ -82,28 +82,28 @@ impl Reading {
         let is_whole =
             self.last.as_ref().is_some_and(|last| last.loaded.config.digest == *digest && last.errors.is_empty());
         let renewed = match &read {
-            Read::Good(_) => None,
+            ReadResult::Good(_) => None,
             // These certificates were checked just now.
-            Read::Unchanged if is_whole => None,
-            Read::Unchanged | Read::Refused { .. } => self.renewed(served),
+            ReadResult::Unchanged if is_whole => None,
+            ReadResult::Unchanged | ReadResult::Refused { .. } => self.renewed(served),
         };
         Look { read, renewed }
     }
 
     /// Checks only the certificates of what is served: what was read is not to replace it.
     pub(crate) fn look_at_served(&mut self, served: &Candidate) -> Look {
-        Look { read: Read::Unchanged, renewed: self.renewed(served) }
+        Look { read: ReadResult::Unchanged, renewed: self.renewed(served) }
     }
 
-    fn read(&mut self, unless: Option<&str>, served: &Material) -> Read {
+    fn read(&mut self, unless: Option<&str>, served: &Material) -> ReadResult {
         match self.source.read(unless) {
             Ok(Given::Same) => self.look_at_certificates(served),
             Ok(Given::Loaded { loaded, text_refused }) => match self.with_certificates(loaded.clone(), served) {
-                Read::Good(candidate) => {
+                ReadResult::Good(candidate) => {
                     let file_errors = text_refused.map(|refused| refused.lines()).unwrap_or_default();
-                    Read::Good(Candidate { file_errors, ..candidate })
+                    ReadResult::Good(Candidate { file_errors, ..candidate })
                 }
-                Read::Refused { errors, .. } if self.source.put_back(&errors) => {
+                ReadResult::Refused { errors, .. } if self.source.put_back(&errors) => {
                     self.missed = tls_material::files(&loaded.config);
                     self.read(unless, served)
                 }
@@ -113,7 +113,7 @@ impl Reading {
                 if let Refused::Wrong { .. } = refused {
                     self.last = None;
                 }
-                Read::Refused { digest: refused.digest(), errors: refused.lines() }
+                ReadResult::Refused { digest: refused.digest(), errors: refused.lines() }
             }
         }
     }
@@ -124,17 +124,17 @@ impl Reading {
     }
 
     /// The text is the same as before.
-    fn look_at_certificates(&mut self, served: &Material) -> Read {
+    fn look_at_certificates(&mut self, served: &Material) -> ReadResult {
         // Once a text is refused, the files that it names do not matter.
-        let Some(Last { loaded, errors: before }) = self.last.take() else { return Read::Unchanged };
+        let Some(Last { loaded, errors: before }) = self.last.take() else { return ReadResult::Unchanged };
         match self.with_certificates(loaded, served) {
-            Read::Good(candidate) if before.is_empty() && candidate.tls.is_same(served) => Read::Unchanged,
-            Read::Refused { errors, .. } if errors == before => Read::Unchanged,
+            ReadResult::Good(candidate) if before.is_empty() && candidate.tls.is_same(served) => ReadResult::Unchanged,
+            ReadResult::Refused { errors, .. } if errors == before => ReadResult::Unchanged,
             other => other,
         }
     }
 
-    fn with_certificates(&mut self, loaded: Arc<Loaded>, served: &Material) -> Read {
+    fn with_certificates(&mut self, loaded: Arc<Loaded>, served: &Material) -> ReadResult {
         let began = Instant::now();
         let material = tls_material::load(&loaded.config, Some(served));
         debug!(tls_ms = millis(began), "certificates read");
@@ -144,11 +144,11 @@ impl Reading {
                 (self.prepare)(&loaded.config);
                 let tls_warnings = warnings.iter().map(ToString::to_string).collect();
                 let file_errors = Vec::new();
-                (Read::Good(Candidate { loaded: loaded.clone(), tls, tls_warnings, file_errors }), Vec::new())
+                (ReadResult::Good(Candidate { loaded: loaded.clone(), tls, tls_warnings, file_errors }), Vec::new())
             }
             Err(refused) => {
                 let errors: Vec<String> = refused.errors.iter().map(ToString::to_string).collect();
-                (Read::Refused { digest: Some(loaded.config.digest.clone()), errors: errors.clone() }, errors)
+                (ReadResult::Refused { digest: Some(loaded.config.digest.clone()), errors: errors.clone() }, errors)
             }
         };
         self.last = Some(Last { loaded, errors });

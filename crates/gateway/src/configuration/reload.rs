@@ -17,9 +17,9 @@ use super::background::{self, Waits};
 use super::ignored::{self, Ignored};
 use super::kept::revision_of;
 use super::names;
-use super::reading::{Candidate, Look, Read, Reading};
+use super::reading::{Candidate, Look, ReadResult, Reading};
 use super::restart::needs_restart;
-use super::retired::{Garbage, Retired};
+use super::retired_plans::{Garbage, RetiredPlans};
 use super::source::ConfigSource;
 use super::sources::millis;
 use super::status::{ConfigStatus, LastError, RejectedStatus, now_rfc3339};
@@ -99,8 +99,8 @@ pub(crate) struct Reloader {
     /// Digest of the text that was last looked at, good or bad. `None`: it could not be read.
     looked_at: Option<String>,
     work: Work,
-    wanted: Wanted,
-    retired: Retired,
+    wanted: FollowUp,
+    retired: RetiredPlans,
     /// Garbage, to be freed where that delays nothing.
     garbage: Garbage,
 }
@@ -122,7 +122,7 @@ type Built = (Candidate, Result<Arc<Plan>, PlanError>);
 
 /// The work that follows it.
 #[derive(Default)]
-struct Wanted {
+struct FollowUp {
     /// Read the file; `Some(true)`: and publish it even if it is the same.
     reload: Option<bool>,
     /// Check the certificates of what is served: what was to replace it is not published.
@@ -174,8 +174,8 @@ impl Reloader {
             last_error: None,
             times: ReloadTimes::now(),
             work: Work::Idle,
-            wanted: Wanted::default(),
-            retired: Retired::default(),
+            wanted: FollowUp::default(),
+            retired: RetiredPlans::default(),
             garbage: Garbage::default(),
         }
     }
@@ -385,17 +385,17 @@ impl Reloader {
         if self.revision().is_some() { Waits::Writer } else { Waits::Nobody }
     }
 
-    fn take_read(&mut self, read: Read) {
+    fn take_read(&mut self, read: ReadResult) {
         let is_asked = matches!(std::mem::replace(&mut self.work, Work::Idle), Work::Reading(_, true));
         match read {
-            Read::Unchanged => debug!("configuration unchanged"),
-            Read::Refused { digest, errors } => {
+            ReadResult::Unchanged => debug!("configuration unchanged"),
+            ReadResult::Refused { digest, errors } => {
                 self.looked_at = digest;
                 if is_asked || !self.is_told(&errors) {
                     self.refuse(errors);
                 }
             }
-            Read::Good(next) => {
+            ReadResult::Good(next) => {
                 let loaded = &next.loaded;
                 self.looked_at = Some(loaded.config.digest.clone());
                 tell_warnings(loaded, Some(&self.served), self.source.name().as_deref());

@@ -70,12 +70,12 @@ fn with_secrets(secrets: Arc<dyn Secrets>) -> PluginSet {
 
 /// The secrets of the machine, and which of its files they are in.
 #[derive(Default, Clone)]
-struct Noted {
+struct SecretFiles {
     secrets: MachineSecrets,
     files: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
-impl Secrets for Noted {
+impl Secrets for SecretFiles {
     fn resolve(&self, reference: &str) -> Result<String, String> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner).extend(file_of(reference));
         self.secrets.resolve(reference)
@@ -83,11 +83,11 @@ impl Secrets for Noted {
 
     fn with_managers(&self, managers: &Managers) -> Option<Arc<dyn Secrets>> {
         let secrets = MachineSecrets { managers: managers.clone() };
-        Some(Arc::new(Noted { secrets, files: self.files.clone() }))
+        Some(Arc::new(SecretFiles { secrets, files: self.files.clone() }))
     }
 }
 
-impl Noted {
+impl SecretFiles {
     /// Warnings for the owner of the secrets.
     fn warnings(&self) -> Vec<Diagnostic> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -131,7 +131,7 @@ impl ConfigSource {
     /// [`ConfigSource::parse`] with the environment of another process.
     pub(crate) fn parse_with(&self, text: &[u8], lookup: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Errors> {
         self.check_end(text, false)?;
-        let secrets = Arc::new(Noted::default());
+        let secrets = Arc::new(SecretFiles::default());
         let loaded = stillgate_config::load_with(text, lookup, with_secrets(secrets.clone()));
         let mut loaded = loaded.map_err(|errors| self.named(errors))?;
         loaded.warnings.extend(secrets.warnings());

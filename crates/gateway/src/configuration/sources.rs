@@ -103,14 +103,14 @@ impl ConfigSource {
             ConfigSource::File(_) | ConfigSource::Text(_) => {
                 let (source, reader) = (self.clone(), Reader::new(plugins()));
                 let text = OneText { source, reader, had_end_flag, refused_if_required: None };
-                Box::new(Chosen { text, begun: None, kind: None, kept: None })
+                Box::new(TextSource { text, begun: None, kind: None, kept: None })
             }
         }
     }
 }
 
 /// The source that the text of the file selects: the whole configuration, or the `gateway:` section with a datastore.
-struct Chosen {
+struct TextSource {
     text: OneText,
     /// The text that was read to begin with, and is returned next.
     begun: Option<Arc<Loaded>>,
@@ -167,7 +167,7 @@ impl Beside {
     }
 }
 
-impl Source for Chosen {
+impl Source for TextSource {
     fn begin(&mut self) -> Result<Arc<Loaded>, Refused> {
         let loaded = self.text.read_unless(None)?.ok_or(Refused::Unreadable(ReadError::NotFound))?;
         Ok(self.begun.insert(loaded).clone())

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
-use stillgate_config::Rejected;
+use stillgate_config::RejectedResource;
 use stillgate_proxy::access_log::rfc3339;
 
 /// The configuration that is served, and what became of the last attempt to replace it.
@@ -33,9 +33,9 @@ pub(crate) struct RejectedStatus {
     serving: String,
 }
 
-impl From<&Rejected> for RejectedStatus {
-    fn from(rejected: &Rejected) -> Self {
-        let Rejected { kind, id, reason, origin, serving } = rejected;
+impl From<&RejectedResource> for RejectedStatus {
+    fn from(rejected: &RejectedResource) -> Self {
+        let RejectedResource { kind, id, reason, origin, serving } = rejected;
         RejectedStatus {
             kind: kind.name(),
             id: id.clone(),

@@ -1,7 +1,7 @@
 //! Logs what the authors of a configuration should know: warnings, and resources that are not served as they were put.
 
 use std::collections::HashSet;
-use stillgate_config::{Diagnostic, Loaded, Rejected, SourceKind};
+use stillgate_config::{Diagnostic, Loaded, RejectedResource, SourceKind};
 use tracing::{error, warn};
 
 /// Logs warnings for the authors of a configuration, except those already logged for the served one. The contents of a datastore
@@ -19,9 +19,9 @@ pub(crate) fn tell_warnings(loaded: &Loaded, served: Option<&Loaded>, file: Opti
 }
 
 /// Logs rejected resources, except those logged before.
-pub(crate) fn tell_rejected(rejected: &[Rejected], told: &[Rejected]) {
+pub(crate) fn tell_rejected(rejected: &[RejectedResource], told: &[RejectedResource]) {
     for of in rejected.iter().filter(|of| !told.contains(of)) {
-        let Rejected { kind, id, reason, origin, serving } = of;
+        let RejectedResource { kind, id, reason, origin, serving } = of;
         error!(kind = kind.name(), id, %origin, %serving, "resource rejected: {reason}");
     }
 }

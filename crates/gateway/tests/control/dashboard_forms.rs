@@ -21,15 +21,15 @@ fn gateway() -> Gateway {
 }
 
 /// A kind, the id that is typed in (none: the document has it), the resource it becomes, and its document.
-struct Made {
+struct FormCase {
     kind: &'static str,
     id: &'static str,
     resource: &'static str,
     document: Json,
 }
 
-fn every_kind(node: &str) -> Vec<Made> {
-    let made = |kind, id, resource, document| Made { kind, id, resource, document };
+fn every_kind(node: &str) -> Vec<FormCase> {
+    let made = |kind, id, resource, document| FormCase { kind, id, resource, document };
     let nodes = json!({ "type": "roundrobin", "nodes": { node: 1 } });
     let made_pair = rcgen::generate_simple_self_signed(["shop.example".to_owned()]).expect("a certificate");
     let (cert, key) = (made_pair.cert.pem(), made_pair.signing_key.serialize_pem());
@@ -76,7 +76,7 @@ fn every_kind_is_made_and_deleted_by_its_page() {
     let mut page = Page::open(DESK);
     sign_in(&mut page, &gateway);
     let all = every_kind(&node.addr().to_string());
-    for Made { kind, id, resource, document } in &all {
+    for FormCase { kind, id, resource, document } in &all {
         page.visit(&format!("/new/{kind}"));
         if !id.is_empty() {
             page.fill("#new-id", id);
@@ -99,7 +99,7 @@ fn every_kind_is_made_and_deleted_by_its_page() {
         page.forget();
     }
     // Resources that others refer to are deleted last.
-    for Made { resource, .. } in all.iter().rev() {
+    for FormCase { resource, .. } in all.iter().rev() {
         page.visit(&format!("/edit/{resource}"));
         page.click("main button.is-danger", "Delete");
         page.click("dialog[open] button[type=submit]", "Delete");

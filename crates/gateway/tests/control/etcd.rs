@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use stillgate_testkit::{
-    Connection, Cut, Cutter, End, Etcd, EtcdSetup, Gateway, PATIENCE, ReservedPort, Setup, Side, Upstream, eventually,
-    eventually_within, run_tool, with_longer_times,
+    Connection, CutPoint, Cutter, End, Etcd, EtcdSetup, Gateway, PATIENCE, ReservedPort, Setup, Side, Upstream,
+    eventually, eventually_within, run_tool, with_longer_times,
 };
 
 /// Cuts every connection, until it is disarmed.
-const CUT: Cut = Cut { side: Side::Client, after: 0, end: End::Fin };
+const CUT: CutPoint = CutPoint { side: Side::Client, after: 0, end: End::Fin };
 
 /// How long etcd is stopped; `STILLGATE_ETCD_STOPPED_SECONDS` overrides it.
 const STOPPED_SECONDS: u64 = 3;

@@ -1,7 +1,7 @@
 //! Broadcasts while one process takes over from another: each device gets each message once, and each outcome is known.
 
 use crate::shared::devices::{SCRIPT, finish, route, setup};
-use crate::shared::upgrade::Upgraded;
+use crate::shared::upgrade::UpgradedGateway;
 use std::time::Duration;
 use stillgate_testkit::{Python, ReservedPort, eventually_within};
 
@@ -11,21 +11,21 @@ const PLAY: &str = "asyncio.run(play())\n";
 const CONNECTING: Duration = Duration::from_secs(600);
 
 /// A gateway that is upgraded, and the scenario that is played to it.
-struct Played {
-    upgraded: Upgraded,
+struct PlayedScenario {
+    upgraded: UpgradedGateway,
     script: Python,
     _api: ReservedPort,
 }
 
 #[track_caller]
-fn begin(scenario: &str) -> Played {
+fn begin(scenario: &str) -> PlayedScenario {
     let api = ReservedPort::new();
-    let upgraded = Upgraded::start(&setup(&api, "", "workers: 2", &route(", labels: {model: $arg_model}")));
+    let upgraded = UpgradedGateway::start(&setup(&api, "", "workers: 2", &route(", labels: {model: $arg_model}")));
     let (gateway, port) = (upgraded.gateway.addr().port().to_string(), api.addr().port().to_string());
     let pid_file = upgraded.pid_file().display().to_string();
     let script = SCRIPT.strip_suffix(PLAY).expect("it plays at its end").to_owned() + BROADCASTS + PLAY;
     let script = Python::start(&script, &[scenario, &gateway, &port, &pid_file]);
-    Played { upgraded, script, _api: api }
+    PlayedScenario { upgraded, script, _api: api }
 }
 
 #[track_caller]
@@ -37,7 +37,7 @@ fn await_line(script: &Python, line: &str) {
 
 /// Plays a scenario with one upgrade, when the script requests it.
 fn over_an_upgrade(scenario: &str) {
-    let Played { mut upgraded, mut script, _api } = begin(scenario);
+    let PlayedScenario { mut upgraded, mut script, _api } = begin(scenario);
     await_line(&script, "upgrade");
     upgraded.upgrade();
     finish(&mut script, scenario);
@@ -57,7 +57,7 @@ fn a_device_that_comes_later_has_it_too() {
 /// The second process has not sent anything yet when it is followed: it gives no device away before that.
 #[test]
 fn no_device_goes_before_it_has_what_was_begun() {
-    let Played { mut upgraded, mut script, _api } = begin("broadcast_held");
+    let PlayedScenario { mut upgraded, mut script, _api } = begin("broadcast_held");
     await_line(&script, "first");
     let second = upgraded.upgrade();
     await_line(&script, "second");

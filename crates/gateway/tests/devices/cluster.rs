@@ -3,7 +3,7 @@
 use crate::shared::STILLGATE;
 use crate::shared::authority::Authority;
 use crate::shared::devices::{SCRIPT, finish, route};
-use crate::shared::upgrade::Upgraded;
+use crate::shared::upgrade::UpgradedGateway;
 use std::process::Command;
 use stillgate_testkit::{Gateway, Python, Redis, ReservedPort, Setup, run_tool};
 
@@ -124,7 +124,7 @@ fn a_directory_or_a_node_that_stands_still_costs_no_connection() {
 fn an_upgrade_of_a_node_is_not_noticed_on_another() {
     let redis = Redis::start();
     let ports = [Ports::new(), Ports::new()];
-    let mut upgraded = Upgraded::start(&ports[0].setup("a", &redis, ""));
+    let mut upgraded = UpgradedGateway::start(&ports[0].setup("a", &redis, ""));
     let _other = Gateway::start(STILLGATE, &ports[1].setup("b", &redis, ""));
     // Devices are connected to one node, back-ends send their requests to the other.
     let (gateway, api) = (upgraded.gateway.addr().port().to_string(), ports[1].api.addr().port().to_string());

@@ -1,7 +1,7 @@
 //! Devices and related features: the upstream that gets their events, credentials, metrics, the access log, an upgrade.
 
 use crate::shared::devices::{Node, finish, route, setup};
-use crate::shared::upgrade::Upgraded;
+use crate::shared::upgrade::UpgradedGateway;
 use stillgate_testkit::{Client, Python, ReservedPort, Upstream, eventually};
 
 /// A request to an upstream: device, kind, number, body.
@@ -140,7 +140,7 @@ fn metrics_and_the_access_log_tell_of_connections() {
 fn an_upgrade_hands_devices_over() {
     let api = ReservedPort::new();
     let setup = setup(&api, "", "workers: 2", &route(""));
-    let mut upgraded = Upgraded::start(&setup);
+    let mut upgraded = UpgradedGateway::start(&setup);
     let (gateway, port) = (upgraded.gateway.addr().port().to_string(), api.addr().port().to_string());
     let script = include_str!("../data/python/devices.py");
     let mut script = Python::start(script, &["upgraded", &gateway, &port, "alone"]);

@@ -2,7 +2,7 @@
 
 use crate::shared::STILLGATE;
 use stillgate_testkit::{
-    Broken, Client, Delivery, Gateway, HostileCase, Setup, Upstream, encode, eventually, hostile_cases,
+    Client, Delivery, Gateway, HostileCase, MessageError, Setup, Upstream, encode, eventually, hostile_cases,
 };
 
 /// Behind every hostile request; must be neither answered nor forwarded.
@@ -61,7 +61,7 @@ fn refused(gateway: &Gateway, case: &HostileCase, how: Delivery) -> Result<(), S
         return Err("no Connection: close".to_owned());
     }
     match client.read_to_end() {
-        Ok(rest) | Err(Broken::Reset(rest)) if rest.is_empty() => Ok(()),
+        Ok(rest) | Err(MessageError::Reset(rest)) if rest.is_empty() => Ok(()),
         other => Err(format!("not closed: {other:?}")),
     }
 }
@@ -97,7 +97,7 @@ fn response_refused(gateway: &Gateway, upstream: &Upstream, case: &HostileCase, 
     let response = client.read_response("GET");
     match &response {
         Ok(response) if case.statuses().contains(&response.head.status()) => {}
-        Err(Broken::Truncated(_) | Broken::Closed | Broken::Reset(_)) if case.says("body") => {}
+        Err(MessageError::Truncated(_) | MessageError::Closed | MessageError::Reset(_)) if case.says("body") => {}
         // What was refused before its head was passed on may still become a 502.
         Ok(response) if case.says("body") && response.head.status() == 502 => {}
         other => return Err(format!("the client got {other:?}")),

@@ -1,7 +1,7 @@
 //! How a stream or a connection of HTTP/2 may be ended, by each side and at each point of an exchange: by RST_STREAM,
 //! by GOAWAY, by FIN, by a reset. The other side must see an end for an end and a cut for a cut, and nothing may stay.
 
-use crate::hostile_node::{Bench, Seen, seen};
+use crate::hostile_node::{Bench, ClientResult, seen};
 use crate::shared::STILLGATE;
 use crate::shared::authority::{Authority, TlsClient};
 use std::io::{Read, Write};
@@ -78,7 +78,7 @@ fn end<S: Carrier>(peer: &mut Http2<S>, stream: u32, act: Act) {
 
 /// How far a node has got with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Reached {
+enum NodeProgress {
     /// Its head has arrived, its body has not.
     Head,
     /// All of it has arrived.
@@ -95,12 +95,18 @@ enum Reached {
 fn nodes_that_end() {
     let bench = Bench::new("");
     for act in ACTS {
-        for reached in [Reached::Head, Reached::Request, Reached::Interim, Reached::ResponseHead, Reached::Body] {
+        for reached in [
+            NodeProgress::Head,
+            NodeProgress::Request,
+            NodeProgress::Interim,
+            NodeProgress::ResponseHead,
+            NodeProgress::Body,
+        ] {
             let got = node_ends(&bench, reached, act);
             let expected = match act {
-                Act::GoAway => Seen::Whole,
-                _ if reached < Reached::ResponseHead => Seen::BadGateway,
-                _ => Seen::Cut,
+                Act::GoAway => ClientResult::Whole,
+                _ if reached < NodeProgress::ResponseHead => ClientResult::BadGateway,
+                _ => ClientResult::Cut,
             };
             assert_eq!(got, expected, "{act:?} at {reached:?}");
             assert_eq!(bench.gateway.get("/good").head.status(), 200);
@@ -109,25 +115,25 @@ fn nodes_that_end() {
     bench.await_rest();
 }
 
-fn node_ends(bench: &Bench, reached: Reached, act: Act) -> Seen {
+fn node_ends(bench: &Bench, reached: NodeProgress, act: Act) -> ClientResult {
     let mut client = bench.gateway.client().into_connection();
     client.send("POST /bad HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 6\r\n\r\nabc");
     let mut peer = bench.accept();
     let stream = peer.until(|frame| frame.kind == kind::HEADERS).stream;
-    if reached >= Reached::Request {
+    if reached >= NodeProgress::Request {
         client.send("def");
         peer.until(|frame| frame.kind == kind::DATA && frame.flags & END_STREAM != 0);
     }
-    if reached == Reached::Interim {
+    if reached == NodeProgress::Interim {
         peer.send_head(stream, &[(":status", "103")], 0);
         client.read_head().expect("an interim response");
     }
-    let has_head = reached >= Reached::ResponseHead;
+    let has_head = reached >= NodeProgress::ResponseHead;
     if has_head {
         peer.send_head(stream, &[(":status", "200")], 0);
         client.read_head().expect("a head");
     }
-    if reached == Reached::Body {
+    if reached == NodeProgress::Body {
         peer.send(kind::DATA, 0, stream, b"some");
         client.read_exactly("4\r\nsome\r\n".len()).expect("some of the body");
     }
@@ -135,7 +141,7 @@ fn node_ends(bench: &Bench, reached: Reached, act: Act) -> Seen {
     match act {
         Act::Reset => drop(peer),
         Act::GoAway => {
-            if reached == Reached::Head {
+            if reached == NodeProgress::Head {
                 client.send("def");
             }
             if !has_head {
@@ -153,8 +159,8 @@ fn node_ends(bench: &Bench, reached: Reached, act: Act) -> Seen {
     }
     match (has_head, has_head.then(|| client.read_to_end())) {
         (_, None) => seen(&mut client, "POST"),
-        (_, Some(Ok(rest))) if rest.ends_with(b"0\r\n\r\n") => Seen::Whole,
-        _ => Seen::Cut,
+        (_, Some(Ok(rest))) if rest.ends_with(b"0\r\n\r\n") => ClientResult::Whole,
+        _ => ClientResult::Cut,
     }
 }
 
@@ -181,7 +187,7 @@ fn a_whole_response_is_whole_though_its_request_was_not() {
 
 /// How far a client has got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Asked {
+enum ClientProgress {
     Nothing,
     PartOfHead,
     Head,
@@ -212,14 +218,14 @@ fn clients_that_end() {
         let mut gone = 0;
         for act in ACTS {
             for asked in [
-                Asked::Nothing,
-                Asked::PartOfHead,
-                Asked::Head,
-                Asked::PartOfBody,
-                Asked::Request,
-                Asked::Waited,
-                Asked::ResponseHead,
-                Asked::Body,
+                ClientProgress::Nothing,
+                ClientProgress::PartOfHead,
+                ClientProgress::Head,
+                ClientProgress::PartOfBody,
+                ClientProgress::Request,
+                ClientProgress::Waited,
+                ClientProgress::ResponseHead,
+                ClientProgress::Body,
             ] {
                 println!("{act:?} at {asked:?}");
                 match std::ptr::eq(gateway, &raw const plain) {
@@ -228,7 +234,8 @@ fn clients_that_end() {
                         client_ends(Http2::begin(authority.connect(gateway.addr(), NAME, &["h2"])), &node, asked, act)
                     }
                 }
-                gone += usize::from((Asked::Head..=Asked::Waited).contains(&asked) && act != Act::GoAway);
+                gone +=
+                    usize::from((ClientProgress::Head..=ClientProgress::Waited).contains(&asked) && act != Act::GoAway);
             }
         }
         eventually("no client and no request", || {
@@ -245,28 +252,28 @@ fn clients_that_end() {
     }
 }
 
-fn client_ends<S: Carrier>(mut client: Http2<S>, node: &Upstream, asked: Asked, act: Act) {
+fn client_ends<S: Carrier>(mut client: Http2<S>, node: &Upstream, asked: ClientProgress, act: Act) {
     let head = encode_fields(&POST);
     match asked {
-        Asked::Nothing => {}
-        Asked::PartOfHead => client.send(kind::HEADERS, 0, 1, &head[..10]),
+        ClientProgress::Nothing => {}
+        ClientProgress::PartOfHead => client.send(kind::HEADERS, 0, 1, &head[..10]),
         _ => client.send(kind::HEADERS, END_HEADERS, 1, &head),
     }
-    if asked >= Asked::PartOfBody {
+    if asked >= ClientProgress::PartOfBody {
         client.send(kind::DATA, 0, 1, &payload(1, 100));
     }
-    if asked >= Asked::Request {
+    if asked >= ClientProgress::Request {
         client.send(kind::DATA, END_STREAM, 1, &payload(2, 100));
     }
-    let mut peer = (asked >= Asked::Head).then(|| node.accept());
-    if asked >= Asked::Waited {
+    let mut peer = (asked >= ClientProgress::Head).then(|| node.accept());
+    if asked >= ClientProgress::Waited {
         let peer = peer.as_mut().expect("asked");
         assert_eq!(peer.expect_request().body.len(), 200);
-        if asked >= Asked::ResponseHead {
+        if asked >= ClientProgress::ResponseHead {
             peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
             client.until(|frame| frame.kind == kind::HEADERS);
         }
-        if asked >= Asked::Body {
+        if asked >= ClientProgress::Body {
             peer.send("4\r\nsome\r\n");
             client.until(|frame| frame.kind == kind::DATA);
         }
@@ -277,13 +284,13 @@ fn client_ends<S: Carrier>(mut client: Http2<S>, node: &Upstream, asked: Asked, 
         // What was begun goes on; then the gateway closes.
         Act::GoAway => {
             match asked {
-                Asked::Head | Asked::PartOfBody => client.send(kind::DATA, END_STREAM, 1, b"end"),
+                ClientProgress::Head | ClientProgress::PartOfBody => client.send(kind::DATA, END_STREAM, 1, b"end"),
                 _ => {}
             }
-            if asked < Asked::Waited {
+            if asked < ClientProgress::Waited {
                 peer.expect_request();
             }
-            if asked < Asked::ResponseHead {
+            if asked < ClientProgress::ResponseHead {
                 peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
             }
             peer.send("3\r\nend\r\n0\r\n\r\n");

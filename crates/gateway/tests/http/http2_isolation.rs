@@ -1,10 +1,10 @@
 //! Streams that share a connection of HTTP/2: progress or a stall of one of them does not affect the others.
 
 use crate::hostile_node;
-use crate::hostile_node::Seen::{BadGateway, Cut, GatewayTimeout, Whole};
+use crate::hostile_node::ClientResult::{BadGateway, Cut, GatewayTimeout, Whole};
 use crate::hostile_node::{Bench, begin, seen};
 use crate::shared::STILLGATE;
-use crate::windows::Windowed;
+use crate::windows::WindowedConnection;
 use std::time::{Duration, Instant};
 use stillgate_testkit::http2::{END_STREAM, Http2, StreamEnd, code, encode_frame, kind};
 use stillgate_testkit::{Client, Gateway, PATIENCE, Setup, Upstream, eventually, payload};
@@ -20,21 +20,21 @@ const FULL_BYTES: usize = 256 * 1024;
 const PADDED: u8 = 8;
 
 /// Two responses that have begun on one connection to a node.
-struct Shared {
+struct SharedConnection {
     /// Opens no window for its own.
     slow: Http2,
     client: Client,
-    node: Windowed,
+    node: WindowedConnection,
     /// The streams of the two, at the node.
     unread: u32,
     other: u32,
 }
 
-impl Shared {
-    fn begin(bench: &Bench) -> Shared {
+impl SharedConnection {
+    fn begin(bench: &Bench) -> SharedConnection {
         let mut slow = Http2::connect_with(bench.gateway.addr(), &[CLOSED]);
         slow.get(1, "/bad");
-        let mut node = Windowed::new(bench.accept());
+        let mut node = WindowedConnection::new(bench.accept());
         let unread = node.until(|frame| frame.kind == kind::HEADERS).stream;
         node.peer.send_head(unread, &[(":status", "200")], 0);
         slow.until(|frame| frame.kind == kind::HEADERS);
@@ -42,7 +42,7 @@ impl Shared {
         client.send(GET);
         let other = node.until(|frame| frame.kind == kind::HEADERS).stream;
         begin(&mut node.peer, other);
-        Shared { slow, client, node, unread, other }
+        SharedConnection { slow, client, node, unread, other }
     }
 }
 
@@ -52,7 +52,7 @@ fn small_messages_to_a_client_that_reads_nothing_harm_no_other_client() {
     for frame_bytes in [1, 20, 300] {
         let bench = Bench::new("");
         let rss = bench.gateway.rss();
-        let Shared { mut slow, mut client, mut node, unread, other } = Shared::begin(&bench);
+        let SharedConnection { mut slow, mut client, mut node, unread, other } = SharedConnection::begin(&bench);
         let sent = node.fill(unread, frame_bytes, FULL_BYTES);
         assert!(sent < FULL_BYTES, "nothing holds the node back");
         assert!(sent > FULL_BYTES / 8, "{sent} bytes are no flood");
@@ -73,7 +73,7 @@ fn small_messages_to_a_client_that_reads_nothing_harm_no_other_client() {
 #[test]
 fn small_pieces_of_an_upload_that_stalls_harm_no_other_request() {
     let bench = Bench::new(", timeout: {send: 60s, read: 60s}");
-    let mut client = Windowed::new(Http2::connect(bench.gateway.addr()));
+    let mut client = WindowedConnection::new(Http2::connect(bench.gateway.addr()));
     client.peer.send_head(1, &POST, 0);
     let mut node = Http2::accept(bench.node.accept().stream().try_clone().expect("a handle"), &[CLOSED]);
     let stalled = node.until(|frame| frame.kind == kind::HEADERS).stream;
@@ -98,10 +98,10 @@ fn streams_that_are_not_read_stall_no_other_clients() {
     const STREAMS: u32 = 40;
     let bench = Bench::new("");
     let mut slow = Http2::connect_with(bench.gateway.addr(), &[CLOSED]);
-    let mut node: Option<Windowed> = None;
+    let mut node: Option<WindowedConnection> = None;
     for stream in (1..).step_by(2).take(STREAMS as usize) {
         slow.get(stream, "/bad");
-        let node = node.get_or_insert_with(|| Windowed::new(bench.accept()));
+        let node = node.get_or_insert_with(|| WindowedConnection::new(bench.accept()));
         let unread = node.until(|frame| frame.kind == kind::HEADERS).stream;
         node.peer.send_head(unread, &[(":status", "200")], 0);
         let sent = node.fill(unread, 16 * 1024, FULL_BYTES);
@@ -121,7 +121,7 @@ fn streams_that_are_not_read_stall_no_other_clients() {
 #[test]
 fn uploads_that_stall_leave_room_for_others_of_the_same_client() {
     let bench = Bench::new(", timeout: {send: 60s, read: 60s}");
-    let mut client = Windowed::new(Http2::connect(bench.gateway.addr()));
+    let mut client = WindowedConnection::new(Http2::connect(bench.gateway.addr()));
     let mut node: Option<Http2> = None;
     for stream in (1..).step_by(2).take(40) {
         client.peer.send_head(stream, &POST, 0);
@@ -184,7 +184,7 @@ fn clients_that_give_up_small_messages_harm_no_other_client() {
     let bench = Bench::new("");
     let mut client = bench.gateway.client();
     client.send(GET);
-    let mut node = Windowed::new(bench.accept());
+    let mut node = WindowedConnection::new(bench.accept());
     let other = node.until(|frame| frame.kind == kind::HEADERS).stream;
     begin(&mut node.peer, other);
     let mut fickle = Http2::connect(bench.gateway.addr());
@@ -206,7 +206,7 @@ fn clients_that_give_up_small_messages_harm_no_other_client() {
 #[test]
 fn padding_harms_no_other_client() {
     let bench = Bench::new("");
-    let Shared { slow: _slow, mut client, mut node, unread, other } = Shared::begin(&bench);
+    let SharedConnection { slow: _slow, mut client, mut node, unread, other } = SharedConnection::begin(&bench);
     let rss = bench.gateway.rss();
     let with_padding = [&[255, 7][..], &[0; 255]].concat();
     let sent = node.fill_with(unread, &with_padding, PADDED, FULL_BYTES);
@@ -232,8 +232,8 @@ fn frames_that_are_not_read_keep_no_memory_of_others() {
     let bench = Bench::new("");
     let mut slow = Http2::connect_with(bench.gateway.addr(), &[CLOSED]);
     slow.get(1, "/bad");
-    let mut node = Windowed::new(bench.accept());
-    let begin_unread = |node: &mut Windowed| {
+    let mut node = WindowedConnection::new(bench.accept());
+    let begin_unread = |node: &mut WindowedConnection| {
         let stream = node.until(|frame| frame.kind == kind::HEADERS).stream;
         node.peer.send_head(stream, &[(":status", "200")], 0);
         stream
@@ -336,7 +336,7 @@ fn empty_frames_now_and_then_end_nothing() {
     let bench = Bench::new("");
     let mut client = bench.gateway.client();
     client.send(GET);
-    let mut node = Windowed::new(bench.accept());
+    let mut node = WindowedConnection::new(bench.accept());
     let stream = node.until(|frame| frame.kind == kind::HEADERS).stream;
     begin(&mut node.peer, stream);
     // More than a hundred, and fewer than a flood.

@@ -1,6 +1,6 @@
 //! Nodes that agree on HTTP/2 and then break its rules, or flood us: the request fails, and nothing else.
 
-use crate::hostile_node::Seen::{BadGateway, Cut, Whole};
+use crate::hostile_node::ClientResult::{BadGateway, Cut, Whole};
 use crate::hostile_node::{Bench, begin};
 use stillgate_testkit::http2::{END_HEADERS, END_STREAM, Http2, code, encode_fields, encode_frame, kind};
 use stillgate_testkit::payload;

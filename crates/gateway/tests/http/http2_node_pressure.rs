@@ -1,6 +1,6 @@
 //! HTTP/2 nodes that delay us, end in the middle, or send more than they may: the cost, and who pays it.
 
-use crate::hostile_node::Seen::{BadGateway, GatewayTimeout, Whole};
+use crate::hostile_node::ClientResult::{BadGateway, GatewayTimeout, Whole};
 use crate::hostile_node::{Bench, GROWTH_BYTES_MAX, begin, seen};
 use crate::shared::STILLGATE;
 use crate::shared::authority::Authority;

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use stillgate_testkit::http2::{
     END_HEADERS, END_STREAM, Frame, Http2, StreamEnd, code, encode_fields, get_fields, kind,
 };
-use stillgate_testkit::{Broken, Gateway, Setup, Upstream, eventually};
+use stillgate_testkit::{Gateway, MessageError, Setup, Upstream, eventually};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Flags of HEADERS (RFC 9113 section 6.2).
@@ -120,7 +120,10 @@ fn trailers_with_a_pseudo_header_break_the_request() {
         client.send_head(stream, trailers, END_STREAM);
         assert_eq!(client.finish(stream).2, StreamEnd::Reset(code::PROTOCOL_ERROR), "{trailers:?}");
         let rest = node.read_request_body(head);
-        assert!(matches!(rest, Err(Broken::Closed | Broken::Truncated(_) | Broken::Reset(_))), "not whole: {rest:?}");
+        assert!(
+            matches!(rest, Err(MessageError::Closed | MessageError::Truncated(_) | MessageError::Reset(_))),
+            "not whole: {rest:?}"
+        );
     }
     // With other trailers the request is an ordinary one, whatever was in the table.
     client.send_head(51, &[&[(":method", "POST")], &get_fields("/")[1..]].concat(), 0);

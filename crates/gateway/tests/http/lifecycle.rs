@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use stillgate_testkit::{
-    Broken, Client, Gateway, PATIENCE, Process, ReservedPort, Rounds, Setup, Upstream, eventually, sha256,
+    Client, Gateway, MessageError, PATIENCE, Process, ReservedPort, Rounds, Setup, Upstream, eventually, sha256,
 };
 
 #[test]
@@ -249,7 +249,7 @@ fn sigterm_under_load_fails_no_request_that_was_begun() {
                             served.fetch_add(1, Ordering::SeqCst);
                         }
                         // Closed between two requests, before this one was looked at.
-                        Err(Broken::Closed | Broken::Reset(_)) => return,
+                        Err(MessageError::Closed | MessageError::Reset(_)) => return,
                         Err(broken) => panic!("{broken:?}"),
                     }
                 }

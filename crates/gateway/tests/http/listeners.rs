@@ -1,7 +1,7 @@
 //! Listeners that a reload adds, changes and removes, while others are served.
 
 use crate::shared::STILLGATE;
-use crate::shared::upgrade::Upgraded;
+use crate::shared::upgrade::UpgradedGateway;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -220,7 +220,7 @@ fn an_upgrade_after_such_a_reload_keeps_what_is_there() {
     let upstream = Upstream::echo();
     let (gone, new) = (ReservedPort::new(), ReservedPort::new());
     let setup = workers(&upstream);
-    let mut upgraded = Upgraded::start(&setup.clone().with_listener(gone.addr()));
+    let mut upgraded = UpgradedGateway::start(&setup.clone().with_listener(gone.addr()));
     upgraded.configure(&setup.with_listener(new.addr()));
     await_refusal(gone.addr());
     let mut moves = Client::connect(new.addr());

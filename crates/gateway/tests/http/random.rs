@@ -4,7 +4,7 @@
 //! failure shows.
 
 use crate::shared::STILLGATE;
-use stillgate_testkit::{Broken, Client, Gateway, Setup, Upstream, encode, payload, seeded, sha256};
+use stillgate_testkit::{Client, Gateway, MessageError, Setup, Upstream, encode, payload, seeded, sha256};
 
 /// Dialogues of each kind.
 const DIALOGUES: u64 = 300;
@@ -77,7 +77,7 @@ impl Ask {
 
     fn check(&self, client: &mut Client) -> Result<(), String> {
         let response = client.read_response(self.method).map_err(|broken| match broken {
-            Broken::Malformed(why) => why,
+            MessageError::Malformed(why) => why,
             other => format!("{other:?}").chars().take(200).collect(),
         })?;
         let got = |name| response.head.get(name).unwrap_or_default().to_owned();
@@ -194,7 +194,7 @@ fn mutilated_dialogues_never_become_invalid_requests() {
         // Responses to mutilated methods cannot be distinguished from those with a body; so only the frame of the conversation is
         // checked: it ends, in order, and does not hang.
         match client.read_to_end() {
-            Ok(answers) | Err(Broken::Reset(answers)) => {
+            Ok(answers) | Err(MessageError::Reset(answers)) => {
                 assert!(answers.is_empty() || answers.starts_with(b"HTTP/1.1 "), "dialogue {dialogue}");
             }
             Err(broken) => panic!("dialogue {dialogue}: {broken:?}, {}", encode(&bytes)),
@@ -238,8 +238,8 @@ fn mutilated_responses_never_become_other_responses() {
         node.half_close();
         let told = || format!("dialogue {dialogue}: {}", encode(&bytes));
         match (client.read_response("GET"), strict) {
-            (Err(Broken::Malformed(why)), _) => panic!("{why}; {}", told()),
-            (Err(Broken::Timeout(_)), _) => panic!("hangs; {}", told()),
+            (Err(MessageError::Malformed(why)), _) => panic!("{why}; {}", told()),
+            (Err(MessageError::Timeout(_)), _) => panic!("hangs; {}", told()),
             (Ok(response), Ok(strict)) if response.head.status() != 502 => {
                 assert!(response.body == strict.body, "another body; {}", told());
             }
@@ -253,7 +253,7 @@ fn mutilated_responses_never_become_other_responses() {
 }
 
 /// What testkit's own reader makes of these bytes, ended by a close.
-fn strictly(bytes: &[u8]) -> Result<stillgate_testkit::Message, Broken> {
+fn strictly(bytes: &[u8]) -> Result<stillgate_testkit::Message, MessageError> {
     let bytes = bytes.to_vec();
     let source = Upstream::serve(move |connection| connection.send(&bytes));
     Client::connect(source.addr()).read_response("GET")

@@ -5,7 +5,7 @@ use crate::shared::authority::Authority;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use stillgate_testkit::http2::{END_STREAM, Http2, NO_DYNAMIC_TABLE, StreamEnd};
-use stillgate_testkit::{Broken, Connection, Gateway, Head, Setup, Upstream, eventually};
+use stillgate_testkit::{Connection, Gateway, Head, MessageError, Setup, Upstream, eventually};
 
 /// All that comes before the end of the connection.
 #[track_caller]
@@ -15,7 +15,7 @@ fn answer(addr: SocketAddr, request: &str) -> (Head, Vec<u8>) {
     client.half_close();
     let bytes = match client.read_to_end() {
         // Where nothing of the request is read the end is a reset.
-        Ok(bytes) | Err(Broken::Reset(bytes)) => bytes,
+        Ok(bytes) | Err(MessageError::Reset(bytes)) => bytes,
         Err(broken) => panic!("{request:.80}: {broken:?}"),
     };
     let end = bytes.windows(4).position(|end| end == b"\r\n\r\n").expect("a whole head") + 4;

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Broken, Gateway, Setup, Upstream, eventually, with_longer_times};
+use stillgate_testkit::{Gateway, MessageError, Setup, Upstream, eventually, with_longer_times};
 
 /// The upstream's next request is answered in pieces by the test.
 fn by_hand(setup: impl FnOnce(Setup) -> Setup) -> (Upstream, Gateway) {
@@ -26,7 +26,7 @@ fn a_response_a_slow_client_did_not_take_ends_in_a_reset() {
     let piece = vec![b'x'; 1 << 20];
     // It sends until the gateway gives up on the client that does not read.
     eventually("the gateway to give up", || node.try_send(&piece).is_err());
-    assert!(matches!(client.read_to_end(), Err(Broken::Reset(_))), "cut, but not said so");
+    assert!(matches!(client.read_to_end(), Err(MessageError::Reset(_))), "cut, but not said so");
 }
 
 /// A node that answers early and leaves the request's body unread is not slow: its response is what counts.

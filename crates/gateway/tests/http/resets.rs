@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use stillgate_testkit::http2::{END_STREAM, Http2, StreamEnd, kind};
 use stillgate_testkit::{
-    Broken, Client, Connection, Cut, Cutter, End, Gateway, Setup, Side, Upstream, eventually, payload,
+    Client, Connection, CutPoint, Cutter, End, Gateway, MessageError, Setup, Side, Upstream, eventually, payload,
 };
 
 const NAME: &str = "node.test";
@@ -125,7 +125,7 @@ fn message(start: &str, chunked: bool, body: &[u8]) -> Vec<u8> {
 
 /// The result that the client of the outer gateway sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Seen {
+enum ResetResult {
     /// The node's response, every byte of it.
     Whole,
     /// The beginning of it, and that it is not all.
@@ -135,7 +135,7 @@ enum Seen {
 }
 
 /// One request, by HTTP/1.1.
-fn ask(gateway: &Gateway, chunked: bool) -> Seen {
+fn ask(gateway: &Gateway, chunked: bool) -> ResetResult {
     let mut client = gateway.client();
     client.send(message("PUT / HTTP/1.1", chunked, &payload(1, UPLOAD_BYTES)));
     let head = client.read_head().expect("the head of some answer");
@@ -144,16 +144,16 @@ fn ask(gateway: &Gateway, chunked: bool) -> Seen {
         (200, Ok(response)) => {
             assert!(response.body == payload(2, DOWNLOAD_BYTES), "another body");
             assert_eq!(response.trailers.len(), usize::from(chunked));
-            Seen::Whole
+            ResetResult::Whole
         }
-        (200, Err(Broken::Closed | Broken::Truncated(_) | Broken::Reset(_))) => Seen::Cut,
-        (502, Ok(_)) => Seen::BadGateway,
+        (200, Err(MessageError::Closed | MessageError::Truncated(_) | MessageError::Reset(_))) => ResetResult::Cut,
+        (502, Ok(_)) => ResetResult::BadGateway,
         other => panic!("{other:?}"),
     }
 }
 
 /// Sends the request over HTTP/2.
-fn ask_http2(gateway: &Gateway, chunked: bool) -> Seen {
+fn ask_http2(gateway: &Gateway, chunked: bool) -> ResetResult {
     let mut client = Http2::connect(gateway.addr());
     let length = UPLOAD_BYTES.to_string();
     let fields = [
@@ -170,11 +170,11 @@ fn ask_http2(gateway: &Gateway, chunked: bool) -> Seen {
         (Some(200), StreamEnd::Whole) => {
             assert!(body == payload(2, DOWNLOAD_BYTES), "another body");
             assert_eq!(heads.len(), 1 + usize::from(chunked));
-            Seen::Whole
+            ResetResult::Whole
         }
         // A head that waited to be sent may go with what was to follow it.
-        (Some(200) | None, StreamEnd::Reset(_)) => Seen::Cut,
-        (Some(502), StreamEnd::Whole) => Seen::BadGateway,
+        (Some(200) | None, StreamEnd::Reset(_)) => ResetResult::Cut,
+        (Some(502), StreamEnd::Whole) => ResetResult::BadGateway,
         other => panic!("{other:?}"),
     }
 }
@@ -204,7 +204,7 @@ fn statuses(gateway: &Gateway) -> BTreeMap<String, usize> {
 
 fn cut_everywhere(way: Way) {
     let mut chain = Chain::new(way);
-    assert_eq!((ask(&chain.outer, true), ask_http2(&chain.outer, false)), (Seen::Whole, Seen::Whole));
+    assert_eq!((ask(&chain.outer, true), ask_http2(&chain.outer, false)), (ResetResult::Whole, ResetResult::Whole));
     chain.cutter.arm(None);
     for gateway in [&chain.outer, &chain.inner] {
         eventually("no client", || gateway.status()["connections"]["open"] == 0);
@@ -215,28 +215,31 @@ fn cut_everywhere(way: Way) {
         for (first, chunked) in [(0, false), (31, true)] {
             let mut seen = BTreeMap::new();
             for (index, after) in (first..).step_by(way.step(side)).enumerate() {
-                chain.cutter.arm(Some(Cut { side, after, end }));
+                chain.cutter.arm(Some(CutPoint { side, after, end }));
                 let whole = chain.requests.whole.load(Ordering::SeqCst);
                 let got = if index % 2 == 0 { ask(&chain.outer, chunked) } else { ask_http2(&chain.outer, chunked) };
                 *seen.entry(got).or_insert(0) += 1;
                 let is_answered = chain.requests.whole.load(Ordering::SeqCst) > whole;
-                assert!(got != Seen::Cut || is_answered, "{way:?} {side:?} {end:?} {after}: a part of no response");
+                assert!(
+                    got != ResetResult::Cut || is_answered,
+                    "{way:?} {side:?} {end:?} {after}: a part of no response"
+                );
                 if !chain.cutter.has_cut() {
-                    assert_eq!(got, Seen::Whole, "{way:?}: nothing was cut");
+                    assert_eq!(got, ResetResult::Whole, "{way:?}: nothing was cut");
                     break;
                 }
                 runs += 1;
             }
             println!("{way:?} {side:?} {end:?} {chunked}: {seen:?}");
             // A plain response is nearly all body; of the others a good deal is handshake.
-            let (bad, cut) = (seen[&Seen::BadGateway], seen.get(&Seen::Cut).copied().unwrap_or(0));
+            let (bad, cut) = (seen[&ResetResult::BadGateway], seen.get(&ResetResult::Cut).copied().unwrap_or(0));
             assert!(bad > 0, "{way:?} {side:?} {end:?}: {seen:?}");
             cuts += cut;
         }
     }
     assert!(cuts > 3, "{way:?}: no response was cut in its midst");
     chain.cutter.arm(None);
-    assert_eq!((ask(&chain.outer, false), ask_http2(&chain.outer, true)), (Seen::Whole, Seen::Whole));
+    assert_eq!((ask(&chain.outer, false), ask_http2(&chain.outer, true)), (ResetResult::Whole, ResetResult::Whole));
     chain.cutter.arm(None);
     await_rest(&chain.outer, descriptors[0]);
     await_rest(&chain.inner, descriptors[1]);

@@ -1,7 +1,7 @@
 //! Signals: those that the gateway acts on, however it was started, and those that do it no harm.
 
 use crate::shared::STILLGATE;
-use crate::shared::upgrade::{Upgraded, signal};
+use crate::shared::upgrade::{UpgradedGateway, signal};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use stillgate_testkit::{Gateway, Process, Setup, Upstream, eventually};
@@ -27,7 +27,7 @@ fn what_was_ignored_at_the_start_means_what_it_always_means() {
     // `nohup` does this, and a shell with background jobs. A process that ignores SIGCHLD could not wait for a successor.
     let (_dir, wrapper) = wrapper("trap '' HUP INT QUIT TERM USR1 USR2 CHLD");
     let binary = wrapper.to_str().expect("a plain path");
-    let mut upgraded = Upgraded::start_from(binary, &Setup::to(upstream.addr()));
+    let mut upgraded = UpgradedGateway::start_from(binary, &Setup::to(upstream.addr()));
     upgraded.gateway.signal("HUP");
     logs(&upgraded.gateway, "SIGHUP: reloading");
     upgraded.gateway.signal("USR1");

@@ -3,7 +3,9 @@
 use crate::shared::streams::{Streams, lines, lines_so_far, nodes_of, wait};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Broken, Connection, END_PATIENCE, Gateway, Upstream, eventually, payload, with_longer_times};
+use stillgate_testkit::{
+    Connection, END_PATIENCE, Gateway, MessageError, Upstream, eventually, payload, with_longer_times,
+};
 
 /// Both ends of a connection through the gateway.
 struct Pair {
@@ -28,8 +30,9 @@ impl Pair {
     fn is_open(&mut self) -> bool {
         let mut passes = |up: bool, bytes: &str| {
             let (from, to) = if up { (&mut self.client, &mut self.node) } else { (&mut self.node, &mut self.client) };
-            let got = from.try_send(bytes).map_err(|_| Broken::Closed).and_then(|()| to.read_exactly(bytes.len()));
-            assert!(!matches!(got, Err(Broken::Timeout(_))), "{bytes} does not arrive, and nothing is closed");
+            let got =
+                from.try_send(bytes).map_err(|_| MessageError::Closed).and_then(|()| to.read_exactly(bytes.len()));
+            assert!(!matches!(got, Err(MessageError::Timeout(_))), "{bytes} does not arrive, and nothing is closed");
             got.inspect(|got| assert_eq!(got, bytes.as_bytes())).is_ok()
         };
         passes(true, "ping") && passes(false, "pong!")
@@ -84,10 +87,10 @@ fn a_reset_of_one_side_is_one_of_the_other() {
     let mut gateway = streams.start();
     let Pair { client, mut node } = Pair::open(&streams, &upstream);
     client.reset();
-    assert!(matches!(node.read_to_end(), Err(Broken::Reset(_))), "the node sees a reset");
+    assert!(matches!(node.read_to_end(), Err(MessageError::Reset(_))), "the node sees a reset");
     let Pair { mut client, node } = Pair::open(&streams, &upstream);
     node.reset();
-    assert!(matches!(client.read_to_end(), Err(Broken::Reset(_))), "the client sees a reset");
+    assert!(matches!(client.read_to_end(), Err(MessageError::Reset(_))), "the client sees a reset");
     lines(&gateway, 2);
     gateway.assert_healthy();
 }

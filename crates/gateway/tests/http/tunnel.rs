@@ -3,7 +3,7 @@
 use crate::shared::STILLGATE;
 use crate::shared::tunnel::{AGREE, ASK, Tunnel, setup};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Broken, Client, Gateway, Setup, Upstream, eventually, payload};
+use stillgate_testkit::{Client, Gateway, MessageError, Setup, Upstream, eventually, payload};
 
 /// More than all buffers on the way hold.
 const MUCH: usize = 8 * 1024 * 1024;
@@ -247,17 +247,17 @@ fn a_reset_is_passed_on() {
     let mut tunnel = Tunnel::open(&gateway, &upstream);
     tunnel.check();
     tunnel.client.into_connection().reset();
-    assert!(matches!(tunnel.node.read_to_end(), Err(Broken::Reset(_))));
+    assert!(matches!(tunnel.node.read_to_end(), Err(MessageError::Reset(_))));
     let mut tunnel = Tunnel::open(&gateway, &upstream);
     tunnel.check();
     tunnel.node.reset();
-    assert!(matches!(tunnel.client.read_to_end(), Err(Broken::Reset(_))));
+    assert!(matches!(tunnel.client.read_to_end(), Err(MessageError::Reset(_))));
     // After one side has ended.
     let mut tunnel = Tunnel::open(&gateway, &upstream);
     tunnel.client.half_close();
     assert_eq!(tunnel.node.read_to_end().expect("an orderly end"), b"");
     tunnel.node.reset();
-    assert!(matches!(tunnel.client.read_to_end(), Err(Broken::Reset(_))));
+    assert!(matches!(tunnel.client.read_to_end(), Err(MessageError::Reset(_))));
     eventually("all tunnels to end", || gateway.status()["tunnels"]["open"] == 0);
 }
 
@@ -316,5 +316,5 @@ fn a_slow_receiver_costs_a_buffer() {
     assert!(grown < BYTES_MAX, "{grown} bytes more after {sent} were sent");
     // It is given up in the end, and the received part does not look complete.
     eventually("the tunnel to be given up", || gateway.status()["tunnels"]["open"] == 0);
-    assert!(matches!(tunnel.client.read_to_end(), Err(Broken::Reset(_))));
+    assert!(matches!(tunnel.client.read_to_end(), Err(MessageError::Reset(_))));
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use stillgate_testkit::{
-    ACCEPT_TEXT, Broken, Connection, Gateway, PATIENCE, ReservedPort, Setup, Upstream, eventually, scrape,
+    ACCEPT_TEXT, Connection, Gateway, MessageError, PATIENCE, ReservedPort, Setup, Upstream, eventually, scrape,
     with_longer_times,
 };
 
@@ -337,7 +337,7 @@ fn a_node_that_dies_ends_its_tunnels() {
     }
     upstream.stop();
     for client in &mut clients {
-        assert!(matches!(client.read_to_end(), Ok(_) | Err(Broken::Reset(_))));
+        assert!(matches!(client.read_to_end(), Ok(_) | Err(MessageError::Reset(_))));
     }
     drop(clients);
     eventually("all tunnels to end", || gateway.status()["connections"]["open"] == 0);

@@ -1,7 +1,7 @@
 //! The metrics without any key for them: they are exposed at the admin address, and shown by the dashboard.
 
 use crate::shared::STILLGATE;
-use crate::shared::measured::{Exposition, Measured};
+use crate::shared::measured::{Exposition, MeasuredGateway};
 use serde_json::Value as Json;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -68,7 +68,7 @@ fn metrics_are_on_and_at_the_admin_address() {
 #[test]
 fn both_addresses_expose_the_same() {
     let upstream = Upstream::echo();
-    let measured = Measured::start(Setup::to(upstream.addr()), "");
+    let measured = MeasuredGateway::start(Setup::to(upstream.addr()), "");
     let families = |addr| {
         let text = scrape(addr, "/metrics", ACCEPT_TEXT, false).text().to_owned();
         text.lines().filter(|line| line.starts_with("# ")).map(str::to_owned).collect::<Vec<_>>()

@@ -4,7 +4,7 @@
 use crate::shared::logs;
 use crate::shared::logs::strict::Strict;
 use crate::shared::logs::{dropped, receiver, sent};
-use crate::shared::measured::Measured;
+use crate::shared::measured::MeasuredGateway;
 use std::path::Path;
 use std::process::Command;
 use stillgate_testkit::{Process, ReservedPort, Upstream, eventually};
@@ -15,7 +15,7 @@ const HELD_BYTES_MAX: f64 = 17.0 * 1024.0 * 1024.0;
 const OTELCOL: &str = "peers/otelcol-0.165.0/otelcol";
 
 /// Sends requests and waits until each entry of `plugin` is sent or lost; how many were.
-fn settled(measured: &Measured, plugin: &str, requests: u64) -> (u64, u64) {
+fn settled(measured: &MeasuredGateway, plugin: &str, requests: u64) -> (u64, u64) {
     let mut client = measured.gateway.client();
     for number in 0..requests {
         assert_eq!(client.get(&format!("/a?number={number}")).head.status(), 200);
@@ -28,7 +28,7 @@ fn settled(measured: &Measured, plugin: &str, requests: u64) -> (u64, u64) {
     counted
 }
 
-fn lost(measured: &Measured, plugin: &str, reason: &str) -> f64 {
+fn lost(measured: &MeasuredGateway, plugin: &str, reason: &str) -> f64 {
     measured.scrape().sum("stillgate_logger_dropped_total", &[("plugin", plugin), ("reason", reason)])
 }
 
@@ -50,7 +50,7 @@ fn elasticsearch(server: &Strict, keys: &str) -> String {
 #[test]
 fn loki_finds_no_fault() {
     let (node, server) = (Upstream::echo(), Strict::loki(|_| (204, "")));
-    let measured = Measured::start(logs::route(&node, &loki(&server, ", batch_max_size: 7"), ""), "");
+    let measured = MeasuredGateway::start(logs::route(&node, &loki(&server, ", batch_max_size: 7"), ""), "");
     assert_eq!(settled(&measured, "loki-logger", 30), (30, 0));
     assert_eq!(server.faults(), [""; 0]);
     assert!(server.seen.requests() >= 5);
@@ -62,12 +62,12 @@ fn what_loki_refuses_is_tried_again_or_lost() {
     // The first batch is refused as too much.
     let server = Strict::loki(|number| if number < 2 { (429, "Ingestion rate limit exceeded") } else { (204, "") });
     let plugin = loki(&server, ", batch_max_size: 10, max_retry_count: 3, retry_delay: 0");
-    let measured = Measured::start(logs::route(&node, &plugin, ""), "");
+    let measured = MeasuredGateway::start(logs::route(&node, &plugin, ""), "");
     assert_eq!(settled(&measured, "loki-logger", 10), (10, 0));
     assert_eq!((server.seen.requests(), server.faults()), (3, Vec::new()));
     // Every batch is refused.
     let server = Strict::loki(|_| (400, "entry too far behind"));
-    let measured = Measured::start(logs::route(&node, &loki(&server, ", batch_max_size: 5"), ""), "");
+    let measured = MeasuredGateway::start(logs::route(&node, &loki(&server, ", batch_max_size: 5"), ""), "");
     assert_eq!(settled(&measured, "loki-logger", 10), (0, 10));
     assert_eq!(lost(&measured, "loki-logger", "failed"), 10.0);
     assert!(measured.gateway.log().contains("the response has the status 400"));
@@ -77,7 +77,7 @@ fn what_loki_refuses_is_tried_again_or_lost() {
 fn elasticsearch_finds_no_fault() {
     let (node, server) =
         (Upstream::echo(), Strict::elasticsearch(|_| (200, r#"{"took":3,"errors":false,"items":[]}"#)));
-    let measured = Measured::start(logs::route(&node, &elasticsearch(&server, ", batch_max_size: 7"), ""), "");
+    let measured = MeasuredGateway::start(logs::route(&node, &elasticsearch(&server, ", batch_max_size: 7"), ""), "");
     assert_eq!(settled(&measured, "elasticsearch-logger", 30), (30, 0));
     assert_eq!(server.faults(), [""; 0]);
 }
@@ -90,18 +90,18 @@ fn what_elasticsearch_refuses_is_counted() {
         let answer = r#"{"took":3,"errors":true,"items":[{"create":{"_index":"gw","status":201}},{"create":{"_index":"gw","status":429,"error":{"type":"es_rejected_execution_exception"}}},{"create":{"_index":"gw","status":400,"error":{"type":"mapper_parsing_exception"}}}]}"#;
         (200, answer)
     });
-    let measured = Measured::start(logs::route(&node, &elasticsearch(&server, ", batch_max_size: 3"), ""), "");
+    let measured = MeasuredGateway::start(logs::route(&node, &elasticsearch(&server, ", batch_max_size: 3"), ""), "");
     assert_eq!(settled(&measured, "elasticsearch-logger", 3), (1, 2));
     assert_eq!(lost(&measured, "elasticsearch-logger", "refused"), 2.0);
     // The batch is refused as a whole: too many of all writers, and then accepted.
     let server = Strict::elasticsearch(|number| if number == 0 { (429, "{}") } else { (200, r#"{"errors":false}"#) });
     let plugin = elasticsearch(&server, ", batch_max_size: 3, max_retry_count: 1, retry_delay: 0");
-    let measured = Measured::start(logs::route(&node, &plugin, ""), "");
+    let measured = MeasuredGateway::start(logs::route(&node, &plugin, ""), "");
     assert_eq!(settled(&measured, "elasticsearch-logger", 3), (3, 0));
     // An invalid index name.
     let server = Strict::elasticsearch(|_| (200, "{}"));
     let plugin = elasticsearch(&server, ", batch_max_size: 1").replace("gw-", "Gw-$request_method");
-    let measured = Measured::start(logs::route(&node, &plugin, ""), "");
+    let measured = MeasuredGateway::start(logs::route(&node, &plugin, ""), "");
     assert_eq!(settled(&measured, "elasticsearch-logger", 1), (0, 1));
     assert!(matches!(&server.faults()[..], [fault] if fault.contains("invalid_index_name")), "{:?}", server.faults());
 }
@@ -119,7 +119,7 @@ fn receivers_that_stall_cost_no_request() {
         ("loki-logger", format!("endpoint_addrs: [\"http://{addr}\"], timeout: 60000")),
         ("elasticsearch-logger", format!("endpoint_addrs: [\"http://{addr}\"], field: {{index: i}}, timeout: 3600")),
     ] {
-        let mut measured = Measured::start(logs::route(&node, &format!("{name}: {{{keys}, {more}}}"), ""), "");
+        let mut measured = MeasuredGateway::start(logs::route(&node, &format!("{name}: {{{keys}, {more}}}"), ""), "");
         let mut client = measured.gateway.client();
         let mut requests = 0;
         eventually(&format!("{name}: what has no room to be counted"), || {
@@ -166,7 +166,7 @@ fn a_real_collector_takes_spans() {
 
     let node = Upstream::echo();
     let measured =
-        Measured::start(logs::route(&node, TRACED, &collecting(port.addr(), "max_export_batch_size: 4")), "");
+        MeasuredGateway::start(logs::route(&node, TRACED, &collecting(port.addr(), "max_export_batch_size: 4")), "");
     let mut client = measured.gateway.client();
     client.send(
         "GET /a?number=first HTTP/1.1\r\nHost: h\r\ntraceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n\
@@ -204,7 +204,7 @@ fn collectors_that_refuse_are_asked_again_and_partial_success_is_counted() {
     let node = Upstream::echo();
     let (busy, seen) = receiver(|number| [429, 503, 200][number.min(2)]);
     let more = collecting(busy.addr(), "max_export_batch_size: 5");
-    let measured = Measured::start(logs::route(&node, TRACED, &more), "");
+    let measured = MeasuredGateway::start(logs::route(&node, TRACED, &more), "");
     assert_eq!(settled(&measured, "opentelemetry", 5), (5, 0));
     assert_eq!(seen.requests(), 3);
     assert_eq!(logs::otlp::read(&seen.last().1).spans.len(), 5);
@@ -220,7 +220,7 @@ fn collectors_that_refuse_are_asked_again_and_partial_success_is_counted() {
         }
     });
     let more = collecting(partial.addr(), "max_export_batch_size: 5");
-    let measured = Measured::start(logs::route(&node, TRACED, &more), "");
+    let measured = MeasuredGateway::start(logs::route(&node, TRACED, &more), "");
     assert_eq!(settled(&measured, "opentelemetry", 5), (3, 2));
     assert_eq!(lost(&measured, "opentelemetry", "refused"), 2.0);
 }

@@ -2,8 +2,8 @@
 
 use crate::shared::STILLGATE;
 use crate::shared::logs;
-use crate::shared::logs::{Collected, dropped, entries_of, http_logger, receiver, sent, stalled};
-use crate::shared::measured::Measured;
+use crate::shared::logs::{TcpBytes, dropped, entries_of, http_logger, receiver, sent, stalled};
+use crate::shared::measured::MeasuredGateway;
 use serde_json::Value;
 use std::process::Command;
 use std::sync::Arc;
@@ -183,7 +183,7 @@ fn every_entry_is_sent_or_counted() {
     // The receiver refuses one batch of three, and closes the connection of another.
     let (node, (receiver, seen)) = (Upstream::echo(), receiver(|count| [200, 500, 0][count % 3]));
     let setup = http_logger(&node, &receiver, "batch_max_size: 7, inactive_timeout: 1");
-    let measured = Measured::start(setup, "");
+    let measured = MeasuredGateway::start(setup, "");
     let gateway = &measured.gateway;
     let mut client = gateway.client();
     for _ in 0..500 {
@@ -202,7 +202,7 @@ fn every_entry_is_sent_or_counted() {
 fn what_failed_is_tried_again() {
     let (node, (receiver, seen)) = (Upstream::echo(), receiver(|count| if count < 2 { 503 } else { 200 }));
     let setup = http_logger(&node, &receiver, "batch_max_size: 1, max_retry_count: 2, retry_delay: 0");
-    let measured = Measured::start(setup, "");
+    let measured = MeasuredGateway::start(setup, "");
     let gateway = &measured.gateway;
     gateway.get("/a");
     eventually("the third try", || sent(&measured, "http-logger") == 1);
@@ -213,7 +213,7 @@ fn what_failed_is_tried_again() {
 fn a_receiver_that_stalls_costs_memory_up_to_its_bound() {
     let (node, receiver) = (Upstream::echo(), stalled());
     let setup = http_logger(&node, &receiver, "batch_max_size: 10, include_resp_body: true, timeout: 3600");
-    let mut measured = Measured::start(setup, "");
+    let mut measured = MeasuredGateway::start(setup, "");
     let gateway = &measured.gateway;
     let mut client = gateway.client();
     for _ in 0..400 {
@@ -243,7 +243,7 @@ fn decoded_bodies_count_as_what_they_become() {
         "gzip: {{min_length: 1}}\n      http-logger: {{uri: \"http://{}/\", include_resp_body: true, inactive_timeout: 1}}",
         receiver.addr()
     );
-    let measured = Measured::start(logs::route(&node, &plugins, ""), "");
+    let measured = MeasuredGateway::start(logs::route(&node, &plugins, ""), "");
     let before = measured.gateway.rss_peak();
     let mut client = measured.gateway.client();
     for _ in 0..REQUESTS {
@@ -272,7 +272,7 @@ fn after_a_stall_every_request_is_sent_or_dropped() {
         200
     });
     let keys = "batch_max_size: 10, include_resp_body: true, timeout: 3600, inactive_timeout: 1";
-    let measured = Measured::start(http_logger(&node, &receiver, keys), "");
+    let measured = MeasuredGateway::start(http_logger(&node, &receiver, keys), "");
     let mut client = measured.gateway.client();
     for _ in 0..REQUESTS {
         assert_eq!(client.get("/a?size=100000").head.status(), 200);
@@ -321,7 +321,7 @@ fn a_file_is_appended_to_and_made_anew() {
 #[test]
 fn tcp_and_udp_get_arrays() {
     let node = Upstream::echo();
-    let (tcp, seen) = Collected::lines();
+    let (tcp, seen) = TcpBytes::lines();
     let plugin = format!(
         "tcp-logger: {{host: 127.0.0.1, port: {}, batch_max_size: 2, log_format: {{uri: $uri}}}}",
         tcp.addr().port()

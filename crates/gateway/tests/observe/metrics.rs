@@ -1,7 +1,7 @@
 //! The metrics of a running gateway: the numbers match the requests, and they follow the configuration.
 
 use crate::shared::STILLGATE;
-use crate::shared::measured::{Exposition, Measured};
+use crate::shared::measured::{Exposition, MeasuredGateway};
 use std::process::Command;
 use stillgate_testkit::{
     ACCEPT_OPENMETRICS, END_PATIENCE, Gateway, ReservedPort, Setup, Upstream, eventually, promtool_check_metrics,
@@ -35,7 +35,7 @@ fn logged(gateway: &Gateway, lines: usize) -> (f64, f64) {
     })
 }
 
-fn send(measured: &Measured) -> usize {
+fn send(measured: &MeasuredGateway) -> usize {
     let mut client = measured.gateway.client();
     for number in 0..5 {
         assert_eq!(client.request("POST", &format!("/orders/{number}"), &[b'x'; 1000]).head.status(), 200);
@@ -68,7 +68,7 @@ fn named(node: &Upstream, of_all: &str) -> Setup {
 fn routes_are_counted_by_name_where_a_plugin_prefers_that() {
     const REQUESTS: &str = "stillgate_http_requests_total";
     let node = Upstream::echo();
-    let measured = Measured::start(named(&node, ""), "");
+    let measured = MeasuredGateway::start(named(&node, ""), "");
     let get = |paths: &[&str]| paths.iter().for_each(|path| assert_eq!(measured.gateway.get(path).head.status(), 200));
     get(&["/orders", "/plain", "/nameless"]);
     let found = measured.scrape_with(3.0);
@@ -96,8 +96,10 @@ fn labels_that_metadata_disables_stay_empty() {
              routes:\n  - {{id: all, uri: /*, upstream: {{nodes: {{\"{addr}\": 1}}}}}}\n"
         ))
     };
-    let measured =
-        Measured::start(with(", disabled_labels: {http_status: [route, node], bandwidth: [node]}"), "dialect: apisix");
+    let measured = MeasuredGateway::start(
+        with(", disabled_labels: {http_status: [route, node], bandwidth: [node]}"),
+        "dialect: apisix",
+    );
     let get = || assert_eq!(measured.gateway.get("/x").head.status(), 200);
     (0..3).for_each(|_| get());
     let found = measured.scrape_with(3.0);
@@ -119,7 +121,7 @@ fn labels_that_metadata_disables_stay_empty() {
 #[test]
 fn every_request_is_counted_once_and_exactly() {
     let (upstream, dead) = (Upstream::echo(), Upstream::refusing());
-    let measured = Measured::start(resources(&upstream, &dead).gateway(ACCESS_LOG), "");
+    let measured = MeasuredGateway::start(resources(&upstream, &dead).gateway(ACCESS_LOG), "");
     let sent = send(&measured);
     let found = measured.scrape_with(sent as f64);
     let node = upstream.addr().to_string();
@@ -174,7 +176,7 @@ fn who_asked_is_told() {
             upstream.addr()
         );
         let keys = format!("dialect: {dialect}\nlabels: {{{family}: {{group: $consumer_group_id}}}}");
-        let measured = Measured::start(Setup::resources(resources).gateway(log), &keys);
+        let measured = MeasuredGateway::start(Setup::resources(resources).gateway(log), &keys);
         let mut client = measured.gateway.client();
         let mut statuses = Vec::new();
         for (path, key) in
@@ -212,7 +214,7 @@ fn who_asked_is_told() {
 #[test]
 fn apisix_names_labels_and_units() {
     let (upstream, dead) = (Upstream::echo(), Upstream::refusing());
-    let measured = Measured::start(resources(&upstream, &dead).gateway(ACCESS_LOG), "dialect: apisix");
+    let measured = MeasuredGateway::start(resources(&upstream, &dead).gateway(ACCESS_LOG), "dialect: apisix");
     let sent = send(&measured);
     let found = measured.scrape_with(sent as f64);
     let status = |labels: &[(&str, &str)]| found.one("apisix_http_status", labels);
@@ -250,7 +252,7 @@ fn apisix_names_labels_and_units() {
 fn labels_from_the_request_however_hostile() {
     let upstream = Upstream::echo();
     let labels = "labels:\n  http_requests_total: {tenant: $http_x_tenant, a: $arg_a, host: $host, ip: $remote_addr}";
-    let measured = Measured::start(Setup::to(upstream.addr()), labels);
+    let measured = MeasuredGateway::start(Setup::to(upstream.addr()), labels);
     let mut client = measured.gateway.client();
     let mut ask = |query: &str, tenant: &[u8]| {
         let mut request = format!("GET /x?{query} HTTP/1.1\r\nHost: Shop.test\r\nX-Tenant: ").into_bytes();
@@ -278,7 +280,7 @@ fn labels_from_the_request_however_hostile() {
 fn what_is_disabled_is_not_there() {
     let upstream = Upstream::echo();
     let keys = "disable: {families: [http_gateway_duration_seconds, stillgate_connections], labels: [node, consumer]}";
-    let measured = Measured::start(Setup::to(upstream.addr()), keys);
+    let measured = MeasuredGateway::start(Setup::to(upstream.addr()), keys);
     assert_eq!(measured.gateway.get("/").head.status(), 200);
     let found = measured.scrape_with(1.0);
     assert!(found.has("stillgate_http_requests_total{route=\"all\",service=\"\",code=\"200\"} 1\n"), "{found:?}");
@@ -290,7 +292,7 @@ fn what_is_disabled_is_not_there() {
 fn a_reload_changes_what_is_recorded() {
     let upstream = Upstream::echo();
     let setup = || Setup::to(upstream.addr());
-    let measured = Measured::start(setup(), "");
+    let measured = MeasuredGateway::start(setup(), "");
     let get = || assert_eq!(measured.gateway.get("/x").head.status(), 200);
     get();
     measured.scrape_with(1.0);
@@ -327,7 +329,7 @@ fn a_reload_changes_what_is_recorded() {
 }
 
 /// Requests of callers that are recorded, and others, with these keys of `gateway.metrics`; returns the exposition.
-fn traced(keys: &str) -> (Measured, String) {
+fn traced(keys: &str) -> (MeasuredGateway, String) {
     const SAMPLED: &str = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     const OTHER: &str = "5bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
     let (node, dead) = (Upstream::echo(), Upstream::refusing());
@@ -338,7 +340,7 @@ fn traced(keys: &str) -> (Measured, String) {
         dead.addr(),
         node.addr()
     ));
-    let measured = Measured::start(setup, keys);
+    let measured = MeasuredGateway::start(setup, keys);
     let mut client = measured.gateway.client();
     // The last one is known by its series, and no exemplar takes the place of that of the first two.
     for trace in [SAMPLED, SAMPLED, OTHER] {
@@ -374,7 +376,7 @@ fn sampled_requests_are_exemplars_of_the_time_they_took() {
 #[test]
 fn a_removed_route_is_exposed_once_more_and_goes() {
     let (upstream, dead) = (Upstream::echo(), Upstream::refusing());
-    let measured = Measured::start(resources(&upstream, &dead), "");
+    let measured = MeasuredGateway::start(resources(&upstream, &dead), "");
     let sent = send(&measured);
     let found = measured.scrape_with(sent as f64);
     assert!(found.sum("stillgate_http_requests_total", &[("route", "down")]) == 1.0);
@@ -399,7 +401,7 @@ fn a_removed_route_is_exposed_once_more_and_goes() {
 fn an_exploding_label_is_named_and_sums_stay_exact() {
     let upstream = Upstream::echo();
     let keys = "series_per_family: 200\nlabels: {http_requests_total: {uri: $request_uri}}";
-    let measured = Measured::start(Setup::to(upstream.addr()), keys);
+    let measured = MeasuredGateway::start(Setup::to(upstream.addr()), keys);
     let mut client = measured.gateway.client();
     for number in 0..1000 {
         assert_eq!(client.get(&format!("/{number}")).head.status(), 200);
@@ -434,7 +436,7 @@ fn connections_and_nodes() {
         upstream.addr(),
         silent.addr()
     ));
-    let measured = Measured::start(setup, "");
+    let measured = MeasuredGateway::start(setup, "");
     let listener = measured.gateway.addr().to_string();
     // They appear when a worker first reports.
     let connections =
@@ -472,7 +474,7 @@ fn the_process_and_its_configuration() {
         "start_time_seconds",
     ];
     let upstream = Upstream::echo();
-    let measured = Measured::start(Setup::to(upstream.addr()).gateway(ACCESS_LOG), "");
+    let measured = MeasuredGateway::start(Setup::to(upstream.addr()).gateway(ACCESS_LOG), "");
     // CPU and memory are reported once a second, and a clock's first tick may not have been reached at its start.
     let told = |name: &&str| measured.scrape().sum(&format!("process_{name}"), &[]) > 0.0;
     eventually("the gateway's own", || {
@@ -498,7 +500,7 @@ fn the_process_and_its_configuration() {
 #[test]
 fn the_exposition_is_there_while_requests_are_finished() {
     let upstream = Upstream::bind();
-    let mut measured = Measured::start(Setup::to(upstream.addr()), "");
+    let mut measured = MeasuredGateway::start(Setup::to(upstream.addr()), "");
     let mut client = measured.gateway.client();
     client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
     let mut node = upstream.accept();
@@ -518,7 +520,7 @@ fn clients_that_take_all_descriptors_do_not_end_it() {
     let upstream = Upstream::echo();
     let mut setup = Setup::to(upstream.addr());
     setup.open_files = Some(64);
-    let mut measured = Measured::start(setup, "");
+    let mut measured = MeasuredGateway::start(setup, "");
     let clients: Vec<_> = (0..100).map(|_| measured.gateway.client()).collect();
     eventually("all descriptors to be in use", || measured.gateway.log().contains("cannot accept connections"));
     measured.gateway.assert_healthy();

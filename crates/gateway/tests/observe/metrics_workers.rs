@@ -1,7 +1,7 @@
 //! The gateway's metrics about itself: its listeners, its workers, its reloads, its connections to nodes, and requests that it
 //! counts separately.
 
-use crate::shared::measured::{Exposition, Measured};
+use crate::shared::measured::{Exposition, MeasuredGateway};
 use crate::shared::tunnel;
 use crate::shared::tunnel::Tunnel;
 use stillgate_testkit::{Client, ReservedPort, Setup, Upstream, eventually, promtool_check_metrics};
@@ -13,7 +13,7 @@ fn connections_are_counted_by_listener() {
         .listener("proxy_protocol: true")
         .with_listener(other.addr())
         .gateway("limits: {connections_per_worker: 2}");
-    let measured = Measured::start(setup, "");
+    let measured = MeasuredGateway::start(setup, "");
     let listeners = [measured.gateway.addr().to_string(), other.addr().to_string()];
     let count = |family: &str, listener: &str| {
         measured.scrape().one(&format!("stillgate_{family}_total"), &[("listener", listener)])
@@ -40,7 +40,7 @@ fn connections_are_counted_by_listener() {
 #[test]
 fn a_reload_is_told_of_by_its_time() {
     let upstream = Upstream::echo();
-    let measured = Measured::start(Setup::to(upstream.addr()), "");
+    let measured = MeasuredGateway::start(Setup::to(upstream.addr()), "");
     let time = |of: &str| {
         let family = format!("stillgate_config_last_{of}timestamp_seconds");
         measured.scrape().values(&family, &[]).first().copied().unwrap_or_default()
@@ -68,7 +68,7 @@ fn new_connections_to_nodes_are_timed_by_upstream() {
         upstream.addr(),
         dead.addr()
     ));
-    let measured = Measured::start(setup.clone(), "");
+    let measured = MeasuredGateway::start(setup.clone(), "");
     let mut client = measured.gateway.client();
     assert_eq!(client.get("/b").head.status(), 502);
     (0..5).for_each(|_| assert_eq!(client.get("/a").head.status(), 200));
@@ -89,7 +89,7 @@ fn new_connections_to_nodes_are_timed_by_upstream() {
 fn what_can_happen_at_an_upstream_is_counted_from_zero() {
     let upstream = Upstream::echo();
     let bounded = || Setup::to(upstream.addr()).upstream("limits: {requests: 1}\nretry_budget: {percent: 10}");
-    let measured = Measured::start(Setup::to(upstream.addr()), "dialect: apisix");
+    let measured = MeasuredGateway::start(Setup::to(upstream.addr()), "dialect: apisix");
     let count = |of: &str| measured.scrape().values(&format!("stillgate_upstream_{of}_total"), &[("upstream", "main")]);
     eventually("retries", || count("retries") == [0.0]);
     let others = ["retries_over_budget", "requests_shed", "requests_queued"];
@@ -101,7 +101,7 @@ fn what_can_happen_at_an_upstream_is_counted_from_zero() {
 #[test]
 fn each_worker_tells_of_itself() {
     let upstream = Upstream::echo();
-    let measured = Measured::start(Setup::to(upstream.addr()).gateway("workers: 2"), "");
+    let measured = MeasuredGateway::start(Setup::to(upstream.addr()).gateway("workers: 2"), "");
     let clients: Vec<Client> = (0..10).map(|_| measured.gateway.client()).collect();
     let open = |found: &Exposition| found.sum("stillgate_worker_connections", &[]);
     eventually("their connections", || open(&measured.scrape()) == 10.0);
@@ -139,7 +139,7 @@ fn each_worker_tells_of_itself() {
 fn what_workers_tell_can_be_switched_off() {
     let upstream = Upstream::echo();
     let keys = "disable: {families: [worker_turn_seconds, worker_cpu_seconds_total, connections_accepted_total]}";
-    let measured = Measured::start(Setup::to(upstream.addr()), keys);
+    let measured = MeasuredGateway::start(Setup::to(upstream.addr()), keys);
     assert_eq!(measured.gateway.get("/").head.status(), 200);
     eventually("what is left", || measured.scrape().has("stillgate_worker_connections{worker=\"0\"}"));
     let found = measured.scrape_with(1.0);
@@ -155,7 +155,7 @@ fn what_workers_tell_can_be_switched_off() {
 #[test]
 fn short_times_are_told_apart() {
     let upstream = Upstream::echo();
-    let measured = Measured::start(Setup::to(upstream.addr()), "");
+    let measured = MeasuredGateway::start(Setup::to(upstream.addr()), "");
     assert_eq!(measured.gateway.get("/").head.status(), 200);
     let found = measured.scrape_with(1.0);
     for family in ["http_request", "http_upstream", "upstream_connect"] {
@@ -173,7 +173,7 @@ fn how_long_a_tunnel_lasts_is_no_time_of_a_request() {
         ("disable: {families: [http_tunnel_duration_seconds]}", "", 0.0),
         ("dialect: apisix", "apisix_http_latency_count", 1.0),
     ] {
-        let measured = Measured::start(tunnel::setup(&upstream), keys);
+        let measured = MeasuredGateway::start(tunnel::setup(&upstream), keys);
         drop(Tunnel::open(&measured.gateway, &upstream));
         let found = measured.scrape_with(1.0);
         let sum = |name: &str, labels: &[(&str, &str)]| found.sum(name, labels);
@@ -192,7 +192,7 @@ fn how_long_a_tunnel_lasts_is_no_time_of_a_request() {
 fn the_method_is_told_on_demand() {
     let upstream = Upstream::echo();
     let setup = || Setup::to(upstream.addr());
-    let measured = Measured::start(setup(), "enable: {labels: [method]}\ndisable: {labels: [node]}");
+    let measured = MeasuredGateway::start(setup(), "enable: {labels: [method]}\ndisable: {labels: [node]}");
     let mut client = measured.gateway.client();
     for method in ["GET", "POST", "GET", "PURGE", "BREW", "STEEP", "get"] {
         client.send(format!("{method} / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"));
@@ -225,7 +225,7 @@ fn calls_and_answers_of_plugins_are_counted() {
          rejected_code: 429}}}}}}\n",
         upstream.addr()
     ));
-    let measured = Measured::start(setup, "");
+    let measured = MeasuredGateway::start(setup, "");
     let mut client = measured.gateway.client();
     (0..5).for_each(|_| assert_eq!(client.get("/plain").head.status(), 200));
     assert!(!measured.scrape_with(5.0).has("stillgate_plugin_seconds_count"), "no request had a plugin");

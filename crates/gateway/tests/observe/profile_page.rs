@@ -70,7 +70,7 @@ fn the_dashboard_takes_two_and_compares_them() {
                 client.get("/");
             }
         });
-        let ending = Ending(&is_over);
+        let ending = LoadGuard(&is_over);
         let mut page = Page::open(DESK);
         dashboard::sign_in(&mut page, &gateway);
         page.visit("/profiles");
@@ -103,9 +103,9 @@ fn the_dashboard_takes_two_and_compares_them() {
 }
 
 /// Ends the load, also where the test fails: a scope waits for its threads.
-struct Ending<'a>(&'a AtomicBool);
+struct LoadGuard<'a>(&'a AtomicBool);
 
-impl Drop for Ending<'_> {
+impl Drop for LoadGuard<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -8,7 +8,7 @@
 #![expect(unsafe_code, reason = "a signal to one thread of another process has no safe name")]
 
 use crate::shared::authority::Authority;
-use crate::shared::upgrade::{Upgraded, with_pid_file};
+use crate::shared::upgrade::{UpgradedGateway, with_pid_file};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -110,7 +110,7 @@ fn send_as_timer(pid: u32, thread: i32) -> bool {
 
 /// Sends signals to all workers in turn, those of a successor too, as many by `tgkill` as said, and after each one to another worker
 /// as timers do. Returns how many of both were sent.
-fn storm(upgraded: &Upgraded, signals: u64) -> [u64; 2] {
+fn storm(upgraded: &UpgradedGateway, signals: u64) -> [u64; 2] {
     let ([mut sent, mut as_timer], mut threads, mut pid) = ([0, 0], Vec::new(), 0);
     while sent < signals {
         if sent.is_multiple_of(SIGNALS_A_LOOK) || threads.is_empty() {
@@ -157,7 +157,7 @@ fn take_profile(admin: std::net::SocketAddr, number: u64) {
 fn signals_during_handshakes_reloads_and_an_upgrade_harm_nothing() {
     let (authority, node, signals) = (Authority::new(), Upstream::echo(), signals());
     authority.issue("shop", &[NAME]);
-    let mut upgraded = Upgraded::start(&setup(&authority, &node, "a"));
+    let mut upgraded = UpgradedGateway::start(&setup(&authority, &node, "a"));
     let (rounds, addr, admin) = (Rounds::default(), upgraded.gateway.addr(), upgraded.gateway.admin_addr());
     let failing = Rounds::default();
     let sent = thread::scope(|scope| {

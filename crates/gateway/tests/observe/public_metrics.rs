@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::shared::STILLGATE;
-use crate::shared::measured::Measured;
+use crate::shared::measured::MeasuredGateway;
 use std::time::Duration;
 use stillgate_testkit::{
     ACCEPT_OPENMETRICS, ACCEPT_TEXT, Gateway, Scrape, Setup, SlowScrape, Upstream, eventually, eventually_within,
@@ -29,14 +29,14 @@ fn setup(node: &Upstream) -> Setup {
     ))
 }
 
-fn ask(measured: &Measured, path: &str, accept: &str, gzip: bool) -> Scrape {
+fn ask(measured: &MeasuredGateway, path: &str, accept: &str, gzip: bool) -> Scrape {
     scrape(measured.gateway.addr(), path, accept, gzip)
 }
 
 #[test]
 fn a_route_serves_what_the_exporter_does() {
     let node = Upstream::echo();
-    let measured = Measured::start(setup(&node), "");
+    let measured = MeasuredGateway::start(setup(&node), "");
     let mut client = measured.gateway.client();
     assert_eq!(client.get("/x").head.status(), 200);
     let of_node = "stillgate_http_requests_total{route=\"all\",";
@@ -89,7 +89,7 @@ fn without_metrics_there_is_no_page() {
 fn a_worker_serves_others_while_a_large_exposition_is_read() {
     let node = Upstream::echo();
     let setup = setup(&node).gateway("workers: 1");
-    let measured = Measured::start(setup, "labels: {http_requests_total: {uri: $request_uri}}");
+    let measured = MeasuredGateway::start(setup, "labels: {http_requests_total: {uri: $request_uri}}");
     let mut client = measured.gateway.client();
     for number in 0..TARGETS {
         assert_eq!(client.get(&format!("/{number:0>PADDING$}")).head.status(), 200);

@@ -1,6 +1,6 @@
 //! When series begin, become one with others, and end: labels that explode, nodes and upstreams that leave, created times.
 
-use crate::shared::measured::Measured;
+use crate::shared::measured::MeasuredGateway;
 use stillgate_testkit::{ACCEPT_OPENMETRICS, Setup, Upstream, eventually, scrape};
 
 const REQUESTS: &str = "stillgate_http_requests_total";
@@ -35,7 +35,7 @@ fn an_exploding_label_leaves_a_fleet_exact() {
         nodes.each_ref().map(of_node).join(", ")
     ));
     let keys = "series_per_family: 4000\nlabels: {http_requests_total: {tenant: $http_x_tenant}}";
-    let measured = Measured::start(setup, keys);
+    let measured = MeasuredGateway::start(setup, keys);
     let mut client = measured.gateway.client();
     let mut sent = 0;
     for _ in 0..6 {
@@ -70,7 +70,7 @@ fn a_node_that_leaves_one_upstream_ends_there_alone() {
     let (one, two) = (Upstream::echo(), Upstream::echo());
     for (dialect, family) in [("native", "stillgate_upstream_healthy"), ("apisix", "apisix_upstream_status")] {
         let keys = format!("dialect: {dialect}");
-        let measured = Measured::start(upstreams(&[("u1", &[&one, &two]), ("u2", &[&two])]), &keys);
+        let measured = MeasuredGateway::start(upstreams(&[("u1", &[&one, &two]), ("u2", &[&two])]), &keys);
         let labels = |id: &str, node: &Upstream| match dialect {
             "native" => vec![("upstream", id.to_owned()), ("node", node.addr().to_string())],
             _ => vec![("name", format!("/apisix/upstreams/{id}")), ("port", node.addr().port().to_string())],
@@ -100,7 +100,7 @@ fn a_node_that_leaves_one_upstream_ends_there_alone() {
 #[test]
 fn what_counts_from_the_start_has_begun_then() {
     let node = Upstream::echo();
-    let measured = Measured::start(upstreams(&[("u1", &[&node])]), "");
+    let measured = MeasuredGateway::start(upstreams(&[("u1", &[&node])]), "");
     assert_eq!(measured.gateway.client().get("/u1").head.status(), 200);
     let text = || scrape(measured.metrics.addr(), "/metrics", ACCEPT_OPENMETRICS, false).text().to_owned();
     let told = ["stillgate_worker_cpu_seconds_created{", "stillgate_connections_accepted_created{"];
@@ -130,7 +130,7 @@ fn what_counts_from_the_start_has_begun_then() {
 fn apisix_counters_are_counters_to_who_reads_text() {
     let node = Upstream::echo();
     let metrics = |dialect: &str| {
-        let measured = Measured::start(upstreams(&[("u1", &[&node])]), &format!("dialect: {dialect}"));
+        let measured = MeasuredGateway::start(upstreams(&[("u1", &[&node])]), &format!("dialect: {dialect}"));
         let ask = |accept: &str| scrape(measured.metrics.addr(), "/metrics", accept, false);
         let (both, alone) = (ask(ACCEPT_OPENMETRICS), ask("application/openmetrics-text;version=1.0.0"));
         // The second time there are requests.

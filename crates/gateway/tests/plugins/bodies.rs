@@ -3,7 +3,7 @@
 use crate::scripted::{AFTER, BEFORE, FILTERED, Node, REPLACED, check, chunked, gzip, resources, with_length};
 use crate::shared::STILLGATE;
 use crate::shared::reflect::{ask, gateway, setup, try_ask};
-use stillgate_testkit::{Broken, Framing, Gateway, Setup, Upstream, eventually, http2, payload, run_tool};
+use stillgate_testkit::{Framing, Gateway, MessageError, Setup, Upstream, eventually, http2, payload, run_tool};
 
 /// Split at each byte, and sent byte by byte, in each framing.
 #[test]
@@ -161,13 +161,13 @@ fn a_node_that_cuts_is_never_whole() {
             node.sends(&[&whole[..end]], true);
             match try_ask(&mut gateway.client(), "GET /f", &[]) {
                 Ok(got) => assert_eq!(got.head.status(), 502, "cut at {end}: {got:?}"),
-                Err(Broken::Malformed(why)) => panic!("cut at {end}: {why}"),
+                Err(MessageError::Malformed(why)) => panic!("cut at {end}: {why}"),
                 Err(_) => {}
             }
             match try_ask(&mut gateway.client(), "GET /r", &[]) {
                 Ok(got) if got.head.status() == 200 => assert_eq!(got.body, b"in place of it", "cut at {end}"),
                 Ok(got) => assert_eq!(got.head.status(), 502, "cut at {end}: {got:?}"),
-                Err(Broken::Malformed(why)) => panic!("cut at {end}: {why}"),
+                Err(MessageError::Malformed(why)) => panic!("cut at {end}: {why}"),
                 Err(_) => {}
             }
         }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use stillgate_testkit::{
-    ACCEPT_TEXT, Broken, Client, Gateway, PATIENCE, ReservedPort, Upstream, eventually, payload, scrape,
+    ACCEPT_TEXT, Client, Gateway, MessageError, PATIENCE, ReservedPort, Upstream, eventually, payload, scrape,
 };
 
 const MIB: usize = 1024 * 1024;
@@ -160,13 +160,13 @@ fn a_large_response_is_compressed_in_little_memory() {
     client.send("GET /gzip HTTP/1.0\r\nHost: h\r\nAccept-Encoding: gzip\r\n\r\n");
     let head = client.read_head().expect("a head");
     assert_eq!((head.status(), head.get("content-encoding")), (200, Some("gzip")), "{head:?}");
-    let mut decoder = flate2::write::GzDecoder::new(Repeated { piece: &piece, count: 0 });
+    let mut decoder = flate2::write::GzDecoder::new(RepeatedBody { piece: &piece, count: 0 });
     let mut peak = 0;
     loop {
         let (bytes, is_end) = match client.read_exactly(MIB) {
             Ok(bytes) => (bytes, false),
-            Err(Broken::Truncated(bytes)) => (bytes, true),
-            Err(Broken::Closed) => (Vec::new(), true),
+            Err(MessageError::Truncated(bytes)) => (bytes, true),
+            Err(MessageError::Closed) => (Vec::new(), true),
             Err(broken) => panic!("{broken:?}"),
         };
         decoder.write_all(&bytes).expect("a good stream");
@@ -182,12 +182,12 @@ fn a_large_response_is_compressed_in_little_memory() {
 }
 
 /// Takes repetitions of a piece, and nothing else.
-struct Repeated<'a> {
+struct RepeatedBody<'a> {
     piece: &'a [u8],
     count: usize,
 }
 
-impl Write for Repeated<'_> {
+impl Write for RepeatedBody<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let rest = &self.piece[self.count % self.piece.len()..];
         let length = rest.len().min(bytes.len());

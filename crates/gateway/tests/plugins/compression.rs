@@ -8,7 +8,7 @@ use flate2::read::MultiGzDecoder;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::mpsc;
-use stillgate_testkit::{Broken, Gateway, Message, PATIENCE, Upstream, eventually, require_tool, run_tool};
+use stillgate_testkit::{Gateway, Message, MessageError, PATIENCE, Upstream, eventually, require_tool, run_tool};
 use zstd_safe::{DCtx, InBuffer, OutBuffer};
 
 /// The plugins: the route of each, and the value of `Content-Encoding`.
@@ -372,7 +372,7 @@ fn clients_that_stop_leave_nothing_behind() {
 
 fn is_coded(gateway: &Gateway, route: &str, coding: &str, body: &[u8]) -> bool {
     let mut client = gateway.client();
-    let response: Result<Message, Broken> =
+    let response: Result<Message, MessageError> =
         try_ask(&mut client, &format!("GET {route}"), &[&format!("Accept-Encoding: {coding}")]);
     let response = response.expect("a response");
     let is_coded = response.head.get("content-encoding") == Some(coding);

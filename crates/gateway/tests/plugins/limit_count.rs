@@ -2,8 +2,8 @@
 //! clients that know nothing of it.
 
 use crate::shared::STILLGATE;
-use crate::shared::measured::Measured;
-use crate::shared::upgrade::Upgraded;
+use crate::shared::measured::MeasuredGateway;
+use crate::shared::upgrade::UpgradedGateway;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,12 +25,12 @@ fn limited(upstream: &Upstream, workers: usize, keys: &str) -> Setup {
 
 /// The answers that clients got: how often each status, and what remained, of those that were let through.
 #[derive(Debug, Default)]
-struct Heard {
+struct AnswerCounts {
     statuses: BTreeMap<u16, usize>,
     remaining: Vec<i64>,
 }
 
-impl Heard {
+impl AnswerCounts {
     fn add(&mut self, response: &Message) {
         let status = response.head.status();
         *self.statuses.entry(status).or_default() += 1;
@@ -41,7 +41,7 @@ impl Heard {
         }
     }
 
-    fn join(mut self, other: Heard) -> Heard {
+    fn join(mut self, other: AnswerCounts) -> AnswerCounts {
         for (status, times) in other.statuses {
             *self.statuses.entry(status).or_default() += times;
         }
@@ -64,9 +64,9 @@ impl Heard {
 }
 
 /// All clients at once, each on as many connections as it sends requests where `is_anew`.
-fn ask(addr: SocketAddr, is_anew: bool) -> Heard {
+fn ask(addr: SocketAddr, is_anew: bool) -> AnswerCounts {
     let one = || {
-        let (mut client, mut heard) = (Client::connect(addr), Heard::default());
+        let (mut client, mut heard) = (Client::connect(addr), AnswerCounts::default());
         for _ in 0..REQUESTS {
             if is_anew {
                 client = Client::connect(addr);
@@ -77,7 +77,10 @@ fn ask(addr: SocketAddr, is_anew: bool) -> Heard {
     };
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(one)).collect();
-        clients.into_iter().map(|client| client.join().expect("a client")).fold(Heard::default(), Heard::join)
+        clients
+            .into_iter()
+            .map(|client| client.join().expect("a client"))
+            .fold(AnswerCounts::default(), AnswerCounts::join)
     })
 }
 
@@ -160,12 +163,12 @@ fn an_upgrade_under_load_admits_exactly_the_count() {
         let setup = |workers| {
             limited(&upstream, workers, &format!("count: {COUNT}, time_window: {}, window_type: {kind}", 30 * LONG_S))
         };
-        let mut upgraded = Upgraded::start(&setup(before));
+        let mut upgraded = UpgradedGateway::start(&setup(before));
         upgraded.configure(&setup(after));
         let addr = upgraded.gateway.addr();
         let rounds = Rounds::default();
         let one = |number: usize| {
-            let mut heard = Heard::default();
+            let mut heard = AnswerCounts::default();
             rounds.of_requests(addr, number.is_multiple_of(2), |client| heard.add(&client.get("/")));
             heard
         };
@@ -178,7 +181,10 @@ fn an_upgrade_under_load_admits_exactly_the_count() {
             upgraded.await_old();
             rounds.await_more(200);
             rounds.end();
-            clients.into_iter().map(|client| client.join().expect("a client")).fold(Heard::default(), Heard::join)
+            clients
+                .into_iter()
+                .map(|client| client.join().expect("a client"))
+                .fold(AnswerCounts::default(), AnswerCounts::join)
         });
         let mut all = heard.remaining.clone();
         assert_eq!(heard.admitted(), rounds.done() as usize, "the limit is not reached");
@@ -210,12 +216,12 @@ fn exhaust(addr: SocketAddr, left: usize) {
 #[test]
 fn counters_are_in_the_metrics() {
     let upstream = Upstream::echo();
-    let without = Measured::start(Setup::to(upstream.addr()), "");
+    let without = MeasuredGateway::start(Setup::to(upstream.addr()), "");
     let zeros = ["stillgate_limit_counters 0", "stillgate_limit_evicted_total 0", "stillgate_limit_contended_total 0"];
     let exposition = without.scrape().0;
     assert!(zeros.iter().all(|line| exposition.lines().any(|found| found == *line)), "{exposition}");
     let setup = |more: &str| limited(&upstream, 2, &format!("count: 1, time_window: {LONG_S}, key: arg_k{more}"));
-    let measured = Measured::start(setup("").gateway("limits: {counters_bytes: 64KiB}"), "");
+    let measured = MeasuredGateway::start(setup("").gateway("limits: {counters_bytes: 64KiB}"), "");
     let mut client = measured.gateway.client();
     for key in 0..100 {
         client.get(&format!("/?k={key}"));

@@ -10,7 +10,7 @@ use stillgate_testkit::{Gateway, Message, Upstream, eventually};
 
 /// How the effect of a plugin is visible.
 #[derive(Debug, Clone, Copy)]
-enum Seen {
+enum VisibleEffect {
     /// The status, and the body that `error_response` gives it from 400 on.
     Status(u16),
     /// A field of the response.
@@ -25,10 +25,10 @@ enum Seen {
     Nowhere,
 }
 
-use Seen::{Body, Elsewhere, Field, Nowhere, Status, ToNode};
+use VisibleEffect::{Body, Elsewhere, Field, Nowhere, Status, ToNode};
 
 /// A plugin's name, other plugins of its route, its own keys, what follows `GET` or `POST` and the path, and what it does.
-type Row = (&'static str, &'static str, &'static str, &'static str, Seen);
+type Row = (&'static str, &'static str, &'static str, &'static str, VisibleEffect);
 
 const KEY_AUTH: &str = r#""key-auth": {}, "#;
 const FAULT: &str = r#""fault-injection": {"abort": {"http_status": 503}}, "#;
@@ -136,9 +136,9 @@ fn every_plugin_has_a_row() {
 
 /// Everything that was sent to places other than the node, as raw bytes.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<u8>>>);
+struct SentElsewhere(Arc<Mutex<Vec<u8>>>);
 
-impl Told {
+impl SentElsewhere {
     fn keep(&self, bytes: &[u8]) {
         self.0.lock().expect("no test panics with it").extend_from_slice(bytes);
     }
@@ -151,7 +151,7 @@ impl Told {
 
 /// The receivers of what plugins send: an HTTP server that refuses every request, one of TCP, one of UDP, and a file.
 struct Places {
-    told: Told,
+    told: SentElsewhere,
     peer: Upstream,
     tcp: SocketAddr,
     udp: SocketAddr,
@@ -161,7 +161,7 @@ struct Places {
 
 impl Places {
     fn new() -> Places {
-        let told = Told::default();
+        let told = SentElsewhere::default();
         let kept = told.clone();
         let peer = Upstream::serve(move |connection| {
             while let Ok(request) = connection.read_request() {
@@ -265,7 +265,7 @@ fn compared(response: &Message, path: &str) -> (u16, Vec<(String, String)>, Stri
 }
 
 /// Whether a response shows what the plugin does.
-fn shows(response: &Message, seen: Seen) -> bool {
+fn shows(response: &Message, seen: VisibleEffect) -> bool {
     let text = String::from_utf8_lossy(&response.body);
     match seen {
         Status(status) => response.head.status() == status,

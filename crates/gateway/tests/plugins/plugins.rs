@@ -2,7 +2,7 @@
 
 use crate::shared::reflect;
 use crate::shared::reflect::{ask, asked, check, gateway, reflecting, route, try_ask};
-use stillgate_testkit::{Broken, Gateway, Head, Message, Upstream, http2};
+use stillgate_testkit::{Gateway, Head, Message, MessageError, Upstream, http2};
 
 struct Gate {
     node: Upstream,
@@ -557,5 +557,5 @@ fn a_broken_response_is_noticed() {
     });
     let gateway = gateway(node.addr(), &routes(&[("/a", "{}")]));
     let broken = try_ask(&mut gateway.client(), "GET /a", &[]);
-    assert!(matches!(broken, Err(Broken::Truncated(_) | Broken::Reset(_))), "{broken:?}");
+    assert!(matches!(broken, Err(MessageError::Truncated(_) | MessageError::Reset(_))), "{broken:?}");
 }

@@ -2,7 +2,7 @@
 
 use crate::scripted::gzip;
 use crate::shared::reflect::{gateway, reflecting, route};
-use stillgate_testkit::{Broken, Client, Gateway, Message, Upstream, payload, run_tool};
+use stillgate_testkit::{Client, Gateway, Message, MessageError, Upstream, payload, run_tool};
 
 const MIB: usize = 1024 * 1024;
 
@@ -109,7 +109,7 @@ fn a_client_that_cuts_is_never_whole() {
                 client.half_close();
                 match client.read_response("POST") {
                     Ok(refused) => assert_eq!(refused.head.status(), 400, "{path} cut at {end}: {refused:?}"),
-                    Err(Broken::Malformed(why)) => panic!("{path} cut at {end}: {why}"),
+                    Err(MessageError::Malformed(why)) => panic!("{path} cut at {end}: {why}"),
                     Err(_) => {}
                 }
             }

@@ -7,7 +7,7 @@ use crate::shared::reflect::{check, route, setup};
 use crate::smuggling::configured::{self, EVIL};
 use crate::smuggling::plugged::{CONSUMERS, METADATA, PLUGGED, VALUES, WITHOUT_HEADS, requests};
 use crate::smuggling::{Caught, Node, Peer, assert_none, fields, has_evil, is_broken, judged};
-use stillgate_testkit::{Broken, Gateway, Upstream, encode, http2};
+use stillgate_testkit::{Gateway, MessageError, Upstream, encode, http2};
 
 fn routes(of: &[(&str, &str)]) -> String {
     let routes: String = of.iter().map(|(uri, plugins)| route(uri, plugins)).collect();
@@ -55,7 +55,7 @@ fn no_value_of_a_client_splits_a_message() {
                 // It may be refused half-way.
                 let _ = client.try_send(&request);
                 let response = match client.read_to_end() {
-                    Ok(bytes) | Err(Broken::Reset(bytes)) => bytes,
+                    Ok(bytes) | Err(MessageError::Reset(bytes)) => bytes,
                     Err(broken) => panic!("no end of {}: {broken:?}", encode(&request)),
                 };
                 let told = node.take();
@@ -116,7 +116,7 @@ fn an_unread_body_is_no_request() {
                 let _ = client.try_send("GET /nowhere HTTP/1.1\r\nHost: h\r\n\r\n");
                 match client.read_response("GET") {
                     Ok(next) => assert_eq!(next.head.status(), 404, "{line}"),
-                    Err(Broken::Malformed(why)) => panic!("{line}: {why}"),
+                    Err(MessageError::Malformed(why)) => panic!("{line}: {why}"),
                     Err(_) => {}
                 }
             }

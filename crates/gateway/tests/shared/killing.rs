@@ -1,6 +1,6 @@
 //! New processes that are killed soon after their start.
 
-use crate::shared::upgrade::{Upgraded, await_no_children, children, has_left, signal, threads};
+use crate::shared::upgrade::{UpgradedGateway, await_no_children, children, has_left, signal, threads};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use stillgate_testkit::{END_PATIENCE, eventually, eventually_within};
@@ -33,13 +33,13 @@ pub(crate) fn is_old(pid: u32) -> bool {
 /// Both processes serve until the kill. Where the machine is too slow for that, at every second try, the old one is stopped as soon
 /// as it has sent the new one everything: however long the kill takes then, it comes in time.
 #[track_caller]
-pub(crate) fn kill_successor(upgraded: &Upgraded, when: When) -> u32 {
+pub(crate) fn kill_successor(upgraded: &UpgradedGateway, when: When) -> u32 {
     let killed = (0..TRIES_MAX).find_map(|number| try_to_kill(upgraded, when, number % 2 == 1));
     killed.unwrap_or_else(|| panic!("{when:?}: the machine stood still for a second in each of {TRIES_MAX} tries"))
 }
 
 /// `None`: this took so long that the old process may have left by now, and nothing was killed; another one serves.
-fn try_to_kill(upgraded: &Upgraded, when: When, is_held: bool) -> Option<u32> {
+fn try_to_kill(upgraded: &UpgradedGateway, when: When, is_held: bool) -> Option<u32> {
     let pid = upgraded.pid().expect("a process that serves");
     let followers = || upgraded.gateway.log().matches("upgrade: following a process").count();
     let before_this = followers();

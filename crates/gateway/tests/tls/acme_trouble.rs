@@ -3,7 +3,7 @@
 use crate::acme::{ISSUED_WITHIN, NAME, SHOP, Stage, TWO_NAMES, fetch};
 use crate::shared::STILLGATE;
 use crate::shared::upgrade;
-use crate::shared::upgrade::Upgraded;
+use crate::shared::upgrade::UpgradedGateway;
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -190,7 +190,7 @@ fn an_order_that_is_cut_short_counts_where_it_was_by_a_crash() {
     stage.gateway.signal("HUP");
     gate.await_held(held + 1);
     gate.is_open.store(true, Ordering::Relaxed);
-    let mut upgraded = Upgraded { gateway: stage.gateway };
+    let mut upgraded = UpgradedGateway { gateway: stage.gateway };
     let successor = upgraded.upgrade();
     let acme = || {
         let status = upgraded.gateway.status();

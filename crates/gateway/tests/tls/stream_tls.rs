@@ -5,7 +5,7 @@ use crate::shared::streams::{Streams, lines, nodes_of};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Broken, END_PATIENCE, Upstream, eventually, payload, require_tool};
+use stillgate_testkit::{END_PATIENCE, MessageError, Upstream, eventually, payload, require_tool};
 
 fn ssl(authority: &Authority, name: &str) -> String {
     let ca = authority.dir().display();
@@ -294,7 +294,7 @@ fn nodes_are_spoken_to_through_tls() {
     // With another name, the node fails verification.
     streams.resources = resources(&format!("ca: \"{ca}\", sni: other.test"));
     gateway.reload(&streams.setup());
-    let refused: Result<Vec<u8>, Broken> = ask(&streams);
+    let refused: Result<Vec<u8>, MessageError> = ask(&streams);
     assert!(refused.is_err() || refused.is_ok_and(|bytes| bytes.is_empty()));
     assert_eq!(lines(&gateway, 2)[1]["status"], 502);
     eventually("the log to tell why", || gateway.log().contains("name the one it has a certificate of in `tls.sni`"));

@@ -383,13 +383,13 @@ fn http2_is_agreed_on_where_the_listener_speaks_it() {
 }
 
 /// The bytes of a request and its response over a connection that stays open.
-struct Kept {
+struct PersistentClient {
     stream: TlsClient,
 }
 
-impl Kept {
-    fn connect(gateway: &Gateway, authority: &Authority, name: &str) -> Kept {
-        Kept { stream: authority.connect(gateway.addr(), name, &[]) }
+impl PersistentClient {
+    fn connect(gateway: &Gateway, authority: &Authority, name: &str) -> PersistentClient {
+        PersistentClient { stream: authority.connect(gateway.addr(), name, &[]) }
     }
 
     fn status(&mut self, host: &str) -> u16 {
@@ -412,7 +412,7 @@ fn a_connection_made_before_certificates_were_asked_for_does_not_go_on_without()
     let (authority, upstream) = (Authority::new(), witness());
     authority.issue("shop", &["shop.example.com"]);
     let gateway = Gateway::start(STILLGATE, &setup(&authority, upstream.addr(), SHOP, ""));
-    let mut kept = Kept::connect(&gateway, &authority, "shop.example.com");
+    let mut kept = PersistentClient::connect(&gateway, &authority, "shop.example.com");
     assert_eq!(kept.status("shop.example.com"), 200);
     let asking = SHOP.replace("snis:", "client: {ca: \"{ca}/ca.pem\"}, snis:");
     gateway.reload(&setup(&authority, upstream.addr(), &asking, ""));

@@ -3,7 +3,7 @@
 use crate::shared::STILLGATE;
 use crate::shared::tunnel;
 use crate::shared::tunnel::{AGREE, ASK, Tunnel};
-use crate::shared::upgrade::{Upgraded, await_no_children, children, is_gateway, signal};
+use crate::shared::upgrade::{UpgradedGateway, await_no_children, children, is_gateway, signal};
 use std::process::{Command, Stdio};
 use stillgate_testkit::{
     Client, Connection, END_PATIENCE, ReservedPort, Setup, Upstream, eventually, eventually_within,
@@ -12,7 +12,7 @@ use stillgate_testkit::{
 const ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// A request that the node has not answered.
-fn ask(upgraded: &Upgraded, upstream: &Upstream, request: &str) -> (Client, Connection) {
+fn ask(upgraded: &UpgradedGateway, upstream: &Upstream, request: &str) -> (Client, Connection) {
     let mut client = upgraded.gateway.client();
     client.send(request);
     let mut node = upstream.accept();
@@ -37,7 +37,7 @@ fn get(client: &mut Client, upstream: &Upstream) -> Option<String> {
 #[test]
 fn what_the_first_process_still_has_comes_to_the_third() {
     let upstream = Upstream::bind();
-    let mut upgraded = Upgraded::start(&tunnel::setup(&upstream).gateway("workers: 2"));
+    let mut upgraded = UpgradedGateway::start(&tunnel::setup(&upstream).gateway("workers: 2"));
     let (mut client, mut node) = ask(&upgraded, &upstream, GET);
     let mut late = ask(&upgraded, &upstream, ASK);
     let second = upgraded.upgrade();
@@ -69,7 +69,7 @@ const TUNNELS: usize = 400;
 #[test]
 fn a_second_upgrade_in_the_midst_of_the_first_loses_nothing() {
     let upstream = Upstream::bind();
-    let mut upgraded = Upgraded::start(&tunnel::setup(&upstream).gateway("workers: 2"));
+    let mut upgraded = UpgradedGateway::start(&tunnel::setup(&upstream).gateway("workers: 2"));
     let mut tunnels: Vec<Tunnel> = (0..TUNNELS).map(|_| Tunnel::open(&upgraded.gateway, &upstream)).collect();
     let first = upgraded.gateway.pid();
     signal(first, "USR2");
@@ -87,7 +87,7 @@ fn a_second_upgrade_in_the_midst_of_the_first_loses_nothing() {
 #[test]
 fn a_former_process_that_is_told_to_end_hands_over_first() {
     let upstream = Upstream::bind();
-    let mut upgraded = Upgraded::start(&tunnel::setup(&upstream).gateway("workers: 2"));
+    let mut upgraded = UpgradedGateway::start(&tunnel::setup(&upstream).gateway("workers: 2"));
     let mut tunnels: Vec<Tunnel> = (0..TUNNELS).map(|_| Tunnel::open(&upgraded.gateway, &upstream)).collect();
     let first = upgraded.gateway.pid();
     signal(first, "USR2");
@@ -102,7 +102,7 @@ fn a_former_process_that_is_told_to_end_hands_over_first() {
 #[test]
 fn a_former_process_whose_successor_has_ended_in_order_finishes_what_it_has() {
     let upstream = Upstream::bind();
-    let mut upgraded = Upgraded::start(&Setup::to(upstream.addr()));
+    let mut upgraded = UpgradedGateway::start(&Setup::to(upstream.addr()));
     let (mut client, mut node) = ask(&upgraded, &upstream, GET);
     let second = upgraded.upgrade();
     signal(second, "TERM");
@@ -124,7 +124,7 @@ fn the_command_says_that_an_upgrade_is_under_way() {
         assert!(Command::new("sh").args(["-c", &script]).status().expect("run sh").success(), "{script}");
     };
     sh(format!("cp {STILLGATE} {}", binary.display()));
-    let upgraded = Upgraded::start_from(binary.to_str().expect("a plain path"), &Setup::to(upstream.addr()));
+    let upgraded = UpgradedGateway::start_from(binary.to_str().expect("a plain path"), &Setup::to(upstream.addr()));
     sh(format!(
         "printf '#!/bin/sh\\nexec sleep 60\\n' > {0}.new && chmod +x {0}.new && mv {0}.new {0}",
         binary.display()

@@ -1,7 +1,7 @@
 //! `stillgate upgrade`: which process it finds, what it recognises as a gateway, and which configuration it checks.
 
 use crate::shared::STILLGATE;
-use crate::shared::upgrade::{Upgraded, children, is_gateway, script, sh, signal};
+use crate::shared::upgrade::{UpgradedGateway, children, is_gateway, script, sh, signal};
 use std::path::Path;
 use std::process::{Command, Output};
 use stillgate_testkit::{Gateway, Setup, Upstream, eventually};
@@ -24,7 +24,7 @@ fn a_gateway_is_known_whatever_its_binary_is_called() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let binary = dir.path().join("sg-2.1");
     sh(&format!("cp {STILLGATE} {}", binary.display()));
-    let mut upgraded = Upgraded::start_from(binary.to_str().expect("a plain path"), &Setup::to(upstream.addr()));
+    let mut upgraded = UpgradedGateway::start_from(binary.to_str().expect("a plain path"), &Setup::to(upstream.addr()));
     let successor = upgraded.upgrade();
     upgraded.await_old();
     let runs = std::fs::read_link(format!("/proc/{successor}/exe")).expect("it runs");
@@ -50,7 +50,7 @@ fn the_configuration_is_that_of_the_process() {
     let lines = format!("cd \"${{3%/*}}\"; export LEVEL=info; exec {STILLGATE} run -c stillgate.yaml");
     let (_dir, wrapper) = script(&lines);
     let setup = Setup::to(upstream.addr()).gateway("log: {level: \"${LEVEL}\"}");
-    let mut upgraded = Upgraded::start_from(wrapper.to_str().expect("a plain path"), &setup);
+    let mut upgraded = UpgradedGateway::start_from(wrapper.to_str().expect("a plain path"), &setup);
     let pid = upgraded.gateway.pid().to_string();
     let config = upgraded.gateway.config_path();
     let config = config.to_str().expect("a plain path");
@@ -81,7 +81,7 @@ fn the_configuration_is_that_of_the_process() {
 #[test]
 fn the_command_finds_the_process_or_says_why_not() {
     let upstream = Upstream::echo();
-    let upgraded = Upgraded::start(&Setup::to(upstream.addr()));
+    let upgraded = UpgradedGateway::start(&Setup::to(upstream.addr()));
     let config = upgraded.gateway.config_path();
     let run = |arguments: &[&str]| -> Output {
         Command::new(STILLGATE).arg("upgrade").arg("--config").arg(&config).args(arguments).output().expect("run it")

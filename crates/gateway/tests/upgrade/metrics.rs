@@ -3,7 +3,7 @@
 
 use crate::shared::tunnel;
 use crate::shared::tunnel::Tunnel;
-use crate::shared::upgrade::Upgraded;
+use crate::shared::upgrade::UpgradedGateway;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use stillgate_testkit::{ACCEPT_TEXT, Client, Connection, PATIENCE, ReservedPort, Setup, Upstream, eventually, scrape};
@@ -35,7 +35,7 @@ fn listens(pid: u32, addr: SocketAddr) -> bool {
 
 /// A gateway whose first process has a request in flight, and its successor.
 struct Both {
-    upgraded: Upgraded,
+    upgraded: UpgradedGateway,
     metrics: SocketAddr,
     /// The request's two ends.
     held: Client,
@@ -55,7 +55,7 @@ impl Both {
         let (upstream, metrics) = (Upstream::bind(), ReservedPort::new());
         let keys = format!("metrics: {{address: \"{}\"{keys}}}", metrics.addr());
         let setup = Setup::to(upstream.addr()).gateway(&keys);
-        let upgraded = Upgraded::start(&setup);
+        let upgraded = UpgradedGateway::start(&setup);
         let metrics = metrics.addr();
         let exposed = |name: &str| sum(scrape(metrics, "/metrics", ACCEPT_TEXT, false).text(), name);
         let mut client = upgraded.gateway.client();
@@ -178,7 +178,7 @@ fn an_old_process_that_is_killed_leaves_its_counts() {
 fn a_tunnel_that_moves_is_counted_once() {
     let (upstream, metrics) = (Upstream::bind(), ReservedPort::new());
     let setup = tunnel::setup(&upstream).gateway(&format!("metrics: {{address: \"{}\"}}", metrics.addr()));
-    let mut upgraded = Upgraded::start(&setup);
+    let mut upgraded = UpgradedGateway::start(&setup);
     let mut tunnel = Tunnel::open(&upgraded.gateway, &upstream);
     let shows = |open: f64, total: f64, ended: Option<f64>| {
         let text = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
@@ -201,13 +201,13 @@ fn a_tunnel_that_moves_is_counted_once() {
 #[test]
 fn totals_go_on_without_an_address_of_their_own() {
     let upstream = Upstream::echo();
-    let mut upgraded = Upgraded::start(&Setup::to(upstream.addr()));
+    let mut upgraded = UpgradedGateway::start(&Setup::to(upstream.addr()));
     let admin = upgraded.gateway.admin_addr();
     let counted = || {
         let text = Client::connect(admin).get("/metrics").body;
         sum(std::str::from_utf8(&text).expect("UTF-8"), "stillgate_http_requests_total")
     };
-    let ask = |upgraded: &Upgraded| assert_eq!(upgraded.gateway.client().get("/x").head.status(), 200);
+    let ask = |upgraded: &UpgradedGateway| assert_eq!(upgraded.gateway.client().get("/x").head.status(), 200);
     ask(&upgraded);
     ask(&upgraded);
     eventually("both to be counted", || counted() == Some(2.0));

@@ -4,7 +4,7 @@ use crate::shared::STILLGATE;
 use crate::shared::authority::Authority;
 use crate::shared::tunnel;
 use crate::shared::tunnel::{AGREE, ASK, Tunnel};
-use crate::shared::upgrade::{Upgraded, is_gateway, threads};
+use crate::shared::upgrade::{UpgradedGateway, is_gateway, threads};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ fn listeners_come_and_go() {
     let upstream = Upstream::echo();
     let (gone, new) = (ReservedPort::new(), ReservedPort::new());
     let setup = Setup::to(upstream.addr());
-    let mut upgraded = Upgraded::start(&setup.clone().with_listener(gone.addr()));
+    let mut upgraded = UpgradedGateway::start(&setup.clone().with_listener(gone.addr()));
     let mut ends = Client::connect(gone.addr());
     assert_eq!(ends.get("/").head.status(), 200);
     let mut moves = upgraded.gateway.client();
@@ -61,7 +61,7 @@ fn open(gateway: &Gateway, upstream: &Upstream, path: &str) -> Tunnel {
 #[test]
 fn tunnels_learn_that_their_route_is_another_one() {
     let upstream = Upstream::bind();
-    let mut upgraded = Upgraded::start(&routes(&upstream, CHAT, NEWS));
+    let mut upgraded = UpgradedGateway::start(&routes(&upstream, CHAT, NEWS));
     let (mut chat, mut news) =
         (open(&upgraded.gateway, &upstream, "/chat"), open(&upgraded.gateway, &upstream, "/news"));
     // The order of the routes does not matter to them, nor do the keys around them.
@@ -82,7 +82,7 @@ fn tunnels_learn_that_their_route_is_another_one() {
 fn tunnels_of_a_route_that_is_gone_stay_with_the_former_process() {
     const HURRY: &str = "timeouts: {upgrade: 0ms}";
     let upstream = Upstream::bind();
-    let mut upgraded = Upgraded::start(&routes(&upstream, CHAT, NEWS).gateway(HURRY));
+    let mut upgraded = UpgradedGateway::start(&routes(&upstream, CHAT, NEWS).gateway(HURRY));
     let mut chat = open(&upgraded.gateway, &upstream, "/chat");
     let mut news = open(&upgraded.gateway, &upstream, "/news");
     upgraded.configure(&routes(&upstream, CHAT, "").gateway(HURRY));
@@ -120,7 +120,7 @@ fn what_goes_through_tls_ends_in_order_where_it_is() {
         upstream.addr()
     ))
     .listener("tls: true");
-    let mut upgraded = Upgraded::start(&setup);
+    let mut upgraded = UpgradedGateway::start(&setup);
     let mut before = authority.connect(upgraded.gateway.addr(), "shop.example.com", &[]);
     assert_eq!(get(&mut before).get("connection"), None);
     let successor = upgraded.upgrade();
@@ -148,7 +148,7 @@ fn connections_from_before_a_change_of_their_listener_go_along() {
          upstreams:\n  - {{id: main, nodes: {{\"{}\": 1}}}}\nroutes:\n  - {{id: all, uri: /*, upstream_id: main}}\n",
         upstream.addr()
     ));
-    let mut upgraded = Upgraded::start(&setup);
+    let mut upgraded = UpgradedGateway::start(&setup);
     let mut plain = upgraded.gateway.client();
     assert_eq!(plain.get("/").head.status(), 200);
     upgraded.configure(&setup.clone().listener("tls: true"));
@@ -173,7 +173,7 @@ fn metrics_go_on_without_a_step() {
     let upstream = Upstream::echo();
     let metrics = ReservedPort::new();
     let setup = Setup::to(upstream.addr()).gateway(&format!("metrics: {{address: \"{}\"}}", metrics.addr()));
-    let mut upgraded = Upgraded::start(&setup);
+    let mut upgraded = UpgradedGateway::start(&setup);
     let exposed = || scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
     let mut idle: Vec<Client> = (0..20).map(|_| upgraded.gateway.client()).collect();
     for client in &mut idle {
@@ -240,7 +240,7 @@ fn niceness(pid: u32) -> Vec<i32> {
 fn nothing_leaks_into_the_new_process() {
     let upstream = Upstream::bind();
     let setup = tunnel::setup(&upstream).gateway("workers: 2").gateway("access_log: {path: \"{dir}/access.log\"}");
-    let mut upgraded = Upgraded::start(&setup);
+    let mut upgraded = UpgradedGateway::start(&setup);
     let mut tunnels: Vec<Tunnel> = (0..10).map(|_| Tunnel::open(&upgraded.gateway, &upstream)).collect();
     let before = descriptors(upgraded.gateway.pid());
     // The totals of ended processes have one segment, however many processes there were.
@@ -284,7 +284,7 @@ fn a_supervisor_is_told_which_process_it_is() {
             child.wait()
         });
     assert!(status.expect("write the script").success());
-    let upgraded = Upgraded::start_from(script.to_str().expect("a plain path"), &Setup::to(upstream.addr()));
+    let upgraded = UpgradedGateway::start_from(script.to_str().expect("a plain path"), &Setup::to(upstream.addr()));
     assert_eq!(told(), "READY=1");
     let successor = upgraded.upgrade();
     let mut words = [told(), told()];
@@ -296,7 +296,7 @@ fn a_supervisor_is_told_which_process_it_is() {
 fn addresses_of_nodes_and_listeners_are_what_they_were() {
     let upstream = Upstream::echo();
     let node: SocketAddr = upstream.addr();
-    let mut upgraded = Upgraded::start(&Setup::to(node).gateway("timeouts: {keepalive: 1h}"));
+    let mut upgraded = UpgradedGateway::start(&Setup::to(node).gateway("timeouts: {keepalive: 1h}"));
     let mut client = upgraded.gateway.client();
     let local = client.stream().local_addr().expect("an address");
     assert_eq!(client.get("/").head.status(), 200);

@@ -2,7 +2,7 @@
 
 use crate::shared::killing::{PROBATION, When, is_old, kill_successor};
 use crate::shared::tunnel::Tunnel;
-use crate::shared::upgrade::{Upgraded, children, signal, threads};
+use crate::shared::upgrade::{UpgradedGateway, children, signal, threads};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,7 +62,7 @@ fn a_new_process_that_is_killed_early_is_no_loss() {
     );
     let setup = Setup::resources(resources).gateway("workers: 2");
     let setup = setup.gateway(&format!("metrics: {{address: \"{}\"}}", metrics.addr()));
-    let mut upgraded = Upgraded::start(&setup);
+    let mut upgraded = UpgradedGateway::start(&setup);
     let mut tunnel = Tunnel::open(&upgraded.gateway, &node);
     let (rounds, is_shared, failures) = (Rounds::default(), AtomicBool::new(false), Mutex::default());
     let traffic =
@@ -102,7 +102,7 @@ fn a_new_process_that_is_killed_early_is_no_loss() {
 #[test]
 fn the_old_process_stays_while_the_new_one_proves_itself() {
     let upstream = Upstream::echo();
-    let upgraded = Upgraded::start(&Setup::to(upstream.addr()));
+    let upgraded = UpgradedGateway::start(&Setup::to(upstream.addr()));
     let pid = upgraded.gateway.pid();
     signal(pid, "USR2");
     eventually("the new process", || children(pid).len() == 1);
@@ -122,7 +122,7 @@ fn datagrams_of_a_client_are_not_dealt_to_two_processes() {
         "upstreams: [{{id: u, scheme: udp, nodes: {{\"{}\": 1}}}}]\nstream_routes: [{{id: all, upstream_id: u}}]\n",
         node.local_addr().expect("its address")
     ));
-    let upgraded = Upgraded::start(&setup.gateway(&format!("stream_proxy: {{udp: [{{address: \"{addr}\"}}]}}")));
+    let upgraded = UpgradedGateway::start(&setup.gateway(&format!("stream_proxy: {{udp: [{{address: \"{addr}\"}}]}}")));
     let pid = upgraded.gateway.pid();
     let client = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let asked_by = || {

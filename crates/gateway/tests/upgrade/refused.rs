@@ -1,7 +1,9 @@
 //! A failed upgrade changes nothing: whatever the new process is, the old one serves on.
 
 use crate::shared::STILLGATE;
-use crate::shared::upgrade::{Upgraded, await_no_children, await_rest, children, is_impatient, script, sh, signal};
+use crate::shared::upgrade::{
+    UpgradedGateway, await_no_children, await_rest, children, is_impatient, script, sh, signal,
+};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
@@ -11,7 +13,7 @@ use stillgate_testkit::{
 
 /// A gateway that runs from a copy of the binary, which can be replaced by something else.
 struct Replaceable {
-    upgraded: Upgraded,
+    upgraded: UpgradedGateway,
     /// Served all the time.
     client: Client,
     _bin: tempfile::TempDir,
@@ -23,7 +25,7 @@ impl Replaceable {
         let bin = tempfile::tempdir().expect("a temporary folder");
         let binary = bin.path().join("stillgate");
         sh(&format!("cp {STILLGATE} {}", binary.display()));
-        let upgraded = Upgraded::start_from(binary.to_str().expect("a plain path"), setup);
+        let upgraded = UpgradedGateway::start_from(binary.to_str().expect("a plain path"), setup);
         let client = upgraded.gateway.client();
         Replaceable { upgraded, client, _bin: bin, binary }
     }
@@ -270,7 +272,7 @@ fn one_that_hangs_can_be_ended_and_only_one_is_started() {
 #[test]
 fn a_new_process_that_dies_later_leaves_the_rest_with_the_former_one() {
     let upstream = Upstream::bind();
-    let mut upgraded = Upgraded::start(&Setup::to(upstream.addr()));
+    let mut upgraded = UpgradedGateway::start(&Setup::to(upstream.addr()));
     // A request in flight keeps the former process.
     let (mut client, mut node) = ask(&upgraded, &upstream);
     let successor = upgraded.upgrade();
@@ -285,7 +287,7 @@ fn a_new_process_that_dies_later_leaves_the_rest_with_the_former_one() {
 }
 
 /// A request that the node has not answered.
-fn ask(upgraded: &Upgraded, upstream: &Upstream) -> (Client, Connection) {
+fn ask(upgraded: &UpgradedGateway, upstream: &Upstream) -> (Client, Connection) {
     let mut client = upgraded.gateway.client();
     client.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
     let mut node = upstream.accept();
@@ -296,7 +298,7 @@ fn ask(upgraded: &Upgraded, upstream: &Upstream) -> (Client, Connection) {
 #[test]
 fn both_processes_end_in_order() {
     let upstream = Upstream::bind();
-    let mut upgraded = Upgraded::start(&Setup::to(upstream.addr()));
+    let mut upgraded = UpgradedGateway::start(&Setup::to(upstream.addr()));
     let mut before = ask(&upgraded, &upstream);
     let successor = upgraded.upgrade();
     let mut after = ask(&upgraded, &upstream);
@@ -345,7 +347,8 @@ fn a_supervisor_that_would_not_follow_keeps_its_process() {
     for (variables, is_upgraded) in [("", false), ("NOTIFY_SOCKET=/nowhere/notify", true)] {
         let lines = format!("SYSTEMD_EXEC_PID=$$ {variables} exec {STILLGATE} \"$@\"");
         let (_dir, wrapper) = script(&lines);
-        let mut upgraded = Upgraded::start_from(wrapper.to_str().expect("a plain path"), &Setup::to(upstream.addr()));
+        let mut upgraded =
+            UpgradedGateway::start_from(wrapper.to_str().expect("a plain path"), &Setup::to(upstream.addr()));
         let pid = upgraded.gateway.pid();
         if is_upgraded {
             assert_ne!(upgraded.upgrade(), pid);
@@ -367,7 +370,7 @@ fn a_link_leads_to_what_it_names_by_then() {
     let (v1, v2, link) = (first.display(), second.display(), current.display());
     sh(&format!("for v in {v1} {v2}; do mkdir $v && cp {STILLGATE} $v/stillgate; done; ln -s {v1} {link}"));
     let called = current.join("stillgate");
-    let mut upgraded = Upgraded::start_from(called.to_str().expect("a plain path"), &Setup::to(upstream.addr()));
+    let mut upgraded = UpgradedGateway::start_from(called.to_str().expect("a plain path"), &Setup::to(upstream.addr()));
     sh(&format!("ln -sfn {v2} {link}"));
     let successor = upgraded.upgrade();
     let runs = std::fs::read_link(format!("/proc/{successor}/exe")).expect("it runs");

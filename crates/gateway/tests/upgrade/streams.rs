@@ -1,7 +1,7 @@
 //! An upgrade with sessions of `stream_proxy`: those of TCP go on, UDP is answered before and after.
 
 use crate::shared::streams::{Streams, lines, nodes_of};
-use crate::shared::upgrade::Upgraded;
+use crate::shared::upgrade::UpgradedGateway;
 use serde_json::Value;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ fn check(client: &mut Connection, node: &mut Connection) {
 fn sessions_of_tcp_go_on_to_the_byte() {
     let upstream = Upstream::bind();
     let streams = Streams::to(&[upstream.addr()]).gateway("workers: 2");
-    let upgraded = Upgraded::start(&streams.setup());
+    let upgraded = UpgradedGateway::start(&streams.setup());
     let mut pairs: Vec<_> = (0..20).map(|_| (streams.client(), upstream.accept())).collect();
     pairs.iter_mut().for_each(|(client, node)| check(client, node));
     let (client, ended) = &mut pairs[0];
@@ -53,7 +53,7 @@ fn changed_and_removed_stream_routes_are_told_apart() {
     let nodes = nodes_of(&[upstream.addr()]);
     let route = |keys: &str| format!("stream_routes: [{{id: all, upstream: {{{nodes}}}{keys}}}]\n");
     let mut streams = Streams::new(route(", on_change: close"));
-    let upgraded = Upgraded::start(&streams.setup());
+    let upgraded = UpgradedGateway::start(&streams.setup());
     let (mut client, mut node) = (streams.client(), upstream.accept());
     check(&mut client, &mut node);
     streams.resources = route(", on_change: close, timeout: {connect: 7}");
@@ -72,7 +72,7 @@ fn a_port_that_is_of_http_and_then_of_streams_keeps_its_connections() {
     let mut streams = Streams::to(&[node.addr()]);
     streams.resources += &resources;
     let of_http = Setup::resources(resources).with_listener(streams.addr());
-    let mut upgraded = Upgraded::start(&of_http);
+    let mut upgraded = UpgradedGateway::start(&of_http);
     let mut request = Client::connect(streams.addr());
     assert_eq!(request.get("/").head.status(), 200);
     upgraded.configure(&streams.setup());
@@ -123,7 +123,7 @@ fn udp_is_answered_before_and_after() {
         "upstreams: [{{id: u, scheme: udp, {}}}]\nstream_routes: [{{id: all, upstream_id: u}}]\n",
         nodes_of(&[addr])
     ));
-    let upgraded = Upgraded::start(&streams.setup());
+    let upgraded = UpgradedGateway::start(&streams.setup());
     let client = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     client.set_read_timeout(Some(stillgate_testkit::PATIENCE)).expect("a timeout");
     let ask = |text: &str| {

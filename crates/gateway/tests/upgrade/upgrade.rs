@@ -2,7 +2,7 @@
 
 use crate::shared::tunnel;
 use crate::shared::tunnel::{ASK, Tunnel};
-use crate::shared::upgrade::Upgraded;
+use crate::shared::upgrade::UpgradedGateway;
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ const LOG: &str = "access_log: {path: \"{dir}/access.log\", format: json, fields
 fn requests_go_on_over_the_same_connections() {
     let upstream = Upstream::echo();
     for (before, after) in [(1, 1), (2, 1), (1, 2)] {
-        let mut upgraded = Upgraded::start(&Setup::to(upstream.addr()).gateway(&format!("workers: {before}")));
+        let mut upgraded = UpgradedGateway::start(&Setup::to(upstream.addr()).gateway(&format!("workers: {before}")));
         upgraded.configure(&Setup::to(upstream.addr()).gateway(&format!("workers: {after}")));
         let mut waiting = upgraded.gateway.client();
         assert_eq!(waiting.get("/").head.status(), 200);
@@ -57,7 +57,7 @@ const SLOW_PATIENCE: Duration = Duration::from_secs(180);
 const MUCH: usize = 12 * 1024 * 1024;
 
 /// Tunnels with one side that has sent `last` and ended.
-fn half_closed(upgraded: &Upgraded, upstream: &Upstream) -> (Vec<Tunnel>, Vec<Tunnel>) {
+fn half_closed(upgraded: &UpgradedGateway, upstream: &Upstream) -> (Vec<Tunnel>, Vec<Tunnel>) {
     let mut by_client: Vec<Tunnel> = (0..4).map(|_| Tunnel::open(&upgraded.gateway, upstream)).collect();
     for tunnel in &mut by_client {
         tunnel.client.send("last");
@@ -76,9 +76,9 @@ fn half_closed(upgraded: &Upgraded, upstream: &Upstream) -> (Vec<Tunnel>, Vec<Tu
 /// Moves bytes while `during` upgrades: through some that go to and fro all the time, and through some whose receivers take nothing
 /// until the call that it makes, so that the gateway holds bytes of both directions.
 fn busy_and_slow(
-    upgraded: &mut Upgraded,
+    upgraded: &mut UpgradedGateway,
     upstream: &Upstream,
-    during: impl FnOnce(&mut Upgraded, &dyn Fn(), &dyn Fn()),
+    during: impl FnOnce(&mut UpgradedGateway, &dyn Fn(), &dyn Fn()),
 ) {
     let slow: Vec<Tunnel> = (0..3).map(|_| Tunnel::open(&upgraded.gateway, upstream)).collect();
     let busy: Vec<Tunnel> = (0..6).map(|_| Tunnel::open(&upgraded.gateway, upstream)).collect();
@@ -121,7 +121,7 @@ fn busy_and_slow(
 fn tunnels_go_on_to_the_byte() {
     let upstream = Upstream::bind();
     let setup = tunnel::setup(&upstream).gateway("workers: 2").gateway("timeouts: {tunnel_idle: 1h}").gateway(LOG);
-    let mut upgraded = Upgraded::start(&setup);
+    let mut upgraded = UpgradedGateway::start(&setup);
     let mut quiet: Vec<Tunnel> = (0..TUNNELS).map(|_| Tunnel::open(&upgraded.gateway, &upstream)).collect();
     quiet.iter_mut().for_each(Tunnel::check);
     let (mut by_client, mut by_node) = half_closed(&upgraded, &upstream);
@@ -164,7 +164,7 @@ fn tunnels_go_on_to_the_byte() {
 
 /// Each process that had connections at their end has logged all of them, once.
 #[track_caller]
-fn check_log(upgraded: &Upgraded, count: usize) {
+fn check_log(upgraded: &UpgradedGateway, count: usize) {
     let mut lines = Vec::new();
     eventually("all lines of the access log", || {
         let text = std::fs::read_to_string(upgraded.gateway.dir().join("access.log")).unwrap_or_default();

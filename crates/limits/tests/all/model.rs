@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use std::collections::HashMap;
-use stillgate_limits::{Limit, Limits, Taken};
+use stillgate_limits::{Limit, LimitDecision, Limits};
 
 /// A request: its key, its cost, and the time since the previous one.
 fn requests() -> impl Strategy<Value = Vec<(u8, u64, i64)>> {
@@ -26,17 +26,17 @@ impl Dictionary {
     }
 
     /// Like `resty.limit.count` with the reset of `limit-count-local`.
-    fn fixed(&mut self, name: u8, limit: Limit, cost: u64, now_ms: u64) -> Taken {
+    fn fixed(&mut self, name: u8, limit: Limit, cost: u64, now_ms: u64) -> LimitDecision {
         let (consumed, end_ms) = self.entry((name, 0), now_ms, limit.window_ms);
         *consumed += cost;
         let reset_ms = (*end_ms - now_ms).min(limit.window_ms);
         let admitted = *consumed <= limit.count;
         let remaining = if admitted { (limit.count - *consumed) as i64 } else { 0 };
-        Taken { admitted, remaining, reset_ms }
+        LimitDecision { admitted, remaining, reset_ms }
     }
 
     /// Like `limit-count/sliding-window`, in seconds and floats.
-    fn sliding(&mut self, name: u8, limit: Limit, cost: u64, now_ms: u64) -> Taken {
+    fn sliding(&mut self, name: u8, limit: Limit, cost: u64, now_ms: u64) -> LimitDecision {
         let (now, window, count) = (now_ms as f64 / 1e3, limit.window_ms as f64 / 1e3, limit.count as f64);
         let number = now_ms / limit.window_ms;
         let remaining_time = window - now_ms as f64 % limit.window_ms as f64 / 1e3;
@@ -45,18 +45,18 @@ impl Dictionary {
         let rate = last / window;
         let hundredths = |seconds: f64| ((seconds * 100.0 - 1e-6).ceil() as u64) * 10;
         if current >= count {
-            return Taken { admitted: false, remaining: 0, reset_ms: hundredths(remaining_time) };
+            return LimitDecision { admitted: false, remaining: 0, reset_ms: hundredths(remaining_time) };
         }
         // Equal fractions may differ as floats.
         if rate * remaining_time + current >= count - 1e-6 {
             let delay = (remaining_time - (count - current) / rate).max(0.0);
-            return Taken { admitted: false, remaining: 0, reset_ms: hundredths(delay) };
+            return LimitDecision { admitted: false, remaining: 0, reset_ms: hundredths(delay) };
         }
         assert!(now > 0.0);
         let entry = self.0.entry((name, number)).or_insert((0, 0));
         entry.0 += cost;
         let remaining = (count - entry.0 as f64 - rate * remaining_time + 1e-6).floor() as i64;
-        Taken { admitted: true, remaining, reset_ms: hundredths(remaining_time) }
+        LimitDecision { admitted: true, remaining, reset_ms: hundredths(remaining_time) }
     }
 }
 

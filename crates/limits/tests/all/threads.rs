@@ -4,12 +4,12 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use stillgate_limits::{Happened, Key, Limit, Limits, Taken};
+use stillgate_limits::{Key, Limit, LimitDecision, Limits, TableEvents};
 
 const THREADS: usize = 4;
 /// Reached by a failure only.
 const PATIENCE: Duration = Duration::from_secs(120);
-const QUIET: Happened = Happened { evicted: 0, contended: 0, disturbed: 0 };
+const QUIET: TableEvents = TableEvents { evicted: 0, contended: 0, disturbed: 0 };
 
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
@@ -20,7 +20,7 @@ fn key(limits: &Limits, name: &str) -> Key {
 }
 
 /// The results of each thread's `take`, called until it returns `None`.
-fn together(take: impl Fn(usize) -> Option<Taken> + Sync) -> Vec<Taken> {
+fn together(take: impl Fn(usize) -> Option<LimitDecision> + Sync) -> Vec<LimitDecision> {
     let (barrier, take) = (Barrier::new(THREADS), &take);
     thread::scope(|scope| {
         let all: Vec<_> = (0..THREADS)
@@ -36,7 +36,7 @@ fn together(take: impl Fn(usize) -> Option<Taken> + Sync) -> Vec<Taken> {
     })
 }
 
-fn remaining(taken: &[Taken]) -> Vec<i64> {
+fn remaining(taken: &[LimitDecision]) -> Vec<i64> {
     let mut remaining: Vec<i64> = taken.iter().filter(|taken| taken.admitted).map(|taken| taken.remaining).collect();
     remaining.sort_unstable();
     remaining

@@ -58,18 +58,18 @@ fn counting_process() {
 }
 
 /// A process that counts until it is killed.
-struct Counting {
+struct CountingProcess {
     child: Child,
     notes: PathBuf,
 }
 
-impl Counting {
-    fn start(limits: &Limits, folder: &Path, number: u64) -> Counting {
+impl CountingProcess {
+    fn start(limits: &Limits, folder: &Path, number: u64) -> CountingProcess {
         let notes = folder.join(number.to_string());
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["two_processes::counting_process", "--exact", "--nocapture"]).env(NOTES, &notes);
         command.stdin(limits.as_fd().try_clone_to_owned().unwrap()).stdout(Stdio::null());
-        Counting { child: command.spawn().unwrap(), notes }
+        CountingProcess { child: command.spawn().unwrap(), notes }
     }
 
     /// Its share of the shared limit, according to its notes.
@@ -88,7 +88,7 @@ impl Counting {
     }
 }
 
-impl Drop for Counting {
+impl Drop for CountingProcess {
     fn drop(&mut self) {
         // It has ended already unless a test has failed.
         let _ = self.child.kill();
@@ -102,7 +102,7 @@ fn killed_at_any_moment_nobody_admits_more_or_is_held_up() {
     let (mut given, mut passing) = (0, 0);
     let mut random = 0x9E37_79B9_7F4A_7C15u64 ^ u64::from(std::process::id());
     for number in 0..KILLS {
-        let mut counting = Counting::start(&limits, folder.path(), number);
+        let mut counting = CountingProcess::start(&limits, folder.path(), number);
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;

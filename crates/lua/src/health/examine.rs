@@ -49,7 +49,7 @@ pub struct Finding {
 
 /// The result of an examination.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Examined {
+pub struct Examination {
     /// Problems to fix, by line.
     pub findings: Vec<Finding>,
     /// Costs without an alternative.
@@ -110,7 +110,7 @@ pub fn examine<H: Host>(
     subject: &Subject,
     requests: usize,
     mut host: impl FnMut(usize, &'static str) -> H,
-) -> Result<Examined, Failure> {
+) -> Result<Examination, Failure> {
     let name = &subject.name;
     let mut run = |at: usize| subject.run(|phase| host(at % requests, phase));
     // The first run creates the VM; and work that functions do only once for a request, such as filling a cache, must
@@ -194,7 +194,7 @@ struct Verdict<'a> {
 }
 
 impl Verdict<'_> {
-    fn examined(&self) -> Examined {
+    fn examined(&self) -> Examination {
         let empty = Source::default();
         let source = self.health.sources.get(self.name).unwrap_or(&empty);
         let mut findings = self.in_interpreter(source);
@@ -211,7 +211,7 @@ impl Verdict<'_> {
         }
         let (looped, single) = self.stitches(source);
         findings.extend(looped);
-        Examined {
+        Examination {
             findings: findings.into_iter().collect(),
             notes: single,
             functions: source.functions.iter().map(|function| (function.first_line, source.state(function))).collect(),

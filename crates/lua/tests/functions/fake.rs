@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use stillgate_lua::{
-    Answered, Change, Connected, Context, Document, Host, HttpReply, Kind, Level, LinkCall, Outcome, Program, Side,
+    CallReply, Change, Context, Document, Host, HttpReply, Kind, Level, LinkCall, OpenedLink, Outcome, Program, Side,
     Wait, resume, resume_with, run_part,
 };
 
@@ -242,23 +242,23 @@ pub(crate) fn run_with_part(program: &Arc<Program>, part: usize, fake: &mut Fake
                     .iter()
                     .for_each(|(name, value)| reply.header(name.as_bytes(), value.as_bytes()));
                 let is_down = call.url.contains("down");
-                let reply = if is_down { Err("timeout".to_owned()) } else { Ok(Answered::Http(reply)) };
+                let reply = if is_down { Err("timeout".to_owned()) } else { Ok(CallReply::Http(reply)) };
                 resume_with(paused, reply, fake, context)
             }
             Outcome::Wait(Wait::Link(call), paused) => {
                 fake.links.push(*call.clone());
                 let reply = match *call {
                     LinkCall::Connect { port: 1, .. } => Err("connection refused".to_owned()),
-                    LinkCall::Connect { port, .. } => Ok(Connected { link: 7, reused: u32::from(port == 2) }.text()),
+                    LinkCall::Connect { port, .. } => Ok(OpenedLink { link: 7, reused: u32::from(port == 2) }.text()),
                     LinkCall::Exchange { .. } => fake.replies.pop_front().unwrap_or(Err("timeout".to_owned())),
                     LinkCall::Keep { .. } | LinkCall::Close { .. } => Ok(Vec::new()),
                 };
-                resume_with(paused, reply.map(Answered::Link), fake, context)
+                resume_with(paused, reply.map(CallReply::Link), fake, context)
             }
             Outcome::Wait(Wait::Work(call), paused) => {
                 let module = program.module().unwrap().clone();
                 let work = std::thread::spawn(move || module.work(&call)).join().unwrap();
-                resume_with(paused, work.map(Answered::Work), fake, context)
+                resume_with(paused, work.map(CallReply::Work), fake, context)
             }
             ended => return waited + &told(ended),
         };

@@ -2,7 +2,7 @@
 
 use crate::fake::Fake;
 use std::sync::Arc;
-use stillgate_lua::health::examine::{Examined, Finding, Subject, examine};
+use stillgate_lua::health::examine::{Examination, Finding, Subject, examine};
 use stillgate_lua::health::{self, Health, Reason, State, Worker};
 use stillgate_lua::{Context, Kind, Module, Outcome, Program, run, run_part};
 
@@ -252,7 +252,7 @@ end";
     assert_eq!(aborts, 0, "{:#?}", published().aborts);
 }
 
-fn examined(source: &str) -> Examined {
+fn examined(source: &str) -> Examination {
     let targets = ["/a?x=1", "/b", "/c", "/d?y=2"];
     let host = |run: usize, phase| Fake { target: targets[run].into(), phase, ..Fake::default() };
     examine(&Subject::function("key.lua", source, serde_json::json!({})), targets.len(), host).unwrap()

@@ -6,7 +6,7 @@ use stillgate_lua::health::{self, Reason, State, Totals};
 
 /// The recorded totals.
 #[derive(Debug, Default)]
-pub(super) struct Counted(Option<Totals>);
+pub(super) struct RecordedLua(Option<Totals>);
 
 impl OwnMetrics {
     /// Records them if a worker has run functions.

@@ -23,22 +23,22 @@ fn gzip(text: &[u8], room: &mut Vec<u8>) -> usize {
 
 /// Labels of `prometheus-client`: a custom type is its fastest option.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Set {
+pub struct PeerLabels {
     route: String,
     service: String,
     node: String,
     consumer: String,
 }
 
-fn set_of(values: &Values<'_>) -> Set {
+fn set_of(values: &Values<'_>) -> PeerLabels {
     let [route, service, node, consumer] = values.map(str::to_owned);
-    Set { route, service, node, consumer }
+    PeerLabels { route, service, node, consumer }
 }
 
 pub struct PrometheusClient {
     registry: prometheus_client::registry::Registry,
-    counters: Family<Set, Counter>,
-    histograms: Family<Set, Histogram>,
+    counters: Family<PeerLabels, Counter>,
+    histograms: Family<PeerLabels, Histogram>,
     text: String,
     packed: Vec<u8>,
 }
@@ -46,7 +46,7 @@ pub struct PrometheusClient {
 impl Library for PrometheusClient {
     type Counter = Counter;
     type Histogram = Histogram;
-    type Set = Set;
+    type Set = PeerLabels;
 
     fn new(_: usize) -> Self {
         let mut registry = prometheus_client::registry::Registry::default();
@@ -72,12 +72,12 @@ impl Library for PrometheusClient {
         self.counters.get_or_create(&set_of(values)).inc();
     }
 
-    fn set(&self, values: &Values<'_>) -> Set {
+    fn set(&self, values: &Values<'_>) -> PeerLabels {
         set_of(values)
     }
 
     #[inline]
-    fn count_set(&mut self, set: &Set) {
+    fn count_set(&mut self, set: &PeerLabels) {
         self.counters.get_or_create(set).inc();
     }
 

@@ -49,12 +49,12 @@ trait ScrapeBench {
     fn scrape(&mut self, gzip: bool) -> usize;
 }
 
-struct Filled<L: Library> {
+struct FilledRegistry<L: Library> {
     library: L,
     counters: Vec<L::Counter>,
 }
 
-impl<L: Library + 'static> Filled<L> {
+impl<L: Library + 'static> FilledRegistry<L> {
     fn boxed(series: usize) -> Box<dyn ScrapeBench> {
         let mut library = L::new(series);
         let counters = (0..series).map(|n| library.counter(&LabelValues::numbered(n).values()));
@@ -63,11 +63,11 @@ impl<L: Library + 'static> Filled<L> {
         for (n, counter) in counters.iter().enumerate() {
             library.add(counter, 10_000 + n as u64 * 7 % 80_000);
         }
-        Box::new(Filled { library, counters })
+        Box::new(FilledRegistry { library, counters })
     }
 }
 
-impl<L: Library> ScrapeBench for Filled<L> {
+impl<L: Library> ScrapeBench for FilledRegistry<L> {
     fn forget(&mut self) {
         self.library.forget();
     }
@@ -129,10 +129,10 @@ fn measure(size: &Size, rounds: usize, rounds_of_peers: usize) {
     let n = size.series;
     let of_peers = if rounds_of_peers == 0 { 0 } else { n };
     let mut libraries = [
-        Filled::<Stillgate>::boxed(n),
-        Filled::<PrometheusClient>::boxed(of_peers),
-        Filled::<Prometheus>::boxed(of_peers),
-        Filled::<Metrics>::boxed(of_peers),
+        FilledRegistry::<Stillgate>::boxed(n),
+        FilledRegistry::<PrometheusClient>::boxed(of_peers),
+        FilledRegistry::<Prometheus>::boxed(of_peers),
+        FilledRegistry::<Metrics>::boxed(of_peers),
     ];
     let mut choice = Choice::of(n);
     let kinds: &[bool] = if size.with_gzip { &[false, true] } else { &[false] };

@@ -133,7 +133,7 @@ pub(super) struct Scratch {
 }
 
 /// Encodes chunks of one family.
-pub(super) struct Encoding<'a> {
+pub(super) struct ChunkEncoder<'a> {
     pub(super) store: &'a Store,
     pub(super) family: &'a MergedFamily,
     pub(super) format: Format,
@@ -141,7 +141,7 @@ pub(super) struct Encoding<'a> {
     pub(super) scratch: &'a mut Scratch,
 }
 
-impl Encoding<'_> {
+impl ChunkEncoder<'_> {
     /// Encodes all series.
     pub(super) fn encode(&mut self, series: &[Slot]) -> EncodedChunk {
         let kind = &self.family.family.kind;

@@ -3,7 +3,7 @@
 //! A cursor holds neither a lock nor a copy: between two pieces series may come, go and change. It remembers its
 //! position in the order of families and labels, so that the pieces are in order and contain nothing twice.
 
-use super::chunk::{DeflatedChunk, EncodedChunk, Encoding, pack};
+use super::chunk::{ChunkEncoder, DeflatedChunk, EncodedChunk, pack};
 use super::{Piece, Reader};
 use crate::encode::Format;
 use crate::family::{Family, Kind};
@@ -242,7 +242,7 @@ impl Reader {
             return PlainPiece { bytes: encoded.bytes.clone(), packed: encoded.deflated.clone() };
         }
         let (family, encoder) = order.families.get_mut(chunk.family).encoder(cursor.format, options.encode);
-        let mut encoding = Encoding { store, family, format: cursor.format, encoder, scratch };
+        let mut encoding = ChunkEncoder { store, family, format: cursor.format, encoder, scratch };
         let slots = store.slots[id as usize].as_slice();
         let dirty = std::mem::take(dirty);
         let (mut encoded, before) = match chunk.encoded[format].take() {
@@ -273,7 +273,7 @@ impl Reader {
         let Reader { order, store, scratch, options, .. } = self;
         let chunk = &order.chunks[id as usize];
         let (family, encoder) = order.families.get_mut(chunk.family).encoder(cursor.format, options.encode);
-        let mut encoding = Encoding { store, family, format: cursor.format, encoder, scratch };
+        let mut encoding = ChunkEncoder { store, family, format: cursor.format, encoder, scratch };
         let EncodedChunk { bytes, .. } = encoding.encode(&store.slots[id as usize][from..]);
         PlainPiece { bytes, packed: None }
     }

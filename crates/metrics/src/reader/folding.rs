@@ -52,7 +52,7 @@ pub(super) struct Folds {
 
 /// The folds of all processes.
 #[derive(Debug, Default)]
-pub(super) struct Folding {
+pub(super) struct FoldedSegments {
     entries: Vec<Option<Folds>>,
     /// Shared with every exposition in progress.
     pub(super) expositions: Arc<()>,
@@ -71,7 +71,7 @@ pub(crate) struct FoldedSet {
     pub(crate) to: Vec<u8>,
 }
 
-impl Folding {
+impl FoldedSegments {
     /// A segment of this process declares a family with these labels; returns the number of its folds' entry.
     pub(super) fn declare(&mut self, process: Process, family: FamilyId, labels: &[String]) -> usize {
         let is_it = |folds: &Folds| folds.process == process && folds.family == family && folds.labels == labels;

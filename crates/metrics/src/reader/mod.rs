@@ -41,7 +41,7 @@ use crate::gzip::Deflater;
 use crate::protocol;
 use crate::segment::Process;
 use chunk::{FORMATS, Scratch};
-use folding::Folding;
+use folding::FoldedSegments;
 use leaving::{LeavingRecord, Tombstone};
 use mount::{MOUNTS_MAX, MountedSegment, RecordLocation};
 use order::Order;
@@ -141,7 +141,7 @@ pub struct Reader {
     /// Tombstones that were not applied yet.
     ended: Vec<Tombstone>,
     leaving: Vec<LeavingRecord>,
-    folding: Folding,
+    folding: FoldedSegments,
 }
 
 impl fmt::Debug for Reader {
@@ -166,7 +166,7 @@ impl Reader {
             touched: Vec::new(),
             ended: Vec::new(),
             leaving: Vec::new(),
-            folding: Folding::default(),
+            folding: FoldedSegments::default(),
         }
     }
 

@@ -74,7 +74,7 @@ fn step(uris: u16) -> impl Strategy<Value = Step> {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Setting {
+struct ModelSettings {
     writers: usize,
     series_per_family: u32,
     expires: bool,
@@ -82,10 +82,10 @@ struct Setting {
     is_shared: bool,
 }
 
-fn setting() -> impl Strategy<Value = Setting> {
+fn setting() -> impl Strategy<Value = ModelSettings> {
     let budget = prop_oneof![Just(8u32), Just(30), Just(10_000)];
     (1..=3usize, budget, any::<bool>(), any::<bool>(), prop::bool::weighted(0.2)).prop_map(
-        |(writers, series_per_family, expires, removes, is_shared)| Setting {
+        |(writers, series_per_family, expires, removes, is_shared)| ModelSettings {
             writers,
             series_per_family,
             expires,
@@ -112,7 +112,7 @@ struct Ledger {
 }
 
 struct World {
-    setting: Setting,
+    setting: ModelSettings,
     registry: Arc<Registry>,
     writers: Vec<Writer>,
     collector: Collector,
@@ -130,7 +130,7 @@ fn family(name: &str, kind: Kind) -> Family {
 }
 
 impl World {
-    fn new(setting: Setting) -> World {
+    fn new(setting: ModelSettings) -> World {
         let folder = tempfile::tempdir().unwrap();
         let now_ms = 1_700_000_000_000;
         let options = Options {
@@ -242,7 +242,7 @@ impl Ledger {
     }
 
     /// Compares an exposition with the expected one.
-    fn compare(&mut self, shown: &Exposition, sample: &str, created: &str, setting: Setting, now_ms: u64) {
+    fn compare(&mut self, shown: &Exposition, sample: &str, created: &str, setting: ModelSettings, now_ms: u64) {
         let sum = shown.sum(sample) as u64;
         let ended = self.total.checked_sub(sum).expect("no more is shown than was counted");
         assert!(ended >= self.ended_total, "what has ended comes back");
@@ -310,7 +310,7 @@ fn check_was_idle(past: &[(u64, u64)], ended: u64, now_ms: u64, labels: &Labels)
 /// A value of the same width is written over the old one; the start time of the series has to change too.
 #[test]
 fn a_new_life_of_the_same_width_has_a_new_start_time() {
-    let setting = Setting { writers: 1, series_per_family: 100, expires: false, removes: true, is_shared: false };
+    let setting = ModelSettings { writers: 1, series_per_family: 100, expires: false, removes: true, is_shared: false };
     let mut world = World::new(setting);
     let count = Step::Count { writer: 0, route: 1, uri: 0 };
     let pass = Step::Pass { ms: 1_000 };
@@ -323,7 +323,7 @@ fn a_new_life_of_the_same_width_has_a_new_start_time() {
 #[test]
 fn nothing_is_lost_where_series_come_and_go() {
     for is_shared in [false, true] {
-        let setting = Setting { writers: 2, series_per_family: 20_000, expires: true, removes: false, is_shared };
+        let setting = ModelSettings { writers: 2, series_per_family: 20_000, expires: true, removes: false, is_shared };
         let mut world = World::new(setting);
         for round in 0..5 {
             for uri in 0..4_000 {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::exposition::Exposition;
-use crate::started::{Notes, Started, family, identity, is_wanted, task};
+use crate::started::{Notes, StartedProcess, family, identity, is_wanted, task};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -67,15 +67,15 @@ fn take_over(folder: &Path, number: u64) -> Vec<OwnedFd> {
 }
 
 /// The metrics of each process.
-struct Counting {
+struct ProcessMetrics {
     registry: Arc<Registry>,
     writer: Writer,
     collector: Collector,
     count: u64,
 }
 
-impl Counting {
-    fn new(inherited: Vec<OwnedFd>, seed: u64) -> Counting {
+impl ProcessMetrics {
+    fn new(inherited: Vec<OwnedFd>, seed: u64) -> ProcessMetrics {
         let own = identity(std::process::id());
         let options = Options { memory_bytes: 4 << 20, ahead_bytes: 64 << 10, ..Options::new(own, NOW_MS, seed) };
         let registry = Arc::new(Registry::start(options).unwrap());
@@ -83,7 +83,7 @@ impl Counting {
         assert!(refused.is_empty(), "{refused:?}");
         let writer = registry.writer().unwrap();
         let collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
-        Counting { registry, writer, collector, count: 0 }
+        ProcessMetrics { registry, writer, collector, count: 0 }
     }
 
     /// Counts once in every family.
@@ -113,7 +113,7 @@ fn counting_process() {
         _ => take_over(&folder, number - 1),
     };
     let notes = Notes::create(&folder, number);
-    let mut counting = Counting::new(inherited, number);
+    let mut counting = ProcessMetrics::new(inherited, number);
     let successor = UnixListener::bind(socket(&folder, number)).unwrap();
     successor.set_nonblocking(true).unwrap();
     while is_wanted(parent) {
@@ -129,7 +129,7 @@ fn counting_process() {
 }
 
 /// Checks once: all counts are there, and none is less than before.
-fn look(counting: &mut Counting, folder: &Path, numbers: std::ops::Range<u64>, last: &mut Option<Exposition>) {
+fn look(counting: &mut ProcessMetrics, folder: &Path, numbers: std::ops::Range<u64>, last: &mut Option<Exposition>) {
     counting.count();
     let sum =
         |notes: fn((u64, u64)) -> u64| numbers.clone().map(|number| notes(Notes::read(folder, number))).sum::<u64>();
@@ -155,9 +155,11 @@ fn killed_at_any_moment_nothing_is_lost() {
     let mut random = 0x9E37_79B9_7F4A_7C15u64 ^ u64::from(std::process::id());
     for round in 0..ROUNDS {
         let numbers = round * GENERATIONS..(round + 1) * GENERATIONS;
-        let mut writers: Vec<Started> =
-            numbers.clone().map(|number| Started::new("succession::counting_process", folder.path(), number)).collect();
-        let mut counting = Counting::new(take_over(folder.path(), numbers.end - 1), numbers.end);
+        let mut writers: Vec<StartedProcess> = numbers
+            .clone()
+            .map(|number| StartedProcess::new("succession::counting_process", folder.path(), number))
+            .collect();
+        let mut counting = ProcessMetrics::new(take_over(folder.path(), numbers.end - 1), numbers.end);
         let mut last = None;
         look(&mut counting, folder.path(), numbers.clone(), &mut last);
         assert_eq!(last.as_ref().unwrap().sum("lives"), (GENERATIONS + 1) as f64);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::exposition::{Exposition, read};
-use crate::started::{Notes, Started, family, identity, is_wanted, task};
+use crate::started::{Notes, StartedProcess, family, identity, is_wanted, task};
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::{Buckets, Collector, CollectorOptions, Kind, Native, Options, Registry};
 
@@ -147,9 +147,9 @@ fn killed_at_any_moment_nothing_is_lost() {
         std::fs::write(folder.path().join("metrics").join(orphan), vec![0; 4096]).unwrap();
     }
     let mut random = 0x9E37_79B9_7F4A_7C15u64 ^ u64::from(std::process::id());
-    let mut reader = Started::new("two_processes::reading_process", folder.path(), 0);
+    let mut reader = StartedProcess::new("two_processes::reading_process", folder.path(), 0);
     for number in 0..KILLS {
-        let writer = Started::new("two_processes::writing_process", folder.path(), number);
+        let writer = StartedProcess::new("two_processes::writing_process", folder.path(), number);
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
@@ -171,13 +171,13 @@ fn killed_at_any_moment_nothing_is_lost() {
         watch.look(KILLS);
         if number % 5 == 4 {
             reader.kill();
-            reader = Started::new("two_processes::reading_process", folder.path(), 0);
+            reader = StartedProcess::new("two_processes::reading_process", folder.path(), 0);
         }
     }
     reader.kill();
     assert!(watch.dead.1 > 0 && watch.scrapes > KILLS, "{:?} {}", watch.dead, watch.scrapes);
     // A process that keeps running carries all of it on, and leaves nothing else behind.
-    let last = Started::new("two_processes::writing_process", folder.path(), KILLS);
+    let last = StartedProcess::new("two_processes::writing_process", folder.path(), KILLS);
     let patience = Instant::now() + PATIENCE;
     let files = || {
         std::fs::read_dir(folder.path().join("metrics"))

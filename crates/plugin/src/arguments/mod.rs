@@ -12,14 +12,14 @@
 //! A body that cannot be read, or a value that is longer, is not treated as absent: a node may read it, and a condition
 //! on it may be what keeps clients out. The request is answered with 400 or 413, unless the plugin only watches.
 
+mod body_format;
 mod multipart;
-mod reading;
 
 use crate::answer::Answer;
 use crate::flow::{Flow, QueueFull};
-use crate::json::Exhausted;
+use crate::json::BudgetExhausted;
 use crate::request::Request;
-use reading::{ArgumentError, Reading};
+use body_format::{ArgumentError, BodyFormat};
 use std::sync::Arc;
 use stillgate_route::Variable;
 use stillgate_wire::FieldName;
@@ -112,7 +112,7 @@ impl Request<'_> {
         }
         let (mut of_type, mut of_coding) = (Vec::new(), Vec::new());
         let coding = self.header(CONTENT_ENCODING, &mut of_coding);
-        let reading = self.header(CONTENT_TYPE, &mut of_type).and_then(|kind| Reading::of(kind, coding));
+        let reading = self.header(CONTENT_TYPE, &mut of_type).and_then(|kind| BodyFormat::of(kind, coding));
         let reading = reading.filter(|reading| wanted.variables.iter().any(|variable| reading.may_have(variable)))?;
         if self.body_here().is_some_and(|body| body.len() <= wanted.bytes_max) {
             return self.read_arguments(wanted, reading);
@@ -126,7 +126,7 @@ impl Request<'_> {
         self.whole_body().or(self.received)
     }
 
-    fn read_arguments(&mut self, wanted: &Arguments, reading: Reading) -> Option<Flow> {
+    fn read_arguments(&mut self, wanted: &Arguments, reading: BodyFormat) -> Option<Flow> {
         let body = self.body_here().unwrap_or_default();
         if body.len() <= SHORT_BYTES_MAX {
             return match reading.values(body, &wanted.variables, wanted.bytes_max) {
@@ -134,19 +134,20 @@ impl Request<'_> {
                     self.settled.arguments.note(wanted, values);
                     self.settled.arguments.refusal(wanted)
                 }
-                Err(Exhausted) => Some(Answer::page(413).into()),
+                Err(BudgetExhausted) => Some(Answer::page(413).into()),
             };
         }
         let (variables, bytes_max, wanted) = (wanted.variables.clone(), wanted.bytes_max, wanted.clone());
         let read = move |body: &[u8]| reading.values(body, &variables, bytes_max);
-        let then = move |values: Result<Result<Values, Exhausted>, QueueFull>, request: &mut Request<'_>| match values {
-            Ok(Ok(values)) => {
-                request.settled.arguments.note(&wanted, values);
-                request.settled.arguments.refusal(&wanted).unwrap_or(Flow::Continue)
-            }
-            Ok(Err(Exhausted)) => Answer::page(413).into(),
-            Err(full) => full.into(),
-        };
+        let then =
+            move |values: Result<Result<Values, BudgetExhausted>, QueueFull>, request: &mut Request<'_>| match values {
+                Ok(Ok(values)) => {
+                    request.settled.arguments.note(&wanted, values);
+                    request.settled.arguments.refusal(&wanted).unwrap_or(Flow::Continue)
+                }
+                Ok(Err(BudgetExhausted)) => Answer::page(413).into(),
+                Err(full) => full.into(),
+            };
         Some(self.offload_with_body(read, then))
     }
 }

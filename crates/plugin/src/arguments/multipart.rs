@@ -8,7 +8,7 @@
 //!  --B-- CRLF
 //! ```
 
-use super::reading::ArgumentError;
+use super::body_format::ArgumentError;
 
 /// Most parts of a body that are read.
 pub(super) const PARTS_MAX: usize = 256;

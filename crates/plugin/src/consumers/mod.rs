@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// The authenticated consumer of a request: places in [`Consumers`], which an exchange holds to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attached {
+pub struct AttachedConsumer {
     /// The consumer's place.
     pub consumer: u32,
     /// Index of the credential among the consumer's; `None`: the credential is in the consumer itself.
@@ -148,7 +148,7 @@ impl Consumers {
     ///
     /// If another consumer, or this one, already has one of its credentials: the index of that credential in the list,
     /// and its owner. The consumer is added nevertheless, without that credential.
-    pub fn insert(&mut self, consumer: Consumer, credentials: Vec<Credential>) -> Result<(), Taken> {
+    pub fn insert(&mut self, consumer: Consumer, credentials: Vec<Credential>) -> Result<(), DuplicateCredential> {
         let place = self.free.pop().unwrap_or_else(|| self.places());
         self.put(place, consumer, credentials)
     }
@@ -158,7 +158,7 @@ impl Consumers {
     /// # Errors
     ///
     /// As [`Consumers::insert`].
-    pub fn replace(&mut self, consumer: Consumer, credentials: Vec<Credential>) -> Result<(), Taken> {
+    pub fn replace(&mut self, consumer: Consumer, credentials: Vec<Credential>) -> Result<(), DuplicateCredential> {
         match self.take(&consumer.name) {
             Some(place) => self.put(place, consumer, credentials),
             None => self.insert(consumer, credentials),
@@ -174,13 +174,13 @@ impl Consumers {
 
     /// The consumer with a credential: the key is that of an auth plugin's [`crate::Authenticate::lookup`].
     #[inline]
-    pub fn find(&self, plugin: &str, lookup: &[u8]) -> Option<Attached> {
+    pub fn find(&self, plugin: &str, lookup: &[u8]) -> Option<AttachedConsumer> {
         self.credential(plugin, lookup).map(|(attached, _)| attached)
     }
 
     /// Like [`Consumers::find`], with the proof that the request is verified against.
     #[inline]
-    pub fn find_with_proof(&self, plugin: &str, lookup: &[u8]) -> Option<(Attached, &Arc<Proof>)> {
+    pub fn find_with_proof(&self, plugin: &str, lookup: &[u8]) -> Option<(AttachedConsumer, &Arc<Proof>)> {
         let (attached, credential) = self.credential(plugin, lookup)?;
         Some((attached, credential.proof.as_ref()?))
     }
@@ -196,24 +196,24 @@ impl Consumers {
     }
 
     /// The consumer with a name.
-    pub fn named(&self, name: &str) -> Option<Attached> {
-        self.slot(OF_NAMES, name.as_bytes()).map(|slot| Attached { consumer: slot.place, credential: None })
+    pub fn named(&self, name: &str) -> Option<AttachedConsumer> {
+        self.slot(OF_NAMES, name.as_bytes()).map(|slot| AttachedConsumer { consumer: slot.place, credential: None })
     }
 
     /// A consumer that was found in this table.
     #[inline]
-    pub fn of(&self, attached: Attached) -> &Consumer {
+    pub fn of(&self, attached: AttachedConsumer) -> &Consumer {
         &self.known(attached.consumer).expect("it was found here").consumer
     }
 
     /// The consumer at a place, if there is one.
-    pub fn get(&self, attached: Attached) -> Option<&Consumer> {
+    pub fn get(&self, attached: AttachedConsumer) -> Option<&Consumer> {
         self.known(attached.consumer).map(|known| &known.consumer)
     }
 
     /// A mark of the credential that authenticated a request: a new key of the same credential has another mark. It is
     /// stable across processes.
-    pub fn mark(&self, attached: Attached) -> Option<u64> {
+    pub fn mark(&self, attached: AttachedConsumer) -> Option<u64> {
         let known = self.known(attached.consumer)?;
         let mut hasher = DefaultHasher::new();
         for credential in known.credentials.iter().filter(|credential| credential.place == attached.credential) {
@@ -277,17 +277,17 @@ impl Consumers {
         })
     }
 
-    fn put(&mut self, place: u32, consumer: Consumer, credentials: Vec<Credential>) -> Result<(), Taken> {
+    fn put(&mut self, place: u32, consumer: Consumer, credentials: Vec<Credential>) -> Result<(), DuplicateCredential> {
         let mut taken = Ok(());
         self.index.insert(consumer.name.as_bytes(), place, NAME);
         for (at, credential) in credentials.iter().enumerate() {
             match self.find(credential.plugin, &credential.lookup) {
-                Some(by) => taken = taken.and(Err(Taken { at, by })),
+                Some(by) => taken = taken.and(Err(DuplicateCredential { at, by })),
                 // It is not in its page yet: a second credential of the same text is compared with the list below.
                 None => match credentials[..at].iter().position(|earlier| earlier.is_found_like(credential)) {
                     Some(earlier) => {
-                        let by = Attached { consumer: place, credential: credentials[earlier].place };
-                        taken = taken.and(Err(Taken { at, by }));
+                        let by = AttachedConsumer { consumer: place, credential: credentials[earlier].place };
+                        taken = taken.and(Err(DuplicateCredential { at, by }));
                     }
                     None => self.index.insert(&credential.lookup, place, at as u32),
                 },
@@ -327,10 +327,10 @@ impl Consumers {
     }
 
     #[inline]
-    fn credential(&self, plugin: &str, lookup: &[u8]) -> Option<(Attached, &Credential)> {
+    fn credential(&self, plugin: &str, lookup: &[u8]) -> Option<(AttachedConsumer, &Credential)> {
         let slot = self.slot(plugin, lookup)?;
         let credential = self.known(slot.place)?.credentials.get(slot.which as usize)?;
-        Some((Attached { consumer: slot.place, credential: credential.place }, credential))
+        Some((AttachedConsumer { consumer: slot.place, credential: credential.place }, credential))
     }
 
     #[inline]
@@ -382,11 +382,11 @@ impl Credential {
 
 /// A credential that another consumer has already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taken {
+pub struct DuplicateCredential {
     /// Its index in the list to insert.
     pub at: usize,
     /// Its owner.
-    pub by: Attached,
+    pub by: AttachedConsumer,
 }
 
 #[cfg(test)]
@@ -414,7 +414,10 @@ mod tests {
         let mut all = Consumers::default();
         all.insert(consumer("a"), vec![credential(1)]).unwrap();
         let by = all.named("a").unwrap();
-        assert_eq!(all.insert(consumer("b"), vec![credential(2), credential(1)]), Err(Taken { at: 1, by }));
+        assert_eq!(
+            all.insert(consumer("b"), vec![credential(2), credential(1)]),
+            Err(DuplicateCredential { at: 1, by })
+        );
         assert_eq!(all.find("key-auth", &[1]), Some(by));
         assert_eq!(all.find("key-auth", &[2]), all.named("b"));
         assert_eq!(all.find("jwt-auth", &[2]), None);

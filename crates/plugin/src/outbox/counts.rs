@@ -91,10 +91,10 @@ impl Counts {
     }
 
     /// Every plugin with its counters.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, Counted)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, OutboxTotals)> {
         self.0.iter().map(|(plugin, count)| {
             let read = |of: &AtomicU64| of.load(Ordering::Relaxed);
-            let counted = Counted {
+            let counted = OutboxTotals {
                 dropped: std::array::from_fn(|reason| read(&count.dropped[reason])),
                 sent: read(&count.sent),
                 sent_bytes: read(&count.sent_bytes),
@@ -107,7 +107,7 @@ impl Counts {
 
 /// Values of the counters of one plugin.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Counted {
+pub struct OutboxTotals {
     /// Lost entries, indexed by [`DropReason`].
     pub dropped: [u64; DropReason::COUNT],
     /// Delivered entries.
@@ -118,9 +118,9 @@ pub struct Counted {
     pub held_bytes: u64,
 }
 
-impl Counted {
+impl OutboxTotals {
     /// Whether there were any entries.
     pub fn is_used(&self) -> bool {
-        *self != Counted::default()
+        *self != OutboxTotals::default()
     }
 }

@@ -11,7 +11,7 @@
 mod counts;
 mod receiver;
 
-pub use counts::{Count, Counted, Counts, DropReason};
+pub use counts::{Count, Counts, DropReason, OutboxTotals};
 pub use receiver::{FileReceiver, HttpReceiver, Learn, Question, Receiver, Refused, SocketReceiver, Url};
 
 use crate::definition::Identity;
@@ -39,7 +39,7 @@ pub struct Outlet {
     /// Identifies it across reloads.
     pub identity: Identity,
     /// When entries are sent.
-    pub batching: Batching,
+    pub batching: BatchPolicy,
     /// Their destination.
     pub receiver: Receiver,
     /// Their encoding.
@@ -55,7 +55,7 @@ impl Outlet {
     pub fn new(
         (plugin, name): (&'static str, String),
         identity: Identity,
-        batching: Batching,
+        batching: BatchPolicy,
         receiver: Receiver,
         encode: Box<dyn Encode>,
     ) -> Outlet {
@@ -96,7 +96,7 @@ impl fmt::Debug for Outlet {
 
 /// When a batch is sent, and how often it is retried: APISIX's batch processor.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Batching {
+pub struct BatchPolicy {
     /// Number of entries that are sent at once.
     pub entries_max: usize,
     /// A batch is sent when it got no entry for so long.
@@ -344,7 +344,7 @@ mod tests {
         }
     }
 
-    const BATCHING: Batching = Batching {
+    const BATCHING: BatchPolicy = BatchPolicy {
         entries_max: 10,
         inactive_timeout: Duration::from_secs(1),
         buffer_duration: Duration::from_secs(1),

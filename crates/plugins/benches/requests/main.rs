@@ -21,8 +21,8 @@ use stillgate_plugin::outbox::{Chunk, Counts, Outbox, Post};
 use stillgate_plugin::record::{NodeTries, Record};
 use stillgate_plugin::table::identity;
 use stillgate_plugin::{
-    BodyChanges, Chain, Consumer, Consumers, Credential, Ended, Facts, Flow, Level, MetadataItem, MetadataTable,
-    NoSecrets, NoUpstreams, Origin, Phase, Process, Request, Response, Settled, Worker,
+    BodyChanges, Chain, Consumer, Consumers, Credential, Facts, Flow, Level, LogValues, MetadataItem, MetadataTable,
+    NoSecrets, NoUpstreams, Origin, Phase, Process, Request, RequestState, Response, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::normalise;
@@ -125,7 +125,7 @@ struct ConnectionState {
     early: Edits,
     response: ResponseEdits,
     body: BodyChanges,
-    settled: Settled,
+    settled: RequestState,
     tries: NodeTries,
     process: Process,
 }
@@ -309,7 +309,7 @@ fn respond(chain: &Chain, request: Request<'_>, edits: &mut ResponseEdits, tries
         given_id: b"",
         process,
     };
-    let ended = Ended { record, request_body: None, response_body: None, request_is_whole: true };
+    let ended = LogValues { record, request_body: None, response_body: None, request_is_whole: true };
     response.ended = Some(&ended);
     chain.of(Phase::Log).for_each(|(_, entry)| entry.plugin.log(&mut response));
 }

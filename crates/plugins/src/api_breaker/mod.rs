@@ -9,7 +9,7 @@ use crate::unknown;
 use std::sync::LazyLock;
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request, Response, Template};
 use stillgate_schema::kind::unique;
-use stillgate_schema::{At, Located, TEXT, int, list, map, object, some};
+use stillgate_schema::{At, LocatedKind, TEXT, int, list, map, object, some};
 use stillgate_wire::{FieldValue, Fields, OwnedFieldName};
 use table::{State, Table};
 
@@ -35,9 +35,9 @@ object! {
     /// A header field of the answer.
     pub(crate) struct BreakHeader {
         /// Its name.
-        key: At<OwnedFieldName> = Located(crate::asking::FIELD_NAME) => required;
+        key: At<OwnedFieldName> = LocatedKind(crate::asking::FIELD_NAME) => required;
         /// Its value.
-        value: At<String> = Located(TEXT) => required;
+        value: At<String> = LocatedKind(TEXT) => required;
     }
 }
 

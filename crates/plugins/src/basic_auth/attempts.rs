@@ -4,7 +4,7 @@
 //! them. The credits of an address that has none left come back with time. A correct password that was compared before
 //! needs none.
 
-use crate::digested::Digested;
+use crate::digest_cache::DigestCache;
 use std::net::IpAddr;
 
 /// Burst of comparisons for one user and one address; and the time after which one credit comes back.
@@ -24,7 +24,7 @@ struct Rate {
 /// Spent credits, per worker. The least recently used entry is dropped.
 pub(super) struct Attempts {
     /// When all credits will be back, in milliseconds since 1970.
-    spent: Digested<u64>,
+    spent: DigestCache<u64>,
 }
 
 /// One comparison.
@@ -36,7 +36,7 @@ pub(super) struct Attempt {
 
 impl Attempts {
     pub(super) fn new() -> Attempts {
-        Attempts { spent: Digested::new() }
+        Attempts { spent: DigestCache::new() }
     }
 
     /// Takes the credits of a comparison; `None`: none are left.

@@ -12,7 +12,7 @@ mod attempts;
 mod password;
 
 use crate::authentication::{AUTHORIZATION, BASE64, REALM, Strangers};
-use crate::digested::Digested;
+use crate::digest_cache::DigestCache;
 use attempts::{Attempts, RETRY_AFTER_S};
 use base64::Engine;
 use password::{Password, is_same};
@@ -20,8 +20,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use stillgate_plugin::secrets::SECRET;
 use stillgate_plugin::{
-    Answer, Attached, Authenticate, Compile, CompileCredential, Define, Flow, Phase, Phases, Plugin, Proof, Request,
-    Secret,
+    Answer, AttachedConsumer, Authenticate, Compile, CompileCredential, Define, Flow, Phase, Phases, Plugin, Proof,
+    Request, Secret,
 };
 use stillgate_schema::{Flag, TEXT, object};
 use stillgate_wire::{FieldName, FieldValue};
@@ -93,19 +93,19 @@ const RETRY_AFTER: FieldName<'static> = FieldName::constant("Retry-After");
 /// A worker's memory, for all configurations.
 struct Memory {
     /// Passwords that were found to match a hash.
-    right: Digested<()>,
+    right: DigestCache<()>,
     attempts: Attempts,
 }
 
 thread_local! {
     /// Workers are threads: each has one, whatever the number of configurations.
     static MEMORY: RefCell<Memory> =
-        RefCell::new(Memory { right: Digested::new(), attempts: Attempts::new() });
+        RefCell::new(Memory { right: DigestCache::new(), attempts: Attempts::new() });
 }
 
 /// Result of looking at a request.
 enum Outcome {
-    Known(Attached),
+    Known(AttachedConsumer),
     /// The password has to be compared with a hash.
     Hashed(Login),
 }
@@ -113,7 +113,7 @@ enum Outcome {
 /// A password, and the consumer that it should belong to.
 struct Login {
     /// `None`: the user name is unknown. The password is compared nevertheless, so that timing reveals nothing.
-    attached: Option<Attached>,
+    attached: Option<AttachedConsumer>,
     /// Identifies the attempt for its limits.
     identity: u128,
     proof: Arc<Proof>,
@@ -176,7 +176,7 @@ fn compare(config: Arc<Config>, login: Login, request: &mut Request<'_>) -> Flow
 }
 
 impl Config {
-    fn finish(&self, found: Result<Attached, &'static str>, request: &mut Request<'_>) -> Flow {
+    fn finish(&self, found: Result<AttachedConsumer, &'static str>, request: &mut Request<'_>) -> Flow {
         let (attached, is_known) = match found {
             Ok(attached) => (attached, true),
             Err(body) => match self.strangers.admit(body, request) {

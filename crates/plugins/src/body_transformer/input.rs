@@ -3,7 +3,7 @@
 use super::multipart;
 use super::xml;
 use serde_json::{Map, Value as Json};
-use stillgate_plugin::json::{self, Budget, Exhausted};
+use stillgate_plugin::json::{self, Budget, BudgetExhausted};
 use stillgate_plugin::query::decoded;
 
 /// The format of a body.
@@ -60,7 +60,7 @@ impl Format {
 }
 
 /// The pairs of a form: several of one name become a list, one without `=` is `true`.
-pub(crate) fn form(text: &[u8], budget: &mut Budget) -> Result<Json, Exhausted> {
+pub(crate) fn form(text: &[u8], budget: &mut Budget) -> Result<Json, BudgetExhausted> {
     let mut fields = Map::new();
     let lossy = |text: &[u8]| String::from_utf8_lossy(&decoded(text).collect::<Vec<u8>>()).into_owned();
     for pair in text.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()) {
@@ -78,7 +78,7 @@ pub(super) fn add_within(
     fields: &mut Map<String, Json>,
     name: String,
     value: Json,
-) -> Result<(), Exhausted> {
+) -> Result<(), BudgetExhausted> {
     if let Json::String(text) = &value {
         budget.take(text.len())?;
     }

@@ -13,7 +13,7 @@ mod value;
 mod xml;
 
 use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, forget_old_body, forget_old_request_body};
-use crate::decoding::{Decoder, Decoding};
+use crate::decoding::{BodyCoding, Decoder};
 use crate::unknown::warn;
 use base64::Engine;
 use base64::alphabet;
@@ -29,7 +29,7 @@ use stillgate_plugin::{
     Answer, BodyError, BodyFilter, Compile, Define, Flow, Phase, Phases, Plugin, Request, Response,
 };
 use stillgate_route::{Lookup, Variable};
-use stillgate_schema::{At, Choice, Fault, Flag, Located, TEXT, int, map, object};
+use stillgate_schema::{At, Choice, Fault, Flag, LocatedKind, TEXT, int, map, object};
 use template::{Data, Template};
 
 object! {
@@ -63,7 +63,7 @@ object! {
         /// query is read instead) or `plain`. Without the key it follows from `Content-Type`; a GET request is `args`.
         input_format: Format = FORMAT => optional;
         /// The template.
-        template: At<String> = Located(TEXT) => required;
+        template: At<String> = LocatedKind(TEXT) => required;
         /// Whether the template is written in Base64. Base64 is also detected without this key.
         template_is_base64: bool = Flag => default(false);
     }
@@ -214,7 +214,7 @@ impl Plugin for BodyTransformer {
         let mut buffer = Vec::new();
         let content_type = response.header(CONTENT_TYPE, &mut buffer).unwrap_or_default().to_vec();
         let format = transform.format.or_else(|| Format::of(Some(&content_type)));
-        let coding = Decoding::of(response.header(CONTENT_ENCODING, &mut buffer));
+        let coding = BodyCoding::of(response.header(CONTENT_ENCODING, &mut buffer));
         let old = SourceBody {
             body: Vec::new(),
             query: response.facts.query().unwrap_or_default().to_vec(),
@@ -224,7 +224,7 @@ impl Plugin for BodyTransformer {
         forget_old_body(response);
         let decoder = Decoder::new(coding, transform.body_bytes_max);
         let task = Arc::new(Task { transform, format, is_own: !response.is_of_node });
-        response.body.filter(Box::new(Transforming { task, decoder, old: Some(old), made: None, held_bytes: 0 }));
+        response.body.filter(Box::new(TransformingBody { task, decoder, old: Some(old), made: None, held_bytes: 0 }));
     }
 
     fn filters_responses(&self) -> bool {
@@ -263,7 +263,7 @@ impl Task {
 }
 
 /// The body of a response, which is transformed when it is complete.
-struct Transforming {
+struct TransformingBody {
     task: Arc<Task>,
     decoder: Decoder,
     /// The old body, until its end.
@@ -274,7 +274,7 @@ struct Transforming {
     held_bytes: usize,
 }
 
-impl BodyFilter for Transforming {
+impl BodyFilter for TransformingBody {
     fn piece(&mut self, piece: &[u8], _: &mut Vec<u8>) -> Result<(), BodyError> {
         self.decoder.piece(piece)
     }

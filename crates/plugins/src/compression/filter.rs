@@ -79,7 +79,12 @@ pub(super) fn begin<E: Encoder + 'static>(
         reserved.is_some()
     });
     if let Some(reserved) = reserved.filter(|_| begins) {
-        response.body.filter(Box::new(Compressing { make, encoder: None, reserved: Some(reserved), piece_bytes_max }));
+        response.body.filter(Box::new(CompressionFilter {
+            make,
+            encoder: None,
+            reserved: Some(reserved),
+            piece_bytes_max,
+        }));
     }
 }
 
@@ -96,14 +101,14 @@ pub(super) trait Encoder {
 }
 
 /// The filter. Its encoder exists from the first piece to the end.
-struct Compressing<E, M> {
+struct CompressionFilter<E, M> {
     make: M,
     encoder: Option<E>,
     reserved: Option<ReservedMemory>,
     piece_bytes_max: usize,
 }
 
-impl<E: Encoder, M: FnMut() -> Option<E>> Compressing<E, M> {
+impl<E: Encoder, M: FnMut() -> Option<E>> CompressionFilter<E, M> {
     fn encoder(&mut self) -> Result<&mut E, BodyError> {
         if self.encoder.is_none() {
             self.encoder = Some((self.make)().ok_or(BodyError::TooLarge)?);
@@ -112,7 +117,7 @@ impl<E: Encoder, M: FnMut() -> Option<E>> Compressing<E, M> {
     }
 }
 
-impl<E: Encoder, M: FnMut() -> Option<E>> BodyFilter for Compressing<E, M> {
+impl<E: Encoder, M: FnMut() -> Option<E>> BodyFilter for CompressionFilter<E, M> {
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
         if piece.is_empty() { Ok(()) } else { self.encoder()?.write(piece, out) }
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::UNIX_EPOCH;
 use stillgate_plugin::{
-    Attached, Authenticate, Compile, CompileCredential, Define, Flow, Phase, Phases, Plugin, Request, Secret,
+    AttachedConsumer, Authenticate, Compile, CompileCredential, Define, Flow, Phase, Phases, Plugin, Request, Secret,
 };
 use stillgate_schema::kind::{Text, list, some};
 use stillgate_schema::{Choice, Definitions, Fault, Flag, Json, Kind, Node, Path, Sink, TEXT, int, object, text};
@@ -196,7 +196,7 @@ impl Plugin for HmacAuth {
 }
 
 impl Config {
-    fn finish(&self, found: Result<Attached, &'static str>, request: &mut Request<'_>) -> Flow {
+    fn finish(&self, found: Result<AttachedConsumer, &'static str>, request: &mut Request<'_>) -> Flow {
         let (attached, is_known) = match found {
             Ok(attached) => (attached, true),
             Err(body) => match self.strangers.admit(body, request) {
@@ -215,7 +215,7 @@ impl Config {
     }
 
     /// The consumer of the signature, or the reason for refusing it. The body is not checked.
-    fn find(&self, request: &Request<'_>) -> Result<Attached, &'static str> {
+    fn find(&self, request: &Request<'_>) -> Result<AttachedConsumer, &'static str> {
         let header = request.first_header(AUTHORIZATION).ok_or(MISSING)?;
         let parameters = Parameters::parse(header.strip_prefix(SCHEME).ok_or(OTHER_SCHEME)?);
         let (key_id, signature) = parameters.key_id.zip(parameters.signature).ok_or(INVALID)?;
@@ -278,7 +278,7 @@ fn sha256_of(value: &[u8]) -> Option<[u8; SHA256_BYTES]> {
 /// A body that is being validated.
 struct Body {
     config: Arc<Config>,
-    attached: Attached,
+    attached: AttachedConsumer,
     digest: [u8; SHA256_BYTES],
     hashed: Context,
     at: usize,

@@ -30,7 +30,7 @@ pub(crate) struct Verifier {
 }
 
 enum Key {
-    Shared(Shared),
+    Shared(SharedSecret),
     Public(Box<ParsedPublicKey>),
     /// A key from a set that is published at a URL.
     Set(Box<KeySet>),
@@ -38,38 +38,38 @@ enum Key {
 
 /// A secret for HMAC. The expanded form, which is computed on the stack for each token that is not cached, would take
 /// more than a kibibyte for each of up to a hundred thousand credentials.
-struct Shared {
+struct SharedSecret {
     algorithm: hmac::Algorithm,
     secret: Box<[u8]>,
 }
 
-impl Shared {
-    fn new(algorithm: hmac::Algorithm, secret: &[u8]) -> Shared {
+impl SharedSecret {
+    fn new(algorithm: hmac::Algorithm, secret: &[u8]) -> SharedSecret {
         let hash = algorithm.digest_algorithm();
         // HMAC itself hashes a secret that is longer than a block of its hash (RFC 2104 section 2).
         let secret = match secret.len() > hash.block_len() {
             true => digest::digest(hash, secret).as_ref().into(),
             false => secret.into(),
         };
-        Shared { algorithm, secret }
+        SharedSecret { algorithm, secret }
     }
 }
 
 /// The expanded form of the last used secret, whose computation takes as long as hashing a short token: consecutive
 /// tokens are usually of the same issuer. It is identified by the proof that contains the secret.
 #[derive(Default)]
-pub(super) struct Prepared(Option<(Identity, Made)>);
+pub(super) struct LastSecret(Option<(Identity, ExpandedKey)>);
 
-enum Made {
+enum ExpandedKey {
     Sha256(Pads),
     Other(Box<hmac::Key>),
 }
 
-impl Made {
-    fn of(algorithm: hmac::Algorithm, secret: &[u8]) -> Made {
+impl ExpandedKey {
+    fn of(algorithm: hmac::Algorithm, secret: &[u8]) -> ExpandedKey {
         match algorithm == hmac::HMAC_SHA256 {
-            true => Made::Sha256(Pads::new(secret)),
-            false => Made::Other(Box::new(hmac::Key::new(algorithm, secret))),
+            true => ExpandedKey::Sha256(Pads::new(secret)),
+            false => ExpandedKey::Other(Box::new(hmac::Key::new(algorithm, secret))),
         }
     }
 }
@@ -102,7 +102,7 @@ impl Verifier {
                         }
                     },
                 };
-                Key::Shared(Shared::new(algorithm, &secret))
+                Key::Shared(SharedSecret::new(algorithm, &secret))
             }
             None if keys.jwks_uri.is_some() => Key::Set(Box::new(key_set(&keys, cx)?)),
             None => {
@@ -141,26 +141,28 @@ impl Verifier {
     /// [`Verifier::verifies`] with the expanded secret of the last call, if the credential is the same.
     pub(super) fn verifies_with(
         &self,
-        prepared: &mut Prepared,
+        prepared: &mut LastSecret,
         identity: Identity,
         signed: &[u8],
         signature: &[u8],
     ) -> bool {
-        let Key::Shared(Shared { algorithm, secret }) = &self.key else { return self.verifies(signed, signature) };
+        let Key::Shared(SharedSecret { algorithm, secret }) = &self.key else {
+            return self.verifies(signed, signature);
+        };
         let made = match &mut prepared.0 {
             Some((of, made)) if *of == identity => made,
-            other => &mut other.insert((identity, Made::of(*algorithm, secret))).1,
+            other => &mut other.insert((identity, ExpandedKey::of(*algorithm, secret))).1,
         };
         match made {
-            Made::Sha256(pads) => pads.verifies(signed, signature),
-            Made::Other(key) => hmac::verify(key, signed, signature).is_ok(),
+            ExpandedKey::Sha256(pads) => pads.verifies(signed, signature),
+            ExpandedKey::Other(key) => hmac::verify(key, signed, signature).is_ok(),
         }
     }
 
     /// Whether a signature is valid.
     pub(super) fn verifies(&self, signed: &[u8], signature: &[u8]) -> bool {
         match &self.key {
-            Key::Shared(Shared { algorithm, secret }) => {
+            Key::Shared(SharedSecret { algorithm, secret }) => {
                 hmac::verify(&hmac::Key::new(*algorithm, secret), signed, signature).is_ok()
             }
             Key::Public(key) => key.verify_sig(signed, signature).is_ok(),
@@ -208,14 +210,14 @@ mod tests {
     fn what_was_made_of_a_secret_is_not_used_for_another() {
         let verifier = |secret: &[u8]| Verifier {
             algorithm: Algorithm::Hs256,
-            key: Key::Shared(Shared::new(hmac::HMAC_SHA256, secret)),
+            key: Key::Shared(SharedSecret::new(hmac::HMAC_SHA256, secret)),
             is_slow: false,
             grace_s: 0,
             expected: None,
         };
         let sign = |secret| hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), b"signed");
         let (one, two) = (verifier(b"one"), verifier(b"two"));
-        let (by_one, by_two, mut prepared) = (sign(b"one"), sign(b"two"), Prepared::default());
+        let (by_one, by_two, mut prepared) = (sign(b"one"), sign(b"two"), LastSecret::default());
         for _ in 0..2 {
             assert!(one.verifies_with(&mut prepared, Identity(1), b"signed", by_one.as_ref()));
             assert!(!one.verifies_with(&mut prepared, Identity(1), b"signed", by_two.as_ref()));
@@ -228,11 +230,11 @@ mod tests {
     fn secrets_of_any_length_are_those_of_hmac() {
         let check = |secret: &[u8]| {
             for algorithm in [hmac::HMAC_SHA256, hmac::HMAC_SHA384, hmac::HMAC_SHA512] {
-                let key = Key::Shared(Shared::new(algorithm, secret));
+                let key = Key::Shared(SharedSecret::new(algorithm, secret));
                 let verifier =
                     Verifier { algorithm: Algorithm::Hs256, key, is_slow: false, grace_s: 0, expected: None };
                 let good = hmac::sign(&hmac::Key::new(algorithm, secret), b"signed");
-                let mut prepared = Prepared::default();
+                let mut prepared = LastSecret::default();
                 for (signed, is_good) in [(b"signed", true), (b"signet", false)] {
                     assert_eq!(verifier.verifies(signed, good.as_ref()), is_good);
                     assert_eq!(verifier.verifies_with(&mut prepared, Identity(1), signed, good.as_ref()), is_good);
@@ -244,7 +246,7 @@ mod tests {
         for length in [0, 1, 63, 64, 65, 127, 128, 129, 131, 60_000] {
             check(&vec![0xaa; length]);
         }
-        let key = Key::Shared(Shared::new(hmac::HMAC_SHA256, &[0xaa; 131]));
+        let key = Key::Shared(SharedSecret::new(hmac::HMAC_SHA256, &[0xaa; 131]));
         let verifier = Verifier { algorithm: Algorithm::Hs256, key, is_slow: false, grace_s: 0, expected: None };
         let expected = "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54";
         let expected: Vec<u8> =

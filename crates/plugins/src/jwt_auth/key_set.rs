@@ -57,7 +57,7 @@ impl KeySet {
 }
 
 /// Result of looking for a key.
-pub(super) enum Looked {
+pub(super) enum KeyLookup {
     /// Its serial number, and the key.
     Key(u64, Arc<ParsedPublicKey>),
     /// The set has no such key.
@@ -91,31 +91,37 @@ thread_local! {
 }
 
 /// Looks a key up. If it is missing, the result is a fetch to wait for, unless that was done.
-pub(super) fn look(set: &KeySet, kid: Option<&str>, algorithm: Algorithm, worker: &Worker, has_waited: bool) -> Looked {
+pub(super) fn look(
+    set: &KeySet,
+    kid: Option<&str>,
+    algorithm: Algorithm,
+    worker: &Worker,
+    has_waited: bool,
+) -> KeyLookup {
     let (source, now_ms) = (source(set), worker.now_ms());
     let ended = source.ended.get();
     source.refresh(set, worker);
     if let Some((serial, key)) = source.key(kid, algorithm) {
-        return Looked::Key(serial, key);
+        return KeyLookup::Key(serial, key);
     }
     let is_long = kid.is_some_and(|kid| kid.len() > KID_BYTES_MAX);
     let is_here = source.keys.borrow().is_some();
     let name = kid.unwrap_or_default();
     if is_here && (is_long || source.is_absent(name, now_ms)) {
-        return Looked::Unknown;
+        return KeyLookup::Unknown;
     }
     if !has_waited && (source.is_fetching.get() || source.ask(set, worker)) {
         return match source.waiting.borrow().len() < WAITING_MAX {
-            true => Looked::Fetching(source.after(ended)),
-            false => Looked::Unavailable,
+            true => KeyLookup::Fetching(source.after(ended)),
+            false => KeyLookup::Unavailable,
         };
     }
     match is_here {
         true if has_waited => source.note_absent(name, now_ms),
         true => {}
-        false => return Looked::Unavailable,
+        false => return KeyLookup::Unavailable,
     }
-    Looked::Unknown
+    KeyLookup::Unknown
 }
 
 /// Whether the set still contains a key, by its serial number. Starts a fetch if the set is old, without waiting.
@@ -311,9 +317,9 @@ mod tests {
         (event_loop, worker, KeySet::new(Url::parse(url, true).unwrap(), url, true, 3_000, 300))
     }
 
-    fn fetching(looked: Looked) -> LocalFuture<()> {
+    fn fetching(looked: KeyLookup) -> LocalFuture<()> {
         match looked {
-            Looked::Fetching(future) => future,
+            KeyLookup::Fetching(future) => future,
             _ => panic!("nothing is fetched"),
         }
     }
@@ -333,11 +339,11 @@ mod tests {
         );
         event_loop.turn();
         assert!(waiting.iter_mut().all(|future| is_ready(future.as_mut())));
-        let Looked::Key(serial, _) = look("a", true) else { panic!("it was fetched") };
+        let KeyLookup::Key(serial, _) = look("a", true) else { panic!("it was fetched") };
         assert_eq!((event_loop.asked.get(), event_loop.warned.get()), (1, 0));
         // It is old: it is fetched again, without waiting.
         worker.set_now_ms(1_300_000);
-        assert!(matches!(look("a", false), Looked::Key(..)));
+        assert!(matches!(look("a", false), KeyLookup::Key(..)));
         assert_eq!(event_loop.asked.get(), 2);
         event_loop.turn();
         assert!(still_has(&set, serial, &worker) && !still_has(&set, serial + 1, &worker));
@@ -351,7 +357,7 @@ mod tests {
         assert!(!is_ready(future.as_mut()));
         event_loop.tasks.take();
         assert!(is_ready(future.as_mut()));
-        assert!(matches!(look(true), Looked::Unavailable));
+        assert!(matches!(look(true), KeyLookup::Unavailable));
     }
 
     #[test]
@@ -359,17 +365,17 @@ mod tests {
         let (_, worker, set) = bench();
         let look = || look(&set, None, Algorithm::EdDsa, &worker, false);
         // Distinct wakers, as those of tasks are.
-        let wakers: Vec<Waker> = (0..WAITING_MAX).map(|_| Arc::new(Nothing).into()).collect();
+        let wakers: Vec<Waker> = (0..WAITING_MAX).map(|_| Arc::new(NoopWake).into()).collect();
         for waker in &wakers {
             let mut future = fetching(look());
             assert!(future.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
         }
-        assert!(matches!(look(), Looked::Unavailable));
+        assert!(matches!(look(), KeyLookup::Unavailable));
     }
 
-    struct Nothing;
+    struct NoopWake;
 
-    impl std::task::Wake for Nothing {
+    impl std::task::Wake for NoopWake {
         fn wake(self: Arc<Self>) {}
     }
 }

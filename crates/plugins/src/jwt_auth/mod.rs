@@ -16,21 +16,21 @@ mod token;
 mod token_location;
 
 use crate::authentication::{HEADER, REALM, Strangers};
-use crate::digested::Digested;
-use key::{ALGORITHMS, Algorithm, Prepared, Verifier, is_slow};
-use key_set::Looked;
+use crate::digest_cache::DigestCache;
+use key::{ALGORITHMS, Algorithm, LastSecret, Verifier, is_slow};
+use key_set::KeyLookup;
 use std::any::Any;
 use std::cell::RefCell;
 use std::sync::Arc;
 use stillgate_plugin::secrets::SECRET;
 use stillgate_plugin::{
-    Answer, Attached, Authenticate, Compile, CompileCredential, Define, Flow, Identity, Phase, Phases, Plugin, Proof,
-    Request, Secret, Settled,
+    Answer, AttachedConsumer, Authenticate, Compile, CompileCredential, Define, Flow, Identity, Phase, Phases, Plugin,
+    Proof, Request, RequestState, Secret,
 };
 use stillgate_schema::kind::{Text, list, some, unique};
 use stillgate_schema::{Choice, Fault, Flag, Json, TEXT, int, object, text};
 use token::{Claims, LastHeader, Time, Token, Value};
-use token_location::{Found, TokenLocations};
+use token_location::{LocatedToken, TokenLocations};
 
 object! {
     /// Authenticates a consumer by a token.
@@ -187,7 +187,7 @@ impl Authenticate for JwtAuth {
 struct KeptClaims(Json);
 
 /// The claims that were stored last.
-pub(crate) fn claims_of(settled: &Settled) -> Option<&Json> {
+pub(crate) fn claims_of(settled: &RequestState) -> Option<&Json> {
     let kept = settled.held.iter().rev().find_map(|held| held.downcast_ref::<KeptClaims>());
     kept.map(|KeptClaims(claims)| claims)
 }
@@ -203,7 +203,7 @@ const UNVERIFIED: &str = "{\"message\":\"failed to verify jwt\"}\n";
 
 /// A worker's state: verified tokens, of all configurations, and buffers.
 struct Memory {
-    verified: Digested<VerifiedToken>,
+    verified: DigestCache<VerifiedToken>,
     text: Vec<u8>,
     json: Vec<u8>,
     signature: Vec<u8>,
@@ -215,7 +215,7 @@ struct Memory {
 struct Last {
     header: LastHeader,
     /// The expanded form of its secret.
-    prepared: Prepared,
+    prepared: LastSecret,
 }
 
 /// A verified token.
@@ -232,7 +232,7 @@ struct VerifiedToken {
 thread_local! {
     /// Workers are threads: each has one, whatever the number of configurations.
     static MEMORY: RefCell<Memory> = RefCell::new(Memory {
-        verified: Digested::new(),
+        verified: DigestCache::new(),
         text: Vec::new(),
         json: Vec::new(),
         signature: Vec::new(),
@@ -242,7 +242,7 @@ thread_local! {
 
 /// Result of looking at a request.
 enum Outcome {
-    VerifiedToken(Attached),
+    VerifiedToken(AttachedConsumer),
     Stranger(&'static str),
     /// Its token is verified on another thread.
     Slow(Slow),
@@ -258,7 +258,7 @@ struct OfSet {
 
 /// A token that takes long to verify.
 struct Slow {
-    attached: Attached,
+    attached: AttachedConsumer,
     proof: Arc<Proof>,
     signed: Box<[u8]>,
     signature: Box<[u8]>,
@@ -276,9 +276,9 @@ impl Plugin for JwtAuth {
         let outcome = MEMORY.with_borrow_mut(|memory| {
             let Memory { verified, text, json, signature, last } = memory;
             match config.places.find(request, text) {
-                Found::Nothing => Outcome::Stranger(MISSING),
-                Found::Unreadable => Outcome::Stranger(INVALID),
-                Found::Token(token) => {
+                LocatedToken::Nothing => Outcome::Stranger(MISSING),
+                LocatedToken::Unreadable => Outcome::Stranger(INVALID),
+                LocatedToken::Token(token) => {
                     let outcome = config.verify(request, token, verified, (json, signature), last);
                     outcome.unwrap_or_else(Outcome::Stranger)
                 }
@@ -328,13 +328,13 @@ fn verify_by_set(config: Arc<Config>, of_set: OfSet, has_waited: bool, request: 
     let Some(set) = verifier.key_set() else { return config.finish(Err(UNVERIFIED), request) };
     let algorithm = verifier.algorithm;
     match key_set::look(set, of_set.kid.as_deref(), algorithm, request.worker, has_waited) {
-        Looked::Unknown => config.finish(Err(UNVERIFIED), request),
+        KeyLookup::Unknown => config.finish(Err(UNVERIFIED), request),
         // This is not the client's fault.
-        Looked::Unavailable => Flow::Answer(Answer::page(503)),
-        Looked::Fetching(fetched) => {
+        KeyLookup::Unavailable => Flow::Answer(Answer::page(503)),
+        KeyLookup::Fetching(fetched) => {
             Flow::wait(fetched, move |(), request| verify_by_set(config, of_set, true, request))
         }
-        Looked::Key(serial, key) => {
+        KeyLookup::Key(serial, key) => {
             let OfSet { mut token, .. } = of_set;
             token.known.of_set = Some(serial);
             let is_slow = is_slow(algorithm, &key);
@@ -353,7 +353,7 @@ fn verify_by_set(config: Arc<Config>, of_set: OfSet, has_waited: bool, request: 
 }
 
 impl Config {
-    fn finish(&self, found: Result<Attached, &'static str>, request: &mut Request<'_>) -> Flow {
+    fn finish(&self, found: Result<AttachedConsumer, &'static str>, request: &mut Request<'_>) -> Flow {
         let (attached, is_known) = match found {
             Ok(attached) => (attached, true),
             Err(body) => match self.strangers.admit(body, request) {
@@ -363,7 +363,7 @@ impl Config {
         };
         if is_known && self.keeps_claims {
             let claims = MEMORY.with_borrow_mut(|Memory { text, json, .. }| match self.places.find(request, text) {
-                Found::Token(token) => Token::split(token).and_then(|token| token.payload(json)),
+                LocatedToken::Token(token) => Token::split(token).and_then(|token| token.payload(json)),
                 _ => None,
             });
             request.settled.held.extend(claims.map(|claims| Box::new(KeptClaims(claims)) as Box<dyn Any>));
@@ -383,7 +383,7 @@ impl Config {
         &self,
         request: &Request<'_>,
         token: &[u8],
-        verified: &mut Digested<VerifiedToken>,
+        verified: &mut DigestCache<VerifiedToken>,
         (json, signature): (&mut Vec<u8>, &mut Vec<u8>),
         last: &mut Last,
     ) -> Result<Outcome, &'static str> {

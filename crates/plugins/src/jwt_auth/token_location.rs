@@ -13,7 +13,7 @@ pub(super) struct TokenLocations {
 }
 
 /// Result of the search in a request.
-pub(super) enum Found<'a> {
+pub(super) enum LocatedToken<'a> {
     Nothing,
     /// Something that cannot be a token.
     Unreadable,
@@ -35,24 +35,24 @@ impl TokenLocations {
     }
 
     /// The first of these: the header field, the query, the cookie.
-    pub(super) fn find<'a>(&self, request: &'a Request<'_>, buffer: &'a mut Vec<u8>) -> Found<'a> {
+    pub(super) fn find<'a>(&self, request: &'a Request<'_>, buffer: &'a mut Vec<u8>) -> LocatedToken<'a> {
         if let Some(value) = request.first_header(self.header.name()) {
             let token = value.strip_prefix(b"Bearer ").or_else(|| value.strip_prefix(b"bearer "));
-            return Found::Token(token.unwrap_or(value));
+            return LocatedToken::Token(token.unwrap_or(value));
         }
         let query = target_path(request.target()).1.unwrap_or_default();
         match argument(query, &self.query) {
             Argument::Absent => {}
-            Argument::Other => return Found::Unreadable,
+            Argument::Other => return LocatedToken::Unreadable,
             Argument::One(value) => {
                 buffer.clear();
                 buffer.extend(decoded(value));
-                return Found::Token(buffer);
+                return LocatedToken::Token(buffer);
             }
         }
         match request.facts.cookie(&self.cookie) {
-            Some(token) => Found::Token(token),
-            None => Found::Nothing,
+            Some(token) => LocatedToken::Token(token),
+            None => LocatedToken::Nothing,
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::counters::{OF_REDIS, Policy};
 use crate::decimal::Decimal;
 use crate::number::{ABOVE_ZERO, FROM_ZERO, Number};
-use stillgate_schema::{At, Choice, Fault, Flag, Located, TEXT, Text, int, map, object, some, text};
+use stillgate_schema::{At, Choice, Fault, Flag, LocatedKind, TEXT, Text, int, map, object, some, text};
 
 object! {
     /// Limits the number of concurrent requests.
@@ -19,7 +19,7 @@ object! {
         only_use_default_delay: bool = Flag => default(false);
         /// The key that requests are counted by: a variable, or a text with variables, as `key_type` says. If the
         /// request has no such value, the client's address is used.
-        key: At<String> = Located(TEXT.shown()) => optional;
+        key: At<String> = LocatedKind(TEXT.shown()) => optional;
         /// `var`: `key` is a variable's name. `var_combination`: a text such as `$remote_addr $consumer_name`.
         key_type: bool = KEY_TYPE => default(false);
         /// Several limits, each with a key of its own, instead of `conn`, `burst` and `key`. All must hold.
@@ -45,7 +45,7 @@ object! {
         /// Further requests, which wait: a number, or a text with variables that yields one.
         burst: Number = FROM_ZERO => required;
         /// A text with variables such as `$http_x_user`. The rule does not apply to a request that has none of them.
-        key: At<String> = Located(TEXT) => required;
+        key: At<String> = LocatedKind(TEXT) => required;
     }
 }
 

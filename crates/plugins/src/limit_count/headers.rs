@@ -2,7 +2,7 @@
 
 use super::NAME;
 use super::keys::LimitCountMetadata;
-use stillgate_limits::{Limit, Taken};
+use stillgate_limits::{Limit, LimitDecision};
 use stillgate_plugin::Request;
 use stillgate_wire::{Decimal, FieldName, FieldValue};
 
@@ -15,7 +15,7 @@ const NAMES: [FieldName<'static>; 3] = [
 const STEM: &[u8] = b"RateLimit-";
 
 /// Sets them, for a rule with its prefix in their names.
-pub(super) fn tell(prefix: Option<&str>, limit: Limit, taken: Taken, request: &mut Request<'_>) {
+pub(super) fn tell(prefix: Option<&str>, limit: Limit, taken: LimitDecision, request: &mut Request<'_>) {
     let names = match request.metadata::<LimitCountMetadata>(NAME) {
         Some(own) => [own.limit_header.name(), own.remaining_header.name(), own.reset_header.name()],
         None => NAMES,

@@ -6,8 +6,8 @@ use serde_json::json;
 use stillgate_schema::kind::unplaced;
 use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::{
-    At, Choice, Definitions, Fault, Flag, Json, Kind, Located, Node, Path, Sink, TEXT, Text, Value, expected, int, map,
-    object, some, text,
+    At, Choice, Definitions, Fault, Flag, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Text, Value, expected, int,
+    map, object, some, text,
 };
 use stillgate_wire::OwnedFieldName;
 
@@ -25,7 +25,7 @@ object! {
         rules: Vec<RuleKeys> = some(map::<RuleKeys>()) => optional;
         /// The key that requests are counted by: a variable, a text with variables, or a constant, as `key_type` says.
         /// If the request has no such value, the client's address is used.
-        key: At<String> = Located(TEXT.shown()) => default(unplaced("remote_addr".to_owned()));
+        key: At<String> = LocatedKind(TEXT.shown()) => default(unplaced("remote_addr".to_owned()));
         /// `var`: `key` is a variable's name. `var_combination`: a text such as `$remote_addr $consumer_name`. `constant`: all
         /// requests count as one.
         key_type: KeyType = KEY_TYPE => default(KeyType::Var);
@@ -55,7 +55,7 @@ object! {
         /// Length of a window in seconds: a number above 0, or a text with variables that yields one.
         time_window: Number = ABOVE_ZERO => required;
         /// A text with variables such as `$http_x_user`. The rule does not apply to a request that has none of them.
-        key: At<String> = Located(TEXT) => required;
+        key: At<String> = LocatedKind(TEXT) => required;
         /// The rule's headers are `X-PREFIX-RateLimit-Limit` and so on; the default prefix is its number, from 1.
         header_prefix: String = PREFIX => optional;
     }

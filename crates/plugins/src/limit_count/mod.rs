@@ -16,7 +16,7 @@ use crate::counters::reads_consumer;
 use crate::number::Number;
 use keys::{KeyType, RuleKeys, WindowType};
 use std::net::IpAddr;
-use stillgate_limits::{Begun, KeyHasher, Limit, Limits};
+use stillgate_limits::{KeyHasher, KeyPrefix, Limit, Limits};
 use stillgate_plugin::facts::AddressText;
 use stillgate_plugin::{Answer, Compile, Define, Flow, Identity, Metadata, Phase, Phases, Plugin, Request, Template};
 use stillgate_route::{Lookup, Variable};
@@ -45,7 +45,7 @@ struct Rule {
     /// Prefix in the names of its headers; `None`: none.
     prefix: Option<Box<str>>,
     /// Common prefix of all its keys.
-    begun: Begun,
+    begun: KeyPrefix,
 }
 
 enum Key {
@@ -72,7 +72,7 @@ impl Define for LimitCount {
             (Some(rules), None, None) => several(rules, cx)?,
             (None, Some(count), Some(seconds)) => {
                 let key = key(&keys.key, keys.key_type, cx)?;
-                Box::new([Rule { count, seconds, key, prefix: None, begun: Begun::default() }])
+                Box::new([Rule { count, seconds, key, prefix: None, begun: KeyPrefix::default() }])
             }
             (Some(_), ..) => {
                 return refuse("`rules` cannot be combined with `count` or `time_window`", "keep one of the two", cx);
@@ -139,7 +139,7 @@ fn several(keys: Vec<RuleKeys>, cx: &mut Compile<'_>) -> Option<Box<[Rule]>> {
             seconds,
             key: Key::Present(template),
             prefix: Some(prefix.into()),
-            begun: Begun::default(),
+            begun: KeyPrefix::default(),
         });
     }
     Some(rules.into())

@@ -9,7 +9,7 @@
 //!
 //! Any other entry ends in a letter, a brace or a line end, so the last byte shows which entries have a coded body.
 
-use crate::decoding::Decoding;
+use crate::decoding::BodyCoding;
 use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -45,11 +45,11 @@ impl<'a> CodedBody<'a> {
     /// The body of a response whose coding can be decoded.
     pub(super) fn of(response: &Response<'_>, bytes: &'a [u8], bytes_max: usize) -> Option<CodedBody<'a>> {
         let mut buffer = Vec::new();
-        let coding = match Decoding::of(response.sent_header(CONTENT_ENCODING, &mut buffer)) {
-            Decoding::Gzip => GZIP,
-            Decoding::Deflate => DEFLATE,
-            Decoding::Brotli => BROTLI,
-            Decoding::Identity | Decoding::Unknown => return None,
+        let coding = match BodyCoding::of(response.sent_header(CONTENT_ENCODING, &mut buffer)) {
+            BodyCoding::Gzip => GZIP,
+            BodyCoding::Deflate => DEFLATE,
+            BodyCoding::Brotli => BROTLI,
+            BodyCoding::Identity | BodyCoding::Unknown => return None,
         };
         Some(CodedBody { bytes, bytes_max, coding, place: Cell::new(None) })
     }

@@ -13,9 +13,9 @@ use std::time::Duration;
 use stillgate_plugin::outbox::{HttpReceiver, Outlet, Question, Receiver};
 use stillgate_plugin::record::Scratch;
 use stillgate_plugin::record::written::push_json_string;
-use stillgate_plugin::secrets::{SECRET, Veiled};
+use stillgate_plugin::secrets::{SECRET, VeiledKind};
 use stillgate_plugin::{Compile, Define, Phases, Response, Secret, Template};
-use stillgate_schema::{At, Fault, Flag, Located, TEXT, Text, int, map, object, some, text};
+use stillgate_schema::{At, Fault, Flag, LocatedKind, TEXT, Text, int, map, object, some, text};
 
 const NAME: &str = "elasticsearch-logger";
 
@@ -26,15 +26,15 @@ batching_logger_keys! {
     /// Writes entries to Elasticsearch.
     pub(crate) struct ElasticsearchLoggerKeys named "elasticsearch-logger" {
         /// Address of Elasticsearch. Write `endpoint_addrs` instead.
-        endpoint_addr: At<UrlText> = Located(ADDRESS) => optional;
+        endpoint_addr: At<UrlText> = LocatedKind(ADDRESS) => optional;
         /// Addresses of Elasticsearch, such as `http://127.0.0.1:9200`. Each batch goes to one of them.
         endpoint_addrs: Vec<UrlText> = some(ADDRESS) => optional;
         /// The destination of entries.
         field: ElasticsearchField = map::<ElasticsearchField>() => required;
         /// User name and password.
-        auth: ElasticsearchAuth = Veiled(map::<ElasticsearchAuth>()) => optional;
+        auth: ElasticsearchAuth = VeiledKind(map::<ElasticsearchAuth>()) => optional;
         /// Further header fields.
-        headers: Vec<(String, Secret)> = Veiled(HeaderSecrets) => optional;
+        headers: Vec<(String, Secret)> = VeiledKind(HeaderSecrets) => optional;
         /// Whether the server's certificate is verified.
         ssl_verify: bool = Flag => default(true);
         /// Timeout of one request, in seconds.
@@ -52,7 +52,7 @@ object! {
     /// The destination of entries.
     pub(crate) struct ElasticsearchField {
         /// The index. It may have variables, and the time of the request in braces: `service-$host-{%Y.%m.%d}`.
-        index: At<String> = Located(TEXT) => required;
+        index: At<String> = LocatedKind(TEXT) => required;
     }
 }
 

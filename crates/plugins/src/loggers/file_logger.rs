@@ -9,11 +9,13 @@ use super::logger::{Logger, PHASES, compiled, of_metadata};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::definition::MetadataTable;
-use stillgate_plugin::outbox::{Batching, FileReceiver, Outlet, PENDING_BYTES_MAX, Receiver};
+use stillgate_plugin::outbox::{BatchPolicy, FileReceiver, Outlet, PENDING_BYTES_MAX, Receiver};
 use stillgate_plugin::{Compile, Define, Filter, Flow, Identity, Metadata, Phases, Plugin, Request, Response};
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::list;
-use stillgate_schema::{At, Definitions, Fault, Json, Kind, LateVars, Located, Node, Path, Sink, Text, Value, text};
+use stillgate_schema::{
+    At, Definitions, Fault, Json, Kind, LateVars, LocatedKind, Node, Path, Sink, Text, Value, text,
+};
 
 const NAME: &str = "file-logger";
 
@@ -52,8 +54,8 @@ impl Kind for Cases {
             _ => false,
         };
         match &node.value {
-            Value::List(items) if items.iter().all(is_several) => list(Located(LateVars)).read(node, path, sink),
-            _ => Some(vec![Located(LateVars).read(node, path, sink)?]),
+            Value::List(items) if items.iter().all(is_several) => list(LocatedKind(LateVars)).read(node, path, sink),
+            _ => Some(vec![LocatedKind(LateVars).read(node, path, sink)?]),
         }
     }
 
@@ -79,7 +81,7 @@ const FILE: Text<LogFile> = text("the path of a file", |text| {
     if text.is_empty() || text.contains('\0') {
         return Err(Fault::new("this is not a path of a file"));
     }
-    let batching = Batching {
+    let batching = BatchPolicy {
         entries_max: BATCH_ENTRIES,
         inactive_timeout: Duration::ZERO,
         buffer_duration: Duration::ZERO,

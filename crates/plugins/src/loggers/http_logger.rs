@@ -6,7 +6,7 @@ use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::outbox::{Encode, HttpReceiver, Outlet, Receiver};
-use stillgate_plugin::secrets::Veiled;
+use stillgate_plugin::secrets::VeiledKind;
 use stillgate_plugin::{Compile, Define, Phases, Response, Secret};
 use stillgate_schema::{Choice, Flag, int};
 
@@ -21,7 +21,7 @@ batching_logger_keys! {
         /// The URL to post to.
         uri: UrlText = URL => required;
         /// The value of `Authorization`.
-        auth_header: Option<Secret> = Veiled(HeaderSecret) => default(None);
+        auth_header: Option<Secret> = VeiledKind(HeaderSecret) => default(None);
         /// Timeout of one request, in seconds.
         timeout: u64 = int(1, 3600) => default(3);
         /// How a batch is encoded: `json`, an array; `new_line`, one object on each line. A batch of one is the object

@@ -4,7 +4,7 @@ use super::format::Format;
 use serde_json::json;
 use std::time::Duration;
 use stillgate_plugin::Secret;
-use stillgate_plugin::outbox::{Batching, PENDING_BYTES_MAX, Url};
+use stillgate_plugin::outbox::{BatchPolicy, PENDING_BYTES_MAX, Url};
 use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Text, Value, expected, text};
 use stillgate_wire::{FieldName, FieldValue};
 
@@ -28,11 +28,11 @@ macro_rules! logger_keys {
                 /// Log the request's body.
                 include_req_body: bool = stillgate_schema::Flag => default(false);
                 /// Log it only if these conditions hold, as in `vars` of a route.
-                include_req_body_expr: stillgate_schema::At<stillgate_route::vars::Expr> = stillgate_schema::Located(stillgate_schema::kind::Filled(stillgate_schema::LateVars)) => optional;
+                include_req_body_expr: stillgate_schema::At<stillgate_route::vars::Expr> = stillgate_schema::LocatedKind(stillgate_schema::kind::NonEmptyList(stillgate_schema::LateVars)) => optional;
                 /// Log the response's body.
                 include_resp_body: bool = stillgate_schema::Flag => default(false);
                 /// Log it only if these conditions hold, as in `vars` of a route.
-                include_resp_body_expr: stillgate_schema::At<stillgate_route::vars::Expr> = stillgate_schema::Located(stillgate_schema::kind::Filled(stillgate_schema::LateVars)) => optional;
+                include_resp_body_expr: stillgate_schema::At<stillgate_route::vars::Expr> = stillgate_schema::LocatedKind(stillgate_schema::kind::NonEmptyList(stillgate_schema::LateVars)) => optional;
                 /// Most bytes of a request's body that are logged; the rest is cut.
                 max_req_body_bytes: usize = stillgate_schema::int(1, $crate::loggers::keys::BODY_BYTES_MAX) => default(524_288);
                 /// Most bytes of a response's body that are logged; the rest is cut.
@@ -86,7 +86,7 @@ macro_rules! batching_logger_keys {
 
         impl $name {
             /// When entries are sent.
-            fn batching(&self) -> stillgate_plugin::outbox::Batching {
+            fn batching(&self) -> stillgate_plugin::outbox::BatchPolicy {
                 $crate::loggers::keys::batching(
                     self.batch_max_size,
                     [self.inactive_timeout, self.buffer_duration, self.retry_delay],
@@ -121,9 +121,9 @@ pub(super) struct Contents {
 }
 
 /// `seconds`: inactive timeout, buffer duration, and retry delay.
-pub(super) fn batching(entries_max: usize, seconds: [u64; 3], retries_max: u32) -> Batching {
+pub(super) fn batching(entries_max: usize, seconds: [u64; 3], retries_max: u32) -> BatchPolicy {
     let [inactive_timeout, buffer_duration, retry_delay] = seconds.map(Duration::from_secs);
-    Batching {
+    BatchPolicy {
         entries_max,
         inactive_timeout,
         buffer_duration,
@@ -151,7 +151,7 @@ macro_rules! logger_metadata {
             }
         }
 
-        impl $crate::loggers::keys::Shared for $name {
+        impl $crate::loggers::keys::LoggerMetadata for $name {
             fn shared(&self) -> $crate::loggers::keys::SharedKeys<'_> {
                 $crate::loggers::keys::SharedKeys {
                     log_format: self.log_format.as_ref(),
@@ -166,7 +166,7 @@ macro_rules! logger_metadata {
 pub(crate) use {batching_logger_keys, logger_keys, logger_metadata};
 
 /// Metadata of a logger.
-pub(crate) trait Shared: 'static {
+pub(crate) trait LoggerMetadata: 'static {
     /// The keys that all configurations of the logger share.
     fn shared(&self) -> SharedKeys<'_>;
 }

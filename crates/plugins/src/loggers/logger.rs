@@ -3,7 +3,7 @@
 use super::coded::{BodyDecoding, CodedBody};
 use super::entry;
 use super::format::{FinishedRequest, Format};
-use super::keys::{Contents, Shared, SharedKeys};
+use super::keys::{Contents, LoggerMetadata, SharedKeys};
 use std::sync::Arc;
 use stillgate_plugin::outbox::{Encode, Outlet};
 use stillgate_plugin::record::Scratch;
@@ -26,7 +26,7 @@ pub(crate) struct Logger {
 }
 
 /// The metadata of a plugin.
-pub(super) fn of_metadata<'a, M: Shared>(plugin: &str, response: &Response<'a>) -> SharedKeys<'a> {
+pub(super) fn of_metadata<'a, M: LoggerMetadata>(plugin: &str, response: &Response<'a>) -> SharedKeys<'a> {
     let metadata: Option<&'a M> = response.metadata.get(plugin);
     metadata.map_or(SharedKeys::NONE, M::shared)
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::outbox::{Encode, Entries, HttpReceiver, Outlet, Receiver};
 use stillgate_plugin::record::written::{json_string_bytes, push_json_string};
-use stillgate_plugin::secrets::Veiled;
+use stillgate_plugin::secrets::VeiledKind;
 use stillgate_plugin::{Compile, Define, Phases, Response, Secret, Template};
 use stillgate_route::VariableError;
 use stillgate_schema::{
@@ -29,7 +29,7 @@ batching_logger_keys! {
         /// The tenant, sent as `X-Scope-OrgID`.
         tenant_id: String = TEXT.shown() => default("fake".to_owned());
         /// Further header fields.
-        headers: Vec<(String, Secret)> = Veiled(HeaderSecrets) => optional;
+        headers: Vec<(String, Secret)> = VeiledKind(HeaderSecrets) => optional;
         /// The labels of a stream. Values may have variables, such as `$host`.
         log_labels: LogLabels = LabelsKind => default(LogLabels::job());
         /// Whether the server's certificate is verified.

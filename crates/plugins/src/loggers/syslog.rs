@@ -7,7 +7,7 @@ use super::keys::{HOST, batching_logger_keys, logger_metadata};
 use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::outbox::{Batching, Outlet, Receiver, SocketReceiver};
+use stillgate_plugin::outbox::{BatchPolicy, Outlet, Receiver, SocketReceiver};
 use stillgate_plugin::record::Scratch;
 use stillgate_plugin::record::written::push_number;
 use stillgate_plugin::{Compile, Define, Phases, Response};
@@ -67,7 +67,7 @@ impl Define for Syslog {
 
     fn compile(mut keys: SyslogKeys, cx: &mut Compile<'_>) -> Option<Syslog> {
         let logger = Logger::new(keys.contents(), cx)?;
-        let batching = Batching { pending_bytes_max: keys.drop_limit, ..keys.batching() };
+        let batching = BatchPolicy { pending_bytes_max: keys.drop_limit, ..keys.batching() };
         let tls_name = keys.tls.then(|| keys.host.clone());
         let timeout = Duration::from_millis(keys.timeout);
         let to = SocketReceiver { host: keys.host, port: keys.port, tls_name, timeout, is_syslog: true };

@@ -6,20 +6,22 @@ use super::hosts::{OfPiece, OfRequest, OfResponse};
 use super::http::{call_of, reply_of};
 use super::own::part;
 use super::redis::Links;
-use super::seen::{Seen, Wishes};
-use super::timers::Started;
+use super::request_copy::{RequestCopy, Wishes};
+use super::timers::ScheduledTimers;
 use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, forget_old_body};
-use crate::decoding::{Decoder, Decoding, STREAMED_BYTES};
+use crate::decoding::{BodyCoding, Decoder, STREAMED_BYTES};
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_lua::{
-    Answered, Context, Failure, FailureKind, HttpCall, Outcome, Paused, Program, Wait, WorkCall, resume, resume_with,
-    run_part,
+    CallReply, Context, Failure, FailureKind, HttpCall, Outcome, PausedRun, Program, Wait, WorkCall, resume,
+    resume_with, run_part,
 };
 use stillgate_plugin::body::FILTER_BYTES_MAX;
-use stillgate_plugin::{Answer, BodyError, BodyFilter, Flow, Io, Phase, Plugin, QueueFull, Request, Response, Settled};
+use stillgate_plugin::{
+    Answer, BodyError, BodyFilter, Flow, Io, Phase, Plugin, QueueFull, Request, RequestState, Response,
+};
 use stillgate_wire::FieldValue;
 
 /// Duration of a call that cannot be made, or for which the queue is full.
@@ -59,7 +61,7 @@ impl Functions {
         outcome
     }
 
-    fn go_on(self: &Arc<Self>, phase: Phase, paused: Paused, request: &mut Request<'_>) -> Flow {
+    fn go_on(self: &Arc<Self>, phase: Phase, paused: PausedRun, request: &mut Request<'_>) -> Flow {
         let outcome = with_context(request, |request, context| {
             let mut host = OfRequest::new(request, phase, self.plugin);
             let outcome = resume(paused, &mut host, context);
@@ -72,8 +74,8 @@ impl Functions {
     fn answered(
         self: &Arc<Self>,
         phase: Phase,
-        paused: Paused,
-        reply: Result<Answered, String>,
+        paused: PausedRun,
+        reply: Result<CallReply, String>,
         request: &mut Request<'_>,
     ) -> Flow {
         let outcome = with_context(request, |request, context| {
@@ -112,7 +114,7 @@ impl Functions {
                 let (own, links) = (self.clone(), Links::of(request.settled));
                 let performed = links.perform(*call, request.worker.io().clone());
                 Flow::wait(performed, move |done, request| {
-                    own.answered(phase, paused, done.map(Answered::Link), request)
+                    own.answered(phase, paused, done.map(CallReply::Link), request)
                 })
             }
             Outcome::Failed(failure) => {
@@ -126,14 +128,14 @@ impl Functions {
     }
 
     /// Calls another server.
-    fn call(self: &Arc<Self>, phase: Phase, call: HttpCall, paused: Paused, request: &mut Request<'_>) -> Flow {
+    fn call(self: &Arc<Self>, phase: Phase, call: HttpCall, paused: PausedRun, request: &mut Request<'_>) -> Flow {
         let own = self.clone();
         let call = call_of(call).map(|call| request.worker.io().call(call));
         // A function may repeat a call that cannot be made for ever: this lets others run.
         let pause = request.worker.io().sleep(REFUSED_PAUSE);
         let answered = async move {
             match call {
-                Ok(call) => reply_of(call.await).map(Answered::Http),
+                Ok(call) => reply_of(call.await).map(CallReply::Http),
                 Err(why) => {
                     pause.await;
                     Err(why)
@@ -144,7 +146,7 @@ impl Functions {
     }
 
     /// Calls another thread.
-    fn work(self: &Arc<Self>, phase: Phase, asked: WorkCall, paused: Paused) -> Flow {
+    fn work(self: &Arc<Self>, phase: Phase, asked: WorkCall, paused: PausedRun) -> Flow {
         let own = self.clone();
         let module = self.program.module().and_then(|module| module.find(&asked.module));
         let work = move || match module {
@@ -154,7 +156,7 @@ impl Functions {
             }
         };
         Flow::offload(work, move |done, request| match done {
-            Ok(reply) => own.answered(phase, paused, reply.map(Answered::Work), request),
+            Ok(reply) => own.answered(phase, paused, reply.map(CallReply::Work), request),
             Err(QueueFull) => {
                 let pause = request.worker.io().sleep(REFUSED_PAUSE);
                 let why = || Err("too many calls are waiting already; try again later".to_owned());
@@ -209,14 +211,14 @@ impl Functions {
     }
 
     /// Prepares filtering the body: removes fields of the head that describe the old one. Returns its coding.
-    pub(super) fn begin_body(&self, response: &mut Response<'_>) -> Decoding {
-        let coding = Decoding::of(response.header(CONTENT_ENCODING, &mut Vec::new()));
+    pub(super) fn begin_body(&self, response: &mut Response<'_>) -> BodyCoding {
+        let coding = BodyCoding::of(response.header(CONTENT_ENCODING, &mut Vec::new()));
         forget_old_body(response);
         coding
     }
 
     /// Passes the decoded body to the functions.
-    pub(super) fn filter_body(&self, coding: Decoding, response: &mut Response<'_>) {
+    pub(super) fn filter_body(&self, coding: BodyCoding, response: &mut Response<'_>) {
         let context = context_of(response.settled);
         keep(response.settled, &context);
         let io = response.worker.io().clone();
@@ -229,7 +231,7 @@ impl Functions {
             wishes: self.wishes.clone(),
             seen,
             is_over: false,
-            decoder: (coding != Decoding::Identity).then(|| Decoder::new(coding, FILTER_BYTES_MAX)),
+            decoder: (coding != BodyCoding::Identity).then(|| Decoder::new(coding, FILTER_BYTES_MAX)),
             context,
             io,
         }));
@@ -239,7 +241,7 @@ impl Functions {
 /// The data that functions of `body_filter` see, for the program that owns them.
 struct SeenBy {
     program: Arc<Program>,
-    seen: OnceCell<Seen>,
+    seen: OnceCell<RequestCopy>,
 }
 
 impl Functions {
@@ -247,7 +249,7 @@ impl Functions {
     pub(super) fn note_head(&self, response: &mut Response<'_>) {
         let mut held = response.settled.held.iter().filter_map(|held| held.downcast_ref::<Rc<SeenBy>>());
         if let Some(of) = held.find(|of| Arc::ptr_eq(&of.program, &self.program)).cloned() {
-            of.seen.get_or_init(|| Seen::of(response, &self.wishes));
+            of.seen.get_or_init(|| RequestCopy::of(response, &self.wishes));
         }
     }
 }
@@ -280,21 +282,21 @@ fn answer_500(response: &mut Response<'_>) {
     response.body.replace(page.body.bytes());
 }
 
-/// State that functions keep for a request between its phases; in [`Settled::held`] if there is any.
+/// State that functions keep for a request between its phases; in [`RequestState::held`] if there is any.
 type SharedContext = Rc<RefCell<Context>>;
 
 /// The fields that functions have set in `ctx` of a request.
-pub(crate) fn kept(settled: &Settled, name: &str) -> Option<serde_json::Value> {
+pub(crate) fn kept(settled: &RequestState, name: &str) -> Option<serde_json::Value> {
     let held = settled.held.iter().find_map(|held| held.downcast_ref::<SharedContext>())?;
     stillgate_lua::kept(&held.borrow(), name)
 }
 
-fn context_of(settled: &Settled) -> SharedContext {
+fn context_of(settled: &RequestState) -> SharedContext {
     let held = settled.held.iter().find_map(|held| held.downcast_ref::<SharedContext>());
     held.cloned().unwrap_or_default()
 }
 
-fn keep(settled: &mut Settled, context: &SharedContext) {
+fn keep(settled: &mut RequestState, context: &SharedContext) {
     if !settled.held.iter().any(|held| held.is::<SharedContext>()) {
         settled.held.push(Box::new(context.clone()));
     }
@@ -340,7 +342,7 @@ impl Pieces {
             piece: piece.to_vec(),
             is_last,
             ends_body: false,
-            timers: Started::default(),
+            timers: ScheduledTimers::default(),
             seen: &self.seen.seen,
             wishes: &self.wishes,
         };

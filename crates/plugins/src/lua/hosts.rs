@@ -1,7 +1,7 @@
 //! The request and the response of a plugin's phase, in the form that functions see.
 
-use super::seen::{Seen, Wishes};
-use super::timers::Started;
+use super::request_copy::{RequestCopy, Wishes};
+use super::timers::ScheduledTimers;
 use super::variables;
 use crate::jwt_auth::claims_of;
 use crate::request_validation::check_json;
@@ -11,7 +11,9 @@ use std::rc::Rc;
 use std::time::Duration;
 use stillgate_lua::{Change, Document, Host, Level, Side};
 use stillgate_plugin::facts::RouteFacts;
-use stillgate_plugin::{Attached, Consumers, Facts, Io, LogLevel, MetadataTable, Phase, Request, Response, Settled};
+use stillgate_plugin::{
+    AttachedConsumer, Consumers, Facts, Io, LogLevel, MetadataTable, Phase, Request, RequestState, Response,
+};
 use stillgate_route::RouteMatch;
 use stillgate_wire::{EditError, Edits, FieldName, FieldValue, Fields};
 
@@ -20,7 +22,7 @@ pub(super) struct OfRequest<'r, 'a> {
     pub(super) request: &'r mut Request<'a>,
     pub(super) phase: Phase,
     pub(super) plugin: &'static str,
-    pub(super) timers: Started,
+    pub(super) timers: ScheduledTimers,
     matched: Option<String>,
 }
 
@@ -29,7 +31,7 @@ pub(super) struct OfResponse<'r, 'a> {
     pub(super) response: &'r mut Response<'a>,
     pub(super) phase: Phase,
     pub(super) plugin: &'static str,
-    pub(super) timers: Started,
+    pub(super) timers: ScheduledTimers,
     matched: Option<String>,
 }
 
@@ -41,21 +43,21 @@ pub(super) struct OfPiece<'a> {
     pub(super) is_last: bool,
     /// Functions have made it the last piece.
     pub(super) ends_body: bool,
-    pub(super) timers: Started,
+    pub(super) timers: ScheduledTimers,
     /// Created when the head is final, which is before its body is sent.
-    pub(super) seen: &'a OnceCell<Seen>,
+    pub(super) seen: &'a OnceCell<RequestCopy>,
     pub(super) wishes: &'a Wishes,
 }
 
 impl<'r, 'a> OfRequest<'r, 'a> {
     pub(super) fn new(request: &'r mut Request<'a>, phase: Phase, plugin: &'static str) -> Self {
-        OfRequest { request, phase, plugin, timers: Started::default(), matched: None }
+        OfRequest { request, phase, plugin, timers: ScheduledTimers::default(), matched: None }
     }
 }
 
 impl<'r, 'a> OfResponse<'r, 'a> {
     pub(super) fn new(response: &'r mut Response<'a>, phase: Phase, plugin: &'static str) -> Self {
-        OfResponse { response, phase, plugin, timers: Started::default(), matched: None }
+        OfResponse { response, phase, plugin, timers: ScheduledTimers::default(), matched: None }
     }
 }
 
@@ -105,7 +107,7 @@ pub(super) fn pattern_of(route: RouteFacts<'_>) -> Option<String> {
 }
 
 /// The available part of APISIX's `ctx.consumer`.
-pub(super) fn consumer_of(found: Attached, consumers: &Consumers) -> Json {
+pub(super) fn consumer_of(found: AttachedConsumer, consumers: &Consumers) -> Json {
     let consumer = consumers.of(found);
     let credential = found.credential.and_then(|place| consumer.credentials.get(usize::from(place)));
     let labels = consumer.labels.iter().map(|(name, value)| (name.to_string(), Json::from(&**value))).collect();
@@ -121,7 +123,7 @@ pub(super) fn consumer_of(found: Attached, consumers: &Consumers) -> Json {
     known
 }
 
-pub(super) fn document_of<'a>(facts: &Facts<'a>, settled: &'a Settled, of: Document) -> Option<&'a Json> {
+pub(super) fn document_of<'a>(facts: &Facts<'a>, settled: &'a RequestState, of: Document) -> Option<&'a Json> {
     let documents = || facts.route?.documents;
     match of {
         Document::Route => Some(&documents()?.route),
@@ -378,7 +380,7 @@ impl Host for OfResponse<'_, '_> {
 const NO_HEAD: &str = "the head of the response is not final yet";
 
 impl OfPiece<'_> {
-    fn seen(&self) -> Result<&Seen, String> {
+    fn seen(&self) -> Result<&RequestCopy, String> {
         self.seen.get().ok_or_else(|| NO_HEAD.to_owned())
     }
 }
@@ -414,15 +416,15 @@ impl Host for OfPiece<'_> {
     }
 
     fn status(&self) -> Option<u16> {
-        self.seen.get().map(Seen::status)
+        self.seen.get().map(RequestCopy::status)
     }
 
     fn target(&self) -> &[u8] {
-        self.seen.get().map_or(b"/", Seen::target)
+        self.seen.get().map_or(b"/", RequestCopy::target)
     }
 
     fn rewritten_path(&self, out: &mut Vec<u8>) -> bool {
-        let path = self.seen.get().map(Seen::rewritten_path).filter(|path| !path.is_empty());
+        let path = self.seen.get().map(RequestCopy::rewritten_path).filter(|path| !path.is_empty());
         path.map(|path| out.extend_from_slice(path)).is_some()
     }
 

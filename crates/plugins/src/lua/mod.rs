@@ -15,7 +15,7 @@ mod modules;
 mod own;
 mod pre_function;
 mod redis;
-mod seen;
+mod request_copy;
 mod serverless;
 mod timers;
 mod variables;

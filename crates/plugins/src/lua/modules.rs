@@ -22,10 +22,10 @@ pub(super) struct Files<'f> {
     folders: Vec<&'f Path>,
     attributes: &'f Arc<Json>,
     of_attributes: String,
-    made: HashMap<&'f Path, Made<'f>>,
+    made: HashMap<&'f Path, ModuleLoad<'f>>,
 }
 
-enum Made<'f> {
+enum ModuleLoad<'f> {
     /// The modules that it requires are being made.
     Begun,
     Done(Sources<'f>),
@@ -51,11 +51,11 @@ impl<'f> Files<'f> {
     /// The module of a file, and those of the files that it requires.
     pub(super) fn sources(&mut self, file: &'f OwnFile) -> Result<Sources<'f>, String> {
         match self.made.get(&*file.path) {
-            Some(Made::Done(sources)) => return Ok(sources.clone()),
-            Some(Made::Begun) => {
+            Some(ModuleLoad::Done(sources)) => return Ok(sources.clone()),
+            Some(ModuleLoad::Begun) => {
                 return Err(format!("{}: it is required by a module that it requires", file.path.display()));
             }
-            None => self.made.insert(&file.path, Made::Begun),
+            None => self.made.insert(&file.path, ModuleLoad::Begun),
         };
         let (mut requires, mut files) = (Vec::new(), Vec::new());
         let mut parts = vec![file.path.as_os_str().as_encoded_bytes().to_vec(), file.text.clone().into_bytes()];
@@ -74,7 +74,7 @@ impl<'f> Files<'f> {
         let module =
             known(version, || Module::with(file.name.clone(), file.text.clone(), requires, self.attributes.clone()));
         let sources = Sources { module, version, files };
-        self.made.insert(&file.path, Made::Done(sources.clone()));
+        self.made.insert(&file.path, ModuleLoad::Done(sources.clone()));
         Ok(sources)
     }
 

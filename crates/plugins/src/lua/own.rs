@@ -6,7 +6,7 @@
 
 use super::functions::{Functions, before_the_node};
 use super::modules::{Files, Sources};
-use super::seen::Wishes;
+use super::request_copy::Wishes;
 use crate::request_validation::{check_json, check_schema};
 use std::sync::Arc;
 use stillgate_lua::{Description, Module, PHASES, Program};

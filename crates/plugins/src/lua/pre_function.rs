@@ -5,7 +5,7 @@
 //! of a body, and `conf` is the written configuration, without the plugin's defaults.
 
 use super::functions::{Functions, before_the_node};
-use super::seen::Wishes;
+use super::request_copy::Wishes;
 use serde_json::Value as Json;
 use std::sync::Arc;
 use stillgate_lua::{Kind, Program, check};

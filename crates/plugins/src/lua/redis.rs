@@ -9,9 +9,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
-use stillgate_lua::{Connected, LinkCall};
+use stillgate_lua::{LinkCall, OpenedLink};
 use stillgate_plugin::calls::REPLY_BYTES_MAX;
-use stillgate_plugin::{CallError, Exchange, Io, Keep, Link, LinkTo, Settled, Url};
+use stillgate_plugin::{CallError, Exchange, Io, Keep, Link, LinkTo, RequestState, Url};
 
 /// Most open connections of a request.
 const LINKS_MAX: usize = 16;
@@ -33,7 +33,7 @@ pub(super) struct Links(Rc<RefCell<HashMap<u64, Box<dyn Link>>>>);
 
 impl Links {
     /// The connections of a request.
-    pub(super) fn of(settled: &mut Settled) -> Links {
+    pub(super) fn of(settled: &mut RequestState) -> Links {
         if let Some(links) = settled.held.iter().find_map(|held| held.downcast_ref::<Links>()) {
             return links.clone();
         }
@@ -64,7 +64,7 @@ impl Links {
                 let (number, reused) = (NEXT.get(), link.reused());
                 NEXT.set(number + 1);
                 self.0.borrow_mut().insert(number, link);
-                Ok(Connected { link: number, reused }.text())
+                Ok(OpenedLink { link: number, reused }.text())
             }
             LinkCall::Exchange { link, replies, send_timeout, read_timeout, message } => {
                 let (mut scan, connection) = (Replies::new(replies), self.take(link)?);

@@ -5,13 +5,13 @@
 //! can be read and not changed.
 
 use super::functions::{Functions, before_the_node};
-use super::seen::Wishes;
+use super::request_copy::Wishes;
 use serde_json::json;
 use std::sync::Arc;
 use stillgate_lua::{Kind, Program, check};
 use stillgate_plugin::{Compile, Define, Phase, Phases, Plugin, Response};
 use stillgate_schema::kind::some;
-use stillgate_schema::{At, Choice, Fault, Located, TEXT, object};
+use stillgate_schema::{At, Choice, Fault, LocatedKind, TEXT, object};
 
 object! {
     /// Runs functions in Lua.
@@ -19,7 +19,7 @@ object! {
         /// The phase in which they run.
         phase: Phase = PHASE => default(Phase::Access);
         /// Texts in Lua, each of which returns a function. They run one after the other.
-        functions: Vec<At<String>> = some(Located(TEXT)) => required;
+        functions: Vec<At<String>> = some(LocatedKind(TEXT)) => required;
     }
 }
 

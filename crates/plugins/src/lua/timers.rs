@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_lua::{
-    Answered, Change, Context, Host, Level, Outcome, Paused, Program, Side, Wait, resume, resume_with, run_timer,
+    CallReply, Change, Context, Host, Level, Outcome, PausedRun, Program, Side, Wait, resume, resume_with, run_timer,
     timer_number,
 };
 use stillgate_plugin::Io;
@@ -45,9 +45,9 @@ impl Drop for Place {
 
 /// Timers that the functions of one run have scheduled, until it is over: only then can others run.
 #[derive(Default)]
-pub(super) struct Started(Vec<(u64, Duration, Place)>);
+pub(super) struct ScheduledTimers(Vec<(u64, Duration, Place)>);
 
-impl Started {
+impl ScheduledTimers {
     /// Adds one; `None`: there are too many.
     pub(super) fn add(&mut self, delay: Duration) -> Option<u64> {
         let (place, number) = (Place::take()?, timer_number());
@@ -70,7 +70,7 @@ impl Started {
 
 /// Runs the function of a timer to its end. It has the limits of a run.
 async fn run(plugin: &'static str, program: &Arc<Program>, number: u64, io: Rc<dyn Io>) {
-    let (mut context, mut host) = (Context::default(), OfTimer { plugin, io, started: Started::default() });
+    let (mut context, mut host) = (Context::default(), OfTimer { plugin, io, started: ScheduledTimers::default() });
     let mut outcome = run_timer(program, number, &mut host, &mut context);
     let links = Links::default();
     loop {
@@ -84,17 +84,17 @@ async fn run(plugin: &'static str, program: &Arc<Program>, number: u64, io: Rc<d
     }
 }
 
-async fn go_on(wait: Wait, paused: Paused, links: &Links, host: &mut OfTimer, context: &mut Context) -> Outcome {
+async fn go_on(wait: Wait, paused: PausedRun, links: &Links, host: &mut OfTimer, context: &mut Context) -> Outcome {
     let reply = match wait {
         Wait::Sleep(time) => {
             host.io.sleep(time.min(SLEEP_MAX)).await;
             return resume(paused, host, context);
         }
         Wait::Call(call) => match call_of(*call) {
-            Ok(call) => reply_of(host.io.call(call).await).map(Answered::Http),
+            Ok(call) => reply_of(host.io.call(call).await).map(CallReply::Http),
             Err(why) => Err(why),
         },
-        Wait::Link(call) => links.clone().perform(*call, host.io.clone()).await.map(Answered::Link),
+        Wait::Link(call) => links.clone().perform(*call, host.io.clone()).await.map(CallReply::Link),
         Wait::Work(_) => Err("ngx.run_worker_thread cannot be used in a timer".to_owned()),
         Wait::Body => Err(NO_REQUEST.to_owned()),
     };
@@ -104,7 +104,7 @@ async fn go_on(wait: Wait, paused: Paused, links: &Links, host: &mut OfTimer, co
 struct OfTimer {
     plugin: &'static str,
     io: Rc<dyn Io>,
-    started: Started,
+    started: ScheduledTimers,
 }
 
 impl Host for OfTimer {

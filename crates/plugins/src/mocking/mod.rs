@@ -8,14 +8,14 @@ use schema::{Schema, SchemaKind, Writer};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::{Answer, Body, Compile, Define, Flow, Phase, Phases, Plugin, Request, Template};
-use stillgate_schema::{At, Fault, Flag, Located, TEXT, Text, int, object, text};
+use stillgate_schema::{At, Fault, Flag, LocatedKind, TEXT, Text, int, object, text};
 use stillgate_wire::{EditError, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
 
 object! {
     /// Answers requests instead of a node.
     pub(crate) struct MockingKeys {
         /// The body, with variables. It takes precedence over `response_schema`.
-        response_example: At<String> = Located(TEXT) => optional;
+        response_example: At<String> = LocatedKind(TEXT) => optional;
         /// A JSON Schema of an object, from which each answer is generated: `type`, `properties`, `items` and `example`
         /// count.
         response_schema: Schema = SchemaKind => optional;

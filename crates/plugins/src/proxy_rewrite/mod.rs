@@ -7,21 +7,21 @@ use crate::replacement::{Groups, warn_of_group};
 use stillgate_plugin::{Answer, Compile, Define, Flow, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_route::Variable;
 use stillgate_schema::kind::list;
-use stillgate_schema::{At, Choice, Fault, Flag, Located, TEXT, Text, object, text};
+use stillgate_schema::{At, Choice, Fault, Flag, LocatedKind, TEXT, Text, object, text};
 use stillgate_wire::{EditError, OwnedFieldValue, is_host};
-use target::{Rewriting, Search, TargetError};
+use target::{Search, TargetError, TargetSource};
 
 object! {
     /// Changes a request before it is forwarded.
     pub(crate) struct ProxyRewriteKeys {
         /// The path for the node, with a query if it has a `?`; with variables. The query of the request is added to
         /// it.
-        uri: At<String> = Located(URI) => optional;
+        uri: At<String> = LocatedKind(URI) => optional;
         /// The method for the node.
         method: &'static str = METHOD => optional;
         /// Pairs of a regular expression and the replacement of its match in the path; `$1` is a group. The first that
         /// matches is used. `uri` takes precedence.
-        regex_uri: At<Vec<String>> = Located(list(TEXT)) => optional;
+        regex_uri: At<Vec<String>> = LocatedKind(list(TEXT)) => optional;
         /// The `Host` for the node, which overrides the upstream's `pass_host`.
         host: OwnedFieldValue = NODE_HOST => optional;
         /// Header fields: `add`, `set` (an empty value removes the field) and `remove`, in this order; or a map that is set.
@@ -40,7 +40,7 @@ object! {
 pub(crate) struct ProxyRewrite {
     method: Option<&'static str>,
     host: Option<OwnedFieldValue>,
-    target: Rewriting,
+    target: TargetSource,
     headers: HeaderEdits,
     own: PerWorker<Search>,
 }
@@ -55,13 +55,13 @@ impl Define for ProxyRewrite {
         let is_raw = keys.use_real_request_uri_unsafe;
         // Parsed in any case, so that errors in it are reported.
         let by_regex = match &keys.regex_uri {
-            Some(At { at, value }) => Some(Rewriting::by_regex(value, is_raw, *at, cx)?),
+            Some(At { at, value }) => Some(TargetSource::by_regex(value, is_raw, *at, cx)?),
             None => None,
         };
         let target = match (&keys.uri, by_regex) {
-            (Some(At { at, value }), _) => Rewriting::to(value, is_raw, *at, cx)?,
+            (Some(At { at, value }), _) => TargetSource::to(value, is_raw, *at, cx)?,
             (None, Some(by_regex)) => by_regex,
-            (None, None) => Rewriting::None,
+            (None, None) => TargetSource::None,
         };
         warn_of_group(keys.headers.group_max(), target.groups(), cx.at, &cx.path.key("headers"), cx.sink);
         Some(ProxyRewrite {
@@ -77,7 +77,7 @@ impl Define for ProxyRewrite {
 impl Plugin for ProxyRewrite {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
         let outcome = match &self.target {
-            Rewriting::None => self.edit(request, &Groups::NONE).map_err(TargetError::from),
+            TargetSource::None => self.edit(request, &Groups::NONE).map_err(TargetError::from),
             target => self.own.with(
                 || Search::new(target),
                 |search| search.rewrite(target, request).and_then(|groups| Ok(self.edit(request, &groups)?)),

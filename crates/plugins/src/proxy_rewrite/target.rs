@@ -16,7 +16,7 @@ use stillgate_schema::{Fault, Position};
 use stillgate_wire::EditError;
 
 /// Source of the target.
-pub(super) enum Rewriting {
+pub(super) enum TargetSource {
     /// It is unchanged.
     None,
     /// `uri`
@@ -77,15 +77,15 @@ impl From<EditError> for TargetError {
     }
 }
 
-impl Rewriting {
+impl TargetSource {
     /// Compiles `uri`.
-    pub(super) fn to(uri: &str, is_raw: bool, at: Position, cx: &mut Compile<'_>) -> Option<Rewriting> {
+    pub(super) fn to(uri: &str, is_raw: bool, at: Position, cx: &mut Compile<'_>) -> Option<TargetSource> {
         let path = cx.path.key("uri");
         let unknown = &mut |error| warn(&error, at, &path, cx.sink);
         match TargetTemplate::parse(uri, Language::Template, is_raw, unknown) {
             Ok(target) => {
                 warn_of_group(target.group_max(), 0, at, &path, cx.sink);
-                Some(Rewriting::To { target, is_raw })
+                Some(TargetSource::To { target, is_raw })
             }
             Err(message) => {
                 cx.sink.error(at, &path, Fault::new(message));
@@ -95,7 +95,7 @@ impl Rewriting {
     }
 
     /// Compiles `regex_uri`.
-    pub(super) fn by_regex(pairs: &[String], is_raw: bool, at: Position, cx: &mut Compile<'_>) -> Option<Rewriting> {
+    pub(super) fn by_regex(pairs: &[String], is_raw: bool, at: Position, cx: &mut Compile<'_>) -> Option<TargetSource> {
         let path = cx.path.key("regex_uri");
         if pairs.is_empty() || !pairs.len().is_multiple_of(2) {
             let fault = Fault::new("The length of regex_uri should be an even number");
@@ -118,23 +118,23 @@ impl Rewriting {
             }
         }
         let is_whole = compiled.len() == pairs.len() / 2;
-        is_whole.then(|| Rewriting::ByRegex { pairs: compiled.into(), is_raw })
+        is_whole.then(|| TargetSource::ByRegex { pairs: compiled.into(), is_raw })
     }
 
     /// The largest number of groups in one of its regular expressions.
     pub(super) fn groups(&self) -> usize {
         match self {
-            Rewriting::ByRegex { pairs, .. } => pairs.iter().map(|(pattern, _)| pattern.groups()).max().unwrap_or(0),
-            Rewriting::None | Rewriting::To { .. } => 0,
+            TargetSource::ByRegex { pairs, .. } => pairs.iter().map(|(pattern, _)| pattern.groups()).max().unwrap_or(0),
+            TargetSource::None | TargetSource::To { .. } => 0,
         }
     }
 
     /// The variables in it.
     pub(super) fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
         match self {
-            Rewriting::None => {}
-            Rewriting::To { target, .. } => target.variables().for_each(visit),
-            Rewriting::ByRegex { pairs, .. } => {
+            TargetSource::None => {}
+            TargetSource::To { target, .. } => target.variables().for_each(visit),
+            TargetSource::ByRegex { pairs, .. } => {
                 pairs.iter().flat_map(|(_, target)| target.variables()).for_each(visit);
             }
         }
@@ -262,9 +262,9 @@ impl TargetPart {
 }
 
 impl Search {
-    pub(super) fn new(rewriting: &Rewriting) -> Search {
+    pub(super) fn new(rewriting: &TargetSource) -> Search {
         let finders: Box<[_]> = match rewriting {
-            Rewriting::ByRegex { pairs, .. } => pairs.iter().map(|(pattern, _)| pattern.finder()).collect(),
+            TargetSource::ByRegex { pairs, .. } => pairs.iter().map(|(pattern, _)| pattern.finder()).collect(),
             _ => Box::default(),
         };
         Search { finders, target: Vec::new(), values: Vec::new(), buffer: Vec::new() }
@@ -273,14 +273,14 @@ impl Search {
     /// Sets the target; returns the captured groups.
     pub(super) fn rewrite<'s, 'r: 's>(
         &'s mut self,
-        rewriting: &Rewriting,
+        rewriting: &TargetSource,
         request: &mut Request<'r>,
     ) -> Result<Groups<'s>, TargetError> {
         self.target.clear();
         self.values.clear();
         match rewriting {
-            Rewriting::None => Ok(Groups::NONE),
-            Rewriting::To { target, is_raw } => {
+            TargetSource::None => Ok(Groups::NONE),
+            TargetSource::To { target, is_raw } => {
                 target.write(&Groups::NONE, request, &mut self.target, &mut self.values, &mut self.buffer);
                 check_segments(&self.target, &self.values)?;
                 let has_query = match is_raw {
@@ -290,7 +290,7 @@ impl Search {
                 finish(&mut self.target, *is_raw, has_query, request)?;
                 Ok(Groups::NONE)
             }
-            Rewriting::ByRegex { pairs, is_raw } => {
+            TargetSource::ByRegex { pairs, is_raw } => {
                 let facts = request.facts;
                 let path = match is_raw {
                     true => facts.path_and_query(),

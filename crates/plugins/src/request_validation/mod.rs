@@ -15,7 +15,7 @@ use std::sync::Arc;
 use stillgate_plugin::body::FILTER_BYTES_MAX;
 use stillgate_plugin::json::{self, Budget};
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
-use stillgate_schema::{At, Definitions, Fault, Kind, Located, Node, Path, Sink, Text, int, json_of, object, text};
+use stillgate_schema::{At, Definitions, Fault, Kind, LocatedKind, Node, Path, Sink, Text, int, json_of, object, text};
 use stillgate_wire::FieldName;
 
 object! {
@@ -23,9 +23,9 @@ object! {
     pub(crate) struct RequestValidationKeys {
         /// The JSON Schema of the header: an object of texts, or of lists of texts for fields with several lines. Names
         /// are compared in any case.
-        header_schema: At<Json> = Located(SchemaKind) => optional;
+        header_schema: At<Json> = LocatedKind(SchemaKind) => optional;
         /// The JSON Schema of the body.
-        body_schema: At<Json> = Located(SchemaKind) => optional;
+        body_schema: At<Json> = LocatedKind(SchemaKind) => optional;
         /// The status for invalid requests.
         rejected_code: u16 = int(200, 599) => default(400);
         /// The body of the answer. The default describes the error.

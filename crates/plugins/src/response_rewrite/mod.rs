@@ -3,7 +3,7 @@
 mod substitution;
 
 use crate::body_fields::{CONTENT_ENCODING, forget_old_body};
-use crate::decoding::Decoding;
+use crate::decoding::BodyCoding;
 use crate::header_edits::{HeaderEdits, Headers};
 use crate::replacement::Groups;
 use base64::Engine;
@@ -15,7 +15,7 @@ use stillgate_plugin::{Compile, Define, Filter, PerWorker, Phase, Phases, Plugin
 use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::some;
-use stillgate_schema::{At, BodyVars, Choice, Fault, Flag, Located, TEXT, Text, int, map, object, text};
+use stillgate_schema::{At, BodyVars, Choice, Fault, Flag, LocatedKind, TEXT, Text, int, map, object, text};
 use stillgate_wire::EditError;
 use substitution::{Substitution, WholeBody};
 
@@ -25,16 +25,16 @@ object! {
         /// The new status.
         status_code: u16 = int(200, 598) => optional;
         /// The new body.
-        body: At<String> = Located(TEXT) => optional;
+        body: At<String> = LocatedKind(TEXT) => optional;
         /// Whether `body` is written in Base64.
         body_base64: bool = Flag => default(false);
         /// Header fields: `add`, `set` (an empty value removes the field) and `remove`, in this order; or a map that is set.
         /// Values can have variables.
         headers: HeaderEdits = Headers::OfResponse => default(HeaderEdits::default());
         /// Conditions as in `vars` of a route, with `status`: the plugin acts if they hold.
-        vars: At<Expr> = Located(BodyVars) => optional;
+        vars: At<Expr> = LocatedKind(BodyVars) => optional;
         /// Replacements in the body, one after the other. Cannot be combined with `body`.
-        filters: At<Vec<ResponseFilterKeys>> = Located(some(map())) => optional;
+        filters: At<Vec<ResponseFilterKeys>> = LocatedKind(some(map())) => optional;
         /// Most bytes of a body for `filters`, before and after each; above it the response is a 502. APISIX's default
         /// is 67108864.
         max_resp_body_size: usize = int(1, BODY_BYTES_MAX as i64) => default(FILTER_BYTES_MAX);
@@ -48,15 +48,15 @@ object! {
     /// A replacement in a body.
     pub(crate) struct ResponseFilterKeys {
         /// Regular expression of the replaced text.
-        regex: At<String> = Located(NOT_EMPTY) => required;
+        regex: At<String> = LocatedKind(NOT_EMPTY) => required;
         /// `once`: the first match. `global`: every match.
         scope: Scope = SCOPE => default(Scope::Once);
         /// The replacement; `$1` is a group, `$$` a dollar.
-        replace: At<String> = Located(TEXT) => required;
+        replace: At<String> = LocatedKind(TEXT) => required;
         /// Letters: `i` ignores case, `m` lets `^` and `$` match at lines, `s` lets `.` match line breaks, `x` ignores
         /// blanks in the expression, `u` reads the body as UTF-8, `a` matches at the beginning only. `j`, `o`, `d` and
         /// `U` have no effect.
-        options: At<String> = Located(TEXT.shown()) => default(stillgate_schema::kind::unplaced("jo".to_owned()));
+        options: At<String> = LocatedKind(TEXT.shown()) => default(stillgate_schema::kind::unplaced("jo".to_owned()));
     }
 }
 
@@ -185,7 +185,7 @@ impl ResponseRewrite {
                 response.body.replace(body);
             }
             NewBody::Filtered { substitutions, bytes_max } => {
-                let decoding = Decoding::of(response.header(CONTENT_ENCODING, &mut Vec::new()));
+                let decoding = BodyCoding::of(response.header(CONTENT_ENCODING, &mut Vec::new()));
                 forget_old_body(response);
                 let own = || Arc::<[Substitution]>::from(substitutions.clone());
                 let substitutions = self.own.with(own, |own| own.clone());

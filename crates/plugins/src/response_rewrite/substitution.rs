@@ -5,7 +5,7 @@
 //! turns.
 
 use super::{ResponseFilterKeys, Scope};
-use crate::decoding::{Decoder, Decoding};
+use crate::decoding::{BodyCoding, Decoder};
 use crate::patterns::{Flags, compile};
 use crate::replacement::{Groups, Language, Replacement, group_max, warn_of_group};
 use regex::bytes::{CaptureLocations, Regex};
@@ -245,7 +245,7 @@ impl Whole {
 }
 
 impl WholeBody {
-    pub(super) fn new(substitutions: Arc<[Substitution]>, decoding: Decoding, bytes_max: usize) -> WholeBody {
+    pub(super) fn new(substitutions: Arc<[Substitution]>, decoding: BodyCoding, bytes_max: usize) -> WholeBody {
         let decoder = Decoder::new(decoding, bytes_max);
         WholeBody { substitutions, decoder, bytes_max, whole: None, held_bytes: 0 }
     }
@@ -308,7 +308,7 @@ mod tests {
         let replacement = Replacement::parse(replace, Language::Substitution, &mut |_| {}).unwrap();
         let regex = Regex::new(pattern).unwrap();
         let substitution = Substitution { regex, has_end: false, scope: Scope::Global, replacement };
-        WholeBody::new([substitution].into(), Decoding::Identity, 1 << 20)
+        WholeBody::new([substitution].into(), BodyCoding::Identity, 1 << 20)
     }
 
     fn filter(pattern: &str) -> WholeBody {

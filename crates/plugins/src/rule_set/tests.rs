@@ -8,7 +8,7 @@ fn set(rules: &[&str]) -> RuleSet {
     compile(rules).unwrap()
 }
 
-fn compile(rules: &[&str]) -> Result<RuleSet, Refused> {
+fn compile(rules: &[&str]) -> Result<RuleSet, RuleError> {
     RuleSet::compile(&rules.iter().map(|rule| parse(rule).unwrap()).collect::<Vec<_>>())
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Without metadata it does nothing, as in APISIX: the metadata has the collector's address.
 
-use super::otlp::{Any, Export, Fixed, KeyValue, Writer, rejected};
+use super::otlp::{Any, Export, FixedPart, KeyValue, Writer, rejected};
 use super::sampling::{Share, ShareKind};
 use super::w3c::{Parent, number};
 use crate::loggers::{HeaderSecret, UrlText};
@@ -10,10 +10,10 @@ use serde_json::json;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::outbox::{Batching, HttpReceiver, Outlet, PENDING_BYTES_MAX, Receiver, Url};
+use stillgate_plugin::outbox::{BatchPolicy, HttpReceiver, Outlet, PENDING_BYTES_MAX, Receiver, Url};
 use stillgate_plugin::record::Tracer;
 use stillgate_plugin::record::write::push_traceparent;
-use stillgate_plugin::secrets::Veiled;
+use stillgate_plugin::secrets::VeiledKind;
 use stillgate_plugin::{
     Compile, Define, Flow, Identity, Metadata, Phase, Phases, Plugin, Request, Response, Secret, Span, Trace,
 };
@@ -178,7 +178,7 @@ object! {
         /// Timeout of one request, in seconds.
         request_timeout: u64 = int(1, 3600) => default(3);
         /// Header fields of requests.
-        request_headers: Vec<(String, Option<Secret>)> = Veiled(HeadersKind) => default(Vec::new());
+        request_headers: Vec<(String, Option<Secret>)> = VeiledKind(HeadersKind) => default(Vec::new());
     }
 }
 
@@ -310,7 +310,7 @@ impl Kind for HeadersKind {
                 sink.error(entry.key_at, &path, Fault::new(error.to_string()));
                 return None;
             }
-            fields.push((entry.key.to_string(), read(&Veiled(HeaderSecret), &entry.value, &path, sink)?));
+            fields.push((entry.key.to_string(), read(&VeiledKind(HeaderSecret), &entry.value, &path, sink)?));
         }
         Some(fields)
     }
@@ -363,7 +363,7 @@ impl Collector {
         ]);
         let of_batch = &keys.batch_span_processor;
         let seconds = |seconds: Seconds| Duration::from_secs_f64(seconds.0);
-        let batching = Batching {
+        let batching = BatchPolicy {
             entries_max: of_batch.max_export_batch_size,
             inactive_timeout: seconds(of_batch.inactive_timeout),
             buffer_duration: seconds(of_batch.batch_timeout),
@@ -501,7 +501,7 @@ impl OpenTelemetry {
     fn end(&self, span: Span, outlet: &Arc<Outlet>, response: &Response<'_>) {
         let Some(ended) = response.ended else { return };
         let record = &ended.record;
-        let fixed = Fixed {
+        let fixed = FixedPart {
             trace_id: span.trace_id,
             span_id: span.id,
             parent_id: span.parent,

@@ -138,7 +138,7 @@ const ERROR: i32 = 2;
 const FAILED_FROM: u16 = 500;
 
 /// The part of a span with a fixed length.
-pub(super) struct Fixed {
+pub(super) struct FixedPart {
     pub(super) trace_id: u128,
     pub(super) span_id: u64,
     /// Zero: none.
@@ -154,7 +154,7 @@ pub(super) struct Fixed {
 pub(super) struct Writer<'a>(&'a mut Vec<u8>);
 
 impl<'a> Writer<'a> {
-    pub(super) fn begin(fixed: &Fixed, out: &'a mut Vec<u8>) -> Writer<'a> {
+    pub(super) fn begin(fixed: &FixedPart, out: &'a mut Vec<u8>) -> Writer<'a> {
         out.extend_from_slice(&fixed.trace_id.to_be_bytes());
         for number in [fixed.span_id, fixed.parent_id, fixed.start_us, fixed.end_us] {
             out.extend_from_slice(&number.to_be_bytes());
@@ -286,8 +286,8 @@ fn span(reader: &mut Reader<'_>) -> Option<(String, Span)> {
 mod tests {
     use super::*;
 
-    fn fixed(status: u16) -> Fixed {
-        Fixed { trace_id: 1, span_id: 2, parent_id: 0, start_us: 3, end_us: 5, status }
+    fn fixed(status: u16) -> FixedPart {
+        FixedPart { trace_id: 1, span_id: 2, parent_id: 0, start_us: 3, end_us: 5, status }
     }
 
     #[test]

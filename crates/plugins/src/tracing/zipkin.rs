@@ -7,7 +7,7 @@ use serde_json::json;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::outbox::{Batching, Encode, Entries, HttpReceiver, Outlet, PENDING_BYTES_MAX, Receiver};
+use stillgate_plugin::outbox::{BatchPolicy, Encode, Entries, HttpReceiver, Outlet, PENDING_BYTES_MAX, Receiver};
 use stillgate_plugin::record::Tracer;
 use stillgate_plugin::record::written::{push_hex_number, push_ip, push_json_string, push_number};
 use stillgate_plugin::{
@@ -27,7 +27,7 @@ const SAMPLED: FieldName<'static> = FieldName::constant("X-B3-Sampled");
 const FLAGS: FieldName<'static> = FieldName::constant("X-B3-Flags");
 
 /// APISIX's batch processor of spans.
-const BATCHING: Batching = Batching {
+const BATCHING: BatchPolicy = BatchPolicy {
     entries_max: 1000,
     inactive_timeout: Duration::from_secs(5),
     buffer_duration: Duration::from_secs(60),

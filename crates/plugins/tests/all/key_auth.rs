@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use stillgate_plugin::{
     BodyChanges, Consumer, Consumers, Credential, Entry, Facts, Flow, Level, MetadataTable, NoSecrets, NoUpstreams,
-    Origin, Request, Settled, Worker,
+    Origin, Request, RequestState, Worker,
 };
 use stillgate_schema::text::tree::parse;
 use stillgate_schema::{Path, Sink};
@@ -57,7 +57,7 @@ fn rewrite(entry: &Entry, consumers: &Consumers, head: &str) -> String {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 80));
     let (mut edits, mut response, mut body) = (RequestEdits::default(), Edits::default(), BodyChanges::default());
     let (worker, metadata, mut consumer) = (Worker::default(), MetadataTable::default(), None);
-    let mut settled = Settled::default();
+    let mut settled = RequestState::default();
     let facts = Facts {
         head: bytes.as_bytes(),
         request: &request,

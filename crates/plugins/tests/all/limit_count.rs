@@ -9,7 +9,7 @@ use stillgate_limits::Limits;
 use stillgate_plugin::definition::{MetadataItem, MetadataTable};
 use stillgate_plugin::{
     BodyChanges, Chain, Consumers, Facts, Flow, Identity, Level, NoSecrets, NoUpstreams, Origin, Phase, Request,
-    Settled, Worker,
+    RequestState, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::{normalise, target_path};
@@ -87,7 +87,7 @@ impl Gateway {
             edits: &mut edits,
             body: &mut body,
             received: None,
-            settled: &mut Settled::default(),
+            settled: &mut RequestState::default(),
             response,
             consumer: &mut consumer,
             consumers: &Consumers::default(),

@@ -3,7 +3,7 @@
 //! The command line reads profiles in this form from a gateway and shows them in others. Reading checks everything that
 //! a [`Profile`] guarantees, so a damaged file is refused and not shown in part.
 
-use super::protobuf::{Fields, Malformed, Value, Writer};
+use super::protobuf::{Fields, ProtobufError, Value, Writer};
 use crate::profile::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -41,8 +41,8 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-impl From<Malformed> for ReadError {
-    fn from(_: Malformed) -> ReadError {
+impl From<ProtobufError> for ReadError {
+    fn from(_: ProtobufError) -> ReadError {
         ReadError::Message
     }
 }

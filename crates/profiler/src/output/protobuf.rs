@@ -82,10 +82,10 @@ pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 /// The bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(super) struct ProtobufError;
 
 impl<'a> Iterator for Fields<'a> {
-    type Item = Result<(u64, Value<'a>), Malformed>;
+    type Item = Result<(u64, Value<'a>), ProtobufError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
@@ -95,7 +95,7 @@ impl<'a> Iterator for Fields<'a> {
         if field.is_none() {
             self.0 = &[];
         }
-        Some(field.ok_or(Malformed))
+        Some(field.ok_or(ProtobufError))
     }
 }
 

@@ -61,7 +61,7 @@ impl IdleLinks {
 }
 
 /// A connection, which counts as a call under way for as long as it is open.
-struct Connected {
+struct ActiveLink {
     stream: Stream,
     reused: u32,
     key: Key,
@@ -96,17 +96,17 @@ impl Calls {
         let key = (to.origin, to.pool);
         let open = Open::begin(self.clone(), pool.clone())?;
         if let Some((stream, reused)) = self.links.take(&key, Instant::now()) {
-            return Ok(Box::new(Connected { stream, reused, key, open }));
+            return Ok(Box::new(ActiveLink { stream, reused, key, open }));
         }
         let trial = Trial::begin(&pool.breaker, Instant::now())?;
         let connected = timeout(to.timeout, connect::connect(&pool, &self.begin_http2)).await;
         let connected = connected.unwrap_or(Err(CallError::Timeout));
         trial.end(connected.is_ok(), Instant::now());
-        Ok(Box::new(Connected { stream: connected?, reused: 0, key, open }))
+        Ok(Box::new(ActiveLink { stream: connected?, reused: 0, key, open }))
     }
 }
 
-impl Link for Connected {
+impl Link for ActiveLink {
     fn reused(&self) -> u32 {
         self.reused
     }
@@ -139,7 +139,7 @@ impl Link for Connected {
     }
 
     fn keep(self: Box<Self>, keep: Keep) {
-        let Connected { stream, reused, key, open } = *self;
+        let ActiveLink { stream, reused, key, open } = *self;
         open.calls.links.give(key, stream, reused, keep, Instant::now());
     }
 }

@@ -78,7 +78,7 @@ impl Calls {
         let has_room = after.0 <= SENT_MAX && after.1 <= SENT_BYTES_MAX;
         if has_room {
             self.sent.set(after);
-            let sent = Sent { calls: self.clone(), bytes: call.bytes() };
+            let sent = CallGuard { calls: self.clone(), bytes: call.bytes() };
             tokio::task::spawn_local(async move {
                 let origin = call.origin.clone();
                 match sent.calls.clone().call(call).await {
@@ -131,12 +131,12 @@ impl Calls {
 }
 
 /// Counts a fire-and-forget call, whatever becomes of its task.
-struct Sent {
+struct CallGuard {
     calls: Rc<Calls>,
     bytes: usize,
 }
 
-impl Drop for Sent {
+impl Drop for CallGuard {
     fn drop(&mut self) {
         let (count, bytes) = self.calls.sent.get();
         self.calls.sent.set((count - 1, bytes - self.bytes));

@@ -104,15 +104,15 @@ async fn busy(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange)
     loop {
         exchange.begin(worker.timing());
         match read_head(worker, client, exchange).await {
-            Arrived::Head => {}
-            Arrived::Nothing => return After::KeepAlive,
-            Arrived::Closed => return After::Close,
-            Arrived::Http2 => return After::Http2,
-            Arrived::Timeout => {
+            HeadArrival::Head => {}
+            HeadArrival::Nothing => return After::KeepAlive,
+            HeadArrival::Closed => return After::Close,
+            HeadArrival::Http2 => return After::Http2,
+            HeadArrival::Timeout => {
                 let late = OwnAnswer::closing(408, "the request head did not come in time");
                 return exchange::refuse(worker, client, exchange, late).await;
             }
-            Arrived::Refused(error) => return exchange::refuse(worker, client, exchange, error.into()).await,
+            HeadArrival::Refused(error) => return exchange::refuse(worker, client, exchange, error.into()).await,
         }
         let after = exchange::run(worker, client, exchange).await;
         // What follows the request on an HTTP/2 stream is not another request: for an extended CONNECT it is whatever the tunnel
@@ -126,7 +126,7 @@ async fn busy(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange)
     }
 }
 
-enum Arrived {
+enum HeadArrival {
     Head,
     Nothing,
     Closed,
@@ -137,7 +137,7 @@ enum Arrived {
 }
 
 /// Reads and parses one head. The bytes of the last read of the connection may hold several.
-async fn read_head(worker: &Worker, client: &mut Client, exchange: &mut Exchange) -> Arrived {
+async fn read_head(worker: &Worker, client: &mut Client, exchange: &mut Exchange) -> HeadArrival {
     let snapshot = worker.snapshot();
     let settings = &snapshot.plan.settings;
     let deadline_ms = worker.clock.now_ms() + settings.head_ms;
@@ -145,14 +145,14 @@ async fn read_head(worker: &Worker, client: &mut Client, exchange: &mut Exchange
     // The protocol agreed on is the one spoken (RFC 9113 section 3.3): its own preface validates the bytes, not the HTTP/1.1
     // parser.
     if agreed == Some(ALPN_HTTP2) && client.is_new {
-        return Arrived::Http2;
+        return HeadArrival::Http2;
     }
     let speaks_http2 = client.is_new && agreed.is_none() && client.listener.speaks_http2() && !client.stream.is_http2();
     poll_fn(|cx| {
         loop {
             let preface = speaks_http2.then(|| starts(exchange.from_client.unparsed())).flatten();
             if preface == Some(Progress::Complete(PREFACE.len())) {
-                return Poll::Ready(Arrived::Http2);
+                return Poll::Ready(HeadArrival::Http2);
             }
             match preface.map_or_else(|| parse_head(exchange, settings), Ok) {
                 Ok(Progress::Complete(_)) => {
@@ -160,19 +160,19 @@ async fn read_head(worker: &Worker, client: &mut Client, exchange: &mut Exchange
                     if dropped > 0 {
                         worker.counters.header_lines_dropped.add(dropped as u64);
                     }
-                    return Poll::Ready(Arrived::Head);
+                    return Poll::Ready(HeadArrival::Head);
                 }
                 Ok(Progress::Partial) => {}
-                Err(error) => return Poll::Ready(Arrived::Refused(error)),
+                Err(error) => return Poll::Ready(HeadArrival::Refused(error)),
             }
             if client.eof {
-                return Poll::Ready(Arrived::Closed);
+                return Poll::Ready(HeadArrival::Closed);
             }
             match exchange.from_client.poll_read_head(cx, &mut client.stream, &worker.buffers) {
-                Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => return Poll::Ready(Arrived::Closed),
+                Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => return Poll::Ready(HeadArrival::Closed),
                 Poll::Ready(Ok(_)) => exchange.outcome.arrived(),
-                Poll::Pending if !exchange.from_client.has_leftover() => return Poll::Ready(Arrived::Nothing),
-                Poll::Pending if worker.clock.now_ms() >= deadline_ms => return Poll::Ready(Arrived::Timeout),
+                Poll::Pending if !exchange.from_client.has_leftover() => return Poll::Ready(HeadArrival::Nothing),
+                Poll::Pending if worker.clock.now_ms() >= deadline_ms => return Poll::Ready(HeadArrival::Timeout),
                 Poll::Pending => {
                     client.timer.set(&worker.clock, deadline_ms, cx);
                     return Poll::Pending;

@@ -5,7 +5,7 @@ use crate::basics::clock::Timer;
 use crate::basics::uptake::{self, Uptake};
 use crate::connection::client::Client;
 use crate::connection::http2::bounds::*;
-use crate::connection::http2::client_stream::{ClientStream, Shared};
+use crate::connection::http2::client_stream::{ClientStream, StreamsShared};
 use crate::connection::http2::frames::Rate;
 use crate::connection::http2::transport::{Io, Transport};
 use crate::connection::stream::Stream;
@@ -45,7 +45,7 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]
     let Client { stream, timer, peer, local, listener, forwarded, tls, is_https, .. } = client;
     let (forwarded, tls) = (forwarded.clone(), tls.clone());
     let origin = Origin { peer: *peer, local: *local, listener: listener.clone(), forwarded, tls, is_https: *is_https };
-    let shared: Rc<Shared> = Rc::default();
+    let shared: Rc<StreamsShared> = Rc::default();
     let transport = Transport::to_client(stream, early, shared.marked.clone(), &worker.buffers, &worker.clock);
     let connection = match shake_hands(worker, timer, &transport).await {
         Shaken::Hands(connection) => connection,
@@ -136,7 +136,7 @@ struct Driver<'w, 't, 'a> {
     origin: Origin,
     connection: Connection<Io<'t, 'a>, Bytes>,
     transport: &'t Transport<'a>,
-    shared: Rc<Shared>,
+    shared: Rc<StreamsShared>,
     /// While requests are served.
     busy: Option<(Busy, Active)>,
     quiet_since_ms: u64,
@@ -234,7 +234,7 @@ impl Driver<'_, '_, '_> {
         let listener = listener.clone();
         self.busy.get_or_insert_with(|| (Busy::new(&listener), Active::new(&listener)));
         let worker = self.worker.clone();
-        let counted = Counted::new(&worker);
+        let counted = StreamGuard::new(&worker);
         spawn_local(async move {
             let upgraded = serve_stream(&worker, &mut client).await;
             drop(counted);
@@ -303,16 +303,16 @@ impl Driver<'_, '_, '_> {
 }
 
 /// Counts a stream while its request is served, even if its task is dropped.
-struct Counted(Rc<Worker>);
+struct StreamGuard(Rc<Worker>);
 
-impl Counted {
-    fn new(worker: &Rc<Worker>) -> Counted {
+impl StreamGuard {
+    fn new(worker: &Rc<Worker>) -> StreamGuard {
         worker.streams.set(worker.streams.get() + 1);
-        Counted(worker.clone())
+        StreamGuard(worker.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         self.0.streams.set(self.0.streams.get() - 1);
     }

@@ -2,14 +2,14 @@
 
 use super::closing::Reason;
 use super::events::Events;
-use super::input::Arrived;
+use super::input::DeviceRead;
 use super::output::{Output, Wrote};
 use crate::connection::client::Client;
 use crate::device_link::{Before, CloseWhy, Command, DeviceState, Report};
-use crate::exchange::{Authenticated, BegunDevice, UpgradedRequest};
+use crate::exchange::{BegunDevice, DeviceIdentity, UpgradedRequest};
 use crate::plan::Lease;
 use crate::worker::devices::{Devices, Place};
-use crate::worker::watches::Leaving;
+use crate::worker::watches::WatchedLease;
 use crate::worker::{Open, Worker};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -47,7 +47,7 @@ pub(super) struct Connection {
     /// Bytes of messages, as they are counted for the worker.
     counted_bytes: usize,
     pub(super) more: Box<More>,
-    leaving: Option<Leaving>,
+    leaving: Option<WatchedLease>,
     /// Dropped last: the connection counts as open until it has been recorded.
     pub(super) open: Open,
 }
@@ -59,7 +59,7 @@ pub(super) struct More {
     pub(super) settings: Arc<DeviceSettings>,
     pub(super) generation: Generation,
     pub(super) request: Box<UpgradedRequest>,
-    pub(super) credential: Option<Authenticated>,
+    pub(super) credential: Option<DeviceIdentity>,
     /// `None`: events are not wanted.
     pub(super) events: Option<Events>,
     pub(super) received: u64,
@@ -90,7 +90,7 @@ enum Stage {
 }
 
 /// State with which a connection continues, from its request or another process.
-pub(super) struct Resumed {
+pub(super) struct ResumedDevice {
     pub(super) place: Place,
     pub(super) device: Arc<str>,
     pub(super) labels: Box<[(Box<str>, Box<str>)]>,
@@ -99,7 +99,7 @@ pub(super) struct Resumed {
     pub(super) generation: Generation,
     pub(super) session: Session,
     pub(super) request: Box<UpgradedRequest>,
-    pub(super) credential: Option<Authenticated>,
+    pub(super) credential: Option<DeviceIdentity>,
     pub(super) lease: Option<Arc<Lease>>,
     pub(super) received: u64,
     pub(super) written: u64,
@@ -120,7 +120,7 @@ impl Connection {
             open.worker.buffers.give(buffer);
             early
         });
-        let resumed = Resumed {
+        let resumed = ResumedDevice {
             place,
             device,
             labels,
@@ -150,9 +150,10 @@ impl Connection {
     }
 
     /// Continues where another process has left it.
-    pub(super) fn resume(open: Open, mut client: Client, resumed: Resumed) -> Connection {
-        let Resumed { place, device, labels, protocol, settings, generation, session, request, credential, .. } =
-            resumed;
+    pub(super) fn resume(open: Open, mut client: Client, resumed: ResumedDevice) -> Connection {
+        let ResumedDevice {
+            place, device, labels, protocol, settings, generation, session, request, credential, ..
+        } = resumed;
         let worker = &open.worker;
         let now_ms = worker.clock.now_ms();
         let message_bytes_max = worker.devices.as_ref().map_or(0, |devices| devices.limits.message_bytes);
@@ -195,7 +196,7 @@ impl Connection {
             stage: Stage::Open,
             is_shut: false,
             counted_bytes: 0,
-            leaving: resumed.lease.map(|lease| Leaving::new(&worker.watches, lease)),
+            leaving: resumed.lease.map(|lease| WatchedLease::new(&worker.watches, lease)),
             more,
             open,
         }
@@ -441,7 +442,7 @@ impl Connection {
         if self.more.consumers_seen != seen {
             self.more.consumers_seen = seen;
             let snapshot = worker.snapshot();
-            let holds = |credential: &Authenticated| credential.holds(&snapshot.plan.consumers);
+            let holds = |credential: &DeviceIdentity| credential.holds(&snapshot.plan.consumers);
             if !self.more.credential.as_ref().is_none_or(holds) {
                 return Some(Reason::Revoked);
             }
@@ -504,10 +505,10 @@ impl Future for Connection {
         }
         connection.take_commands(cx, devices);
         match connection.poll_input(cx, devices) {
-            Arrived::Nothing => {}
-            Arrived::End if connection.is_open() => connection.end(Reason::Gone),
+            DeviceRead::Nothing => {}
+            DeviceRead::End if connection.is_open() => connection.end(Reason::Gone),
             // Our last bytes may still reach it.
-            Arrived::End => connection.client.eof = true,
+            DeviceRead::End => connection.client.eof = true,
         }
         if connection.stage != Stage::Over {
             connection.poll_time(cx, devices);

@@ -1,9 +1,9 @@
 //! Whether the credential that a device was admitted with is still valid.
 
-use crate::exchange::Authenticated;
-use stillgate_plugin::{Attached, Consumers};
+use crate::exchange::DeviceIdentity;
+use stillgate_plugin::{AttachedConsumer, Consumers};
 
-impl Authenticated {
+impl DeviceIdentity {
     /// Whether its consumer still exists with the same credential.
     pub(super) fn holds(&self, consumers: &Consumers) -> bool {
         let Some(named) = consumers.named(&self.name) else { return false };
@@ -15,6 +15,6 @@ impl Authenticated {
                 u16::try_from(place).ok()
             }
         };
-        consumers.mark(Attached { credential, ..named }) == Some(self.mark)
+        consumers.mark(AttachedConsumer { credential, ..named }) == Some(self.mark)
     }
 }

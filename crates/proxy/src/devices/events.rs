@@ -4,7 +4,7 @@
 //! retried with growing pauses, for as long as the route says; then they are dropped and counted, as are events without room in the
 //! queue. The queue outlives its connection, whose end is its last event.
 
-use super::posting::{Post, Posted, post};
+use super::posting::{Post, PostResult, post};
 use crate::worker::Worker;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -152,9 +152,9 @@ async fn deliver(worker: &Rc<Worker>, queue: &Queue, request: &Post) -> bool {
     let mut pause = PAUSE_MIN;
     loop {
         match post(worker, settings, request).await {
-            Posted::Taken => return true,
-            Posted::Refused => return false,
-            Posted::Failed => {}
+            PostResult::Taken => return true,
+            PostResult::Refused => return false,
+            PostResult::Failed => {}
         }
         // Devices that reconnect at the same time must not retry at the same time.
         let pause_ms = pause.as_millis() as u64;

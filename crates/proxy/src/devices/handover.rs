@@ -4,18 +4,18 @@
 //! and no sender waits for the outcome of a message, which could not be reported from the other process. A device that is never
 //! quiet is requested to reconnect. None goes while a broadcast runs: it would miss those that went before its turn.
 
-use super::connection::{Connection, Resumed};
+use super::connection::{Connection, ResumedDevice};
 use super::events::Events;
 use crate::connection::client::Client;
 use crate::device_link::{DeviceFacts, Former};
-use crate::exchange::{Authenticated, UpgradedRequest};
+use crate::exchange::{DeviceIdentity, UpgradedRequest};
 use crate::handover::{
-    CredentialState, DEVICE_MESSAGES_BYTES_MAX, DEVICE_MESSAGES_MAX, Damaged, DeviceState, MessageState, Parcel,
+    CredentialState, DEVICE_MESSAGES_BYTES_MAX, DEVICE_MESSAGES_MAX, DeviceState, MessageState, Parcel, ParcelError,
     ProtocolState, ROUTES, RequestState, State, share,
 };
 use crate::plan::{Lease, PlanRoute};
 use crate::telemetry::access_log::ResponseFields;
-use crate::telemetry::outcome::{Kept, Outcome};
+use crate::telemetry::outcome::{Outcome, RetainedConfig};
 use crate::worker::devices::Place;
 use crate::worker::{Open, Worker};
 use std::io;
@@ -163,12 +163,12 @@ pub(crate) fn take(
     state: &DeviceState,
     bytes: &[u8],
     is_changed: bool,
-) -> Result<(), Damaged> {
+) -> Result<(), ParcelError> {
     let worker = open.worker.clone();
     let snapshot = worker.snapshot();
     client.address = state.address;
     client.is_new = false;
-    let damaged = |why: String| Damaged(format!("device {:?}: {why}", state.device));
+    let damaged = |why: String| ParcelError(format!("device {:?}: {why}", state.device));
     let devices = worker.devices.as_ref().ok_or_else(|| damaged("gateway.devices is not configured".to_owned()))?;
     let id = state.route.strip_prefix(ROUTES).unwrap_or_default();
     let place = worker.route_places.route(&snapshot, id);
@@ -198,7 +198,7 @@ pub(crate) fn take(
         settings: settings.clone(),
     };
     let request = request(state, &worker, head, (place, route), is_changed);
-    let credential = state.credential.as_ref().map(|credential| Authenticated {
+    let credential = state.credential.as_ref().map(|credential| DeviceIdentity {
         name: credential.consumer.as_str().into(),
         credential: credential.credential.as_deref().map(Into::into),
         mark: credential.mark,
@@ -207,7 +207,7 @@ pub(crate) fn take(
     let mut own = Place::new(&worker, devices);
     // Its admission is certain; a device with a newer connection closes this one.
     drop(own.ask(facts, Some(Former { generation, since_ms: state.since_ms })));
-    let resumed = Resumed {
+    let resumed = ResumedDevice {
         place: own,
         device,
         labels,
@@ -258,7 +258,7 @@ fn request(
         status: state.request.status,
         head_bytes: state.request.head_bytes,
         route: Some(Match { route: place, path }).filter(|_| !is_changed),
-        kept: Some(Rc::new(Kept { route: route.route.clone(), path, upstream: None })),
+        kept: Some(Rc::new(RetainedConfig { route: route.route.clone(), path, upstream: None })),
         ..Outcome::default()
     };
     let (tries, fields) = (NodeTries::default(), ResponseFields::default());

@@ -15,7 +15,7 @@ pub(super) const ROUNDS_MAX: u32 = 16;
 
 /// Result of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Arrived {
+pub(super) enum DeviceRead {
     /// Nothing that ends the connection.
     Nothing,
     /// The device is gone.
@@ -32,21 +32,21 @@ enum Next {
 
 impl Connection {
     /// Reads and processes all there is, a few buffers at a time.
-    pub(super) fn poll_input(&mut self, cx: &mut Context<'_>, devices: &Devices) -> Arrived {
+    pub(super) fn poll_input(&mut self, cx: &mut Context<'_>, devices: &Devices) -> DeviceRead {
         if !self.may_read(cx) {
-            return Arrived::Nothing;
+            return DeviceRead::Nothing;
         }
         if !self.more.held.is_empty() {
             let mut held = std::mem::take(&mut self.more.held);
             self.take_bytes(&mut held, devices);
             if !self.more.held.is_empty() {
                 // Its task is woken when it may continue.
-                return if self.may_read(cx) { self.again(cx) } else { Arrived::Nothing };
+                return if self.may_read(cx) { self.again(cx) } else { DeviceRead::Nothing };
             }
         }
         for _ in 0..ROUNDS_MAX {
             if self.client.stream.poll_read_ready(cx).is_pending() {
-                return Arrived::Nothing;
+                return DeviceRead::Nothing;
             }
             let worker = self.worker().clone();
             let mut buffer = worker.buffers.take();
@@ -59,20 +59,20 @@ impl Connection {
             }
             worker.buffers.give(buffer);
             match read {
-                Poll::Pending => return Arrived::Nothing,
+                Poll::Pending => return DeviceRead::Nothing,
                 Poll::Ready(Ok(())) if count > 0 => {}
-                Poll::Ready(_) => return Arrived::End,
+                Poll::Ready(_) => return DeviceRead::End,
             }
             if !self.may_read(cx) {
-                return Arrived::Nothing;
+                return DeviceRead::Nothing;
             }
         }
         self.again(cx)
     }
 
-    fn again(&self, cx: &Context<'_>) -> Arrived {
+    fn again(&self, cx: &Context<'_>) -> DeviceRead {
         cx.waker().wake_by_ref();
-        Arrived::Nothing
+        DeviceRead::Nothing
     }
 
     /// Whether input is to be processed: none is after the device has sent its close frame, and while we wait for the upstream the

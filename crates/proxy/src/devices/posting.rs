@@ -12,7 +12,7 @@ use std::sync::Arc;
 use stillgate_devices::Generation;
 use stillgate_plugin::{Call, CallError, EventSettings, Url};
 use stillgate_tls::rustls::pki_types::ServerName;
-use stillgate_upstream::{ConnMeta, Failure, Report, Tried};
+use stillgate_upstream::{ConnMeta, Failure, Report, TriedEndpoints};
 use stillgate_wire::{FieldName, FieldValue};
 
 const CONTENT_TYPE: FieldName<'static> = FieldName::constant("Content-Type");
@@ -35,7 +35,7 @@ pub(super) struct Post {
 
 /// Result of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Posted {
+pub(super) enum PostResult {
     /// 2xx.
     Taken,
     /// Another status that will not change.
@@ -45,46 +45,46 @@ pub(super) enum Posted {
 }
 
 /// Sends the event to one node.
-pub(super) async fn post(worker: &Rc<Worker>, settings: &EventSettings, event: &Post) -> Posted {
+pub(super) async fn post(worker: &Rc<Worker>, settings: &EventSettings, event: &Post) -> PostResult {
     let snapshot = worker.snapshot();
     let slot = snapshot.plan.upstreams.slot(&settings.upstream);
-    let Some(upstream) = slot.and_then(|slot| snapshot.upstreams.get(slot)).cloned() else { return Posted::Failed };
+    let Some(upstream) = slot.and_then(|slot| snapshot.upstreams.get(slot)).cloned() else { return PostResult::Failed };
     // A request does not hold its Plan while it waits.
     drop(snapshot);
     let now_ms = worker.clock.now_ms();
-    let picked = upstream.state.borrow_mut().pick(None, now_ms, worker.random(), &Tried::new());
-    let Some(index) = picked else { return Posted::Failed };
-    let trying = Trying::begin(worker, &upstream, index);
-    let Some(call) = call(settings, event, &upstream, index) else { return Posted::Refused };
+    let picked = upstream.state.borrow_mut().pick(None, now_ms, worker.random(), &TriedEndpoints::new());
+    let Some(index) = picked else { return PostResult::Failed };
+    let trying = PostGuard::begin(worker, &upstream, index);
+    let Some(call) = call(settings, event, &upstream, index) else { return PostResult::Refused };
     match trying.exchange(call).await {
         Ok(status) => {
             health::report(worker, &upstream, index, Report::Status(status), || format!("status {status}"));
             match status {
-                200..300 => Posted::Taken,
-                408 | 425 | 429 | 500.. => Posted::Failed,
-                _ => Posted::Refused,
+                200..300 => PostResult::Taken,
+                408 | 425 | 429 | 500.. => PostResult::Failed,
+                _ => PostResult::Refused,
             }
         }
         Err(error) => {
             if let Some(failure) = error {
                 health::report_failure(worker, &upstream, index, failure, false);
             }
-            Posted::Failed
+            PostResult::Failed
         }
     }
 }
 
 /// A try under way; its end is counted even if its task is dropped.
-struct Trying<'a> {
+struct PostGuard<'a> {
     worker: &'a Rc<Worker>,
     upstream: &'a Rc<WorkerUpstream>,
     index: usize,
 }
 
-impl<'a> Trying<'a> {
-    fn begin(worker: &'a Rc<Worker>, upstream: &'a Rc<WorkerUpstream>, index: usize) -> Trying<'a> {
+impl<'a> PostGuard<'a> {
+    fn begin(worker: &'a Rc<Worker>, upstream: &'a Rc<WorkerUpstream>, index: usize) -> PostGuard<'a> {
         upstream.state.borrow_mut().on_start(index);
-        Trying { worker, upstream, index }
+        PostGuard { worker, upstream, index }
     }
 
     /// The status of the response, or how the node has failed; `None`: the node is not at fault.
@@ -97,7 +97,7 @@ impl<'a> Trying<'a> {
                 result => return self.finish(stream, meta, result),
             }
         }
-        let Trying { worker, upstream, index } = self;
+        let PostGuard { worker, upstream, index } = self;
         let name = self.server_name();
         let address = upstream.state.borrow().endpoint(*index).address;
         let tls = upstream.tls.as_ref().zip(name);
@@ -156,7 +156,7 @@ impl<'a> Trying<'a> {
     }
 }
 
-impl Drop for Trying<'_> {
+impl Drop for PostGuard<'_> {
     fn drop(&mut self) {
         self.upstream.state.borrow_mut().on_finish(self.index, None, self.worker.clock.now_ms());
     }

@@ -4,10 +4,10 @@
 //! A gRPC call gets its own form; the log and the metrics report the status that any other request would have got.
 
 use super::body_pipe::{BrokenBody, filter_all};
-use super::chain::{self, Answered};
+use super::chain::{self, ResponseSource};
 use super::forwarding::CommonLines;
-use super::sender::Coding;
-use super::{After, Serving};
+use super::sender::BodyDelimiting;
+use super::{After, RequestContext};
 use crate::connection::grpc;
 use std::borrow::Cow;
 use std::future::poll_fn;
@@ -21,10 +21,10 @@ const CONTENT_TYPE: FieldName<'_> = FieldName::constant("Content-Type");
 
 /// A local answer, and what it means beyond its bytes. It is on the heap, as the result of every phase has room for it.
 #[derive(Debug)]
-pub(crate) struct OwnAnswer(Box<Given>);
+pub(crate) struct OwnAnswer(Box<LocalAnswer>);
 
 #[derive(Debug)]
-struct Given {
+struct LocalAnswer {
     answer: Answer,
     /// For logs, and for gRPC calls, whose answers have no body.
     message: Cow<'static, str>,
@@ -58,7 +58,7 @@ impl OwnAnswer {
         let message = message.into();
         let body = Body::Owned(error_body(status, &message).into_bytes());
         let answer = Answer { status, content_type: Some(Cow::Borrowed("application/json")), body };
-        OwnAnswer(Box::new(Given { answer, message, kind: Kind::Plain }))
+        OwnAnswer(Box::new(LocalAnswer { answer, message, kind: Kind::Plain }))
     }
 
     /// No route takes the request. APISIX sends JSON as well, with the content type text.
@@ -103,7 +103,7 @@ impl OwnAnswer {
     /// The answer of a plugin.
     pub(crate) fn of_plugin(answer: Answer) -> OwnAnswer {
         let message = Cow::Borrowed(reason(answer.status));
-        OwnAnswer(Box::new(Given { answer, message, kind: Kind::Plain }))
+        OwnAnswer(Box::new(LocalAnswer { answer, message, kind: Kind::Plain }))
     }
 
     /// Like `of_plugin`, where what follows on the connection may not be a request.
@@ -145,10 +145,10 @@ impl From<ChunkError> for OwnAnswer {
 
 /// Stages an answer to the request; the connection is kept if the request's body has arrived and the answer does not forbid it.
 /// `None`: it is too late for an answer.
-pub(crate) async fn stage(serving: &mut Serving<'_>, own: OwnAnswer) -> Option<KeepAlive> {
+pub(crate) async fn stage(serving: &mut RequestContext<'_>, own: OwnAnswer) -> Option<KeepAlive> {
     let OwnAnswer(own) = own;
     tracing::debug!(status = own.answer.status, message = %own.message, "answered by the gateway");
-    let Serving { worker, client, exchange, .. } = serving;
+    let RequestContext { worker, client, exchange, .. } = serving;
     exchange.outcome.status = own.answer.status;
     // Part of an interim head has been sent and its rest may never follow: so an answer cannot follow either.
     if !exchange.to_client.is_idle() {
@@ -157,7 +157,7 @@ pub(crate) async fn stage(serving: &mut Serving<'_>, own: OwnAnswer) -> Option<K
     let is_closing = own.kind == Kind::Closing;
     let keep_alive =
         !is_closing && exchange.request.keep_alive && exchange.from_client.is_done() && !worker.parts_with(client);
-    exchange.to_client.coding = Coding::Raw;
+    exchange.to_client.coding = BodyDelimiting::Raw;
     exchange.from_node.release(&worker.buffers);
     exchange.to_node.release(&worker.buffers);
     exchange.response_body.clear();
@@ -173,7 +173,7 @@ pub(crate) struct KeepAlive(bool);
 
 /// Lets the plugins see the answer, and change it. If it cannot be given to them in the form they need, an error in our own form
 /// takes its place.
-async fn filter(serving: &mut Serving<'_>, own: Given) -> Given {
+async fn filter(serving: &mut RequestContext<'_>, own: LocalAnswer) -> LocalAnswer {
     let (kind, came_with) = (own.kind, own.answer.status);
     let filtered = run_filters(serving, own).await;
     let exchange = &mut *serving.exchange;
@@ -181,9 +181,9 @@ async fn filter(serving: &mut Serving<'_>, own: Given) -> Given {
     let own = filtered.unwrap_or_else(|failed| {
         exchange.response_edits.clear();
         let (status, message) = match failed {
-            Failed::Broken(broken) if broken.is_busy() => (broken.status(), broken.message()),
-            Failed::Broken(broken) if !broken.is_panic() && came_with >= 400 => (came_with, "a plugin failed"),
-            Failed::Panicked | Failed::Broken(_) => (500, "a plugin failed"),
+            AnswerFailure::Broken(broken) if broken.is_busy() => (broken.status(), broken.message()),
+            AnswerFailure::Broken(broken) if !broken.is_panic() && came_with >= 400 => (came_with, "a plugin failed"),
+            AnswerFailure::Panicked | AnswerFailure::Broken(_) => (500, "a plugin failed"),
         };
         *OwnAnswer::error(status, message).of_kind(kind).0
     });
@@ -192,36 +192,36 @@ async fn filter(serving: &mut Serving<'_>, own: Given) -> Given {
 }
 
 /// Plugins failed while processing an answer.
-enum Failed {
+enum AnswerFailure {
     /// At the head.
     Panicked,
     /// At the body.
     Broken(BrokenBody),
 }
 
-async fn run_filters(serving: &mut Serving<'_>, own: Given) -> Result<Given, Failed> {
-    let Given { mut answer, message, kind } = own;
+async fn run_filters(serving: &mut RequestContext<'_>, own: LocalAnswer) -> Result<LocalAnswer, AnswerFailure> {
+    let LocalAnswer { mut answer, message, kind } = own;
     let content_type = answer.content_type.take();
     if let Some(Ok(value)) = content_type.as_deref().map(|text| FieldValue::new(text.as_bytes())) {
         serving.exchange.response_edits.fields.add(CONTENT_TYPE, value);
     }
-    chain::header_filter(serving, Answered::Us(answer.status, answer.body.bytes().len()))
-        .map_err(|_| Failed::Panicked)?;
-    let Serving { worker, client, exchange, .. } = serving;
+    chain::header_filter(serving, ResponseSource::Us(answer.status, answer.body.bytes().len()))
+        .map_err(|_| AnswerFailure::Panicked)?;
+    let RequestContext { worker, client, exchange, .. } = serving;
     let filtered = filter_all(&mut exchange.response_body, answer.body.bytes(), client.address, worker).await;
     let filtered = filtered.inspect_err(|broken| broken.tell(worker));
-    if let Some(filtered) = filtered.map_err(Failed::Broken)? {
+    if let Some(filtered) = filtered.map_err(AnswerFailure::Broken)? {
         answer.body = Body::Owned(filtered);
     }
     answer.status = exchange.response_edits.status().unwrap_or(answer.status);
-    Ok(Given { answer, message, kind })
+    Ok(LocalAnswer { answer, message, kind })
 }
 
-fn write(serving: &mut Serving<'_>, own: &Given, keep_alive: bool) {
-    let Serving { worker, exchange, snapshot, .. } = serving;
+fn write(serving: &mut RequestContext<'_>, own: &LocalAnswer, keep_alive: bool) {
+    let RequestContext { worker, exchange, snapshot, .. } = serving;
     let before = exchange.bytes_sent();
     let out = exchange.to_client.head(&worker.buffers);
-    let Given { answer, message, kind } = own;
+    let LocalAnswer { answer, message, kind } = own;
     let mut body = answer.body.bytes();
     // An answer that is not an error, such as a redirect or a response to a preflight, has content of its own.
     let call = || grpc::call(&exchange.request, exchange.from_client.head());
@@ -277,8 +277,8 @@ pub(super) fn write_head(out: &mut Vec<u8>, status: u16, content_type: Option<&s
 }
 
 /// Writes what is staged.
-pub(crate) async fn flush(serving: &mut Serving<'_>, KeepAlive(keep_alive): KeepAlive) -> After {
-    let Serving { worker, client, exchange, snapshot, .. } = serving;
+pub(crate) async fn flush(serving: &mut RequestContext<'_>, KeepAlive(keep_alive): KeepAlive) -> After {
+    let RequestContext { worker, client, exchange, snapshot, .. } = serving;
     let deadline_ms = worker.clock.now_ms() + snapshot.plan.settings.send_ms;
     let written = poll_fn(|cx| match exchange.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers) {
         Poll::Ready(result) => Poll::Ready(result.is_ok()),

@@ -6,7 +6,7 @@ use super::answer::OwnAnswer;
 use super::connecting::{Connection, connect, judge_refusal, pooled};
 use super::relay::{Event, Relay};
 use super::tries::Tries;
-use super::{After, Exchange, Serving, forwarding, response};
+use super::{After, Exchange, RequestContext, forwarding, response};
 use crate::connection::stream::Stream;
 use crate::node::{ConnectError, health};
 use crate::plan::snapshot::WorkerUpstream;
@@ -20,7 +20,7 @@ use stillgate_wire::ResponseError;
 pub(crate) const STATUS_CLIENT_GONE: u16 = 499;
 
 /// How one try ended.
-pub(super) enum Ended {
+pub(super) enum AttemptOutcome {
     /// The client has its response, or does not need it any more.
     Done(After),
     /// The client has its 101, and another protocol follows.
@@ -28,12 +28,12 @@ pub(super) enum Ended {
     /// The gateway answers itself.
     Refused(OwnAnswer),
     /// Nothing has reached the client.
-    Failed(Failed),
+    Failed(FailedAttempt),
 }
 
 /// A try that failed, as input for the retry rules.
 #[derive(Debug)]
-pub(super) struct Failed {
+pub(super) struct FailedAttempt {
     pub(super) failure: Failure,
     pub(super) reused: bool,
     pub(super) request_sent: bool,
@@ -46,7 +46,7 @@ pub(super) struct Failed {
     pub(super) reason: Option<String>,
 }
 
-impl Failed {
+impl FailedAttempt {
     /// Whether the node closed a new connection on a request that it got, without an answer. The next node shows whether the node
     /// or the request is to blame.
     pub(super) fn is_closed(&self) -> bool {
@@ -56,7 +56,7 @@ impl Failed {
 }
 
 /// A try that is under way at an endpoint; its end is counted even if its task is dropped.
-struct Trying<'a> {
+struct AttemptGuard<'a> {
     upstream: &'a WorkerUpstream,
     worker: &'a Worker,
     index: usize,
@@ -69,7 +69,7 @@ struct Trying<'a> {
     closed: Option<usize>,
 }
 
-impl Drop for Trying<'_> {
+impl Drop for AttemptGuard<'_> {
     fn drop(&mut self) {
         let now_ms = self.worker.clock.now_ms();
         let mut state = self.upstream.state.borrow_mut();
@@ -80,8 +80,8 @@ impl Drop for Trying<'_> {
     }
 }
 
-impl<'a> Trying<'a> {
-    fn new(worker: &'a Worker, exchange: &mut Exchange, tries: &Tries<'a>, index: usize) -> Trying<'a> {
+impl<'a> AttemptGuard<'a> {
+    fn new(worker: &'a Worker, exchange: &mut Exchange, tries: &Tries<'a>, index: usize) -> AttemptGuard<'a> {
         let (upstream, is_retry) = (tries.target.upstream, tries.retries_used > 0);
         let mut state = upstream.state.borrow_mut();
         state.on_start(index);
@@ -96,7 +96,7 @@ impl<'a> Trying<'a> {
         let began = (timing.head || timing.node).then(Instant::now);
         exchange.outcome.node_since = exchange.outcome.node_since.or(began);
         let (began_ms, closed) = (worker.clock.now_ms(), tries.closed);
-        Trying { upstream, worker, index, latency_us: None, is_retry, began_ms, began, closed }
+        AttemptGuard { upstream, worker, index, latency_us: None, is_retry, began_ms, began, closed }
     }
 
     /// The final response's head has arrived.
@@ -119,11 +119,11 @@ impl<'a> Trying<'a> {
 
     /// Handles a try that got no connection.
     #[cold]
-    fn not_connected(&self, exchange: &mut Exchange, error: &ConnectError) -> Ended {
+    fn not_connected(&self, exchange: &mut Exchange, error: &ConnectError) -> AttemptOutcome {
         exchange.outcome.node_ended();
         exchange.tries.answered(error.failure.status());
         let (failure, reason) = (error.failure, error.is_handshake.then(|| error.reason()));
-        Ended::Failed(Failed {
+        AttemptOutcome::Failed(FailedAttempt {
             failure,
             reused: false,
             request_sent: false,
@@ -143,7 +143,7 @@ impl<'a> Trying<'a> {
         connection: &Connection,
         event: Event,
         (begun, awaited_client): (bool, bool),
-    ) -> Ended {
+    ) -> AttemptOutcome {
         let stream = &connection.stream;
         // A node that has not processed the request is not to blame (RFC 9113 section 8.7): treat it as if nothing had been sent.
         let is_unseen = stream.is_unseen();
@@ -160,7 +160,7 @@ impl<'a> Trying<'a> {
             event => event,
         };
         let mut failed = match interrupted(exchange, event, reused, begun) {
-            Ended::Failed(failed) => Failed { awaited_client, ..failed },
+            AttemptOutcome::Failed(failed) => FailedAttempt { awaited_client, ..failed },
             ended => return ended,
         };
         if is_unseen && exchange.is_replayable() {
@@ -176,11 +176,11 @@ impl<'a> Trying<'a> {
         } else if !failed.is_closed() {
             health::report_failure(self.worker, self.upstream, self.index, failed.failure, failed.reused);
         }
-        Ended::Failed(failed)
+        AttemptOutcome::Failed(failed)
     }
 
     /// The request may be at fault, unless the node has failed all others as well.
-    fn note_unanswered(&self, failed: &mut Failed) {
+    fn note_unanswered(&self, failed: &mut FailedAttempt) {
         failed.is_of_node = self.upstream.state.borrow_mut().note_unanswered(self.index, self.worker.clock.now_ms());
         if failed.is_of_node && failed.failure == Failure::Refused {
             // The reset of a stream does not show that a connection was idle for too long.
@@ -190,7 +190,7 @@ impl<'a> Trying<'a> {
 }
 
 /// Whether what the client sends or requests may have made the try fail.
-fn is_of_client(exchange: &Exchange, failed: &Failed) -> bool {
+fn is_of_client(exchange: &Exchange, failed: &FailedAttempt) -> bool {
     let is_large = matches!(exchange.bad_response, Some(ResponseError::HeadTooLarge | ResponseError::TooManyHeaders));
     match failed.failure {
         Failure::BadResponse => is_large,
@@ -201,8 +201,8 @@ fn is_of_client(exchange: &Exchange, failed: &Failed) -> bool {
 }
 
 /// One try at one endpoint.
-pub(super) async fn run(serving: &mut Serving<'_>, tries: &Tries<'_>, index: usize) -> Ended {
-    let mut trying = Trying::new(serving.worker, serving.exchange, tries, index);
+pub(super) async fn run(serving: &mut RequestContext<'_>, tries: &Tries<'_>, index: usize) -> AttemptOutcome {
+    let mut trying = AttemptGuard::new(serving.worker, serving.exchange, tries, index);
     let mut connection = match pooled(serving.worker, serving.exchange, tries, index) {
         Some(pooled) => pooled,
         // On the heap, as it is rare and large: otherwise every idle connection's task would have room for it.
@@ -227,13 +227,13 @@ pub(super) async fn run(serving: &mut Serving<'_>, tries: &Tries<'_>, index: usi
         return trying.broke(serving.exchange, tries, &connection, event, (begun, awaited_client));
     }
     if serving.exchange.response.status == response::STATUS_SWITCHING {
-        return Ended::Switched(connection.stream);
+        return AttemptOutcome::Switched(connection.stream);
     }
-    Ended::Done(finish(serving, tries, connection, sent, keep_alive))
+    AttemptOutcome::Done(finish(serving, tries, connection, sent, keep_alive))
 }
 
 /// Moves the bytes of a try until it ends.
-async fn drive(relay: &mut Relay<'_>, trying: &mut Trying<'_>) -> Event {
+async fn drive(relay: &mut Relay<'_>, trying: &mut AttemptGuard<'_>) -> Event {
     loop {
         let passed = match poll_fn(|cx| relay.poll(cx)).await {
             Event::Head if response::is_interim(&relay.serving.exchange.response) => response::pass_interim(relay),
@@ -255,13 +255,13 @@ async fn drive(relay: &mut Relay<'_>, trying: &mut Trying<'_>) -> Event {
 
 /// The response has been sent: keeps or closes the node's connection, and returns what becomes of the client's.
 fn finish(
-    serving: &mut Serving<'_>,
+    serving: &mut RequestContext<'_>,
     tries: &Tries<'_>,
     connection: Connection,
     request_sent: bool,
     keep_alive: bool,
 ) -> After {
-    let Serving { worker, client, exchange, .. } = serving;
+    let RequestContext { worker, client, exchange, .. } = serving;
     client.ends_with_connection = false;
     // Bytes beyond the end of the response belong to no request: the next one on that connection would get them.
     let reusable = request_sent
@@ -291,9 +291,9 @@ pub(super) fn after(exchange: &Exchange, keep_alive: bool) -> After {
 
 /// What an event that ended a try means for the request. A response that has begun can only be truncated; the client sees that by
 /// its length, its chunks, or the reset that [`crate::connection::client::Client`] ends with.
-pub(super) fn interrupted(exchange: &mut Exchange, event: Event, reused: bool, begun: bool) -> Ended {
+pub(super) fn interrupted(exchange: &mut Exchange, event: Event, reused: bool, begun: bool) -> AttemptOutcome {
     match event {
-        Event::NodeFailed(failure) => Ended::Failed(Failed {
+        Event::NodeFailed(failure) => AttemptOutcome::Failed(FailedAttempt {
             failure,
             reused,
             request_sent: exchange.to_node.total > 0,
@@ -306,10 +306,10 @@ pub(super) fn interrupted(exchange: &mut Exchange, event: Event, reused: bool, b
             if !begun {
                 exchange.outcome.status = STATUS_CLIENT_GONE;
             }
-            Ended::Done(After::Close)
+            AttemptOutcome::Done(After::Close)
         }
-        _ if begun => Ended::Done(After::Close),
-        event => Ended::Refused(answer_to(event)),
+        _ if begun => AttemptOutcome::Done(After::Close),
+        event => AttemptOutcome::Refused(answer_to(event)),
     }
 }
 

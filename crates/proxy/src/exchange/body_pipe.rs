@@ -24,10 +24,10 @@ use super::sender::Sender;
 use crate::basics::buffer::Buffers;
 use crate::connection::stream::Stream;
 use crate::worker::Worker;
-use crate::worker::body_memory::{Full, Held};
-use crate::worker::offload::Offloading;
+use crate::worker::body_memory::{BodyLease, Full};
+use crate::worker::offload::OffloadPools;
 use crate::worker::plugins::{Refusal, guarded};
-use offloaded::Doing;
+use offloaded::OffloadedWork;
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::io;
@@ -54,7 +54,7 @@ const DROPPED_BYTES_MAX: u64 = 256 * 1024;
 
 /// The changes of one body, and their output that has not been written yet.
 #[derive(Default)]
-pub(crate) struct Filtered {
+pub(crate) struct FilteredBody {
     pub(crate) changes: BodyChanges,
     /// Output of the filters.
     out: Vec<u8>,
@@ -73,7 +73,7 @@ pub(crate) struct Filtered {
     /// Since the last piece the filters have been requested to release what they hold back without need.
     is_paused: bool,
     /// Work of a filter that is done on another thread.
-    waiting: Option<Waiting>,
+    waiting: Option<OffloadedFilter>,
     /// The filters have been notified of the end.
     is_ended: bool,
     /// The sender has been notified of the end.
@@ -81,11 +81,11 @@ pub(crate) struct Filtered {
     /// There was something to send.
     has_begun: bool,
     dropped: u64,
-    held: Option<Held>,
+    held: Option<BodyLease>,
     /// Memory held for a body that was awaited as a whole.
-    kept: Option<Held>,
+    kept: Option<BodyLease>,
     /// Memory held for the part kept for the log.
-    captured: Option<Held>,
+    captured: Option<BodyLease>,
     /// Input and output of the filters in bytes, and the time that they took.
     seen_bytes: u64,
     cpu: Duration,
@@ -93,14 +93,14 @@ pub(crate) struct Filtered {
     offloaded_cpu: Duration,
 }
 
-/// Filters that continue when the work of one of them is done. The output of that filter is kept in [`Filtered::between`], or is in
-/// [`Filtered::out`] if it is the last.
-struct Waiting {
+/// Filters that continue when the work of one of them is done. The output of that filter is kept in [`FilteredBody::between`], or is in
+/// [`FilteredBody::out`] if it is the last.
+struct OffloadedFilter {
     /// Its place among the filters.
     at: usize,
     plugin: &'static str,
     step: Step,
-    doing: Doing,
+    doing: OffloadedWork,
     /// Ends the wait; `None`: it has not begun.
     limit: Option<Pin<Box<Sleep>>>,
 }
@@ -174,7 +174,7 @@ impl BrokenBody {
     }
 }
 
-impl Filtered {
+impl FilteredBody {
     /// Whether the body is passed on unchanged.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -182,14 +182,14 @@ impl Filtered {
     }
 
     /// The body is about to be sent. `keeps`: it may have to be sent again.
-    pub(crate) fn start(&mut self, keeps: bool, held: Held) {
+    pub(crate) fn start(&mut self, keeps: bool, held: BodyLease) {
         self.keeps = keeps;
         self.piece_bytes = self.changes.piece_bytes_max().clamp(1, PIECE_BYTES_MAX);
         self.held = Some(held);
     }
 
     /// Accounts for a body that replaces the one received.
-    pub(crate) fn hold(&mut self, bytes: usize, begin: impl FnOnce() -> Held) -> Result<(), BrokenBody> {
+    pub(crate) fn hold(&mut self, bytes: usize, begin: impl FnOnce() -> BodyLease) -> Result<(), BrokenBody> {
         let kept = self.kept.get_or_insert_with(begin);
         let plugin = self.changes.plugin;
         kept.set(bytes).map_err(|full| BrokenBody { plugin, why: Why::Refused(full.into()) })
@@ -197,7 +197,7 @@ impl Filtered {
 
     /// Like `hold`, for what plugins have put in place of the body, if anything.
     #[inline]
-    pub(crate) fn hold_replaced(&mut self, begin: impl FnOnce() -> Held) -> Result<(), BrokenBody> {
+    pub(crate) fn hold_replaced(&mut self, begin: impl FnOnce() -> BodyLease) -> Result<(), BrokenBody> {
         match self.changes.replaced_bytes() {
             0 => Ok(()),
             bytes => self.hold(bytes, begin),
@@ -215,7 +215,7 @@ impl Filtered {
     #[cold]
     fn forget(&mut self) {
         let (changes, captured) = (std::mem::take(&mut self.changes), self.captured.take());
-        *self = Filtered { changes, captured, out: std::mem::take(&mut self.out), ..Filtered::default() };
+        *self = FilteredBody { changes, captured, out: std::mem::take(&mut self.out), ..FilteredBody::default() };
         self.changes.clear();
         self.clear_out();
     }
@@ -337,7 +337,7 @@ impl Filtered {
     }
 
     /// Runs a body that has arrived completely.
-    async fn run_all(&mut self, body: &[u8], threads: &Offloading) -> Result<(), BrokenBody> {
+    async fn run_all(&mut self, body: &[u8], threads: &OffloadPools) -> Result<(), BrokenBody> {
         if !self.changes.drops_what_comes() {
             for piece in body.chunks(PIECE_BYTES_MAX) {
                 self.run(piece, Step::Piece)?;
@@ -395,7 +395,13 @@ impl Filtered {
             return Err(broken(Why::Refused(Refusal::Time)));
         }
         let plugin = running.get();
-        self.waiting = work.map(|(at, work)| Waiting { at, plugin, step, doing: Doing::NotBegun(work), limit: None });
+        self.waiting = work.map(|(at, work)| OffloadedFilter {
+            at,
+            plugin,
+            step,
+            doing: OffloadedWork::NotBegun(work),
+            limit: None,
+        });
         let held: usize = self.changes.filters_mut().map(|(_, filter)| filter.held_bytes()).sum();
         let bytes = held + self.out.len() + self.between.iter().map(Vec::capacity).sum::<usize>();
         let counted = self.held.as_mut().map_or(Ok(()), |counted| counted.set(bytes));
@@ -424,7 +430,7 @@ impl From<Full> for Refusal {
 ///
 /// `None`: nothing changes it.
 pub(crate) async fn filter_all(
-    filtered: &mut Filtered,
+    filtered: &mut FilteredBody,
     body: &[u8],
     client: IpAddr,
     worker: &Worker,
@@ -444,7 +450,7 @@ pub(crate) async fn filter_all(
 /// One direction of an exchange.
 pub(crate) struct BodyPipe<'a> {
     pub(crate) receiver: &'a mut Receiver,
-    pub(crate) filtered: &'a mut Filtered,
+    pub(crate) filtered: &'a mut FilteredBody,
     pub(crate) sender: &'a mut Sender,
     pub(crate) trailers: Trailers<'a>,
 }

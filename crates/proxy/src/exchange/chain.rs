@@ -9,7 +9,7 @@
 //! else. What a plugin waits for in `rewrite` and `access` is handled by `waiting`: the phases stop there, and continue afterwards.
 
 mod calls;
-mod chosen;
+mod pinned;
 mod run;
 mod steps;
 
@@ -17,21 +17,23 @@ use super::answer::OwnAnswer;
 use super::facts::facts_of;
 use super::prospect::Prospect;
 use super::receiver::Receiver;
-use super::record::{Moment, Told};
-use super::{Exchange, Serving};
+use super::record::{ExchangeParts, Moment};
+use super::{Exchange, RequestContext};
 use crate::plan::snapshot::Snapshot;
 
-use calls::{Called, Calls};
-use chosen::{Chosen, chosen};
+use calls::{CallMoment, Calls};
+use pinned::{PinnedChain, chosen};
 pub(super) use run::edited_value;
 use run::{Run, open};
-pub(super) use steps::{ChainPosition, Paused, before_target, resume, with_paused};
+pub(super) use steps::{ChainPosition, PausedChain, before_target, resume, with_paused};
 
 use std::rc::Rc;
 use std::sync::Arc;
 use stillgate_plugin::definition::MetadataTable;
 
-use stillgate_plugin::{Attached, Chain, Consumers, Ended, Entry, Facts, Phase, Phases, Response, Settled, Trace};
+use stillgate_plugin::{
+    AttachedConsumer, Chain, Consumers, Entry, Facts, LogValues, Phase, Phases, RequestState, Response, Trace,
+};
 use stillgate_route::Lookup;
 use stillgate_wire::{Edits, Fields, Framing};
 
@@ -42,13 +44,13 @@ pub(crate) struct Chains {
     is_timed: bool,
     /// Phases in which a plugin of either chain is called.
     phases: Phases,
-    global: Judged,
-    route: Judged,
+    global: FilterResults,
+    route: FilterResults,
     /// Replaces the route's chain if a consumer has plugins.
     merged: Option<Rc<Chain>>,
     /// The consumer, as a plugin has identified it.
-    pub(crate) consumer: Option<Attached>,
-    pub(super) settled: Settled,
+    pub(crate) consumer: Option<AttachedConsumer>,
+    pub(super) settled: RequestState,
     /// A plugin has added more to the head of the response than it may, and has been counted: it will do the same to the error
     /// answer.
     is_head_refused: bool,
@@ -80,12 +82,12 @@ struct KeptPlugins {
 
 /// Results of `_meta.filter` for the entries of one chain, as bits.
 #[derive(Debug, Default, Clone, Copy)]
-struct Judged {
+struct FilterResults {
     known: u64,
     skipped: u64,
 }
 
-impl Judged {
+impl FilterResults {
     /// Whether an entry's filter does not hold; it is evaluated once.
     fn skips(&mut self, at: usize, entry: &Entry, holds: impl FnOnce() -> bool) -> bool {
         if entry.meta.filter.is_none() {
@@ -124,7 +126,7 @@ impl Chains {
         } = self;
         (*is_on, *is_timed, *is_head_refused) = (false, false, false);
         (*is_of_node, *has_request_fields) = (false, false);
-        (*phases, *global, *route) = (Phases::NONE, Judged::default(), Judged::default());
+        (*phases, *global, *route) = (Phases::NONE, FilterResults::default(), FilterResults::default());
         (*merged, *consumer, *kept) = (None, None, None);
         (*came_with, *own_length) = (0, None);
         request_fields.clear();
@@ -179,7 +181,7 @@ impl Chains {
 
 /// Source of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answered {
+pub(crate) enum ResponseSource {
     /// The node, whose head is in `from_node`.
     Node,
     /// A node answered with a 101, which has no body.
@@ -201,14 +203,14 @@ enum Of {
 
 /// The route is known, or that there is none: this decides whether plugins are run.
 #[inline]
-pub(crate) fn begin(serving: &mut Serving<'_>) {
+pub(crate) fn begin(serving: &mut RequestContext<'_>) {
     if serving.snapshot.plan.global.is_some() || serving.route.is_some_and(|route| route.chain.is_some()) {
         start(serving);
     }
 }
 
 #[inline(never)]
-fn start(serving: &mut Serving<'_>) {
+fn start(serving: &mut RequestContext<'_>) {
     let plugins = &serving.worker.plugins;
     plugins.own.set_now_ms(serving.worker.clock.now_unix_ms());
     let of_route = serving.route.and_then(|route| route.chain.as_ref());
@@ -221,7 +223,7 @@ fn start(serving: &mut Serving<'_>) {
 
 /// `before_proxy`: the request is about to be sent to the node.
 #[inline]
-pub(crate) fn before_proxy(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
+pub(crate) fn before_proxy(serving: &mut RequestContext<'_>) -> Result<(), OwnAnswer> {
     if !serving.exchange.chains.phases.contains(Phase::BeforeProxy) {
         return Ok(());
     }
@@ -238,7 +240,7 @@ pub(crate) fn before_proxy(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
 }
 
 /// A request has become a tunnel: keeps what its plugins will need at its end. Often that is nothing, and tunnels are many.
-pub(super) fn keep(serving: &mut Serving<'_>) -> Option<Box<Chains>> {
+pub(super) fn keep(serving: &mut RequestContext<'_>) -> Option<Box<Chains>> {
     let plan = &serving.snapshot.plan;
     let chains = &serving.exchange.chains;
     (chains.is_on && !chains.is_done()).then(|| {
@@ -259,15 +261,15 @@ const BEFORE_NODES: Phases = Phases::of(&[Phase::Rewrite, Phase::Access, Phase::
 const OF_RESPONSES: Phases = Phases::of(&[Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]);
 
 /// `header_filter`: the head of the response has arrived, and gets what plugins have set before and set now.
-pub(crate) fn header_filter(serving: &mut Serving<'_>, answered: Answered) -> Result<(), PluginFailed> {
+pub(crate) fn header_filter(serving: &mut RequestContext<'_>, answered: ResponseSource) -> Result<(), PluginFailed> {
     let Exchange { chains, response, from_node, response_edits, .. } = &mut *serving.exchange;
     if chains.phases.and(OF_RESPONSES) == Phases::NONE && !chains.preset.is_changed() {
         return Ok(());
     }
     chains.response_head.clear();
-    chains.is_of_node = !matches!(answered, Answered::Us(..));
+    chains.is_of_node = !matches!(answered, ResponseSource::Us(..));
     match answered {
-        Answered::Node | Answered::Switching => {
+        ResponseSource::Node | ResponseSource::Switching => {
             let head = head_of(from_node, answered);
             chains.came_with = response.status;
             response_edits.fields.overlay(&response.fields, head, &chains.preset);
@@ -275,29 +277,29 @@ pub(crate) fn header_filter(serving: &mut Serving<'_>, answered: Answered) -> Re
                 chains.response_head.extend_from_slice(&head[..response.len]);
             }
         }
-        Answered::Us(status, length) => {
+        ResponseSource::Us(status, length) => {
             chains.came_with = status;
             chains.own_length = Some(length as u64);
             response_edits.fields.overlay(&Fields::default(), &[], &chains.preset);
         }
     }
     let has_filters = chains.phases.contains(Phase::BodyFilter);
-    response_phase(serving, Of::Global, Phase::HeaderFilter, Called::At(answered))?;
-    response_phase(serving, Of::Route, Phase::HeaderFilter, Called::At(answered))?;
+    response_phase(serving, Of::Global, Phase::HeaderFilter, CallMoment::At(answered))?;
+    response_phase(serving, Of::Route, Phase::HeaderFilter, CallMoment::At(answered))?;
     if has_filters {
         // Contents are encoded after all filters, wherever in the chain the encoding plugin is.
-        response_phase(serving, Of::Global, Phase::BodyFilter, Called::At(answered))?;
-        response_phase(serving, Of::Route, Phase::BodyFilter, Called::At(answered))?;
+        response_phase(serving, Of::Global, Phase::BodyFilter, CallMoment::At(answered))?;
+        response_phase(serving, Of::Route, Phase::BodyFilter, CallMoment::At(answered))?;
     }
     Ok(())
 }
 
 /// Head of a node's response before it is passed on.
-fn head_of(from_node: &Receiver, answered: Answered) -> &[u8] {
+fn head_of(from_node: &Receiver, answered: ResponseSource) -> &[u8] {
     match answered {
-        Answered::Node => from_node.head(),
-        Answered::Switching => from_node.unparsed(),
-        Answered::Us(..) => &[],
+        ResponseSource::Node => from_node.head(),
+        ResponseSource::Switching => from_node.unparsed(),
+        ResponseSource::Us(..) => &[],
     }
 }
 
@@ -312,7 +314,7 @@ fn length_of(framing: Framing) -> Option<u64> {
 
 /// Whether a plugin of the request may read or change the body of the response.
 #[inline]
-pub(super) fn filters_responses(serving: &mut Serving<'_>) -> bool {
+pub(super) fn filters_responses(serving: &mut RequestContext<'_>) -> bool {
     serving.exchange.chains.phases.contains(Phase::BodyFilter)
         && [Of::Global, Of::Route].into_iter().any(|of| {
             let Some(chain) = chosen(serving, of) else { return false };
@@ -325,14 +327,14 @@ pub(super) fn filters_responses(serving: &mut Serving<'_>) -> bool {
 
 /// `log`: the response has been sent.
 #[inline]
-pub(crate) fn log(serving: &mut Serving<'_>, ended: Moment) {
+pub(crate) fn log(serving: &mut RequestContext<'_>, ended: Moment) {
     if !serving.exchange.chains.is_on {
         return;
     }
     if serving.exchange.chains.phases.contains(Phase::Log) {
         // A plugin that panics has been counted; the others are still called.
-        let _ = response_phase(serving, Of::Global, Phase::Log, Called::Behind(ended));
-        let _ = response_phase(serving, Of::Route, Phase::Log, Called::Behind(ended));
+        let _ = response_phase(serving, Of::Global, Phase::Log, CallMoment::Behind(ended));
+        let _ = response_phase(serving, Of::Route, Phase::Log, CallMoment::Behind(ended));
         // In this phase they have no effect.
         serving.exchange.response_body.clear();
     }
@@ -341,8 +343,13 @@ pub(crate) fn log(serving: &mut Serving<'_>, ended: Moment) {
 
 /// Runs a phase of one chain.
 #[inline]
-fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase, called: Called) -> Result<(), PluginFailed> {
-    let is_called = |chain: &Chosen<'_>| match phase {
+fn response_phase(
+    serving: &mut RequestContext<'_>,
+    of: Of,
+    phase: Phase,
+    called: CallMoment,
+) -> Result<(), PluginFailed> {
+    let is_called = |chain: &PinnedChain<'_>| match phase {
         Phase::BodyFilter => chain.codes_content(),
         phase => chain.has(phase),
     };
@@ -359,14 +366,14 @@ fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase, called: Calle
 
 #[inline(never)]
 fn run_response_phase(
-    serving: &mut Serving<'_>,
+    serving: &mut RequestContext<'_>,
     chain: &Chain,
     of: Of,
     phase: Phase,
-    called: Called,
+    called: CallMoment,
     given_id: &[u8],
 ) -> Result<(), PluginFailed> {
-    let Serving { worker, client, exchange, snapshot, .. } = serving;
+    let RequestContext { worker, client, exchange, snapshot, .. } = serving;
     let sizes = exchange.sizes();
     let Exchange {
         request,
@@ -385,11 +392,11 @@ fn run_response_phase(
         ..
     } = &mut **exchange;
     let facts = facts_of(known, request, from_client.head(), client, &snapshot.plan, outcome.route);
-    let told = Told { outcome, tries, id, given_id, sizes, trace: chains.settled.trace };
+    let told = ExchangeParts { outcome, tries, id, given_id, sizes, trace: chains.settled.trace };
     let captured = called.lend(&mut response_body.changes);
     let moment = called.moment();
     let prospect = Prospect { told: &told, facts: &facts, edits: request_edits, snapshot, worker, ended: moment };
-    let ended = moment.map(|ended| Ended {
+    let ended = moment.map(|ended| LogValues {
         record: told.record(ended, &facts, &snapshot.plan, worker),
         request_body: request_body.changes.captured().bytes(),
         request_is_whole: request_body.changes.captured().is_whole(),

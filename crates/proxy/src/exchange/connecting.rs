@@ -2,11 +2,11 @@
 
 use super::forwarding::host_for;
 use super::tries::Tries;
-use super::{Exchange, Serving};
+use super::{Exchange, RequestContext};
 use crate::connection::stream::Stream;
 use crate::node::{self, ConnectError, Destination, health};
 use crate::worker::Worker;
-use crate::worker::connecting::{Making, Wanted};
+use crate::worker::pending_connections::{ConnectionKey, PendingConnection};
 use std::rc::Rc;
 use stillgate_config::PassHost;
 use stillgate_tls::rustls::pki_types::ServerName;
@@ -60,11 +60,11 @@ pub(super) fn pooled(worker: &Worker, exchange: &Exchange, tries: &Tries<'_>, in
 
 /// Makes a new connection; with HTTP/2, it may be one that another request makes meanwhile.
 pub(super) async fn connect(
-    serving: &Serving<'_>,
+    serving: &RequestContext<'_>,
     tries: &Tries<'_>,
     index: usize,
 ) -> Result<Connection, ConnectError> {
-    let Serving { worker, client, exchange, .. } = serving;
+    let RequestContext { worker, client, exchange, .. } = serving;
     let (upstream, bounds) = (tries.target.upstream, tries.target.bounds);
     let state = &upstream.state;
     let name = server_name(exchange, tries, index);
@@ -75,7 +75,7 @@ pub(super) async fn connect(
     let deadline_ms = ours_ms.min(bounds.deadline_ms);
     // One connection carries many requests: a request that arrives while a connection is being made waits for it, and for the next
     // if others have filled it. If making it fails, each request tries for itself.
-    let wanted = || Wanted { pool: Rc::as_ptr(state).addr(), address, name: name.clone() };
+    let wanted = || ConnectionKey { pool: Rc::as_ptr(state).addr(), address, name: name.clone() };
     let making = loop {
         match http2.then(|| worker.connecting.begin(wanted())).transpose() {
             Ok(making) => break making,
@@ -103,7 +103,7 @@ pub(super) async fn connect(
             }
             let meta = state.borrow().fresh_meta(index);
             let (stream, meta) = node::keep_shared(&mut state.borrow_mut(), index, stream, meta, worker.clock.now_ms());
-            making.iter().for_each(Making::made);
+            making.iter().for_each(PendingConnection::made);
             Ok(Connection { index, stream, meta, connect_us })
         }
         Err(mut error) => {
@@ -125,7 +125,7 @@ pub(super) async fn connect(
 /// The node at `index` is connected under the server name that another node has refused while no node is known to accept it: judges
 /// what that shows about the other.
 #[cold]
-pub(super) fn judge_refusal(serving: &Serving<'_>, tries: &Tries<'_>, refused: usize, index: usize) {
+pub(super) fn judge_refusal(serving: &RequestContext<'_>, tries: &Tries<'_>, refused: usize, index: usize) {
     let Some(name) = server_name(serving.exchange, tries, index) else { return };
     let (upstream, name) = (tries.target.upstream, name.to_str());
     let fault = {

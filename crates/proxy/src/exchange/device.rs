@@ -1,15 +1,15 @@
 //! From a request to the connection of a device: whether there is room for it, its 101, and which parts of the exchange are kept.
 
 use super::answer::OwnAnswer;
-use super::chain::{self, Answered};
-use super::upgraded::UpgradedRequest;
-use super::{After, Serving, Switch};
+use super::chain::{self, ResponseSource};
+use super::upgraded_exchange::UpgradedRequest;
+use super::{After, RequestContext, Switch};
 use crate::basics::buffer::Buffer;
 use crate::basics::clock::Timer;
 use crate::device_link::{Admission, DeviceFacts};
 use crate::plan::Lease;
-use crate::telemetry::outcome::Kept;
-use crate::worker::devices::{Place, Turned};
+use crate::telemetry::outcome::RetainedConfig;
+use crate::worker::devices::{DeviceRefusal, Place};
 use std::future::poll_fn;
 use std::ops::Range;
 use std::pin::pin;
@@ -37,7 +37,7 @@ pub(crate) struct BegunDevice {
     pub(crate) generation: Generation,
     pub(crate) session: SessionId,
     pub(crate) request: Box<UpgradedRequest>,
-    pub(crate) credential: Option<Authenticated>,
+    pub(crate) credential: Option<DeviceIdentity>,
     /// `None`: the route does not care what becomes of its devices.
     pub(crate) lease: Option<Arc<Lease>>,
     /// Bytes that arrived after the request, and how many arrived in total.
@@ -48,7 +48,7 @@ pub(crate) struct BegunDevice {
 
 /// What a device was admitted with.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Authenticated {
+pub(crate) struct DeviceIdentity {
     /// Name of the consumer.
     pub(crate) name: Box<str>,
     /// Id of its credential; `None`: the credential is part of the consumer itself.
@@ -60,7 +60,7 @@ pub(crate) struct Authenticated {
 }
 
 /// Turns the request into the connection of a device; an error is the answer to the request.
-pub(super) async fn begin(serving: &mut Serving<'_>, device: &Device) -> Result<After, OwnAnswer> {
+pub(super) async fn begin(serving: &mut RequestContext<'_>, device: &Device) -> Result<After, OwnAnswer> {
     let worker = serving.worker.clone();
     let Some(devices) = &worker.devices else {
         return Err(OwnAnswer::error(503, "no devices are served: gateway.devices is not configured"));
@@ -74,8 +74,8 @@ pub(super) async fn begin(serving: &mut Serving<'_>, device: &Device) -> Result<
     }
     let now_ms = worker.clock.now_ms();
     devices.may_begin(&device.settings, now_ms, worker.random()).map_err(|turned| match turned {
-        Turned::TooFast { after_s } => OwnAnswer::later("too many devices connect at once", after_s),
-        Turned::Busy => OwnAnswer::later("too many devices wait to be let in", 1 + worker.random() % 10),
+        DeviceRefusal::TooFast { after_s } => OwnAnswer::later("too many devices connect at once", after_s),
+        DeviceRefusal::Busy => OwnAnswer::later("too many devices wait to be let in", 1 + worker.random() % 10),
     })?;
     let mut place = Place::new(&worker, devices);
     let name: Arc<str> = Arc::from(&*device.id);
@@ -113,7 +113,7 @@ pub(super) async fn begin(serving: &mut Serving<'_>, device: &Device) -> Result<
 
 /// Requests admission for the device.
 async fn admitted(
-    serving: &Serving<'_>,
+    serving: &RequestContext<'_>,
     place: &mut Place,
     facts: DeviceFacts,
 ) -> Result<(Generation, SessionId), OwnAnswer> {
@@ -132,13 +132,13 @@ async fn admitted(
 }
 
 /// Writes the 101.
-async fn answer(serving: &mut Serving<'_>, device: &Device) -> Result<(), OwnAnswer> {
-    let Serving { worker, exchange, .. } = serving;
+async fn answer(serving: &mut RequestContext<'_>, device: &Device) -> Result<(), OwnAnswer> {
+    let RequestContext { worker, exchange, .. } = serving;
     exchange.outcome.status = 101;
     exchange.from_node.release(&worker.buffers);
     exchange.response_edits.clear();
-    chain::header_filter(serving, Answered::Us(101, 0)).map_err(|_| OwnAnswer::error(500, "a plugin failed"))?;
-    let Serving { worker, client, exchange, snapshot, .. } = serving;
+    chain::header_filter(serving, ResponseSource::Us(101, 0)).map_err(|_| OwnAnswer::error(500, "a plugin failed"))?;
+    let RequestContext { worker, client, exchange, snapshot, .. } = serving;
     // What follows is not a body, and only a 101 says so.
     exchange.response_body.clear();
     let before = exchange.bytes_sent();
@@ -175,13 +175,13 @@ async fn answer(serving: &mut Serving<'_>, device: &Device) -> Result<(), OwnAns
 }
 
 /// What the device was admitted with; `None`: it was not authenticated.
-fn authenticated(serving: &Serving<'_>) -> Option<Authenticated> {
+fn authenticated(serving: &RequestContext<'_>) -> Option<DeviceIdentity> {
     let chains = &serving.exchange.chains;
     let attached = chains.consumer?;
     let consumers = &serving.snapshot.plan.consumers;
     let consumer = consumers.of(attached);
     let credential = attached.credential.and_then(|place| consumer.credentials.get(usize::from(place)));
-    Some(Authenticated {
+    Some(DeviceIdentity {
         name: consumer.name.clone(),
         credential: credential.cloned(),
         mark: consumers.mark(attached)?,
@@ -190,13 +190,13 @@ fn authenticated(serving: &Serving<'_>) -> Option<Authenticated> {
 }
 
 /// What the access log and the metrics will report at the end.
-fn kept(serving: &mut Serving<'_>) -> UpgradedRequest {
+fn kept(serving: &mut RequestContext<'_>) -> UpgradedRequest {
     let chains = chain::keep(serving);
-    let Serving { exchange, route, .. } = serving;
+    let RequestContext { exchange, route, .. } = serving;
     let mut outcome = std::mem::take(&mut exchange.outcome);
     outcome.kept = route.map(|route| {
         let path = outcome.route.map_or(0, |found| found.path);
-        Rc::new(Kept { route: route.route.clone(), path, upstream: None })
+        Rc::new(RetainedConfig { route: route.route.clone(), path, upstream: None })
     });
     UpgradedRequest {
         head: exchange.from_client.head().into(),

@@ -5,10 +5,10 @@
 //! waits for the other.
 
 use super::answer::OwnAnswer;
-use super::attempt::{Ended, after, interrupted};
+use super::attempt::{AttemptOutcome, after, interrupted};
 use super::relay::{Event, Relay};
 use super::target::Bounds;
-use super::{After, Serving, response};
+use super::{After, RequestContext, response};
 use crate::connection::stream::Stream;
 use std::future::poll_fn;
 use std::io::{self, Write};
@@ -22,9 +22,9 @@ use stillgate_wire::{FieldName, Method};
 const CHOOSING: [FieldName<'static>; 2] = [FieldName::constant("Accept"), FieldName::constant("Accept-Encoding")];
 
 /// Sends the exposition; an error: nothing has been sent yet, and this is the answer.
-pub(super) async fn give(serving: &mut Serving<'_>) -> Result<After, OwnAnswer> {
+pub(super) async fn give(serving: &mut RequestContext<'_>) -> Result<After, OwnAnswer> {
     let mut exporter = connect(serving)?;
-    let Serving { worker, exchange, .. } = serving;
+    let RequestContext { worker, exchange, .. } = serving;
     exchange.to_node.reset(&worker.buffers);
     exchange.from_node.release(&worker.buffers);
     exchange.from_node.begin();
@@ -48,21 +48,21 @@ pub(super) async fn give(serving: &mut Serving<'_>) -> Result<After, OwnAnswer> 
         }
     };
     let (begun, keep_alive) = (relay.has_begun(), relay.keep_alive);
-    let Serving { worker, client, exchange, .. } = serving;
+    let RequestContext { worker, client, exchange, .. } = serving;
     exchange.from_node.release(&worker.buffers);
     if ended == Event::Finished {
         client.ends_with_connection = false;
         return Ok(after(exchange, keep_alive));
     }
     match interrupted(exchange, ended, false, begun) {
-        Ended::Done(after) => Ok(after),
-        Ended::Refused(own) => Err(own),
-        Ended::Failed(_) | Ended::Switched(_) => Err(unavailable()),
+        AttemptOutcome::Done(after) => Ok(after),
+        AttemptOutcome::Refused(own) => Err(own),
+        AttemptOutcome::Failed(_) | AttemptOutcome::Switched(_) => Err(unavailable()),
     }
 }
 
 /// Makes a connection on which the exporter has got a request.
-fn connect(serving: &Serving<'_>) -> Result<Stream, OwnAnswer> {
+fn connect(serving: &RequestContext<'_>) -> Result<Stream, OwnAnswer> {
     let expose = serving.worker.expose.as_ref().ok_or_else(|| OwnAnswer::of_plugin(Answer::page(404)))?;
     let connected = || -> io::Result<Stream> {
         let (ours, exporters) = UnixStream::pair()?;
@@ -82,8 +82,8 @@ fn connect(serving: &Serving<'_>) -> Result<Stream, OwnAnswer> {
 }
 
 /// The question contains the client's query, which may name families, and the formats that it accepts.
-fn question(serving: &Serving<'_>) -> Vec<u8> {
-    let Serving { client, exchange, snapshot, .. } = serving;
+fn question(serving: &RequestContext<'_>) -> Vec<u8> {
+    let RequestContext { client, exchange, snapshot, .. } = serving;
     let facts = exchange.facts(client, &snapshot.plan);
     let mut out = b"GET /".to_vec();
     if let Some(query) = target_path(facts.path_and_query()).1 {

@@ -3,8 +3,8 @@
 
 use super::body_pipe::BrokenBody;
 use super::chain;
-use super::sender::Coding;
-use super::{Exchange, Serving};
+use super::sender::BodyDelimiting;
+use super::{Exchange, RequestContext};
 use crate::connection::client::Client;
 use crate::plan::Settings;
 use crate::plan::snapshot::WorkerUpstream;
@@ -92,7 +92,7 @@ fn address_of(text: &[u8]) -> Option<IpAddr> {
 
 /// Makes the edits of a request that apply to every node it may be sent to, after those of plugins.
 #[inline]
-pub(super) fn edit_request(serving: &mut Serving<'_>, pass_host: &PassHost) {
+pub(super) fn edit_request(serving: &mut RequestContext<'_>, pass_host: &PassHost) {
     let exchange = &mut *serving.exchange;
     exchange.method_sent = exchange.request.method;
     exchange.framing_sent = exchange.request.framing;
@@ -113,9 +113,9 @@ pub(super) fn edit_request(serving: &mut Serving<'_>, pass_host: &PassHost) {
     }
 }
 
-fn edit_fields(serving: &mut Serving<'_>, pass_host: &PassHost) {
+fn edit_fields(serving: &mut RequestContext<'_>, pass_host: &PassHost) {
     let settings = serving.settings();
-    let Serving { client, exchange, .. } = serving;
+    let RequestContext { client, exchange, .. } = serving;
     let head = exchange.from_client.head();
     let has_own_host = exchange.request_edits.host().is_some();
     let has_body = !matches!(exchange.request.framing, Framing::None | Framing::Length(0));
@@ -161,7 +161,7 @@ fn edit_fields(serving: &mut Serving<'_>, pass_host: &PassHost) {
 }
 
 /// Chooses method, framing and `Host` according to what plugins have changed.
-fn read_plugin_edits(serving: &mut Serving<'_>) {
+fn read_plugin_edits(serving: &mut RequestContext<'_>) {
     let Exchange { request, request_edits, request_body, method_sent, framing_sent, value, chains, .. } =
         &mut *serving.exchange;
     chains.note_request(&request_edits.fields);
@@ -232,7 +232,7 @@ fn take_last(edits: &mut Edits, name: FieldName<'_>, value: &mut Vec<u8>) -> boo
 
 /// Brings our lines and those of plugins together. Plugins may set what describes the client, except its address: the peer is
 /// appended to `X-Forwarded-For` in any case.
-fn agree_with_plugins(serving: &mut Serving<'_>) {
+fn agree_with_plugins(serving: &mut RequestContext<'_>) {
     let Exchange { request_edits, request_body, framing_sent, sets_host, value, .. } = &mut *serving.exchange;
     if let Some(host) = request_edits.host() {
         // The value is the same for every node.
@@ -268,11 +268,11 @@ fn agree_with_plugins(serving: &mut Serving<'_>) {
 
 /// Serialises the request for this node, with what has arrived of its body.
 pub(super) fn stage_request(
-    serving: &mut Serving<'_>,
+    serving: &mut RequestContext<'_>,
     upstream: &WorkerUpstream,
     index: usize,
 ) -> Result<(), BrokenBody> {
-    let Serving { worker, exchange, .. } = serving;
+    let RequestContext { worker, exchange, .. } = serving;
     let buffers = &worker.buffers;
     exchange.to_node.reset(buffers);
     exchange.from_node.release(buffers);
@@ -281,7 +281,7 @@ pub(super) fn stage_request(
     exchange.bad_response = None;
     exchange.request_pipe().rewind();
     if exchange.framing_sent == Framing::Chunked {
-        exchange.to_node.coding = Coding::Chunked;
+        exchange.to_node.coding = BodyDelimiting::Chunked;
     }
     let definition = &upstream.planned.definition;
     let appended = exchange.request_edits.fields.appended.len();

@@ -2,7 +2,7 @@
 
 use super::answer::OwnAnswer;
 use super::facts::facts_of;
-use super::{Exchange, Serving, chain};
+use super::{Exchange, RequestContext, chain};
 use crate::worker::Worker;
 use stillgate_plugin::{Facts, LogLevel};
 use stillgate_route::path::{normalise, target_path};
@@ -10,7 +10,7 @@ use stillgate_route::{Match, Message, MessageLevel};
 use stillgate_wire::Form;
 
 /// Finds the route. If there is none, global rules run before the answer.
-pub(super) fn select(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
+pub(super) fn select(serving: &mut RequestContext<'_>) -> Result<(), OwnAnswer> {
     match serving.exchange.request.form {
         Form::Authority => return Err(OwnAnswer::closing(405, "CONNECT is not served here")),
         // The request is about the server as a whole (RFC 9110 section 9.3.7): it has no path to route by.
@@ -25,8 +25,8 @@ pub(super) fn select(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
 }
 
 /// Runs the matcher, unless the request is answered or refused before it.
-fn find(serving: &mut Serving<'_>) -> Result<Option<Match>, OwnAnswer> {
-    let Serving { worker, client, exchange, snapshot, .. } = serving;
+fn find(serving: &mut RequestContext<'_>) -> Result<Option<Match>, OwnAnswer> {
+    let RequestContext { worker, client, exchange, snapshot, .. } = serving;
     let Exchange { request, from_client, known, matching, .. } = &mut **exchange;
     let facts = facts_of(known, request, from_client.head(), client, &snapshot.plan, None);
     let raw_path = target_path(facts.path_and_query()).0;

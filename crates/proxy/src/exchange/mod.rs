@@ -37,21 +37,21 @@ mod record;
 pub(crate) mod relay;
 pub(crate) mod reply;
 mod request;
+mod request_context;
 mod response;
 pub(crate) mod sender;
-mod serving;
 mod slow;
 mod state;
 mod target;
 #[cfg(test)]
 mod tests;
 mod tries;
-mod upgraded;
-mod waiting;
+mod upgraded_exchange;
+mod waiting_place;
 mod whole_body;
 
-pub(crate) use device::{Authenticated, BegunDevice};
+pub(crate) use device::{BegunDevice, DeviceIdentity};
 pub(crate) use request::{end_upgraded, refuse, run};
-pub(crate) use serving::Serving;
+pub(crate) use request_context::RequestContext;
 pub(crate) use state::{After, Exchange};
-pub(crate) use upgraded::{Switch, Upgraded, UpgradedRequest};
+pub(crate) use upgraded_exchange::{Switch, UpgradedExchange, UpgradedRequest};

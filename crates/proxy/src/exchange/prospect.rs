@@ -3,7 +3,7 @@
 //! It is computed only where a plugin reads one of these variables; until then it is a few references.
 
 use super::forwarding::host_of;
-use super::record::{Moment, Told};
+use super::record::{ExchangeParts, Moment};
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
 use crate::telemetry::metrics::upstream;
 use crate::worker::Worker;
@@ -14,7 +14,7 @@ use stillgate_wire::RequestEdits;
 
 /// Provides [`Variable::Recorded`] from the head of the response on.
 pub(super) struct Prospect<'a> {
-    pub(super) told: &'a Told<'a>,
+    pub(super) told: &'a ExchangeParts<'a>,
     pub(super) facts: &'a Facts<'a>,
     pub(super) edits: &'a RequestEdits,
     pub(super) snapshot: &'a Snapshot,

@@ -6,7 +6,7 @@ use super::answer::OwnAnswer;
 use super::attempt::STATUS_CLIENT_GONE;
 use super::relay::is_still_there;
 use super::target::Target;
-use super::{After, Exchange, Serving};
+use super::{After, Exchange, RequestContext};
 use crate::basics::clock::TICK_MS;
 use crate::connection::client::Client;
 use crate::plan::snapshot::WorkerUpstream;
@@ -19,31 +19,31 @@ use stillgate_upstream::Ticket;
 use stillgate_wire::ChunkError;
 
 /// Why a request is not admitted to its upstream.
-enum Denied {
+enum QueueRefusal {
     /// The maximum number of requests waits.
     Full,
     /// It has waited for the maximum time.
     TimeUp,
     /// The client's deadline for the call has passed.
     Deadline,
-    Lost(Lost),
+    Lost(WaitLost),
 }
 
 /// A waiting request has ended, as its result is not needed any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lost {
+pub(super) enum WaitLost {
     /// The client closed or reset its connection.
     ClientGone,
     /// The request's body is malformed.
     BadBody(ChunkError),
 }
 
-impl Lost {
+impl WaitLost {
     /// The answer, if there is still a client to answer.
     pub(super) fn end(self, exchange: &mut Exchange) -> Result<Option<After>, OwnAnswer> {
         match self {
-            Lost::BadBody(malformed) => Err(malformed.into()),
-            Lost::ClientGone => {
+            WaitLost::BadBody(malformed) => Err(malformed.into()),
+            WaitLost::ClientGone => {
                 exchange.outcome.status = STATUS_CLIENT_GONE;
                 Ok(Some(After::Close))
             }
@@ -54,7 +54,7 @@ impl Lost {
 /// Admits the request; `Some`: its client is gone. From then on until its try begins there must be no await: the place is free for
 /// others.
 #[inline]
-pub(super) async fn admit(serving: &mut Serving<'_>, target: &Target<'_>) -> Result<Option<After>, OwnAnswer> {
+pub(super) async fn admit(serving: &mut RequestContext<'_>, target: &Target<'_>) -> Result<Option<After>, OwnAnswer> {
     if target.upstream.state.borrow().has_place() {
         return Ok(None);
     }
@@ -62,16 +62,16 @@ pub(super) async fn admit(serving: &mut Serving<'_>, target: &Target<'_>) -> Res
     Box::pin(wait_or_answer(serving, target)).await
 }
 
-async fn wait_or_answer(serving: &mut Serving<'_>, target: &Target<'_>) -> Result<Option<After>, OwnAnswer> {
+async fn wait_or_answer(serving: &mut RequestContext<'_>, target: &Target<'_>) -> Result<Option<After>, OwnAnswer> {
     let began = Instant::now();
     let waited = wait(serving, target).await;
     (serving.exchange.queued, serving.exchange.outcome.timing.has_queued) = (began.elapsed(), true);
     let Err(denied) = waited else { return Ok(None) };
     let own = match denied {
-        Denied::Full => OwnAnswer::overload("the upstream has as many requests as it may have"),
-        Denied::TimeUp => OwnAnswer::overload("the upstream had no place for the request in time"),
-        Denied::Deadline => OwnAnswer::deadline(),
-        Denied::Lost(lost) => return lost.end(serving.exchange),
+        QueueRefusal::Full => OwnAnswer::overload("the upstream has as many requests as it may have"),
+        QueueRefusal::TimeUp => OwnAnswer::overload("the upstream had no place for the request in time"),
+        QueueRefusal::Deadline => OwnAnswer::deadline(),
+        QueueRefusal::Lost(lost) => return lost.end(serving.exchange),
     };
     if own.is_overload() {
         serving.worker.note_upstream(UpstreamEvent::Shed, target.upstream);
@@ -80,25 +80,25 @@ async fn wait_or_answer(serving: &mut Serving<'_>, target: &Target<'_>) -> Resul
 }
 
 /// A place in the queue, which is given up even if the request's task is dropped.
-struct Waiting<'a> {
+struct QueuePlace<'a> {
     worker: &'a Worker,
     upstream: &'a WorkerUpstream,
     ticket: Ticket,
     until_ms: u64,
 }
 
-impl<'a> Waiting<'a> {
-    fn new(worker: &'a Worker, upstream: &'a WorkerUpstream, cx: &Context<'_>) -> Option<Waiting<'a>> {
+impl<'a> QueuePlace<'a> {
+    fn new(worker: &'a Worker, upstream: &'a WorkerUpstream, cx: &Context<'_>) -> Option<QueuePlace<'a>> {
         let (ticket, timeout) = upstream.state.borrow_mut().join_queue(cx.waker())?;
         worker.note_upstream(UpstreamEvent::Queued, upstream);
         worker.counters.requests_waiting.add(1);
         worker.note_waiting(upstream);
         let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        Some(Waiting { worker, upstream, ticket, until_ms: worker.clock.now_ms() + timeout_ms })
+        Some(QueuePlace { worker, upstream, ticket, until_ms: worker.clock.now_ms() + timeout_ms })
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
         self.upstream.state.borrow_mut().leave_queue(self.ticket);
         self.worker.counters.requests_waiting.sub(1);
@@ -106,29 +106,29 @@ impl Drop for Waiting<'_> {
     }
 }
 
-async fn wait(serving: &mut Serving<'_>, target: &Target<'_>) -> Result<(), Denied> {
-    let Serving { worker, client, exchange, .. } = serving;
+async fn wait(serving: &mut RequestContext<'_>, target: &Target<'_>) -> Result<(), QueueRefusal> {
+    let RequestContext { worker, client, exchange, .. } = serving;
     let (upstream, deadline_ms) = (target.upstream, target.bounds.deadline_ms);
     let mut waiting = None;
     poll_fn(|cx| {
         let place = match &waiting {
             Some(place) => place,
-            None => match Waiting::new(worker, upstream, cx) {
+            None => match QueuePlace::new(worker, upstream, cx) {
                 Some(place) => waiting.insert(place),
-                None => return Poll::Ready(Err(Denied::Full)),
+                None => return Poll::Ready(Err(QueueRefusal::Full)),
             },
         };
         // This comes first, so that no place goes to a client that is gone.
-        watch_client(worker, client, exchange, cx).map_err(Denied::Lost)?;
+        watch_client(worker, client, exchange, cx).map_err(QueueRefusal::Lost)?;
         if upstream.state.borrow_mut().is_turn(place.ticket, cx.waker()) {
             return Poll::Ready(Ok(()));
         }
         let now_ms = worker.clock.now_ms();
         if now_ms >= deadline_ms {
-            return Poll::Ready(Err(Denied::Deadline));
+            return Poll::Ready(Err(QueueRefusal::Deadline));
         }
         if now_ms >= place.until_ms {
-            return Poll::Ready(Err(Denied::TimeUp));
+            return Poll::Ready(Err(QueueRefusal::TimeUp));
         }
         let mut next_ms = deadline_ms.min(place.until_ms);
         if client.eof {
@@ -146,7 +146,7 @@ pub(super) fn watch_client(
     client: &mut Client,
     exchange: &mut Exchange,
     cx: &mut Context<'_>,
-) -> Result<(), Lost> {
+) -> Result<(), WaitLost> {
     while !client.eof {
         let is_done = exchange.from_client.is_done();
         let read = match is_done {
@@ -159,10 +159,10 @@ pub(super) fn watch_client(
         match read {
             None | Some(Poll::Pending) => return Ok(()),
             Some(Poll::Ready(Ok(Ok(0)))) if is_done => client.eof = true,
-            Some(Poll::Ready(Ok(Ok(0)) | Err(_))) => return Err(Lost::ClientGone),
-            Some(Poll::Ready(Ok(Err(malformed)))) => return Err(Lost::BadBody(malformed)),
+            Some(Poll::Ready(Ok(Ok(0)) | Err(_))) => return Err(WaitLost::ClientGone),
+            Some(Poll::Ready(Ok(Err(malformed)))) => return Err(WaitLost::BadBody(malformed)),
             Some(Poll::Ready(Ok(Ok(_)))) => {}
         }
     }
-    is_still_there(worker, client, exchange, cx).then_some(()).ok_or(Lost::ClientGone)
+    is_still_there(worker, client, exchange, cx).then_some(()).ok_or(WaitLost::ClientGone)
 }

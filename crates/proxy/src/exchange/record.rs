@@ -5,23 +5,23 @@ use crate::connection::client::Client;
 use crate::plan::Plan;
 use crate::plan::snapshot::Snapshot;
 use crate::telemetry::access_log::Line;
-use crate::telemetry::metrics::Finished;
+use crate::telemetry::metrics::FinishedRequest;
 use crate::telemetry::outcome::Outcome;
 use crate::worker::Worker;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use stillgate_plugin::record::{NodeTries, Record, RequestId, Trace};
-use stillgate_plugin::{Attached, Consumer, Consumers, Facts};
+use stillgate_plugin::{AttachedConsumer, Consumer, Consumers, Facts};
 use stillgate_route::{Lookup, Variable};
 use stillgate_wire::Method;
 
 /// An exchange that has ended, and its client.
-struct Ended<'a> {
+struct FinishedExchange<'a> {
     client: &'a Client,
     exchange: &'a mut Exchange,
 }
 
-impl Finished for Ended<'_> {
+impl FinishedRequest for FinishedExchange<'_> {
     #[inline]
     fn outcome(&self) -> &Outcome {
         &self.exchange.outcome
@@ -44,7 +44,7 @@ impl Finished for Ended<'_> {
     }
 
     #[inline]
-    fn consumer(&self) -> Option<Attached> {
+    fn consumer(&self) -> Option<AttachedConsumer> {
         self.exchange.chains.consumer
     }
 
@@ -67,20 +67,20 @@ impl Finished for Ended<'_> {
 }
 
 /// The variables of a request that has ended: what is known about it and about its client.
-struct Recorded<'a> {
+struct RecordedVariables<'a> {
     facts: Facts<'a>,
     consumer: Option<&'a Consumer>,
     /// The target that a plugin has set, for `uri` as nginx logs it: after rewriting.
     target: Option<&'a [u8]>,
 }
 
-fn recorded<'a>(exchange: &'a Exchange, client: &'a Client, plan: &'a Plan) -> Recorded<'a> {
+fn recorded<'a>(exchange: &'a Exchange, client: &'a Client, plan: &'a Plan) -> RecordedVariables<'a> {
     let consumers = exchange.chains.kept_consumers().unwrap_or(&plan.consumers);
     let consumer = exchange.chains.consumer.map(|found| consumers.of(found));
-    Recorded { facts: exchange.facts(client, plan), consumer, target: None }
+    RecordedVariables { facts: exchange.facts(client, plan), consumer, target: None }
 }
 
-impl Lookup for Recorded<'_> {
+impl Lookup for RecordedVariables<'_> {
     fn value<'b>(&'b self, variable: &Variable, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
         match variable {
             Variable::ConsumerName => self.consumer.map(|consumer| consumer.name.as_bytes()),
@@ -100,7 +100,7 @@ impl Worker {
     pub(crate) fn record(&self, client: &Client, exchange: &mut Exchange, snapshot: &Snapshot, ended: Moment) {
         self.turns.note_news();
         if let Some(recorder) = &self.recorder {
-            recorder.borrow_mut().record(&mut Ended { client, exchange }, snapshot, ended.0);
+            recorder.borrow_mut().record(&mut FinishedExchange { client, exchange }, snapshot, ended.0);
         }
         if self.telling.requests.get() {
             self.tell(client, exchange, snapshot, ended);
@@ -120,8 +120,9 @@ impl Worker {
     fn log(&self, client: &Client, exchange: &Exchange, snapshot: &Snapshot, ended: Moment) {
         let mut sink = self.sink.borrow_mut();
         let Some(sink) = &mut *sink else { return };
-        let vars = Recorded { target: exchange.request_edits.target(), ..recorded(exchange, client, &snapshot.plan) };
-        let told = Told {
+        let vars =
+            RecordedVariables { target: exchange.request_edits.target(), ..recorded(exchange, client, &snapshot.plan) };
+        let told = ExchangeParts {
             outcome: &exchange.outcome,
             tries: &exchange.tries,
             id: &exchange.id,
@@ -165,7 +166,7 @@ fn micros(until: Instant, since: Instant) -> u64 {
 }
 
 /// The parts of an exchange that are recorded at its end.
-pub(crate) struct Told<'a> {
+pub(crate) struct ExchangeParts<'a> {
     pub(crate) outcome: &'a Outcome,
     pub(crate) tries: &'a NodeTries,
     pub(crate) id: &'a RequestId,
@@ -174,7 +175,7 @@ pub(crate) struct Told<'a> {
     pub(crate) trace: Option<Trace>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> ExchangeParts<'a> {
     /// Everything that can be recorded.
     pub(crate) fn record(&self, ended: Moment, facts: &'a Facts<'a>, plan: &'a Plan, worker: &'a Worker) -> Record<'a> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

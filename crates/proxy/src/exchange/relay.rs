@@ -6,7 +6,7 @@
 
 use super::body_pipe::BrokenBody;
 use super::target::Bounds;
-use super::{Exchange, Serving};
+use super::{Exchange, RequestContext};
 use crate::basics::uptake::{self, Uptake};
 use crate::connection::client::Client;
 use crate::connection::http2;
@@ -83,7 +83,7 @@ enum Phase {
 
 /// One try of one exchange, from the staged request to the end of the response.
 pub(crate) struct Relay<'a> {
-    pub(crate) serving: Serving<'a>,
+    pub(crate) serving: RequestContext<'a>,
     pub(crate) node: &'a mut Stream,
     bounds: Bounds,
     phase: Phase,
@@ -109,7 +109,12 @@ pub(crate) struct Relay<'a> {
 }
 
 impl<'a> Relay<'a> {
-    pub(super) fn new(serving: Serving<'a>, node: &'a mut Stream, bounds: Bounds, try_began_ms: u64) -> Relay<'a> {
+    pub(super) fn new(
+        serving: RequestContext<'a>,
+        node: &'a mut Stream,
+        bounds: Bounds,
+        try_began_ms: u64,
+    ) -> Relay<'a> {
         let now = serving.worker.clock.now_ms();
         // The end may have been seen while an earlier request, or an earlier try, was under way.
         let half_closed_ms = if serving.client.eof { now } else { 0 };
@@ -186,7 +191,7 @@ impl<'a> Relay<'a> {
         loop {
             if !self.serving.exchange.to_node.is_idle() {
                 let before = self.serving.exchange.to_node.total;
-                let Serving { worker, exchange, .. } = &mut self.serving;
+                let RequestContext { worker, exchange, .. } = &mut self.serving;
                 let flushed = exchange.request_pipe().poll_flush(cx, self.node, &worker.buffers);
                 let now_ms = self.serving.worker.clock.now_ms();
                 if self.serving.exchange.to_node.total != before {
@@ -226,7 +231,7 @@ impl<'a> Relay<'a> {
     /// Filters of the request work on other threads, or have worked for long enough.
     #[cold]
     fn wait_for_request_filters(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
-        let Serving { worker, exchange, .. } = &mut self.serving;
+        let RequestContext { worker, exchange, .. } = &mut self.serving;
         let was_waiting = exchange.request_body.is_waiting();
         match exchange.request_pipe().wait_for_filters(cx, worker) {
             Poll::Pending => Ok(Poll::Pending),
@@ -264,7 +269,7 @@ impl<'a> Relay<'a> {
 
     #[inline]
     fn stage_request_body(&mut self) -> Result<(), Event> {
-        let Serving { worker, exchange, .. } = &mut self.serving;
+        let RequestContext { worker, exchange, .. } = &mut self.serving;
         match exchange.request_pipe().stage(worker) {
             Ok(()) => Ok(()),
             Err(_) if self.phase == Phase::Body => {
@@ -321,7 +326,7 @@ impl<'a> Relay<'a> {
             if pipe.is_over() {
                 return Err(Event::Finished);
             }
-            let Serving { worker, exchange, .. } = &mut self.serving;
+            let RequestContext { worker, exchange, .. } = &mut self.serving;
             match exchange.from_node.poll_read_body(false, cx, self.node, &worker.buffers) {
                 Poll::Pending if exchange.response_body.is_empty() => return Ok(()),
                 Poll::Pending => match self.pause_response()? {
@@ -348,7 +353,7 @@ impl<'a> Relay<'a> {
         if self.serving.exchange.response_body.is_empty() {
             return Ok(Poll::Ready(()));
         }
-        let Serving { worker, exchange, .. } = &mut self.serving;
+        let RequestContext { worker, exchange, .. } = &mut self.serving;
         let was_waiting = exchange.response_body.is_waiting();
         match exchange.response_pipe().wait_for_filters(cx, worker) {
             Poll::Pending => Ok(Poll::Pending),
@@ -365,13 +370,13 @@ impl<'a> Relay<'a> {
     /// The node has nothing more for now: returns whether filters have.
     #[cold]
     fn pause_response(&mut self) -> Result<bool, Event> {
-        let Serving { worker, exchange, .. } = &mut self.serving;
+        let RequestContext { worker, exchange, .. } = &mut self.serving;
         exchange.response_pipe().pause(worker).map_err(|broken| self.stop(Event::BrokenResponse(broken)))
     }
 
     #[inline]
     fn stage_response_body(&mut self) -> Result<(), Event> {
-        let Serving { worker, exchange, .. } = &mut self.serving;
+        let RequestContext { worker, exchange, .. } = &mut self.serving;
         exchange.response_pipe().stage(worker).map_err(|broken| self.stop(Event::BrokenResponse(broken)))
     }
 
@@ -387,7 +392,7 @@ impl<'a> Relay<'a> {
     /// The response cannot continue. Its head may still wait for its body: then it is as if it had not arrived.
     #[cold]
     fn stop(&mut self, event: Event) -> Event {
-        let Serving { worker, client, exchange, .. } = &mut self.serving;
+        let RequestContext { worker, client, exchange, .. } = &mut self.serving;
         if exchange.holds_response() {
             exchange.to_client.release(&worker.buffers);
             client.ends_with_connection = false;
@@ -509,7 +514,7 @@ impl<'a> Relay<'a> {
     #[cold]
     fn permit_body(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
         self.continue_passed();
-        let Serving { worker, exchange, .. } = &mut self.serving;
+        let RequestContext { worker, exchange, .. } = &mut self.serving;
         // Another try does not wait again.
         exchange.request.expects_continue = false;
         if !exchange.probed {

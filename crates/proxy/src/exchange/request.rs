@@ -7,7 +7,7 @@ use super::matching;
 use super::record::Moment;
 use super::reply::method_of;
 use super::target::Target;
-use super::{After, Exchange, Serving, chain, device, exposition, queue, tries, waiting};
+use super::{After, Exchange, RequestContext, chain, device, exposition, queue, tries, waiting_place};
 use crate::connection::client::Client;
 use crate::plan::snapshot::Snapshot;
 use crate::sockets::listener::Active;
@@ -19,7 +19,7 @@ use stillgate_wire::BodyDecoder;
 pub(crate) async fn run(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange) -> After {
     let _in_flight = InFlight::new(worker, client);
     let snapshot = worker.snapshot();
-    let serving = Serving { worker, client, exchange, snapshot: &snapshot, route: None };
+    let serving = RequestContext { worker, client, exchange, snapshot: &snapshot, route: None };
     let mut under_way = UnderWay { serving, is_over: false };
     let serving = &mut under_way.serving;
     let after = match phases(serving).await {
@@ -40,7 +40,7 @@ const STATUS_CUT_OFF: u16 = 503;
 
 /// A request whose response is not out. A request that a drain cuts off is logged and counted like any other.
 struct UnderWay<'a> {
-    serving: Serving<'a>,
+    serving: RequestContext<'a>,
     is_over: bool,
 }
 
@@ -68,7 +68,7 @@ pub(crate) async fn refuse(worker: &Rc<Worker>, client: &mut Client, exchange: &
     exchange.request.method = method_of(exchange.from_client.unparsed());
     client.address = client.peer.ip().to_canonical();
     (client.port, client.is_named) = (client.peer.port(), false);
-    let mut serving = Serving { worker, client, exchange, snapshot: &snapshot, route: None };
+    let mut serving = RequestContext { worker, client, exchange, snapshot: &snapshot, route: None };
     let after = give(&mut serving, own).await;
     worker.counters.requests_total.add(1);
     log(&mut serving);
@@ -76,12 +76,12 @@ pub(crate) async fn refuse(worker: &Rc<Worker>, client: &mut Client, exchange: &
 }
 
 /// All phases up to the end of the response; each may end the request with a local answer.
-async fn phases(serving: &mut Serving<'_>) -> Result<After, OwnAnswer> {
+async fn phases(serving: &mut RequestContext<'_>) -> Result<After, OwnAnswer> {
     receive(serving)?;
     matching::select(serving)?;
     if let Some(paused) = chain::before_target(serving)? {
         // On the heap, as it is rare: otherwise every idle connection's task would have room for it.
-        if let Some(after) = Box::pin(waiting::run(serving, paused)).await? {
+        if let Some(after) = Box::pin(waiting_place::run(serving, paused)).await? {
             return Ok(after);
         }
     }
@@ -96,9 +96,9 @@ async fn phases(serving: &mut Serving<'_>) -> Result<After, OwnAnswer> {
 
 /// Computes the facts of the request, and begins its body.
 #[inline]
-fn receive(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
+fn receive(serving: &mut RequestContext<'_>) -> Result<(), OwnAnswer> {
     let settings = serving.settings();
-    let Serving { client, exchange, .. } = serving;
+    let RequestContext { client, exchange, .. } = serving;
     let decoder = BodyDecoder::of_request(exchange.request.framing, exchange.request.drops_underscores);
     let started = exchange.from_client.start_body(exchange.request.len, decoder);
     let head = exchange.from_client.head();
@@ -110,7 +110,7 @@ fn receive(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
 }
 
 /// Sends a local answer.
-async fn give(serving: &mut Serving<'_>, own: OwnAnswer) -> After {
+async fn give(serving: &mut RequestContext<'_>, own: OwnAnswer) -> After {
     let own = match own.elsewhere() {
         None => own,
         // On the heap, as they are rare.
@@ -131,7 +131,7 @@ async fn give(serving: &mut Serving<'_>, own: OwnAnswer) -> After {
 
 /// The response is out: plugins, metrics and the access log are informed.
 #[inline]
-fn log(serving: &mut Serving<'_>) {
+fn log(serving: &mut RequestContext<'_>) {
     let dropped = serving.exchange.dropped_trailers();
     if dropped > 0 {
         serving.worker.counters.header_lines_dropped.add(dropped as u64);
@@ -150,7 +150,7 @@ pub(crate) fn end_upgraded(
     chains: Option<Box<Chains>>,
 ) {
     exchange.chains = chains.map_or_else(Chains::default, |chains| *chains);
-    log(&mut Serving { worker, client, exchange, snapshot, route: None });
+    log(&mut RequestContext { worker, client, exchange, snapshot, route: None });
 }
 
 /// Counts a request while it is served, even if its task is dropped.

@@ -1,11 +1,11 @@
 //! The head of a node's response on its way to the client: interim ones, and the final one, whose framing is chosen after all
 //! plugins have seen it.
 
-use super::chain::{self, Answered};
+use super::chain::{self, ResponseSource};
 use super::forwarding;
 use super::relay::{Event, Relay};
-use super::sender::Coding;
-use super::{Exchange, Serving, upgraded};
+use super::sender::BodyDelimiting;
+use super::{Exchange, RequestContext, upgraded_exchange};
 use std::io::Write;
 use stillgate_upstream::Failure;
 use stillgate_wire::{BodyDecoder, Framing, Method, Name, ResponseHead, Version, reason, write_response};
@@ -22,7 +22,7 @@ pub(super) fn is_interim(response: &ResponseHead) -> bool {
 #[cold]
 pub(super) fn pass_interim(relay: &mut Relay<'_>) -> Result<(), Event> {
     let settings = relay.serving.settings();
-    let Serving { worker, exchange, .. } = &mut relay.serving;
+    let RequestContext { worker, exchange, .. } = &mut relay.serving;
     exchange.interims += 1;
     if exchange.interims > INTERIMS_MAX {
         return Err(Event::NodeFailed(Failure::BadResponse));
@@ -48,7 +48,7 @@ pub(super) fn pass_interim(relay: &mut Relay<'_>) -> Result<(), Event> {
 /// Serialises the final head for the client, with what has arrived of the body.
 pub(super) fn begin(relay: &mut Relay<'_>) -> Result<(), Event> {
     if relay.serving.exchange.response.status == STATUS_SWITCHING {
-        return upgraded::agree(relay);
+        return upgraded_exchange::agree(relay);
     }
     let exchange = &mut *relay.serving.exchange;
     let decoder = BodyDecoder::new(exchange.response.framing);
@@ -56,27 +56,27 @@ pub(super) fn begin(relay: &mut Relay<'_>) -> Result<(), Event> {
     started.map_err(|_| Event::NodeFailed(Failure::BadResponse))?;
     forwarding::edit_response(exchange, &relay.serving.snapshot.plan.settings);
     if exchange.chains.is_on() {
-        chain::header_filter(&mut relay.serving, Answered::Node).map_err(|_| Event::PluginFailed)?;
-        let Serving { worker, client, exchange, .. } = &mut relay.serving;
+        chain::header_filter(&mut relay.serving, ResponseSource::Node).map_err(|_| Event::PluginFailed)?;
+        let RequestContext { worker, client, exchange, .. } = &mut relay.serving;
         exchange.response_body.start_capture(|| worker.plugins.held.begin(client.address));
     }
     let delimited = delimit(&mut relay.serving);
     write_head(relay, delimited);
-    let Serving { worker, exchange, .. } = &mut relay.serving;
+    let RequestContext { worker, exchange, .. } = &mut relay.serving;
     exchange.response_pipe().stage(worker).map_err(|broken| {
         // Nothing of it has been sent.
         exchange.to_client.release(&worker.buffers);
         Event::BrokenResponse(broken)
     })?;
     exchange.from_node.drop_head();
-    relay.serving.client.ends_with_connection = delimited == Delimited::Close;
+    relay.serving.client.ends_with_connection = delimited == ResponseEnd::Close;
     relay.enter_body();
     Ok(())
 }
 
 /// How the client sees where a response ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Delimited {
+enum ResponseEnd {
     /// By its head.
     Head,
     /// By the chunked coding.
@@ -85,22 +85,22 @@ enum Delimited {
     Close,
 }
 
-impl Delimited {
-    fn by_chunks(version: Version) -> Delimited {
-        if version == Version::Http11 { Delimited::Chunks } else { Delimited::Close }
+impl ResponseEnd {
+    fn by_chunks(version: Version) -> ResponseEnd {
+        if version == Version::Http11 { ResponseEnd::Chunks } else { ResponseEnd::Close }
     }
 }
 
 /// Chooses how the response is delimited, with its body unchanged or changed.
 #[inline]
-fn delimit(serving: &mut Serving<'_>) -> Delimited {
+fn delimit(serving: &mut RequestContext<'_>) -> ResponseEnd {
     if serving.exchange.chains.is_on() && is_body_changed(serving.exchange) {
         return delimit_changed(serving);
     }
     let exchange = &*serving.exchange;
     match exchange.response.framing {
-        Framing::None | Framing::Length(_) => Delimited::Head,
-        Framing::Chunked | Framing::UntilClose => Delimited::by_chunks(exchange.request.version),
+        Framing::None | Framing::Length(_) => ResponseEnd::Head,
+        Framing::Chunked | Framing::UntilClose => ResponseEnd::by_chunks(exchange.request.version),
     }
 }
 
@@ -125,7 +125,7 @@ fn is_body_changed(exchange: &Exchange) -> bool {
 
 /// How a response is delimited whose body plugins have changed.
 #[cold]
-fn delimit_changed(serving: &mut Serving<'_>) -> Delimited {
+fn delimit_changed(serving: &mut RequestContext<'_>) -> ResponseEnd {
     let may_have_body = may_have_body(serving.exchange);
     let status = status_of(serving.exchange);
     let held = || serving.worker.plugins.held.begin(serving.client.address);
@@ -160,7 +160,7 @@ fn delimit_changed(serving: &mut Serving<'_>) -> Delimited {
         write!(edits.appended, "Content-Length: {length}\r\n").expect("writing to a vector does not fail");
     }
     let is_by_head = !may_have_body || length.is_some();
-    if is_by_head { Delimited::Head } else { Delimited::by_chunks(request.version) }
+    if is_by_head { ResponseEnd::Head } else { ResponseEnd::by_chunks(request.version) }
 }
 
 /// The trailer fields that the node announces do not reach the client.
@@ -170,11 +170,11 @@ fn announce_no_trailers(exchange: &mut Exchange) {
     announced.for_each(|(index, _)| exchange.response_edits.fields.removed.insert(index));
 }
 
-fn write_head(relay: &mut Relay<'_>, delimited: Delimited) {
+fn write_head(relay: &mut Relay<'_>, delimited: ResponseEnd) {
     let settings = relay.serving.settings();
-    let Serving { worker, client, exchange, .. } = &mut relay.serving;
-    let is_delimited = delimited != Delimited::Close;
-    let is_chunked = delimited == Delimited::Chunks;
+    let RequestContext { worker, client, exchange, .. } = &mut relay.serving;
+    let is_delimited = delimited != ResponseEnd::Close;
+    let is_chunked = delimited == ResponseEnd::Chunks;
     // A body that is still on its way may never arrive: its client waits for our answer first.
     let keep_alive =
         exchange.request.keep_alive && is_delimited && exchange.from_client.is_done() && !worker.parts_with(client);
@@ -185,7 +185,7 @@ fn write_head(relay: &mut Relay<'_>, delimited: Delimited) {
     forwarding::end_response_edits(worker, exchange, settings, keep_alive, is_chunked);
     assert!(exchange.to_client.is_idle());
     let interim_bytes = exchange.bytes_sent();
-    exchange.to_client.coding = if is_chunked { Coding::Chunked } else { Coding::Raw };
+    exchange.to_client.coding = if is_chunked { BodyDelimiting::Chunked } else { BodyDelimiting::Raw };
     let out = exchange.to_client.head(&worker.buffers);
     write_response(out, exchange.from_node.head(), &exchange.response, &exchange.response_edits, reason);
     exchange.outcome.status = exchange.response_edits.status().unwrap_or(exchange.response.status);

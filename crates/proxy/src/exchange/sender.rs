@@ -20,7 +20,7 @@ const COPY_BYTES_MAX: usize = 4096;
 
 /// How the content of the current message is delimited on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Coding {
+pub(crate) enum BodyDelimiting {
     /// Unframed: delimited by length or by the end of the connection, or absent.
     #[default]
     Raw,
@@ -40,7 +40,7 @@ pub(crate) struct Sender {
     /// Something was written that the stream has not confirmed as sent.
     unflushed: bool,
     /// How content is framed.
-    pub(crate) coding: Coding,
+    pub(crate) coding: BodyDelimiting,
     /// Bytes written since [`Sender::reset`].
     pub(crate) total: u64,
 }
@@ -49,7 +49,7 @@ impl Sender {
     /// Begins a new message on a connection on which nothing is pending.
     pub(crate) fn reset(&mut self, buffers: &Buffers) {
         self.release(buffers);
-        self.coding = Coding::Raw;
+        self.coding = BodyDelimiting::Raw;
         self.total = 0;
     }
 
@@ -83,7 +83,7 @@ impl Sender {
     /// [`Sender::poll_flush`] until it is written.
     pub(crate) fn stage(&mut self, content: &[u8], end: Option<&[u8]>, buffers: &Buffers) {
         assert!(self.content_left == 0);
-        let framed = self.coding == Coding::Chunked && (!content.is_empty() || end.is_some());
+        let framed = self.coding == BodyDelimiting::Chunked && (!content.is_empty() || end.is_some());
         if content.is_empty() && !framed {
             self.split = self.out.len();
             return;

@@ -1,12 +1,12 @@
 //! The memory of one exchange.
 
-use super::body_pipe::{BodyPipe, Filtered, Trailers};
+use super::body_pipe::{BodyPipe, FilteredBody, Trailers};
 use super::chain::Chains;
 use super::facts::{RequestFacts, facts_of};
 use super::receiver::Receiver;
 use super::relay::PROBE;
-use super::sender::{Coding, Sender};
-use super::upgraded::Switch;
+use super::sender::{BodyDelimiting, Sender};
+use super::upgraded_exchange::Switch;
 use crate::connection::client::Client;
 use crate::connection::mistaken::Mistaken;
 use crate::plan::Plan;
@@ -16,7 +16,7 @@ use crate::worker::Worker;
 use std::time::Duration;
 use stillgate_plugin::Facts;
 use stillgate_plugin::record::{NodeTries, RequestId};
-use stillgate_upstream::Tried;
+use stillgate_upstream::TriedEndpoints;
 use stillgate_wire::{Framing, Method, RequestEdits, RequestHead, ResponseEdits, ResponseError, ResponseHead};
 
 /// The memory of one exchange, reused from request to request and from connection to connection.
@@ -25,12 +25,12 @@ pub(crate) struct Exchange {
     pub(crate) request: RequestHead,
     pub(crate) from_client: Receiver,
     /// Changes of the request's body.
-    pub(crate) request_body: Filtered,
+    pub(crate) request_body: FilteredBody,
     pub(crate) to_node: Sender,
     pub(crate) response: ResponseHead,
     pub(crate) from_node: Receiver,
     /// Changes of the response's body.
-    pub(crate) response_body: Filtered,
+    pub(crate) response_body: FilteredBody,
     pub(crate) to_client: Sender,
     /// Facts of the request, made once.
     pub(crate) known: RequestFacts,
@@ -51,7 +51,7 @@ pub(crate) struct Exchange {
     /// Room for the value of a variable that has to be built.
     pub(super) value: Vec<u8>,
     pub(crate) matching: stillgate_route::Scratch,
-    pub(crate) tried: Tried,
+    pub(crate) tried: TriedEndpoints,
     /// Result of each try.
     pub(crate) tries: NodeTries,
     /// Header fields of the response that the access log shows.
@@ -92,7 +92,7 @@ impl Exchange {
         self.request.reset();
         self.from_client.begin();
         self.to_client.total = 0;
-        self.to_client.coding = Coding::Raw;
+        self.to_client.coding = BodyDelimiting::Raw;
         self.known.forget();
         self.request_edits.fields.clear();
         if self.chains.is_on() {

@@ -1,7 +1,7 @@
 //! The phase `target`: where a request goes, within which limits, and with which head.
 
 use super::answer::OwnAnswer;
-use super::{Serving, chain, forwarding};
+use super::{RequestContext, chain, forwarding};
 use crate::basics::uptake;
 use crate::connection::grpc;
 use crate::plan::snapshot::WorkerUpstream;
@@ -59,7 +59,7 @@ impl<'a> Target<'a> {
     /// The upstream that a plugin has chosen, or otherwise that of the request's route; the client's own deadline is among the
     /// bounds if it uses gRPC.
     #[inline]
-    pub(super) fn new(serving: &mut Serving<'a>) -> Result<Target<'a>, OwnAnswer> {
+    pub(super) fn new(serving: &mut RequestContext<'a>) -> Result<Target<'a>, OwnAnswer> {
         let snapshot = serving.snapshot;
         let route = serving.route.ok_or_else(OwnAnswer::no_route)?;
         let unavailable = || OwnAnswer::error(503, "Route Unavailable");
@@ -82,7 +82,7 @@ impl<'a> Target<'a> {
 
     /// Makes the head that every node gets, and the key by which the node is chosen.
     #[inline]
-    pub(super) fn prepare(&self, serving: &mut Serving<'_>) {
+    pub(super) fn prepare(&self, serving: &mut RequestContext<'_>) {
         let definition = &self.upstream.planned.definition;
         let is_upgrading = serving.exchange.request.asks_upgrade;
         serving.exchange.passes_upgrade = is_upgrading && serving.route.is_some_and(|route| route.route.upgrades);
@@ -94,7 +94,7 @@ impl<'a> Target<'a> {
 
 /// Writes the text for the consistent hash into `exchange.key`, as plugins have left it; the client's address if the request has
 /// none of its variables, as in APISIX. False: nothing is hashed.
-fn hash_key(serving: &mut Serving<'_>, balance: &Balance) -> bool {
+fn hash_key(serving: &mut RequestContext<'_>, balance: &Balance) -> bool {
     let Balance::ConsistentHash(hashed) = balance else { return false };
     // Taken out while the exchange lends its facts.
     let mut key = std::mem::take(&mut serving.exchange.key);

@@ -3,10 +3,10 @@
 //! `attempt` handles what happens at one node.
 
 use super::answer::OwnAnswer;
-use super::attempt::{self, Ended, Failed};
+use super::attempt::{self, AttemptOutcome, FailedAttempt};
 use super::target::Target;
-use super::upgraded::{Switch, Upgraded};
-use super::{After, Exchange, Serving};
+use super::upgraded_exchange::{Switch, UpgradedExchange};
+use super::{After, Exchange, RequestContext};
 use crate::node::health;
 use crate::telemetry::metrics::UpstreamEvent;
 use std::borrow::Cow;
@@ -32,7 +32,7 @@ pub(super) struct Tries<'a> {
 }
 
 /// Tries nodes, and returns what becomes of the connection.
-pub(super) async fn run(serving: &mut Serving<'_>, target: &Target<'_>) -> Result<After, OwnAnswer> {
+pub(super) async fn run(serving: &mut RequestContext<'_>, target: &Target<'_>) -> Result<After, OwnAnswer> {
     let began_ms = serving.worker.clock.now_ms();
     let mut tries = Tries {
         target,
@@ -52,25 +52,25 @@ pub(super) async fn run(serving: &mut Serving<'_>, target: &Target<'_>) -> Resul
         }
         serving.exchange.tried.insert(index);
         match attempt::run(serving, &tries, index).await {
-            Ended::Done(after) => {
+            AttemptOutcome::Done(after) => {
                 tries.spare_closed(serving);
                 return Ok(after);
             }
-            Ended::Switched(node) => {
-                serving.exchange.upgraded = Some(Switch::Tunnel(Box::new(Upgraded::new(serving, index, node))));
+            AttemptOutcome::Switched(node) => {
+                serving.exchange.upgraded = Some(Switch::Tunnel(Box::new(UpgradedExchange::new(serving, index, node))));
                 return Ok(After::Tunnel);
             }
-            Ended::Refused(own) => {
+            AttemptOutcome::Refused(own) => {
                 tries.spare_closed(serving);
                 return Err(own);
             }
-            Ended::Failed(failed) => same = tries.next(serving, index, failed)?.then_some(index),
+            AttemptOutcome::Failed(failed) => same = tries.next(serving, index, failed)?.then_some(index),
         }
     }
 }
 
 impl Tries<'_> {
-    fn pick(&self, serving: &Serving<'_>) -> Option<usize> {
+    fn pick(&self, serving: &RequestContext<'_>) -> Option<usize> {
         let Exchange { has_key, key, tried, .. } = &*serving.exchange;
         let (key, now_ms) = (has_key.then_some(key.as_slice()), serving.worker.clock.now_ms());
         let (mut state, random) = (self.target.upstream.state.borrow_mut(), serving.worker.random());
@@ -81,7 +81,7 @@ impl Tries<'_> {
     }
 
     #[cold]
-    fn no_node(&self, serving: &Serving<'_>) -> OwnAnswer {
+    fn no_node(&self, serving: &RequestContext<'_>) -> OwnAnswer {
         self.blame_closed(serving);
         let why = match self.status {
             503 => "the upstream has no node",
@@ -93,7 +93,12 @@ impl Tries<'_> {
 
     /// Whether to try the same node again after a try that failed; otherwise the next one is tried.
     #[cold]
-    fn next(&mut self, serving: &mut Serving<'_>, index: usize, failed: Failed) -> Result<bool, OwnAnswer> {
+    fn next(
+        &mut self,
+        serving: &mut RequestContext<'_>,
+        index: usize,
+        failed: FailedAttempt,
+    ) -> Result<bool, OwnAnswer> {
         let attempt = self.judge(serving, index, &failed);
         if failed.is_closed() {
             let before = self.closed.replace(index);
@@ -131,7 +136,7 @@ impl Tries<'_> {
 
     /// The request is to blame, and not the nodes that closed their connections on it.
     #[cold]
-    fn acquit(&self, closed: [Option<usize>; 2], serving: &Serving<'_>) {
+    fn acquit(&self, closed: [Option<usize>; 2], serving: &RequestContext<'_>) {
         for index in closed.into_iter().flatten() {
             health::report(serving.worker, self.target.upstream, index, Report::Inconclusive, String::new);
         }
@@ -139,7 +144,7 @@ impl Tries<'_> {
 
     /// No other node shows whether the one that closed its connection is to blame: it counts against that node.
     #[cold]
-    fn blame_closed(&self, serving: &Serving<'_>) {
+    fn blame_closed(&self, serving: &RequestContext<'_>) {
         if let Some(closed) = self.closed {
             health::report_failure(serving.worker, self.target.upstream, closed, Failure::Reset, false);
         }
@@ -148,13 +153,13 @@ impl Tries<'_> {
     /// The request may end before another node shows whether the one that closed its connection is at fault. As the client may have
     /// ended it, that does not count; closing on request after request does. If the node was already blamed, this changes nothing.
     #[inline]
-    fn spare_closed(&self, serving: &Serving<'_>) {
+    fn spare_closed(&self, serving: &RequestContext<'_>) {
         if self.closed.is_some() {
             self.acquit([self.closed, None], serving);
         }
     }
 
-    fn fail(&self, serving: &mut Serving<'_>, failed: Failed, status: u16) -> OwnAnswer {
+    fn fail(&self, serving: &mut RequestContext<'_>, failed: FailedAttempt, status: u16) -> OwnAnswer {
         self.blame_closed(serving);
         let exchange = &mut *serving.exchange;
         let message = describe(failed.failure, exchange.bad_response.take());
@@ -165,7 +170,7 @@ impl Tries<'_> {
         OwnAnswer::error(status, message)
     }
 
-    fn judge(&self, serving: &Serving<'_>, index: usize, failed: &Failed) -> Attempt {
+    fn judge(&self, serving: &RequestContext<'_>, index: usize, failed: &FailedAttempt) -> Attempt {
         let upstream = self.target.upstream;
         let definition = &upstream.planned.definition;
         let state = upstream.state.borrow();

@@ -6,9 +6,9 @@
 
 use super::answer::OwnAnswer;
 use super::body_pipe::{BrokenBody, filter_all};
-use super::queue::Lost;
+use super::queue::WaitLost;
 use super::relay::PROBE;
-use super::{Exchange, Serving};
+use super::{Exchange, RequestContext};
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use stillgate_plugin::Answer;
@@ -18,10 +18,10 @@ const EXPECT: FieldName<'_> = FieldName::constant("Expect");
 
 /// Receives the body to its end.
 pub(super) async fn receive(
-    serving: &mut Serving<'_>,
+    serving: &mut RequestContext<'_>,
     bytes_max: usize,
     too_large: Answer,
-) -> Result<Result<(), Lost>, OwnAnswer> {
+) -> Result<Result<(), WaitLost>, OwnAnswer> {
     let mut kept = Vec::new();
     if let Framing::Length(length) = serving.exchange.request.framing
         && length > bytes_max as u64
@@ -33,35 +33,35 @@ pub(super) async fn receive(
     let received = poll_fn(|cx| poll(serving, &mut kept, bytes_max, &mut moved_ms, cx)).await;
     match received {
         Ok(()) => finish(serving, kept).await.map(Ok).map_err(|broken| refused(serving, broken)),
-        Err(Stopped::Lost(lost)) => Ok(Err(lost)),
-        Err(Stopped::Broken(broken)) => Err(refused(serving, broken)),
-        Err(Stopped::TooLarge) => Err(beyond(serving, too_large)),
-        Err(Stopped::Answered(own)) => Err(own),
+        Err(BodyLoss::Lost(lost)) => Ok(Err(lost)),
+        Err(BodyLoss::Broken(broken)) => Err(refused(serving, broken)),
+        Err(BodyLoss::TooLarge) => Err(beyond(serving, too_large)),
+        Err(BodyLoss::Answered(own)) => Err(own),
     }
 }
 
 /// Why a body is not received to its end.
-enum Stopped {
-    Lost(Lost),
+enum BodyLoss {
+    Lost(WaitLost),
     Broken(BrokenBody),
     /// It exceeds the plugin's limit.
     TooLarge,
     Answered(OwnAnswer),
 }
 
-fn refused(serving: &Serving<'_>, broken: BrokenBody) -> OwnAnswer {
+fn refused(serving: &RequestContext<'_>, broken: BrokenBody) -> OwnAnswer {
     broken.tell(serving.worker);
     OwnAnswer::closing(broken.status(), broken.message())
 }
 
-fn beyond(serving: &Serving<'_>, too_large: Answer) -> OwnAnswer {
+fn beyond(serving: &RequestContext<'_>, too_large: Answer) -> OwnAnswer {
     BrokenBody::too_large(serving.exchange.request_body.changes.plugin).tell(serving.worker);
     OwnAnswer::of_plugin_closing(too_large)
 }
 
 /// A client that waits for permission to send its body gets it from us, and the expectation is not forwarded to the node.
-fn permit(serving: &mut Serving<'_>) {
-    let Serving { worker, exchange, .. } = serving;
+fn permit(serving: &mut RequestContext<'_>) {
+    let RequestContext { worker, exchange, .. } = serving;
     if !exchange.request.expects_continue {
         return;
     }
@@ -77,16 +77,16 @@ fn permit(serving: &mut Serving<'_>) {
 }
 
 fn poll(
-    serving: &mut Serving<'_>,
+    serving: &mut RequestContext<'_>,
     kept: &mut Vec<u8>,
     bytes_max: usize,
     moved_ms: &mut u64,
     cx: &mut Context<'_>,
-) -> Poll<Result<(), Stopped>> {
-    let Serving { worker, client, exchange, snapshot, .. } = serving;
+) -> Poll<Result<(), BodyLoss>> {
+    let RequestContext { worker, client, exchange, snapshot, .. } = serving;
     loop {
         if kept.len() + exchange.from_client.content().len() > bytes_max {
-            return Poll::Ready(Err(Stopped::TooLarge));
+            return Poll::Ready(Err(BodyLoss::TooLarge));
         }
         if exchange.from_client.is_done() {
             return Poll::Ready(Ok(()));
@@ -97,14 +97,14 @@ fn poll(
                 keep(exchange, kept);
                 let begin = || worker.plugins.held.begin(client.address);
                 if let Err(broken) = exchange.request_body.hold(kept.capacity(), begin) {
-                    return Poll::Ready(Err(Stopped::Broken(broken)));
+                    return Poll::Ready(Err(BodyLoss::Broken(broken)));
                 }
                 continue;
             }
         };
         match read {
-            Poll::Ready(Ok(Ok(0)) | Err(_)) => return Poll::Ready(Err(Stopped::Lost(Lost::ClientGone))),
-            Poll::Ready(Ok(Err(malformed))) => return Poll::Ready(Err(Stopped::Lost(Lost::BadBody(malformed)))),
+            Poll::Ready(Ok(Ok(0)) | Err(_)) => return Poll::Ready(Err(BodyLoss::Lost(WaitLost::ClientGone))),
+            Poll::Ready(Ok(Err(malformed))) => return Poll::Ready(Err(BodyLoss::Lost(WaitLost::BadBody(malformed)))),
             Poll::Ready(Ok(Ok(_))) => {
                 *moved_ms = worker.clock.now_ms();
                 continue;
@@ -114,12 +114,12 @@ fn poll(
         if !exchange.to_client.is_idle()
             && let Poll::Ready(Err(_)) = exchange.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers)
         {
-            return Poll::Ready(Err(Stopped::Lost(Lost::ClientGone)));
+            return Poll::Ready(Err(BodyLoss::Lost(WaitLost::ClientGone)));
         }
         let deadline_ms = *moved_ms + snapshot.plan.settings.body_ms;
         if worker.clock.now_ms() >= deadline_ms {
             let late = OwnAnswer::closing(408, "the request body did not come in time");
-            return Poll::Ready(Err(Stopped::Answered(late)));
+            return Poll::Ready(Err(BodyLoss::Answered(late)));
         }
         client.timer.set(&worker.clock, deadline_ms, cx);
         return Poll::Pending;
@@ -133,8 +133,8 @@ fn keep(exchange: &mut Exchange, kept: &mut Vec<u8>) {
 }
 
 /// The body has arrived: it replaces the received content, unless that is still in place.
-async fn finish(serving: &mut Serving<'_>, mut kept: Vec<u8>) -> Result<(), BrokenBody> {
-    let Serving { worker, client, exchange, .. } = serving;
+async fn finish(serving: &mut RequestContext<'_>, mut kept: Vec<u8>) -> Result<(), BrokenBody> {
+    let RequestContext { worker, client, exchange, .. } = serving;
     let has_changes = !exchange.request_body.is_empty();
     if kept.is_empty() && !has_changes {
         return Ok(());

@@ -12,7 +12,7 @@ use crate::exchange::reply;
 use crate::listen::{handshake, proxy_protocol};
 use crate::sockets::listener::{ConnectionEvent, Listener};
 use crate::stream_proxy;
-use crate::worker::{Accepted, Open, Worker};
+use crate::worker::{FreshConnection, Open, Worker};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -67,7 +67,7 @@ impl Worker {
             return;
         };
         self.note_connection_event(ConnectionEvent::Accepted, listener);
-        let accepted = Accepted { stream, peer, local, listener: listener.clone() };
+        let accepted = FreshConnection { stream, peer, local, listener: listener.clone() };
         match listener.kind() {
             ListenerKind::Http { tls, proxy_protocol, http2 } => self.admit_http(accepted, tls, proxy_protocol, http2),
             ListenerKind::Tcp { tls, tls_passthrough, proxy_protocol } => {
@@ -77,8 +77,8 @@ impl Worker {
         }
     }
 
-    fn admit_http(self: &Rc<Self>, accepted: Accepted, tls: bool, proxy_protocol: bool, http2: bool) {
-        let Accepted { stream, peer, local, listener } = accepted;
+    fn admit_http(self: &Rc<Self>, accepted: FreshConnection, tls: bool, proxy_protocol: bool, http2: bool) {
+        let FreshConnection { stream, peer, local, listener } = accepted;
         if !self.has_room() {
             self.note_connection_event(ConnectionEvent::Refused, &listener);
             if self.refusals.get() < REFUSALS_MAX {
@@ -88,12 +88,12 @@ impl Worker {
             return;
         }
         let open = Open::new(self, &listener);
-        let accepted = Accepted { stream, peer, local, listener };
+        let accepted = FreshConnection { stream, peer, local, listener };
         spawn_local(async move {
             let worker = &open.worker;
             let mut client = match tls || proxy_protocol {
                 false => {
-                    let Accepted { stream, listener, .. } = accepted;
+                    let FreshConnection { stream, listener, .. } = accepted;
                     client_of(Stream::Plain(stream), peer, local, listener, false, worker.clock.now_ms())
                 }
                 // On the heap, as it ends soon: otherwise every idle connection's task would have room for it.
@@ -125,7 +125,7 @@ pub(super) fn client_of(
     client
 }
 
-impl Accepted {
+impl FreshConnection {
     /// Handles what comes before HTTP: the PROXY protocol header, the TLS handshake. `None` if the connection is to be closed
     /// instead.
     async fn begin(mut self, worker: &Worker, tls: bool, proxy_protocol: bool, http2: bool) -> Option<Client> {
@@ -136,7 +136,7 @@ impl Accepted {
             (self.peer, self.local) = forwarded.endpoints.unwrap_or((self.peer, self.local));
             is_https |= forwarded.is_tls;
         }
-        let Accepted { stream, peer, local, listener } = self;
+        let FreshConnection { stream, peer, local, listener } = self;
         let (stream, tls) = match tls {
             false => (Stream::Plain(stream), None),
             true => {

@@ -8,23 +8,22 @@ mod accept;
 pub(crate) mod allocations;
 mod draining;
 mod overview;
-mod serving;
 mod taking;
 mod thread;
 mod turns;
+mod worker_listeners;
 
 use crate::basics::counters::{Tally, WorkerCounters};
 use crate::device_link::{COMMANDS_MAX, DeviceQueues, Hold, REPORTS_MAX};
 use crate::handover::{Arrival, INBOX, Inbox, Successor};
 use crate::plan::PlanCell;
 use crate::random;
-use crate::sockets::{ListenError, Listening, Sockets, StartError, WorkerListener, deal};
+use crate::sockets::{ListenError, ListenerSockets, Sockets, StartError, WorkerListener, deal};
 use crate::telemetry::access_log::Sink;
 use crate::telemetry::overview::Inquiry;
 use crate::worker::Expose;
 use crate::worker::devices::DeviceLink;
-use crate::worker::offload::Offloading;
-use serving::ListenerUpdate;
+use crate::worker::offload::OffloadPools;
 use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
@@ -36,6 +35,7 @@ use stillgate_metrics::Writer;
 use stillgate_plugin::{Outbox, Process};
 use thread::{Command, Setup};
 use tokio::sync::{mpsc, watch};
+use worker_listeners::ListenerUpdate;
 
 /// Changes of listeners that a worker has not looked at yet.
 const UPDATES_MAX: usize = 16;
@@ -71,7 +71,7 @@ pub struct Fleet {
 #[derive(Debug)]
 pub struct NewListeners {
     listeners: Vec<Listener>,
-    added: Vec<Listening>,
+    added: Vec<ListenerSockets>,
     dealt: Vec<Vec<WorkerListener>>,
 }
 
@@ -149,7 +149,7 @@ impl Fleet {
             closing: Vec::new(),
         };
         let mut questions = questions.into_iter();
-        let offloading = Arc::new(Offloading::default());
+        let offloading = Arc::new(OffloadPools::default());
         let (mut sinks, mut writers, mut outboxes) = (sinks.into_iter(), writers.into_iter(), outboxes.into_iter());
         let time_seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         let mut setups = Vec::with_capacity(workers);
@@ -209,7 +209,7 @@ impl Fleet {
         let NewListeners { listeners, added, dealt } = new;
         let Some(sockets) = &mut self.sockets else { return };
         let (changed, removed) = sockets.replace(&listeners, added);
-        let places: Vec<ListenPlace> = removed.iter().map(Listening::place).collect();
+        let places: Vec<ListenPlace> = removed.iter().map(ListenerSockets::place).collect();
         self.closing.extend(removed.iter().map(|listening| (listening.bound(), listening.held())));
         // The workers' descriptors must be the last: a worker takes the waiting connections before it closes its own.
         drop(removed);
@@ -270,7 +270,7 @@ impl Fleet {
     }
 
     /// The workers' listening sockets, to be left to another process; empty once they have stopped.
-    pub fn listening(&self) -> &[Listening] {
+    pub fn listening(&self) -> &[ListenerSockets] {
         self.sockets.as_ref().map_or(&[], Sockets::listening)
     }
 

@@ -5,7 +5,7 @@ use crate::client;
 use crate::connection::client::Client;
 use crate::connection::stream::Stream;
 use crate::devices;
-use crate::handover::{Arrival, ConnectionState, Damaged, OriginState, Parcel, State};
+use crate::handover::{Arrival, ConnectionState, OriginState, Parcel, ParcelError, State};
 use crate::tunnel::Tunnel;
 use crate::worker::{Open, Worker};
 use socket2::{Socket, Type};
@@ -23,10 +23,10 @@ pub(crate) fn take(worker: &Rc<Worker>, arrival: Arrival) {
     }
 }
 
-fn try_take(worker: &Rc<Worker>, arrival: Arrival) -> Result<(), Damaged> {
+fn try_take(worker: &Rc<Worker>, arrival: Arrival) -> Result<(), ParcelError> {
     let Arrival { parcel: Parcel { state, bytes, sockets }, is_changed } = arrival;
-    let mut streams = sockets.into_iter().map(|socket| stream(socket).map_err(|error| Damaged(error.to_string())));
-    let mut next = || streams.next().unwrap_or_else(|| Err(Damaged("a socket is missing".to_owned())));
+    let mut streams = sockets.into_iter().map(|socket| stream(socket).map_err(|error| ParcelError(error.to_string())));
+    let mut next = || streams.next().unwrap_or_else(|| Err(ParcelError("a socket is missing".to_owned())));
     match state {
         State::Connection(state) => {
             let (open, mut client) = begin(&state, worker, next()?, true)?;
@@ -46,7 +46,7 @@ fn try_take(worker: &Rc<Worker>, arrival: Arrival) -> Result<(), Damaged> {
             let (open, client) = begin(&state.connection, worker, client, is_http)?;
             spawn_local(Tunnel::resume(open, client, node, &state, &bytes, is_changed)?);
         }
-        State::Broadcast { .. } => return Err(Damaged("a broadcast is no connection".to_owned())),
+        State::Broadcast { .. } => return Err(ParcelError("a broadcast is no connection".to_owned())),
     }
     Ok(())
 }
@@ -57,11 +57,11 @@ fn begin(
     worker: &Rc<Worker>,
     stream: Stream,
     is_http: bool,
-) -> Result<(Open, Client), Damaged> {
+) -> Result<(Open, Client), ParcelError> {
     let listener = worker.listeners.find_bound(ListenPlace::tcp(state.listener));
-    let listener = listener.ok_or_else(|| Damaged(format!("nobody listens on {}", state.listener)))?;
+    let listener = listener.ok_or_else(|| ParcelError(format!("nobody listens on {}", state.listener)))?;
     if is_http != listener.is_http() {
-        return Err(Damaged(format!("the listener {} does something else here", state.listener)));
+        return Err(ParcelError(format!("the listener {} does something else here", state.listener)));
     }
     let quiet_since_ms = worker.clock.now_ms().saturating_sub(state.quiet_ms);
     let open = if is_http { Open::new(worker, &listener) } else { Open::of_stream(worker) };

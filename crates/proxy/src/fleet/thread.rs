@@ -1,13 +1,13 @@
 //! One worker: a thread with its own runtime and listeners, from its first connection to its last.
 
-use super::serving::{ListenerUpdate, Serving};
+use super::worker_listeners::{ListenerUpdate, WorkerListeners};
 use super::{WORKER_NAME, overview, taking, turns};
 use crate::basics::buffer::Buffers;
 use crate::basics::clock::Clock;
 use crate::basics::counters::{Tally, WorkerCounters};
 use crate::calls::BeginHttp2;
 use crate::device_link::Report;
-use crate::handover::{Arrival, Giving, RoutePlaces, Successor};
+use crate::handover::{Arrival, LeavingWorker, RoutePlaces, Successor};
 use crate::node::http2;
 use crate::plan::PlanCell;
 use crate::plan::caching::RouteMemory;
@@ -18,11 +18,11 @@ use crate::telemetry::metrics::Recorder;
 use crate::telemetry::overview::Question;
 use crate::telemetry::slow::Slowest;
 use crate::telemetry::troubles::Troubles;
-use crate::worker::connecting::Connecting;
 use crate::worker::devices::{DeviceLink, Devices};
-use crate::worker::offload::Offloading;
+use crate::worker::offload::OffloadPools;
+use crate::worker::pending_connections::PendingConnections;
 use crate::worker::plugins::Plugins;
-use crate::worker::telling::Telling;
+use crate::worker::report_settings::ReportSettings;
 use crate::worker::turns::Turns;
 use crate::worker::watches::Watches;
 use crate::worker::{Expose, Worker};
@@ -82,7 +82,7 @@ pub(crate) struct Setup {
     /// `None`: `gateway.devices` is not configured.
     pub(crate) devices: Option<DeviceLink>,
     /// Threads on which all workers have long work of plugins done.
-    pub(crate) offloading: Arc<Offloading>,
+    pub(crate) offloading: Arc<OffloadPools>,
     pub(crate) seed: u64,
     /// A number that clients cannot guess.
     pub(crate) secret: u64,
@@ -94,7 +94,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let _runtime = runtime.enter();
     let _profiled = profiled(setup.number, &runtime);
-    let mut asked = Asked {
+    let mut asked = WorkerQueues {
         commands: setup.commands,
         updates: setup.updates,
         questions: setup.questions,
@@ -102,7 +102,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
     };
     let version = setup.plans.version();
     let snapshot = Rc::new(Snapshot::next(None, setup.plans.load(), version));
-    let telling = Telling::new(&snapshot.plan, setup.sink.is_some(), setup.writer.is_some());
+    let telling = ReportSettings::new(&snapshot.plan, setup.sink.is_some(), setup.writer.is_some());
     let turns = Turns::new()?;
     let clock = Clock::new();
     let devices = setup.devices.as_ref().map(|link| Devices::new(setup.number, link, &clock));
@@ -116,7 +116,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         giving: RefCell::default(),
         route_places: RoutePlaces::default(),
         troubles: Troubles::default(),
-        connecting: Connecting::default(),
+        connecting: PendingConnections::default(),
         watches: Watches::default(),
         plugins: Plugins::new(
             setup.plans.limits.clone(),
@@ -200,7 +200,7 @@ fn profiled(number: usize, runtime: &Runtime) -> Option<Registration> {
 }
 
 /// The queues by which others reach the worker.
-struct Asked {
+struct WorkerQueues {
     commands: watch::Receiver<Command>,
     updates: mpsc::Receiver<ListenerUpdate>,
     questions: mpsc::Receiver<Question>,
@@ -209,9 +209,9 @@ struct Asked {
 
 impl Worker {
     /// Serves until the worker ends. An error: a socket cannot be read.
-    async fn live(self: &Rc<Self>, listeners: ListenerUpdate, asked: &mut Asked) -> io::Result<()> {
-        let Asked { commands, updates, questions, arrivals } = asked;
-        let serving = Rc::new(Serving::default());
+    async fn live(self: &Rc<Self>, listeners: ListenerUpdate, asked: &mut WorkerQueues) -> io::Result<()> {
+        let WorkerQueues { commands, updates, questions, arrivals } = asked;
+        let serving = Rc::new(WorkerListeners::default());
         serving.update(self, listeners)?;
         let mut deadline_ms = u64::MAX;
         let mut plans = self.plans.news();
@@ -245,7 +245,7 @@ impl Worker {
                         self.update_listeners(&serving, update);
                     }
                     deadline_ms = self.clock.now_ms() + time.as_millis() as u64;
-                    let giving = successor.map(|(to, is_hurried)| Rc::new(Giving::new(to, is_hurried, deadline_ms)));
+                    let giving = successor.map(|(to, is_hurried)| Rc::new(LeavingWorker::new(to, is_hurried, deadline_ms)));
                     self.start_draining(&serving, giving);
                     if changed.is_err() {
                         return Ok(());
@@ -264,7 +264,7 @@ impl Worker {
         }
     }
     /// Applies an update of listeners. If one of our sockets fails, the kernel spreads its connections over those of others.
-    fn update_listeners(self: &Rc<Self>, serving: &Rc<Serving>, update: ListenerUpdate) {
+    fn update_listeners(self: &Rc<Self>, serving: &Rc<WorkerListeners>, update: ListenerUpdate) {
         if let Err(error) = serving.update(self, update) {
             tracing::error!(%error, "a worker cannot serve a listener");
         }

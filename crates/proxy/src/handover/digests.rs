@@ -81,11 +81,11 @@ impl Plan {
 struct Spec<'a> {
     id: &'a str,
     priority: i64,
-    takes: Taken,
+    takes: RouteIdentity,
 }
 
 #[derive(Serialize)]
-enum Taken {
+enum RouteIdentity {
     Uri {
         hosts: Vec<String>,
         paths: Vec<String>,
@@ -106,16 +106,18 @@ impl Spec<'_> {
     fn of(spec: &RouteSpec) -> Spec<'_> {
         let RouteSpec { id, priority, takes } = spec;
         let takes = match takes {
-            RouteMatch::Uri(UriRoute { hosts, paths, methods, remote_addrs, vars, function, unread }) => Taken::Uri {
-                hosts: texts(hosts),
-                paths: texts(paths),
-                methods: methods.to_string(),
-                remote_addrs: texts(remote_addrs),
-                vars: texts(vars),
-                function: texts(function),
-                unread: (*unread != Unread::default()).then_some((unread.host, unread.path)),
-            },
-            RouteMatch::Expression(expression) => Taken::Expression(expression.text().to_owned()),
+            RouteMatch::Uri(UriRoute { hosts, paths, methods, remote_addrs, vars, function, unread }) => {
+                RouteIdentity::Uri {
+                    hosts: texts(hosts),
+                    paths: texts(paths),
+                    methods: methods.to_string(),
+                    remote_addrs: texts(remote_addrs),
+                    vars: texts(vars),
+                    function: texts(function),
+                    unread: (*unread != Unread::default()).then_some((unread.host, unread.path)),
+                }
+            }
+            RouteMatch::Expression(expression) => RouteIdentity::Expression(expression.text().to_owned()),
         };
         Spec { id, priority: *priority, takes }
     }

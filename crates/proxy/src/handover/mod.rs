@@ -10,8 +10,8 @@
 //! is tried again, so only the thread that sends waits for the other process.
 
 mod digests;
-mod giving;
 mod inbox;
+mod leaving_worker;
 mod places;
 mod state;
 #[cfg(test)]
@@ -19,12 +19,12 @@ mod tests;
 
 pub(crate) use digests::{ROUTES, STREAM_ROUTES};
 pub use digests::{RouteDigest, digest};
-pub(crate) use giving::{GIVING_MS, Giving, share};
-pub use giving::{OUTBOX, Successor};
 pub(crate) use inbox::Arrival;
 pub use inbox::{INBOX, Inbox};
+pub(crate) use leaving_worker::{GIVING_MS, LeavingWorker, share};
+pub use leaving_worker::{OUTBOX, Successor};
 pub(crate) use places::RoutePlaces;
-pub use state::{BROADCAST_BYTES_MAX, Damaged, PARCEL_BYTES_MAX, Parcel, State};
+pub use state::{BROADCAST_BYTES_MAX, PARCEL_BYTES_MAX, Parcel, ParcelError, State};
 pub(crate) use state::{
     ConnectionState, CredentialState, DEVICE_MESSAGES_BYTES_MAX, DEVICE_MESSAGES_MAX, DeviceState, DirectionState,
     Ends, MessageState, OriginState, PolicyState, ProtocolState, RequestState, SessionState, TunnelState,

@@ -226,15 +226,15 @@ pub(crate) enum Ends {
 
 /// Why the data received is not a valid parcel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Damaged(pub(crate) String);
+pub struct ParcelError(pub(crate) String);
 
-impl fmt::Display for Damaged {
+impl fmt::Display for ParcelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Damaged {}
+impl std::error::Error for ParcelError {}
 
 impl Parcel {
     /// Whether it is a connection. Otherwise it is a message.
@@ -251,15 +251,17 @@ impl Parcel {
     }
 
     /// Decodes a datagram and what came with it. Numbers beyond [`COUNT_MAX`] are taken for it.
-    pub fn decode(datagram: &[u8], sockets: Vec<OwnedFd>) -> Result<Parcel, Damaged> {
-        let end = datagram.iter().position(|byte| *byte == b'\n').ok_or_else(|| Damaged("it has no end".to_owned()))?;
-        let mut state: State = serde_json::from_slice(&datagram[..end]).map_err(|error| Damaged(error.to_string()))?;
+    pub fn decode(datagram: &[u8], sockets: Vec<OwnedFd>) -> Result<Parcel, ParcelError> {
+        let end =
+            datagram.iter().position(|byte| *byte == b'\n').ok_or_else(|| ParcelError("it has no end".to_owned()))?;
+        let mut state: State =
+            serde_json::from_slice(&datagram[..end]).map_err(|error| ParcelError(error.to_string()))?;
         let bytes = datagram[end + 1..].to_vec();
         if sockets.len() != state.sockets() {
-            return Err(Damaged(format!("it came with {} sockets", sockets.len())));
+            return Err(ParcelError(format!("it came with {} sockets", sockets.len())));
         }
         if state.bytes() != Some(bytes.len()) {
-            return Err(Damaged(format!("it came with {} bytes", bytes.len())));
+            return Err(ParcelError(format!("it came with {} bytes", bytes.len())));
         }
         state.clamp();
         Ok(Parcel { state, bytes, sockets })

@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake, server};
 
 /// A connection whose handshake is done.
-pub(crate) struct Secured {
+pub(crate) struct SecuredConnection {
     pub(crate) stream: Stream,
     pub(crate) facts: Box<TlsFacts>,
 }
@@ -52,7 +52,7 @@ pub(crate) async fn accept(
     stream: TcpStream,
     timer: &Timer,
     peer: SocketAddr,
-) -> Option<Secured> {
+) -> Option<SecuredConnection> {
     let deadline_ms = worker.clock.now_ms() + worker.snapshot().plan.settings.head_ms;
     if !worker.hears(&stream, timer).await && worker.is_ending() {
         return None;
@@ -98,7 +98,7 @@ fn failed(worker: &Worker, peer: SocketAddr, name: &AskedName, reason: FailureRe
     worker.troubles.note_handshake(peer, name.get().cloned(), what);
 }
 
-async fn shake(worker: &Worker, offer: Offer, stream: TcpStream, name: &AskedName) -> Result<Secured, NoTls> {
+async fn shake(worker: &Worker, offer: Offer, stream: TcpStream, name: &AskedName) -> Result<SecuredConnection, NoTls> {
     match first_byte(&stream).await.map_err(NoTls::Failed)? {
         None => return Err(NoTls::Unused),
         Some(byte) if byte.is_ascii_uppercase() && offer != Offer::Nothing => return Err(NoTls::Plain(stream)),
@@ -148,9 +148,9 @@ fn config_for(
     Some((chosen.config.clone(), chosen.client_ca.cloned()))
 }
 
-fn secured(stream: server::TlsStream<TcpStream>, client_ca: Option<Arc<ClientCa>>) -> Secured {
+fn secured(stream: server::TlsStream<TcpStream>, client_ca: Option<Arc<ClientCa>>) -> SecuredConnection {
     let (_, session) = stream.get_ref();
     let facts = Box::new(TlsFacts::of(session, client_ca));
     let tls = Tls { stream: stream.into(), server_name: None };
-    Secured { stream: Stream::Tls(Box::new(tls)), facts }
+    SecuredConnection { stream: Stream::Tls(Box::new(tls)), facts }
 }

@@ -14,13 +14,13 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
 use stillgate_wire::ProxyProtocolError;
-use stillgate_wire::proxy_protocol::{Parsed, V2_BYTES_MAX, parse};
+use stillgate_wire::proxy_protocol::{ProxyHeader, V2_BYTES_MAX, parse};
 use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 
 /// Content of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Forwarded {
+pub(crate) struct ForwardedEndpoints {
     /// Source and destination of the forwarded connection; `None` if those of the socket apply.
     pub(crate) endpoints: Option<(SocketAddr, SocketAddr)>,
     /// Its client used TLS, which was terminated in front of us.
@@ -66,7 +66,7 @@ pub(crate) async fn begin(
     timer: &Timer,
     peer: SocketAddr,
     listener: &Listener,
-) -> Option<Forwarded> {
+) -> Option<ForwardedEndpoints> {
     match read(worker, stream, timer).await {
         Ok(forwarded) => Some(forwarded),
         Err(NoHeader::Unused) => None,
@@ -78,7 +78,7 @@ pub(crate) async fn begin(
     }
 }
 
-async fn read(worker: &Worker, stream: &TcpStream, timer: &Timer) -> Result<Forwarded, NoHeader> {
+async fn read(worker: &Worker, stream: &TcpStream, timer: &Timer) -> Result<ForwardedEndpoints, NoHeader> {
     let begun_ms = worker.clock.now_ms();
     let head_ms = worker.snapshot().plan.settings.head_ms;
     let mut header = Header::default();
@@ -105,7 +105,7 @@ struct Header {
 }
 
 impl Header {
-    fn poll(&mut self, cx: &mut Context<'_>, stream: &TcpStream) -> Poll<Result<Forwarded, NoHeader>> {
+    fn poll(&mut self, cx: &mut Context<'_>, stream: &TcpStream) -> Poll<Result<ForwardedEndpoints, NoHeader>> {
         loop {
             let mut space = [MaybeUninit::uninit(); V2_BYTES_MAX];
             let mut space = ReadBuf::uninit(&mut space);
@@ -119,9 +119,9 @@ impl Header {
             }
             let (end, complete) = match parse(space.filled()) {
                 Err(error) => return Poll::Ready(Err(NoHeader::Malformed(error))),
-                Ok(Parsed::Partial) => (space.filled().len(), None),
-                Ok(Parsed::Complete { len, addresses, tls, .. }) => {
-                    (len, Some(Forwarded { endpoints: addresses, is_tls: tls.is_some() }))
+                Ok(ProxyHeader::Partial) => (space.filled().len(), None),
+                Ok(ProxyHeader::Complete { len, addresses, tls, .. }) => {
+                    (len, Some(ForwardedEndpoints { endpoints: addresses, is_tls: tls.is_some() }))
                 }
             };
             if let Err(error) = self.take(stream, end) {
@@ -164,9 +164,9 @@ mod tests {
 
     const LINE: &[u8] = b"PROXY TCP4 192.0.2.1 192.0.2.2 40000 443\r\n";
 
-    fn forwarded() -> Forwarded {
+    fn forwarded() -> ForwardedEndpoints {
         let endpoints = ("192.0.2.1:40000".parse().unwrap(), "192.0.2.2:443".parse().unwrap());
-        Forwarded { endpoints: Some(endpoints), is_tls: false }
+        ForwardedEndpoints { endpoints: Some(endpoints), is_tls: false }
     }
 
     #[tokio::test]

@@ -2,7 +2,7 @@
 
 use crate::connection::http2::NodeConnection;
 use crate::connection::http2::bounds::*;
-use crate::connection::http2::node::Shared;
+use crate::connection::http2::node::NodeShared;
 use crate::connection::http2::transport::{Io, Transport};
 use crate::connection::stream::Stream;
 use crate::worker::Worker;
@@ -26,7 +26,7 @@ pub(crate) async fn connect(
     bridges_web: bool,
 ) -> io::Result<NodeConnection> {
     let server_name = stream.server_name().cloned();
-    let shared = Rc::new(Shared::new(bridges_web));
+    let shared = Rc::new(NodeShared::new(bridges_web));
     let (tell, begun) = oneshot::channel();
     spawn_local(drive(worker.clone(), stream, node, shared.clone(), tell));
     let send = begun.await.map_err(|_| io::Error::from(io::ErrorKind::ConnectionReset))?;
@@ -38,7 +38,7 @@ async fn drive(
     worker: Rc<Worker>,
     mut stream: Stream,
     node: SocketAddr,
-    shared: Rc<Shared>,
+    shared: Rc<NodeShared>,
     begun: oneshot::Sender<SendRequest<Bytes>>,
 ) {
     let transport = Transport::to_node(&mut stream, shared.marked.clone(), &worker.buffers, &worker.clock);
@@ -60,7 +60,7 @@ fn poll(
     cx: &mut Context<'_>,
     connection: &mut Connection<Io<'_, '_>, Bytes>,
     transport: &Transport<'_>,
-    shared: &Shared,
+    shared: &NodeShared,
 ) -> Poll<Option<String>> {
     let ended = loop {
         let polled = Pin::new(&mut *connection).poll(cx);

@@ -18,7 +18,7 @@ const REST_MAX: u32 = 1 << 24;
 
 /// What a Plan says about route caches.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Caching {
+pub(crate) enum CachePolicy {
     /// Without a cache.
     Off,
     /// With a cache of this size.
@@ -72,7 +72,7 @@ impl RouteMemory {
         counters: &WorkerCounters,
     ) -> Result<Option<Match>, PathError> {
         let matcher = plan.matcher();
-        let Caching::On { entries_max, bytes_max, hits_min } = plan.caching else {
+        let CachePolicy::On { entries_max, bytes_max, hits_min } = plan.caching else {
             return matcher.find(request, scratch);
         };
         let RouteMemory { cache, seed } = self;
@@ -99,7 +99,7 @@ impl RouteMemory {
 
     /// Reports how large it is, and drops a cache that the Plan does not have.
     pub(crate) fn tick(&mut self, plan: &Plan, counters: &WorkerCounters) {
-        if plan.caching == Caching::Off {
+        if plan.caching == CachePolicy::Off {
             self.cache = None;
         }
         let size = self.cache.as_ref().map_or((0, 0), |cache| (cache.routes.len(), cache.routes.bytes()));

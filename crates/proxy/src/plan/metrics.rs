@@ -93,7 +93,7 @@ pub(crate) struct PlanFamily {
 
 /// The families to which one kind of request adds.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Added {
+pub(crate) struct CountedFamilies {
     /// Families by aspect; `None`: it is not recorded, and costs nothing.
     aspects: [Option<PlanFamily>; Aspect::ALL.len()],
     /// The aspects that are present, as bits.
@@ -102,7 +102,7 @@ pub(crate) struct Added {
     pub(crate) variable: u8,
 }
 
-impl Added {
+impl CountedFamilies {
     fn take(&mut self, aspect: Aspect, family: PlanFamily) {
         self.wanted |= aspect.bit();
         if family.sources.iter().any(|source| matches!(source, LabelSource::Variable(_))) {
@@ -119,9 +119,9 @@ impl Added {
 /// What is recorded under one configuration.
 #[derive(Debug)]
 pub struct MetricsPlan {
-    pub(crate) requests: Added,
+    pub(crate) requests: CountedFamilies,
     /// Requests that became tunnels: the native dialect has another family for their duration, APISIX has none.
-    pub(crate) tunnels: Added,
+    pub(crate) tunnels: CountedFamilies,
     /// A nanosecond, in the unit of the families of times.
     pub(crate) nanosecond: f64,
     /// Whether labels include which path and host of the route matched, as well as its id.
@@ -145,8 +145,8 @@ impl MetricsPlan {
     pub fn new(metrics: &Metrics, registry: &Registry) -> Result<MetricsPlan, RegistryError> {
         let is_apisix = metrics.dialect == stillgate_config::Dialect::Apisix;
         let mut plan = MetricsPlan {
-            requests: Added::default(),
-            tunnels: Added::default(),
+            requests: CountedFamilies::default(),
+            tunnels: CountedFamilies::default(),
             nanosecond: if is_apisix { 1e-6 } else { 1e-9 },
             tells_match: false,
             tells_method: false,

@@ -19,13 +19,13 @@ mod upstreams;
 pub use changes::{Changes, Subject};
 pub(crate) use lease::Lease;
 pub(crate) use routes::PlanRoute;
-pub(crate) use stream_routes::{Asked, PlanStreamRoute, StreamRoutes};
+pub(crate) use stream_routes::{PlanStreamRoute, StreamProperties, StreamRoutes};
 pub(crate) use tunnel_bounds::TunnelBounds;
 pub(crate) use upstreams::{PlanUpstream, PlanUpstreams};
 
 use crate::basics::slow_request::SlowRequest;
 use arc_swap::ArcSwap;
-use caching::Caching;
+use caching::CachePolicy;
 use caching::measure::MatchCost;
 use challenges::Challenges;
 use ipnet::IpNet;
@@ -58,8 +58,8 @@ pub struct Plan {
     matcher: Arc<Matcher>,
     /// Counts the changes of the matcher: cached answers of one are useless for the next.
     pub(crate) matching: u64,
-    pub(crate) caching: Caching,
-    match_cost: Option<Measured>,
+    pub(crate) caching: CachePolicy,
+    match_cost: Option<MeasuredCost>,
     pub(crate) routes: Routes,
     /// Shared with the previous Plan if the configuration's stream routes did not change.
     pub(crate) stream_routes: Arc<StreamRoutes>,
@@ -90,7 +90,7 @@ pub struct Plan {
 
 /// The cost of matching, and when it was measured.
 #[derive(Debug, Clone, Copy)]
-struct Measured {
+struct MeasuredCost {
     cost: MatchCost,
     matching: u64,
     routes: usize,
@@ -257,7 +257,7 @@ impl Plan {
 
     /// Whether workers keep route caches (under `auto`, until a worker finds that it does not pay).
     pub fn has_route_cache(&self) -> bool {
-        self.caching != Caching::Off
+        self.caching != CachePolicy::Off
     }
 
     /// The measurement by which that was decided; `None`: the configuration said so, or it has no route.
@@ -312,24 +312,24 @@ fn caching(
     matcher: &Matcher,
     matching: u64,
     previous: Option<&Plan>,
-) -> (Caching, Option<Measured>) {
+) -> (CachePolicy, Option<MeasuredCost>) {
     const HOLDS_FOR_CHANGES: u64 = 256;
     const HOLDS_FOR_SHARE: usize = 8;
     let stillgate_config::RouteCache { mode, entries: entries_max, bytes: bytes_max } = gateway.route_cache;
     match mode {
-        RouteCacheMode::Off => return (Caching::Off, None),
-        RouteCacheMode::On => return (Caching::On { entries_max, bytes_max, hits_min: 0.0 }, None),
-        RouteCacheMode::Auto if matcher.reads_unique_values() => return (Caching::Off, None),
+        RouteCacheMode::Off => return (CachePolicy::Off, None),
+        RouteCacheMode::On => return (CachePolicy::On { entries_max, bytes_max, hits_min: 0.0 }, None),
+        RouteCacheMode::Auto if matcher.reads_unique_values() => return (CachePolicy::Off, None),
         RouteCacheMode::Auto => {}
     }
     let routes = matcher.specs().len();
-    let holds = |old: &Measured| {
+    let holds = |old: &MeasuredCost| {
         matching - old.matching <= HOLDS_FOR_CHANGES && routes.abs_diff(old.routes) <= old.routes / HOLDS_FOR_SHARE
     };
     let measured = previous.and_then(|previous| previous.match_cost).filter(holds);
     let is_there = previous.is_some_and(Plan::has_route_cache);
-    let measured = measured.or_else(|| MatchCost::of(matcher).map(|cost| Measured { cost, matching, routes }));
-    let caching = measured.map_or(Caching::Off, |measured| measured.cost.decide(entries_max, bytes_max, is_there));
+    let measured = measured.or_else(|| MatchCost::of(matcher).map(|cost| MeasuredCost { cost, matching, routes }));
+    let caching = measured.map_or(CachePolicy::Off, |measured| measured.cost.decide(entries_max, bytes_max, is_there));
     (caching, measured)
 }
 

@@ -132,7 +132,8 @@ impl Routes {
                 let before = known.get(route.spec.id.as_str()).copied();
                 let is_same = || before.is_some_and(|before| before.route.is_same_itself(route));
                 let lease = Lease::of(route.on_change, before.and_then(|before| before.lease.as_ref()), is_same);
-                let before = before.filter(|before| Shown::of(&before.route, was_named) == Shown::of(route, named));
+                let before =
+                    before.filter(|before| RouteLabels::of(&before.route, was_named) == RouteLabels::of(route, named));
                 let before = before.map(|before| before.first_match);
                 match before {
                     Some(_) => drop(known.remove(route.spec.id.as_str())),
@@ -233,7 +234,7 @@ fn combinations(route: &Route) -> u64 {
 
 /// What labels show of a route, and what its numbers mean.
 #[derive(PartialEq)]
-struct Shown<'a> {
+struct RouteLabels<'a> {
     /// Another upstream has other nodes in its slots.
     upstream: Option<&'a str>,
     /// Names of the route and its service.
@@ -242,9 +243,9 @@ struct Shown<'a> {
     places: Option<(&'a [PathPattern], &'a [HostPattern])>,
 }
 
-impl<'a> Shown<'a> {
-    fn of(route: &'a Route, named: bool) -> Shown<'a> {
-        Shown {
+impl<'a> RouteLabels<'a> {
+    fn of(route: &'a Route, named: bool) -> RouteLabels<'a> {
+        RouteLabels {
             upstream: route.target.key(),
             labels: route.labels(named),
             places: route.spec.uri().map(|uri| (&*uri.paths, &*uri.hosts)),

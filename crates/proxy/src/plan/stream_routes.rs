@@ -33,7 +33,7 @@ pub(crate) struct PlanStreamRoute {
 
 /// Properties of a connection that a route may match.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct StreamProperties<'a> {
     pub(crate) client: IpAddr,
     /// The address that it connected to.
     pub(crate) local: SocketAddr,
@@ -92,7 +92,7 @@ impl StreamRoutes {
     }
 
     /// Finds the route that takes a connection, or datagrams.
-    pub(crate) fn find(&self, protocol: Protocol, asked: &Asked<'_>) -> Option<&PlanStreamRoute> {
+    pub(crate) fn find(&self, protocol: Protocol, asked: &StreamProperties<'_>) -> Option<&PlanStreamRoute> {
         let routes = if protocol == Protocol::Udp { &self.udp } else { &self.tcp };
         routes.iter().find(|of| takes(&of.route, asked))
     }
@@ -110,7 +110,7 @@ impl PlanStreamRoute {
     }
 }
 
-fn takes(route: &StreamRoute, asked: &Asked<'_>) -> bool {
+fn takes(route: &StreamRoute, asked: &StreamProperties<'_>) -> bool {
     let local = asked.local.ip().to_canonical();
     route.server_port.is_none_or(|port| port == asked.local.port())
         && route.remote_addr.is_none_or(|net| net.contains(&asked.client.to_canonical()))
@@ -151,7 +151,7 @@ mod tests {
         );
         let check = |name: Option<&str>, port: u16, expected: &str| {
             let local = SocketAddr::from(([10, 0, 0, 9], port));
-            let asked = Asked { client: [10, 0, 0, 1].into(), local, server_name: name };
+            let asked = StreamProperties { client: [10, 0, 0, 1].into(), local, server_name: name };
             let found = routes.find(Protocol::Tcp, &asked).map(|found| found.route.id.as_str());
             assert_eq!(found, Some(expected), "{name:?} {port}");
             assert_eq!(routes.find(Protocol::Udp, &asked).unwrap().route.id, "udp");
@@ -180,7 +180,7 @@ mod tests {
             [(1, Some("b.a.test"), "refused"), (1, None, "refused"), (2, Some("b.a.test"), "exact"), (2, None, "any")]
         {
             let local = SocketAddr::from(([10, 0, 0, 9], port));
-            let asked = Asked { client: [10, 0, 0, 1].into(), local, server_name: name };
+            let asked = StreamProperties { client: [10, 0, 0, 1].into(), local, server_name: name };
             let found = routes.find(Protocol::Tcp, &asked).map(|found| found.route.id.as_str());
             assert_eq!(found, Some(expected), "{port} {name:?}");
         }
@@ -193,7 +193,8 @@ mod tests {
              {id: client, remote_addr: '10.1.0.0/16', upstream_id: u}, {id: six, remote_addr: '::1', upstream_id: u}",
         );
         let check = |client: &str, local: &str, expected: Option<&str>| {
-            let asked = Asked { client: client.parse().unwrap(), local: local.parse().unwrap(), server_name: None };
+            let asked =
+                StreamProperties { client: client.parse().unwrap(), local: local.parse().unwrap(), server_name: None };
             let found = routes.find(Protocol::Tcp, &asked).map(|found| found.route.id.as_str());
             assert_eq!(found, expected, "{client} {local}");
             assert!(routes.find(Protocol::Udp, &asked).is_none());
@@ -221,7 +222,7 @@ mod tests {
         let load = |scheme| stillgate_config::load(text(scheme), &|_| None).unwrap_or_else(|errors| panic!("{errors}"));
         let found = |routes: &StreamRoutes, protocol, port| {
             let local = SocketAddr::from(([10, 0, 0, 9], port));
-            let asked = Asked { client: [10, 0, 0, 1].into(), local, server_name: None };
+            let asked = StreamProperties { client: [10, 0, 0, 1].into(), local, server_name: None };
             routes.find(protocol, &asked).map(|found| found.route.id.clone())
         };
         let plain = load("").config;

@@ -22,7 +22,7 @@ const BACKLOG: i32 = 4096;
 
 /// The sockets of one listener.
 #[derive(Debug)]
-pub struct Listening {
+pub struct ListenerSockets {
     /// The listener as it was configured.
     pub listener: Listener,
     /// The actual address.
@@ -36,7 +36,7 @@ pub struct Listening {
 
 /// The sockets of a place that another process has left.
 #[derive(Debug)]
-struct Left {
+struct InheritedPlace {
     place: ListenPlace,
     address: SocketAddr,
     sockets: Vec<Socket>,
@@ -44,11 +44,11 @@ struct Left {
 
 /// Sockets that the previous process has left to this one, until they are taken.
 #[derive(Debug, Default)]
-pub struct Inherited(Vec<Left>);
+pub struct Inherited(Vec<InheritedPlace>);
 
 /// Everything that the workers listen on, in the order of the configuration.
 #[derive(Debug, Default)]
-pub struct Sockets(Vec<Listening>);
+pub struct Sockets(Vec<ListenerSockets>);
 
 /// A listener that could not be opened.
 #[derive(Debug)]
@@ -99,17 +99,17 @@ impl Inherited {
         }
         let Some(first) = sockets.first() else { return Ok(()) };
         let address = local_address(first)?;
-        self.0.push(Left { place, address, sockets });
+        self.0.push(InheritedPlace { place, address, sockets });
         Ok(())
     }
 
-    fn take(&mut self, place: ListenPlace) -> Option<Left> {
+    fn take(&mut self, place: ListenPlace) -> Option<InheritedPlace> {
         let at = self.0.iter().position(|left| left.place == place)?;
         Some(self.0.swap_remove(at))
     }
 }
 
-impl Listening {
+impl ListenerSockets {
     /// Opens a listener with the sockets inherited for its place, and as many more as are missing. `is_ours`: sockets of this
     /// process are in the way.
     fn open(
@@ -117,18 +117,20 @@ impl Listening {
         sockets_min: usize,
         inherited: &mut Inherited,
         is_ours: bool,
-    ) -> Result<Listening, StartError> {
+    ) -> Result<ListenerSockets, StartError> {
         let (place, held) = (listener.place(), Arc::new(()));
         let fail = |error| StartError::Bind { address: place.address, error };
         let mut listening = match inherited.take(place) {
-            Some(Left { address, sockets, .. }) => Listening { listener, address, left: sockets.len(), sockets, held },
+            Some(InheritedPlace { address, sockets, .. }) => {
+                ListenerSockets { listener, address, left: sockets.len(), sockets, held }
+            }
             None => {
                 // Every socket that shares a port requests sharing, so another gateway that is already there would not be noticed:
                 // a first socket that does not share finds out, unless it would find ourselves.
                 if !is_ours {
                     drop(bind(place, false).map_err(fail)?);
                 }
-                Listening { listener, address: place.address, sockets: Vec::new(), left: 0, held }
+                ListenerSockets { listener, address: place.address, sockets: Vec::new(), left: 0, held }
             }
         };
         while listening.sockets.len() < sockets_min {
@@ -174,7 +176,7 @@ impl Sockets {
     /// Opens the sockets of all listeners; what was inherited for others stays in `inherited`.
     pub fn open(listeners: &[Listener], workers: usize, inherited: &mut Inherited) -> Result<Sockets, ListenError> {
         let open = |(path, listener): (String, &Listener)| {
-            Listening::open(*listener, workers, inherited, false).map_err(|error| ListenError::new(&path, error))
+            ListenerSockets::open(*listener, workers, inherited, false).map_err(|error| ListenError::new(&path, error))
         };
         listener_paths(listeners).map(open).collect::<Result<_, _>>().map(Sockets)
     }
@@ -185,12 +187,12 @@ impl Sockets {
         listeners: &[Listener],
         workers: usize,
         closing: &[ListenPlace],
-    ) -> Result<Vec<Listening>, ListenError> {
-        let ours: Vec<ListenPlace> = self.0.iter().map(Listening::bound).chain(closing.iter().copied()).collect();
+    ) -> Result<Vec<ListenerSockets>, ListenError> {
+        let ours: Vec<ListenPlace> = self.0.iter().map(ListenerSockets::bound).chain(closing.iter().copied()).collect();
         let added = listener_paths(listeners).filter(|(_, listener)| self.at(listener.place()).is_none());
         let open = |(path, listener): (String, &Listener)| {
             let is_ours = ours.iter().any(|ours| ours.overlaps(listener.place()));
-            Listening::open(*listener, workers, &mut Inherited::default(), is_ours)
+            ListenerSockets::open(*listener, workers, &mut Inherited::default(), is_ours)
                 .map_err(|error| ListenError::new(&path, error))
         };
         added.map(open).collect()
@@ -198,22 +200,26 @@ impl Sockets {
 
     /// Where the listeners are, in the configuration's order.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.0.iter().map(Listening::address).collect()
+        self.0.iter().map(ListenerSockets::address).collect()
     }
 
     /// All listeners, in the configuration's order.
-    pub fn listening(&self) -> &[Listening] {
+    pub fn listening(&self) -> &[ListenerSockets] {
         &self.0
     }
 
-    fn at(&self, place: ListenPlace) -> Option<&Listening> {
+    fn at(&self, place: ListenPlace) -> Option<&ListenerSockets> {
         self.0.iter().find(|listening| listening.place() == place)
     }
 
     /// Applies a configuration whose additional listeners are open. Returns the listeners that have changed, and those that are not
     /// in it.
-    pub(crate) fn replace(&mut self, listeners: &[Listener], added: Vec<Listening>) -> (Vec<Listener>, Vec<Listening>) {
-        let mut before: Vec<Listening> = std::mem::take(&mut self.0).into_iter().chain(added).collect();
+    pub(crate) fn replace(
+        &mut self,
+        listeners: &[Listener],
+        added: Vec<ListenerSockets>,
+    ) -> (Vec<Listener>, Vec<ListenerSockets>) {
+        let mut before: Vec<ListenerSockets> = std::mem::take(&mut self.0).into_iter().chain(added).collect();
         let mut changed = Vec::new();
         for listener in listeners {
             let at = before.iter().position(|listening| listening.place() == listener.place());
@@ -239,7 +245,7 @@ impl ListenError {
 }
 
 /// A descriptor of each socket for the worker that it belongs to.
-pub(crate) fn deal(listening: &[Listening], workers: usize) -> io::Result<Vec<Vec<WorkerListener>>> {
+pub(crate) fn deal(listening: &[ListenerSockets], workers: usize) -> io::Result<Vec<Vec<WorkerListener>>> {
     let mut dealt: Vec<Vec<WorkerListener>> = (0..workers).map(|_| Vec::new()).collect();
     for of in listening {
         let part = || WorkerListener {
@@ -297,15 +303,15 @@ mod tests {
         ListenPlace { transport, address: "127.0.0.1:0".parse().unwrap() }
     }
 
-    fn open(place: ListenPlace, sockets: usize, inherited: &mut Inherited) -> Result<Listening, StartError> {
+    fn open(place: ListenPlace, sockets: usize, inherited: &mut Inherited) -> Result<ListenerSockets, StartError> {
         let kind = match place.transport {
             Transport::Tcp => ListenerKind::Tcp { tls: false, tls_passthrough: false, proxy_protocol: false },
             Transport::Udp => ListenerKind::Udp,
         };
-        Listening::open(Listener { address: place.address, kind }, sockets, inherited, false)
+        ListenerSockets::open(Listener { address: place.address, kind }, sockets, inherited, false)
     }
 
-    fn left(listening: &Listening) -> Vec<OwnedFd> {
+    fn left(listening: &ListenerSockets) -> Vec<OwnedFd> {
         listening.sockets().map(|socket| socket.try_clone_to_owned().unwrap()).collect()
     }
 
@@ -375,7 +381,7 @@ mod tests {
         let mut sockets = Sockets::open(&[a], 2, &mut Inherited::default()).unwrap();
         let secured = Listener { kind: ListenerKind::Http { tls: true, proxy_protocol: false, http2: true }, ..a };
         let added = sockets.open_added(&[b, secured], 2, &[]).unwrap();
-        assert_eq!(added.iter().map(Listening::address).collect::<Vec<_>>(), [b.address]);
+        assert_eq!(added.iter().map(ListenerSockets::address).collect::<Vec<_>>(), [b.address]);
         let (changed, removed) = sockets.replace(&[b, secured], added);
         assert_eq!((changed, removed.len()), (vec![secured], 0));
         assert_eq!(sockets.addresses(), [b.address, a.address]);

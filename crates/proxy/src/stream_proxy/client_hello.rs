@@ -22,7 +22,7 @@ const NAME_BYTES_MAX: usize = 255;
 
 /// Result of parsing the first bytes of a connection.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Parsed {
+pub(super) enum ParsedHello {
     /// All bytes belong to a hello that is incomplete.
     Partial,
     /// The hello is complete; contains the server name in lower case, if there is one.
@@ -63,19 +63,19 @@ pub(super) struct HelloReader {
 impl HelloReader {
     /// Looks at all bytes that have arrived so far, including those of the last time; whatever comes after the hello may be among
     /// them. A hello that is invalid, or too long, is refused as early as it shows.
-    pub(super) fn advance(&mut self, bytes: &[u8]) -> Result<Parsed, NoHello> {
+    pub(super) fn advance(&mut self, bytes: &[u8]) -> Result<ParsedHello, NoHello> {
         while let Some((content, behind)) = record(&bytes[self.at..])? {
             self.at = bytes.len() - behind.len();
             self.content_bytes += content.len();
             extend_header(&mut self.header, content);
             if let Some(total) = hello_bytes(&self.header)?.filter(|total| self.content_bytes >= *total) {
-                return server_name(&collect(bytes, total)?[HANDSHAKE_HEADER_BYTES..]).map(Parsed::Complete);
+                return server_name(&collect(bytes, total)?[HANDSHAKE_HEADER_BYTES..]).map(ParsedHello::Complete);
             }
         }
         let mut header = self.header.clone();
         extend_header(&mut header, bytes[self.at..].get(RECORD_HEADER_BYTES..).unwrap_or_default());
         hello_bytes(&header)?;
-        if bytes.len() >= CLIENT_HELLO_BYTES_MAX { Err(NoHello::TooLong) } else { Ok(Parsed::Partial) }
+        if bytes.len() >= CLIENT_HELLO_BYTES_MAX { Err(NoHello::TooLong) } else { Ok(ParsedHello::Partial) }
     }
 }
 
@@ -204,7 +204,7 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
 
-    fn parse(bytes: &[u8]) -> Result<Parsed, NoHello> {
+    fn parse(bytes: &[u8]) -> Result<ParsedHello, NoHello> {
         HelloReader::default().advance(bytes)
     }
 
@@ -233,8 +233,8 @@ mod tests {
         handshake.chunks(bytes).flat_map(|part| [&[22, 3, 1][..], &block(2, part)].concat()).collect()
     }
 
-    fn complete(name: Option<&str>) -> Result<Parsed, NoHello> {
-        Ok(Parsed::Complete(name.map(Into::into)))
+    fn complete(name: Option<&str>) -> Result<ParsedHello, NoHello> {
+        Ok(ParsedHello::Complete(name.map(Into::into)))
     }
 
     #[test]
@@ -245,8 +245,8 @@ mod tests {
             let bytes = records(&whole, of_record);
             let mut reader = HelloReader::default();
             for len in 0..bytes.len() {
-                assert_eq!(parse(&bytes[..len]), Ok(Parsed::Partial), "{of_record} {len}");
-                assert_eq!(reader.advance(&bytes[..len]), Ok(Parsed::Partial), "{of_record} {len}");
+                assert_eq!(parse(&bytes[..len]), Ok(ParsedHello::Partial), "{of_record} {len}");
+                assert_eq!(reader.advance(&bytes[..len]), Ok(ParsedHello::Partial), "{of_record} {len}");
             }
             assert_eq!(reader.advance(&bytes), complete(Some("a.example.test")));
             assert_eq!(parse(&bytes), complete(Some("a.example.test")));
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(parse(&long[..100]), Err(NoHello::TooLong), "told as early as it is known");
         // Many records of one byte each are as long.
         let small = records(&long_one(20_000), 1);
-        assert_eq!(parse(&small[..CLIENT_HELLO_BYTES_MAX - 1]), Ok(Parsed::Partial));
+        assert_eq!(parse(&small[..CLIENT_HELLO_BYTES_MAX - 1]), Ok(ParsedHello::Partial));
         assert_eq!(parse(&small[..CLIENT_HELLO_BYTES_MAX]), Err(NoHello::TooLong));
     }
 

@@ -8,7 +8,7 @@ use crate::telemetry::session::{Ends, Session, StreamVars};
 use crate::worker::Worker;
 use stillgate_config::{Balance, Protocol};
 use stillgate_route::{Lookup, Variable};
-use stillgate_upstream::{Attempt, Decision, Failure, Report, Tried, decide};
+use stillgate_upstream::{Attempt, Decision, Failure, Report, TriedEndpoints, decide};
 
 /// The tries of one session.
 pub(super) struct Choice<'a> {
@@ -16,7 +16,7 @@ pub(super) struct Choice<'a> {
     upstream: &'a WorkerUpstream,
     /// The text for the consistent hash.
     key: Option<Vec<u8>>,
-    tried: Tried,
+    tried: TriedEndpoints,
     retries_used: u32,
     began_ms: u64,
     /// The status if no node is left.
@@ -50,7 +50,7 @@ impl<'a> Choice<'a> {
             Balance::RoundRobin | Balance::LeastConn | Balance::Ewma => None,
         };
         let (began_ms, status) = (worker.clock.now_ms(), STATUS_UNAVAILABLE);
-        Ok(Choice { worker, upstream, key, tried: Tried::default(), retries_used: 0, began_ms, status })
+        Ok(Choice { worker, upstream, key, tried: TriedEndpoints::default(), retries_used: 0, began_ms, status })
     }
 
     /// Returns the next node to try, or the status.

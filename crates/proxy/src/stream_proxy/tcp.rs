@@ -1,6 +1,6 @@
 //! A TCP connection from accept to its tunnel: what comes before its bytes, its route, its node.
 
-use super::client_hello::{CLIENT_HELLO_BYTES_MAX, HelloReader, NoHello, Parsed};
+use super::client_hello::{CLIENT_HELLO_BYTES_MAX, HelloReader, NoHello, ParsedHello};
 use super::nodes::Choice;
 use super::{STATUS_MISDIRECTED, STATUS_NO_ROUTE, STATUS_UNAVAILABLE};
 use crate::basics::buffer::Buffer;
@@ -12,11 +12,11 @@ use crate::listen::proxy_protocol;
 use crate::node::health;
 use crate::node::{self, Destination};
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
-use crate::plan::{Asked, PlanStreamRoute, TimeoutsMs, TunnelBounds, millis};
+use crate::plan::{PlanStreamRoute, StreamProperties, TimeoutsMs, TunnelBounds, millis};
 use crate::sockets::listener::ConnectionEvent;
 use crate::telemetry::session::{Ends, STATUS_SERVED, Session};
-use crate::tunnel::{Direction, Origin, Switched, Tunnel};
-use crate::worker::{Accepted, Open, Worker};
+use crate::tunnel::{Direction, NewTunnel, Origin, Tunnel};
+use crate::worker::{FreshConnection, Open, Worker};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -32,7 +32,13 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
 /// Serves a connection just accepted, or closes it: no protocol is known in which to refuse it.
-pub(crate) fn admit(worker: &Rc<Worker>, accepted: Accepted, tls: bool, tls_passthrough: bool, proxy_protocol: bool) {
+pub(crate) fn admit(
+    worker: &Rc<Worker>,
+    accepted: FreshConnection,
+    tls: bool,
+    tls_passthrough: bool,
+    proxy_protocol: bool,
+) {
     if !worker.has_room() {
         worker.note_connection_event(ConnectionEvent::Refused, &accepted.listener);
         return;
@@ -40,7 +46,7 @@ pub(crate) fn admit(worker: &Rc<Worker>, accepted: Accepted, tls: bool, tls_pass
     let open = Open::of_stream(worker);
     spawn_local(async move {
         // On the heap, as it ends soon.
-        let beginning = Beginning { accepted, tls, tls_passthrough, proxy_protocol };
+        let beginning = AcceptedTcp { accepted, tls, tls_passthrough, proxy_protocol };
         let begun = Box::pin(beginning.begin(&open.worker)).await;
         // A task of its own, as small as possible.
         if let Some((client, switched)) = begun {
@@ -50,8 +56,8 @@ pub(crate) fn admit(worker: &Rc<Worker>, accepted: Accepted, tls: bool, tls_pass
 }
 
 /// A connection of which nothing has been read, and how its listener was configured then.
-struct Beginning {
-    accepted: Accepted,
+struct AcceptedTcp {
+    accepted: FreshConnection,
     tls: bool,
     tls_passthrough: bool,
     proxy_protocol: bool,
@@ -60,12 +66,12 @@ struct Beginning {
 /// Bytes that have been read and belong to the node.
 type Early = Option<(Buffer, Range<usize>)>;
 
-impl Beginning {
-    async fn begin(self, worker: &Rc<Worker>) -> Option<(Client, Switched)> {
+impl AcceptedTcp {
+    async fn begin(self, worker: &Rc<Worker>) -> Option<(Client, NewTunnel)> {
         let mut session = Session::new(Protocol::Tcp);
         let timer = Timer::new();
-        let Beginning { accepted, tls, tls_passthrough, proxy_protocol } = self;
-        let Accepted { mut stream, mut peer, mut local, listener } = accepted;
+        let AcceptedTcp { accepted, tls, tls_passthrough, proxy_protocol } = self;
+        let FreshConnection { mut stream, mut peer, mut local, listener } = accepted;
         // The addresses in a PROXY header are for nodes and logs: routes match our own addresses.
         let at = local;
         if proxy_protocol
@@ -109,7 +115,7 @@ fn ends(client: &Client) -> Ends<'_> {
 }
 
 /// A client and its node.
-struct Connected<'a> {
+struct TcpPair<'a> {
     route: &'a PlanStreamRoute,
     upstream: Rc<WorkerUpstream>,
     timeouts: TimeoutsMs,
@@ -117,13 +123,13 @@ struct Connected<'a> {
     slot: usize,
 }
 
-impl Connected<'_> {
-    fn switched(self, worker: &Worker, session: Session, early: Early, snapshot: &Snapshot) -> Switched {
-        let Connected { route, upstream, timeouts, node, slot } = self;
+impl TcpPair<'_> {
+    fn switched(self, worker: &Worker, session: Session, early: Early, snapshot: &Snapshot) -> NewTunnel {
+        let TcpPair { route, upstream, timeouts, node, slot } = self;
         let (settings, now_ms) = (&snapshot.plan.settings, worker.clock.now_ms());
         let idle_ms = route.route.timeout.idle.map_or(settings.tcp_idle_ms, millis);
         let received = early.as_ref().map_or(0, |(_, held)| held.len() as u64);
-        Switched {
+        NewTunnel {
             node,
             origin: Origin::Session(Box::new(session)),
             upstream,
@@ -144,7 +150,7 @@ async fn to_node<'a>(
     at: SocketAddr,
     session: &mut Session,
     snapshot: &'a Snapshot,
-) -> Result<Connected<'a>, u16> {
+) -> Result<TcpPair<'a>, u16> {
     let plan = &snapshot.plan;
     if let (Some(tls), Some(facts)) = (&plan.tls, &client.tls)
         && let Some(name) = facts.server_name.as_deref().filter(|name| !facts.may_ask_for(tls, name.as_bytes()))
@@ -154,7 +160,7 @@ async fn to_node<'a>(
         return Err(STATUS_MISDIRECTED);
     }
     let name = client.tls.as_ref().and_then(|tls| tls.server_name.as_deref()).or(session.server_name.as_deref());
-    let asked = Asked { client: client.address, local: at, server_name: name };
+    let asked = StreamProperties { client: client.address, local: at, server_name: name };
     let Some(route) = plan.stream_routes.find(Protocol::Tcp, &asked) else {
         let name = name.map_or(String::new(), |name| format!(" and the name {name:?}"));
         let message = format!("no stream route takes one to {at}{name}");
@@ -169,7 +175,7 @@ async fn to_node<'a>(
     let began = Instant::now();
     let (node, slot) = connect(worker, client, session, &upstream, timeouts).await?;
     session.connect_us = Some(began.elapsed().as_micros() as u64);
-    Ok(Connected { route, upstream, timeouts, node, slot })
+    Ok(TcpPair { route, upstream, timeouts, node, slot })
 }
 
 async fn connect(
@@ -294,7 +300,7 @@ async fn read_hello(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<(Option
             Err(error) if len == 0 && error.kind() == io::ErrorKind::ConnectionReset => return Err(Unread::Unused),
             Err(error) => return Err(Unread::Failed(error)),
         }
-        if let Parsed::Complete(name) = hello.advance(&buffer[..len]).map_err(Unread::No)? {
+        if let ParsedHello::Complete(name) = hello.advance(&buffer[..len]).map_err(Unread::No)? {
             return Ok((name, len));
         }
     }

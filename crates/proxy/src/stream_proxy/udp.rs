@@ -10,11 +10,11 @@ use super::nodes::Choice;
 use crate::basics::clock::Timer;
 use crate::node::health;
 use crate::plan::snapshot::WorkerUpstream;
-use crate::plan::{Asked, Lease, millis};
+use crate::plan::{Lease, StreamProperties, millis};
 use crate::sockets::listener::Listener;
 use crate::telemetry::session::{Ends, STATUS_SERVED, Session};
 use crate::worker::Worker;
-use crate::worker::watches::{Leaving, QUIET_MS};
+use crate::worker::watches::{QUIET_MS, WatchedLease};
 use socket2::SockRef;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -43,7 +43,7 @@ const SESSIONS_KEPT: usize = 64;
 const RECEIVE_REST: Duration = Duration::from_millis(100);
 
 /// A worker's socket of one listener, and its sessions.
-struct Listening {
+struct UdpListener {
     worker: Rc<Worker>,
     listener: Rc<Listener>,
     /// None of its sessions continues.
@@ -68,7 +68,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, socket: UdpSocket, listener: Rc<Li
     let buffer = RefCell::new(vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice());
     let (sessions, next_refusal_ms) = (RefCell::default(), Cell::new(0));
     let listening =
-        Rc::new(Listening { worker, listener, is_closed, socket, local, sessions, next_refusal_ms, buffer });
+        Rc::new(UdpListener { worker, listener, is_closed, socket, local, sessions, next_refusal_ms, buffer });
     loop {
         if let Err(error) = listening.socket.readable().await {
             tracing::warn!(%error, %local, "cannot receive datagrams");
@@ -79,7 +79,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, socket: UdpSocket, listener: Rc<Li
     }
 }
 
-impl Listening {
+impl UdpListener {
     fn receive(self: &Rc<Self>) {
         for _ in 0..DATAGRAMS_AT_ONCE {
             let mut buffer = self.buffer.borrow_mut();
@@ -132,7 +132,7 @@ impl Listening {
         if self.is_ending() {
             return None;
         }
-        let asked = Asked { client: client.ip(), local: self.local, server_name: None };
+        let asked = StreamProperties { client: client.ip(), local: self.local, server_name: None };
         let Some(found) = snapshot.plan.stream_routes.find(Protocol::Udp, &asked) else {
             worker.troubles.note_datagram(client, format!("no stream route takes datagrams to {}", self.local));
             return None;
@@ -158,7 +158,7 @@ impl Listening {
             }
         };
         let idle_ms = found.route.timeout.idle.map_or(settings.udp_idle_ms, millis);
-        let running = Running::new(self, client, session, &link, found.lease.clone(), idle_ms, settings.drain_ms);
+        let running = UdpSession::new(self, client, session, &link, found.lease.clone(), idle_ms, settings.drain_ms);
         self.sessions.borrow_mut().insert(client, link.clone());
         spawn_local(running.run());
         Some(link)
@@ -198,12 +198,12 @@ fn connect(
 }
 
 /// A running session. Its end, whatever causes it, is recorded as it is dropped.
-struct Running {
-    listening: Rc<Listening>,
+struct UdpSession {
+    listening: Rc<UdpListener>,
     client: SocketAddr,
     session: Session,
     link: Rc<Link>,
-    leaving: Option<Leaving>,
+    leaving: Option<WatchedLease>,
     timer: Timer,
     idle_ms: u64,
     drain_ms: u64,
@@ -211,27 +211,27 @@ struct Running {
     has_answered: bool,
 }
 
-impl Running {
+impl UdpSession {
     fn new(
-        listening: &Rc<Listening>,
+        listening: &Rc<UdpListener>,
         client: SocketAddr,
         session: Session,
         link: &Rc<Link>,
         lease: Option<Arc<Lease>>,
         idle_ms: u64,
         drain_ms: u64,
-    ) -> Running {
+    ) -> UdpSession {
         let worker = &listening.worker;
         listening.listener.open.add(1);
         worker.counters.udp_sessions_open.add(1);
         worker.counters.stream_sessions_open.add(1);
         link.upstream.state.borrow_mut().on_start(link.slot);
-        Running {
+        UdpSession {
             listening: listening.clone(),
             client,
             session,
             link: link.clone(),
-            leaving: lease.map(|lease| Leaving::new(&worker.watches, lease)),
+            leaving: lease.map(|lease| WatchedLease::new(&worker.watches, lease)),
             timer: Timer::new(),
             idle_ms,
             drain_ms,
@@ -259,7 +259,7 @@ impl Running {
 
     /// Passes datagrams from the node to the client; ready when the session has ended.
     fn poll_answers(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Listening { worker, socket, buffer, .. } = &*self.listening;
+        let UdpListener { worker, socket, buffer, .. } = &*self.listening;
         let (link, mut buffer) = (&self.link, buffer.borrow_mut());
         for _ in 0..DATAGRAMS_AT_ONCE {
             if link.is_over() {
@@ -312,7 +312,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for UdpSession {
     fn drop(&mut self) {
         let worker = &self.listening.worker;
         let link = &self.link;

@@ -15,5 +15,5 @@ mod values;
 mod workers;
 
 pub(crate) use devices::DeviceLabels;
-pub(crate) use recorder::{Finished, Recorder, upstream};
+pub(crate) use recorder::{FinishedRequest, Recorder, upstream};
 pub(crate) use upstreams::UpstreamEvent;

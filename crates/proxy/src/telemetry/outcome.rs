@@ -41,11 +41,11 @@ pub(crate) struct Outcome {
     /// The slot of the upstream that a plugin has chosen; `None`: it is the route's own.
     pub(crate) upstream: Option<usize>,
     /// Set for a tunnel, which may outlive its Plan.
-    pub(crate) kept: Option<Rc<Kept>>,
+    pub(crate) kept: Option<Rc<RetainedConfig>>,
 }
 
 /// The part of its original configuration that a tunnel keeps.
-pub(crate) struct Kept {
+pub(crate) struct RetainedConfig {
     pub(crate) route: Arc<Route>,
     /// Which of its paths matched.
     pub(crate) path: usize,

@@ -12,7 +12,7 @@ const ROUNDS_MAX: u32 = 16;
 
 /// The side at which a direction broke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Broken {
+pub(super) enum BrokenSide {
     /// Reading failed.
     Sender,
     /// Writing failed.
@@ -123,7 +123,7 @@ impl Direction {
         to: &mut Stream,
         buffers: &Buffers,
         now_ms: u64,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), BrokenSide> {
         for _ in 0..ROUNDS_MAX {
             if self.poll_write(cx, to, buffers, now_ms)?.is_pending() {
                 return Ok(());
@@ -155,7 +155,7 @@ impl Direction {
         to: &mut Stream,
         buffers: &Buffers,
         now_ms: u64,
-    ) -> Result<Poll<()>, Broken> {
+    ) -> Result<Poll<()>, BrokenSide> {
         if let Some(buffer) = &self.buffer {
             while !self.held.is_empty() {
                 match to.poll_write(cx, &buffer[self.held.clone()]) {
@@ -166,7 +166,7 @@ impl Direction {
                         self.moved_ms = now_ms;
                         self.is_unflushed = true;
                     }
-                    Poll::Ready(_) => return Err(Broken::Receiver),
+                    Poll::Ready(_) => return Err(BrokenSide::Receiver),
                 }
             }
             self.buffer.take().into_iter().for_each(|buffer| buffers.give(buffer));
@@ -175,7 +175,7 @@ impl Direction {
             match to.poll_flush(cx) {
                 Poll::Pending => return Ok(Poll::Pending),
                 Poll::Ready(Ok(())) => self.is_unflushed = false,
-                Poll::Ready(Err(_)) => return Err(Broken::Receiver),
+                Poll::Ready(Err(_)) => return Err(BrokenSide::Receiver),
             }
         }
         Ok(Poll::Ready(()))
@@ -189,7 +189,7 @@ impl Direction {
         from: &mut Stream,
         buffers: &Buffers,
         now_ms: u64,
-    ) -> Result<Poll<()>, Broken> {
+    ) -> Result<Poll<()>, BrokenSide> {
         let mut buffer = buffers.take();
         let mut space = ReadBuf::new(&mut buffer);
         let read = from.poll_read(cx, &mut space);
@@ -208,7 +208,7 @@ impl Direction {
                 self.state = State::Ending;
                 Ok(Poll::Ready(()))
             }
-            Poll::Ready(Err(_)) => Err(Broken::Sender),
+            Poll::Ready(Err(_)) => Err(BrokenSide::Sender),
         }
     }
 }

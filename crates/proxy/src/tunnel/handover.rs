@@ -5,20 +5,20 @@
 
 use super::Tunnel;
 use super::direction::Direction;
-use super::opening::{Origin, Switched};
+use super::opening::{NewTunnel, Origin};
 use crate::connection::client::Client;
 use crate::connection::stream::Stream;
 use crate::exchange::UpgradedRequest;
 use crate::handover::{
-    Damaged, OriginState, Parcel, PolicyState, ROUTES, RequestState, STREAM_ROUTES, SessionState, State, TunnelState,
-    share,
+    OriginState, Parcel, ParcelError, PolicyState, ROUTES, RequestState, STREAM_ROUTES, SessionState, State,
+    TunnelState, share,
 };
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
 use crate::plan::{Lease, PlanRoute, PlanStreamRoute};
 use crate::telemetry::access_log::ResponseFields;
-use crate::telemetry::outcome::{Kept, Outcome};
+use crate::telemetry::outcome::{Outcome, RetainedConfig};
 use crate::telemetry::session::Session;
-use crate::worker::watches::Leaving;
+use crate::worker::watches::WatchedLease;
 use crate::worker::{Open, Worker};
 use std::io;
 use std::net::SocketAddr;
@@ -49,7 +49,7 @@ impl Tunnel {
     fn pack(&self) -> io::Result<Parcel> {
         let worker = &self.open.worker;
         let now_ms = worker.clock.now_ms();
-        let Switched { node, origin, upstream, slot, bounds, opened_ms, up, down, .. } = &self.switched;
+        let NewTunnel { node, origin, upstream, slot, bounds, opened_ms, up, down, .. } = &self.switched;
         let sockets = vec![share(&self.client.stream)?, share(node)?];
         let mut bytes = Vec::new();
         let origin_state = origin.pack(worker, &mut bytes);
@@ -88,11 +88,11 @@ impl Tunnel {
         state: &TunnelState,
         bytes: &[u8],
         is_changed: bool,
-    ) -> Result<Tunnel, Damaged> {
+    ) -> Result<Tunnel, ParcelError> {
         let worker = open.worker.clone();
         let now_ms = worker.clock.now_ms();
         let snapshot = worker.snapshot();
-        let Some(route) = Found::of(&worker, &snapshot, &state.route) else {
+        let Some(route) = CurrentRoute::of(&worker, &snapshot, &state.route) else {
             return Err(cut(client, &node, format!("its route {:?} is gone", state.route)));
         };
         let chosen = state.upstream.as_deref().and_then(|key| snapshot.plan.upstreams.slot(key));
@@ -105,19 +105,19 @@ impl Tunnel {
         let (rest, down) = bytes.split_at(bytes.len() - held_down);
         let (head, up) = rest.split_at(rest.len() - held_up);
         let origin = match (&state.origin, &route) {
-            (OriginState::Request(request), Found::Http(at, route)) => {
+            (OriginState::Request(request), CurrentRoute::Http(at, route)) => {
                 let found = request.path.filter(|_| !is_changed).map(|path| Match { route: *at, path });
                 let request = request.unpack(&worker, head, state, slot, found, route, &upstream);
                 Origin::Request(Box::new(request))
             }
-            (OriginState::Session(session), Found::Stream(route)) => {
+            (OriginState::Session(session), CurrentRoute::Stream(route)) => {
                 let node = upstream.state.borrow().endpoint(slot).clone();
                 Origin::Session(Box::new(session.unpack(node, route)))
             }
             _ => return Err(cut(client, &node, format!("its route {:?} is of another kind", state.route))),
         };
         let revoked_ms = state.revoked_ms.or(is_changed.then_some(0));
-        let switched = Switched {
+        let switched = NewTunnel {
             node,
             origin,
             upstream,
@@ -129,7 +129,7 @@ impl Tunnel {
             down: Direction::unpack(&state.down, down, &worker.buffers, now_ms),
         };
         let mut tunnel = Tunnel::begin(open, client, switched);
-        if let Some(Leaving { since_ms, .. }) = &mut tunnel.leaving {
+        if let Some(WatchedLease { since_ms, .. }) = &mut tunnel.leaving {
             *since_ms = revoked_ms.map(|revoked_ms| now_ms.saturating_sub(revoked_ms));
         }
         Ok(tunnel)
@@ -137,10 +137,10 @@ impl Tunnel {
 }
 
 /// Ends a tunnel that cannot continue: a truncated transfer must not look complete.
-fn cut(mut client: Client, node: &Stream, why: String) -> Damaged {
+fn cut(mut client: Client, node: &Stream, why: String) -> ParcelError {
     client.ends_with_connection = true;
     node.reset_when_closed();
-    Damaged(why)
+    ParcelError(why)
 }
 
 /// The lease that it holds: if its route has changed, one that was already revoked.
@@ -158,31 +158,31 @@ fn lease(policy: Option<PolicyState>, is_revoked: bool, present: Option<&Arc<Lea
 }
 
 /// A route of the current Plan, with its position there if it has one.
-enum Found<'a> {
+enum CurrentRoute<'a> {
     Http(usize, &'a PlanRoute),
     Stream(&'a PlanStreamRoute),
 }
 
-impl<'a> Found<'a> {
-    fn of(worker: &Worker, snapshot: &'a Snapshot, key: &str) -> Option<Found<'a>> {
+impl<'a> CurrentRoute<'a> {
+    fn of(worker: &Worker, snapshot: &'a Snapshot, key: &str) -> Option<CurrentRoute<'a>> {
         if let Some(id) = key.strip_prefix(STREAM_ROUTES) {
-            return snapshot.plan.stream_routes.iter().find(|route| route.route.id == id).map(Found::Stream);
+            return snapshot.plan.stream_routes.iter().find(|route| route.route.id == id).map(CurrentRoute::Stream);
         }
         let at = worker.route_places.route(snapshot, key.strip_prefix(ROUTES)?)?;
-        Some(Found::Http(at, &snapshot.plan.routes[at]))
+        Some(CurrentRoute::Http(at, &snapshot.plan.routes[at]))
     }
 
     fn upstream(&self) -> usize {
         match self {
-            Found::Http(_, route) => route.upstream(),
-            Found::Stream(route) => route.upstream(),
+            CurrentRoute::Http(_, route) => route.upstream(),
+            CurrentRoute::Stream(route) => route.upstream(),
         }
     }
 
     fn lease(&self) -> Option<&'a Arc<Lease>> {
         match self {
-            Found::Http(_, route) => route.lease.as_ref(),
-            Found::Stream(route) => route.lease.as_ref(),
+            CurrentRoute::Http(_, route) => route.lease.as_ref(),
+            CurrentRoute::Stream(route) => route.lease.as_ref(),
         }
     }
 }
@@ -289,7 +289,7 @@ impl RequestState {
             head_bytes: self.head_bytes,
             upstream_us: self.upstream_us,
             route: found.map(|found| Match { path, ..found }),
-            kept: Some(Rc::new(Kept { route: route.route.clone(), path, upstream: Some(upstream.clone()) })),
+            kept: Some(Rc::new(RetainedConfig { route: route.route.clone(), path, upstream: Some(upstream.clone()) })),
             ..Outcome::default()
         };
         let tries = tries(&self.tries, state.node, self.status);

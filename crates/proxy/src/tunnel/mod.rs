@@ -17,14 +17,14 @@ mod handover;
 mod opening;
 
 pub(crate) use direction::Direction;
-pub(crate) use opening::{Origin, Switched};
+pub(crate) use opening::{NewTunnel, Origin};
 
 use crate::connection::client::Client;
 use crate::exchange::{self, Exchange, UpgradedRequest};
 use crate::telemetry::session::Ends;
 use crate::worker::Open;
-use crate::worker::watches::Leaving;
-use direction::Broken;
+use crate::worker::watches::WatchedLease;
+use direction::BrokenSide;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use stillgate_wire::{HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits, Progress};
@@ -36,14 +36,14 @@ const HEAD_LIMITS: HeadLimits =
 /// A client's connection and a node's, tied together. Its end, whatever causes it, is recorded as it is dropped.
 pub(crate) struct Tunnel {
     client: Client,
-    switched: Switched,
+    switched: NewTunnel,
     /// A reset, or a write that failed: bytes may have been lost.
     is_cut: bool,
     /// Only its own sides have ended it.
     is_over: bool,
     /// It continues in another process, where it will be recorded.
     is_given: bool,
-    leaving: Option<Leaving>,
+    leaving: Option<WatchedLease>,
     /// Dropped last: the connection counts as open until the tunnel has been recorded.
     open: Open,
 }
@@ -58,14 +58,14 @@ struct Deadline {
 
 impl Tunnel {
     /// Begins after an exchange.
-    pub(crate) fn new(open: Open, client: Client, switched: Switched) -> Tunnel {
+    pub(crate) fn new(open: Open, client: Client, switched: NewTunnel) -> Tunnel {
         if let Origin::Request(_) = switched.origin {
             open.worker.counters.tunnels_total.add(1);
         }
         Tunnel::begin(open, client, switched)
     }
 
-    fn begin(open: Open, client: Client, mut switched: Switched) -> Tunnel {
+    fn begin(open: Open, client: Client, mut switched: NewTunnel) -> Tunnel {
         let worker = &open.worker;
         let mut state = switched.upstream.state.borrow_mut();
         match switched.origin {
@@ -80,14 +80,14 @@ impl Tunnel {
             }
         }
         drop(state);
-        let leaving = switched.lease.take().map(|lease| Leaving::new(&worker.watches, lease));
+        let leaving = switched.lease.take().map(|lease| WatchedLease::new(&worker.watches, lease));
         Tunnel { client, switched, is_cut: false, is_over: false, is_given: false, leaving, open }
     }
 
     /// Moves what can be moved; ready at the end.
     fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let worker = &self.open.worker;
-        let Switched { node, up, down, .. } = &mut self.switched;
+        let NewTunnel { node, up, down, .. } = &mut self.switched;
         let now_ms = worker.clock.now_ms();
         let sent = up.poll_pump(cx, &mut self.client.stream, node, &worker.buffers, now_ms);
         // Also if the node takes no more: what it sent before belongs to the client.
@@ -96,8 +96,8 @@ impl Tunnel {
             (Ok(()), Ok(())) if up.is_done() && down.is_done() => return Poll::Ready(()),
             (Ok(()), Ok(())) => return Poll::Pending,
             // A side that ended in order has stopped listening: that is no more than its end.
-            (Err(Broken::Receiver), Ok(())) => !down.is_done(),
-            (Ok(()), Err(Broken::Receiver)) => !up.is_done(),
+            (Err(BrokenSide::Receiver), Ok(())) => !down.is_done(),
+            (Ok(()), Err(BrokenSide::Receiver)) => !up.is_done(),
             _ => true,
         };
         up.abandon(&worker.buffers);
@@ -107,7 +107,7 @@ impl Tunnel {
     }
 
     fn deadline(&self) -> Deadline {
-        let Switched { up, down, bounds, opened_ms, .. } = &self.switched;
+        let NewTunnel { up, down, bounds, opened_ms, .. } = &self.switched;
         let moved_ms = up.moved_ms.max(down.moved_ms);
         let mut nearest = Deadline { at_ms: moved_ms + bounds.idle_ms, is_of_idling: true };
         let mut consider = |at_ms: u64, is_of_idling: bool| {
@@ -152,7 +152,7 @@ impl Tunnel {
 
     /// Whether bytes have arrived that were not read, although nothing holds them up.
     fn has_unread(&self) -> bool {
-        let Switched { node, up, down, .. } = &self.switched;
+        let NewTunnel { node, up, down, .. } = &self.switched;
         let may_read = |direction: &Direction| direction.is_flowing() && !direction.is_stuck();
         may_read(up) && self.client.stream.has_arrived() || may_read(down) && node.has_arrived()
     }
@@ -160,7 +160,7 @@ impl Tunnel {
     /// Writes the line in the access log and the observation in the metrics.
     fn record(&mut self) {
         let worker = self.open.worker.clone();
-        let Switched { origin, up, down, .. } = &mut self.switched;
+        let NewTunnel { origin, up, down, .. } = &mut self.switched;
         let UpgradedRequest { head, outcome, tries, fields, chains } = match origin {
             Origin::Request(request) => &mut **request,
             Origin::Session(session) => {
@@ -212,7 +212,7 @@ impl Drop for Tunnel {
     fn drop(&mut self) {
         let worker = self.open.worker.clone();
         let is_unread = !self.is_over && !self.is_given && self.has_unread();
-        let Switched { node, up, down, slot, .. } = &mut self.switched;
+        let NewTunnel { node, up, down, slot, .. } = &mut self.switched;
         if self.is_given {
             // Its sockets belong to another process.
         } else if self.is_cut || is_unread || up.is_stuck() || down.is_stuck() {

@@ -2,7 +2,7 @@
 
 use super::direction::Direction;
 use crate::connection::stream::Stream;
-use crate::exchange::{Upgraded, UpgradedRequest};
+use crate::exchange::{UpgradedExchange, UpgradedRequest};
 use crate::plan::snapshot::WorkerUpstream;
 use crate::plan::{Lease, TunnelBounds};
 use crate::telemetry::session::Session;
@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// Everything in a tunnel except the client's connection.
-pub(crate) struct Switched {
+pub(crate) struct NewTunnel {
     pub(crate) node: Stream,
     pub(crate) origin: Origin,
     pub(crate) upstream: Rc<WorkerUpstream>,
@@ -34,11 +34,13 @@ pub(crate) enum Origin {
     Session(Box<Session>),
 }
 
-impl From<Upgraded> for Switched {
-    fn from(upgraded: Upgraded) -> Switched {
-        let Upgraded { node, request, upstream, slot, lease, bounds, opened_ms, from_client, from_node, .. } = upgraded;
+impl From<UpgradedExchange> for NewTunnel {
+    fn from(upgraded: UpgradedExchange) -> NewTunnel {
+        let UpgradedExchange {
+            node, request, upstream, slot, lease, bounds, opened_ms, from_client, from_node, ..
+        } = upgraded;
         let (received, sent) = (upgraded.received, upgraded.sent);
-        Switched {
+        NewTunnel {
             node,
             origin: Origin::Request(request),
             upstream,

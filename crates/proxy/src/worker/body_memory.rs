@@ -29,7 +29,7 @@ pub(crate) enum Full {
 }
 
 /// Bytes of one body, counted as long as they are held.
-pub(crate) struct Held {
+pub(crate) struct BodyLease {
     bytes: usize,
     client: IpAddr,
     of_worker: Rc<BodyMemory>,
@@ -37,12 +37,12 @@ pub(crate) struct Held {
 
 impl BodyMemory {
     /// Begins with nothing held for this client.
-    pub(crate) fn begin(self: &Rc<BodyMemory>, client: IpAddr) -> Held {
-        Held { bytes: 0, client, of_worker: self.clone() }
+    pub(crate) fn begin(self: &Rc<BodyMemory>, client: IpAddr) -> BodyLease {
+        BodyLease { bytes: 0, client, of_worker: self.clone() }
     }
 }
 
-impl Held {
+impl BodyLease {
     /// Sets how much is held now. It is counted even if it is too much: what is refused is dropped soon.
     pub(crate) fn set(&mut self, bytes: usize) -> Result<(), Full> {
         if bytes == self.bytes {
@@ -69,7 +69,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for BodyLease {
     fn drop(&mut self) {
         // A smaller amount is never refused.
         let _ = self.set(0);
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn all_is_given_back() {
         let worker = Rc::new(BodyMemory::default());
-        let mut held: Vec<Held> = (0..4).map(|number| worker.begin(client(number % 2))).collect();
+        let mut held: Vec<BodyLease> = (0..4).map(|number| worker.begin(client(number % 2))).collect();
         for (number, held) in held.iter_mut().enumerate() {
             assert_eq!(held.set(number * MIB), Ok(()));
             assert_eq!(held.set(number * MIB + 1), Ok(()));
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn one_client_leaves_memory_for_others() {
         let worker = Rc::new(BodyMemory::default());
-        let mut greedy: Vec<Held> = Vec::new();
+        let mut greedy: Vec<BodyLease> = Vec::new();
         let refused = loop {
             let mut held = worker.begin(client(1));
             let set = held.set(MIB);
@@ -114,7 +114,7 @@ mod tests {
             greedy.push(held);
         };
         assert_eq!((refused, greedy.len()), (Err(Full::Client), 32));
-        let mut others: Vec<Held> = (2..6).map(|number| worker.begin(client(number))).collect();
+        let mut others: Vec<BodyLease> = (2..6).map(|number| worker.begin(client(number))).collect();
         for held in &mut others {
             assert_eq!(held.set(8 * MIB), Ok(()));
         }

@@ -6,7 +6,7 @@
 
 use super::Worker;
 use crate::basics::clock::Clock;
-use crate::device_link::{Admission, Command, DeviceFacts, Former, Held, Report, connection_number, process_ms};
+use crate::device_link::{Admission, Command, DeviceFacts, Former, HoldWitness, Report, connection_number, process_ms};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -30,7 +30,7 @@ pub(crate) struct Devices {
     worker: usize,
     pub(crate) limits: DeviceLimits,
     /// Whether connections must not go to another process yet.
-    pub(crate) held: Held,
+    pub(crate) held: HoldWitness,
     /// Bytes of messages that may wait for all devices of this worker.
     pub(crate) queued_bytes_max: usize,
     pub(crate) queued_bytes: Cell<usize>,
@@ -63,7 +63,7 @@ pub(crate) struct DeviceLink {
     pub(crate) workers: usize,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) reports: mpsc::Sender<Report>,
-    pub(crate) held: Held,
+    pub(crate) held: HoldWitness,
 }
 
 /// Where a connection finds its commands.
@@ -92,7 +92,7 @@ pub(crate) struct Place {
 
 /// Why a device is turned away before admission is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turned {
+pub(crate) enum DeviceRefusal {
     /// Too many connections begin; the client should wait for so many seconds.
     TooFast {
         /// Time in seconds.
@@ -262,9 +262,9 @@ impl Devices {
     }
 
     /// Whether one more connection may begin now. `random` spreads reconnecting devices.
-    pub(crate) fn may_begin(&self, settings: &DeviceSettings, now_ms: u64, random: u64) -> Result<(), Turned> {
+    pub(crate) fn may_begin(&self, settings: &DeviceSettings, now_ms: u64, random: u64) -> Result<(), DeviceRefusal> {
         if self.arriving.get() >= ARRIVALS_MAX {
-            return Err(Turned::Busy);
+            return Err(DeviceRefusal::Busy);
         }
         let Some(bound) = settings.connects_per_second else { return Ok(()) };
         let bound = u64::from(bound.get()).div_ceil(self.workers as u64);
@@ -282,7 +282,7 @@ impl Devices {
         }
         // The more devices there are, the wider they are spread.
         let waves = rate.begun / bound;
-        Err(Turned::TooFast { after_s: 1 + random % (2 * waves).clamp(2, 60) })
+        Err(DeviceRefusal::TooFast { after_s: 1 + random % (2 * waves).clamp(2, 60) })
     }
 
     fn add(&self, connection: u64, mailbox: &Rc<Mailbox>) {
@@ -343,7 +343,7 @@ impl Place {
     }
 
     /// Requests admission for the device; from here on the thread of devices knows of the connection.
-    pub(crate) fn ask(&mut self, facts: DeviceFacts, former: Option<Former>) -> Arriving {
+    pub(crate) fn ask(&mut self, facts: DeviceFacts, former: Option<Former>) -> PendingAdmission {
         let (answer, answered) = oneshot::channel();
         self.mailbox.device.replace(Some(facts.device.clone()));
         if let Some(devices) = &self.worker.devices {
@@ -352,7 +352,7 @@ impl Place {
             devices.report(Report::Arrived { connection, facts: Box::new(facts), former, answer });
             devices.arriving.set(devices.arriving.get() + 1);
         }
-        Arriving { worker: self.worker.clone(), answered }
+        PendingAdmission { worker: self.worker.clone(), answered }
     }
 
     /// The connection has ended, or ends. Reported once; what comes for it later is returned to its sender.
@@ -383,19 +383,19 @@ impl Drop for Place {
 }
 
 /// A device that waits for admission.
-pub(crate) struct Arriving {
+pub(crate) struct PendingAdmission {
     worker: Rc<Worker>,
     answered: oneshot::Receiver<Admission>,
 }
 
-impl Arriving {
+impl PendingAdmission {
     /// The answer; `None`: it will not come.
     pub(crate) async fn answer(&mut self) -> Option<Admission> {
         (&mut self.answered).await.ok()
     }
 }
 
-impl Drop for Arriving {
+impl Drop for PendingAdmission {
     fn drop(&mut self) {
         if let Some(devices) = &self.worker.devices {
             devices.arriving.set(devices.arriving.get().saturating_sub(1));

@@ -3,7 +3,7 @@
 use super::Worker;
 use crate::basics::clock::Timer;
 use crate::connection::client::Client;
-use crate::handover::{ConnectionState, GIVING_MS, Giving, Parcel, State, share};
+use crate::handover::{ConnectionState, GIVING_MS, LeavingWorker, Parcel, State, share};
 use std::future::{pending, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
@@ -15,7 +15,7 @@ pub(crate) const DRAINING_FIRST_REQUEST_MS: u64 = 500;
 
 impl Worker {
     /// What is being given away to which process; `None`: nothing.
-    pub(crate) fn giving(&self) -> Option<Rc<Giving>> {
+    pub(crate) fn giving(&self) -> Option<Rc<LeavingWorker>> {
         self.giving.borrow().clone()
     }
 

@@ -4,24 +4,24 @@
 //! served; the thread that runs it is in `fleet`.
 
 pub(crate) mod body_memory;
-pub(crate) mod connecting;
 mod device_telling;
 pub(crate) mod devices;
 pub(crate) mod draining;
 pub(crate) mod offload;
 mod open;
+pub(crate) mod pending_connections;
 pub(crate) mod plugin_io;
 pub(crate) mod plugins;
-pub(crate) mod telling;
+pub(crate) mod report_settings;
 pub(crate) mod turns;
 pub(crate) mod watches;
 
-pub(crate) use open::{Accepted, Open};
+pub(crate) use open::{FreshConnection, Open};
 
 use crate::basics::buffer::Buffers;
 use crate::basics::clock::Clock;
 use crate::basics::counters::WorkerCounters;
-use crate::handover::{Giving, RoutePlaces};
+use crate::handover::{LeavingWorker, RoutePlaces};
 use crate::plan::PlanCell;
 use crate::plan::caching::RouteMemory;
 use crate::plan::challenges::Challenges;
@@ -33,14 +33,14 @@ use crate::telemetry::metrics::Recorder;
 use crate::telemetry::outcome::Timing;
 use crate::telemetry::slow::Slowest;
 use crate::telemetry::troubles::Troubles;
-use connecting::Connecting;
 use devices::Devices;
+use pending_connections::PendingConnections;
 use plugins::Plugins;
+use report_settings::ReportSettings;
 use std::cell::{Cell, RefCell};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::Arc;
-use telling::Telling;
 use turns::Turns;
 use watches::Watches;
 
@@ -58,10 +58,10 @@ pub(crate) struct Worker {
     /// It ends, and cuts off whatever is still open.
     pub(crate) is_cutting: Cell<bool>,
     /// Another process takes over.
-    pub(crate) giving: RefCell<Option<Rc<Giving>>>,
+    pub(crate) giving: RefCell<Option<Rc<LeavingWorker>>>,
     pub(crate) route_places: RoutePlaces,
     pub(crate) troubles: Troubles,
-    pub(crate) connecting: Connecting,
+    pub(crate) connecting: PendingConnections,
     pub(crate) watches: Watches,
     pub(crate) plugins: Plugins,
     /// `None`: `gateway.devices` is not configured.
@@ -71,7 +71,7 @@ pub(crate) struct Worker {
     pub(crate) sink: RefCell<Option<Sink>>,
     pub(crate) is_logging: bool,
     /// What is reported in addition to the metrics.
-    pub(crate) telling: Telling,
+    pub(crate) telling: ReportSettings,
     pub(crate) slowest: Slowest,
     pub(crate) wanted_fields: WantedFields,
     /// Exposes the metrics; `None`: metrics are off.

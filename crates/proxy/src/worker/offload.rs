@@ -3,7 +3,7 @@
 //! A plugin's threads are started with its first work. All workers share them, so that it uses only so many cores, however many
 //! workers there are; and no plugin waits for the work of another, however much that has.
 
-use super::plugins::{Panicked, guarded};
+use super::plugins::{PluginPanic, guarded};
 use crate::basics::clock::thread_cpu_time;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::sync::{Arc, OnceLock};
@@ -23,10 +23,10 @@ pub(crate) const QUEUE_MAX: usize = 256;
 const NICE: i32 = 10;
 
 /// Result of work.
-pub(crate) type Done = Result<Worked, Panicked>;
+pub(crate) type Done = Result<FinishedWork, PluginPanic>;
 
 /// Work that is done.
-pub(crate) struct Worked {
+pub(crate) struct FinishedWork {
     pub(crate) output: Output,
     /// CPU time that it took.
     pub(crate) cpu: Duration,
@@ -34,7 +34,7 @@ pub(crate) struct Worked {
 
 /// The threads, as workers use them.
 #[derive(Default)]
-pub(crate) struct Offloading {
+pub(crate) struct OffloadPools {
     /// Pools in the order in which plugins first had work.
     pools: [OnceLock<Pool>; PLUGINS_MAX],
 }
@@ -58,7 +58,7 @@ struct Job {
     place: Place,
 }
 
-impl Offloading {
+impl OffloadPools {
     /// Submits work of a plugin. Dropping the receiver drops work that has not begun.
     pub(crate) fn submit(&self, plugin: &'static str, work: Work) -> Result<oneshot::Receiver<Done>, QueueFull> {
         let pool = self.pool_of(plugin).ok_or(QueueFull)?;
@@ -72,7 +72,7 @@ impl Offloading {
         async move { places.ok_or(QueueFull)?.acquire_owned().await.map(Place).map_err(|_| QueueFull) }
     }
 
-    /// [`Offloading::submit`] with a place of the plugin's queue.
+    /// [`OffloadPools::submit`] with a place of the plugin's queue.
     pub(crate) fn submit_at(
         &self,
         plugin: &'static str,
@@ -134,7 +134,7 @@ fn serve(jobs: &Receiver<Job>) {
             let output = guarded(work);
             let cpu = thread_cpu_time().saturating_sub(began);
             // A caller that has stopped waiting does not need it.
-            let _ = done.send(output.map(|output| Worked { output, cpu }));
+            let _ = done.send(output.map(|output| FinishedWork { output, cpu }));
         }
     }
 }
@@ -149,25 +149,25 @@ mod tests {
         Box::new(move || Box::new(work()) as Output)
     }
 
-    fn value(done: oneshot::Receiver<Done>) -> Result<u32, Panicked> {
+    fn value(done: oneshot::Receiver<Done>) -> Result<u32, PluginPanic> {
         done.blocking_recv().unwrap().map(|worked| *worked.output.downcast().unwrap())
     }
 
     #[test]
     fn work_is_done_and_a_panic_is_an_error() {
-        let offloading = Offloading::default();
+        let offloading = OffloadPools::default();
         let done: Vec<_> = (0..100_u32).map(|n| offloading.submit("a", work(move || 2 * n)).unwrap()).collect();
         let panicked = offloading.submit("a", work(|| -> u32 { panic!("a secret") })).unwrap();
         for (n, done) in (0..).zip(done) {
             assert_eq!(value(done), Ok(2 * n));
         }
-        assert_eq!(value(panicked), Err(Panicked));
+        assert_eq!(value(panicked), Err(PluginPanic));
         assert_eq!(value(offloading.submit("a", work(|| 7_u32)).unwrap()), Ok(7));
     }
 
     #[test]
     fn the_queue_has_a_bound_and_what_nobody_waits_for_is_not_begun() {
-        let (offloading, begun) = (Offloading::default(), Arc::new(AtomicUsize::new(0)));
+        let (offloading, begun) = (OffloadPools::default(), Arc::new(AtomicUsize::new(0)));
         let (hold, held) = bounded::<()>(0);
         let busy: Vec<_> = (0..THREADS)
             .map(|_| {
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn plugins_beyond_the_bound_share_threads() {
-        let offloading = Offloading::default();
+        let offloading = OffloadPools::default();
         let names: Vec<&'static str> = (0..PLUGINS_MAX + 3).map(|n| &*format!("p{n}").leak()).collect();
         for (n, name) in (0..).zip(&names) {
             assert_eq!(value(offloading.submit(name, work(move || n)).unwrap()), Ok(n));
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn what_work_takes_is_told() {
-        let offloading = Offloading::default();
+        let offloading = OffloadPools::default();
         let long = Duration::from_millis(30);
         let busy = move || {
             let until = thread_cpu_time() + long;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use tokio::net::TcpStream;
 
 /// A connection of which nothing has been read.
-pub(crate) struct Accepted {
+pub(crate) struct FreshConnection {
     pub(crate) stream: TcpStream,
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,

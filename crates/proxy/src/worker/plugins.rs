@@ -4,7 +4,7 @@
 
 use super::Worker;
 use super::body_memory::BodyMemory;
-use super::offload::Offloading;
+use super::offload::OffloadPools;
 use super::plugin_io::PluginIo;
 use crate::basics::counters::{Counters, Tally};
 use crate::calls::{BeginHttp2, Calls};
@@ -18,7 +18,7 @@ use std::sync::{Arc, Once, OnceLock};
 use std::time::Instant;
 use stillgate_limits::Limits;
 use stillgate_plugin::chain::TooLong;
-use stillgate_plugin::{Attached, Chain, Consumers, Counts, Entry, Outbox, Phase, Process};
+use stillgate_plugin::{AttachedConsumer, Chain, Consumers, Counts, Entry, Outbox, Phase, Process};
 
 /// One in this many requests is timed.
 const TIMED_OF: u32 = 1_000;
@@ -33,25 +33,25 @@ pub(crate) struct Plugins {
     /// Memory held by filters of bodies.
     pub(crate) held: Rc<BodyMemory>,
     /// Chains of routes joined by plugins of consumers, by the addresses of both. Those that a new Plan does not have are dropped.
-    merged: RefCell<HashMap<(usize, usize), Merged>>,
+    merged: RefCell<HashMap<(usize, usize), MergedChain>>,
     requests: Cell<u32>,
     /// Threads for work that would take too long here.
-    pub(crate) offloading: Arc<Offloading>,
+    pub(crate) offloading: Arc<OffloadPools>,
     /// Requests that wait for plugins.
     pub(crate) waiting: Cell<usize>,
 }
 
 /// A chain and its sources, which stay at their addresses as long as these are keys.
-struct Merged {
+struct MergedChain {
     chain: Rc<Chain>,
     /// The route's chain, and a position at which a Plan has it.
     of_route: Option<(usize, Arc<Chain>)>,
     of_consumer: Arc<[Arc<Entry>]>,
     /// A consumer that has these plugins.
-    consumer: Attached,
+    consumer: AttachedConsumer,
 }
 
-impl Merged {
+impl MergedChain {
     /// Whether its sources are in a Plan, at their previous positions.
     fn is_in(&self, plan: &Plan) -> bool {
         let is_same = |chain: &Arc<Chain>, place: usize| {
@@ -69,7 +69,7 @@ impl Plugins {
     /// plugins.
     pub(crate) fn new(
         limits: Arc<OnceLock<Arc<Limits>>>,
-        offloading: Arc<Offloading>,
+        offloading: Arc<OffloadPools>,
         worker: Weak<Worker>,
         tally: Tally,
         (outbox, process): (Outbox, Arc<Process>),
@@ -91,7 +91,7 @@ impl Plugins {
         &self,
         of_route: Option<(usize, &Arc<Chain>)>,
         consumers: &Consumers,
-        consumer: Attached,
+        consumer: AttachedConsumer,
     ) -> Result<Rc<Chain>, TooLong> {
         let of_consumer = &consumers.of(consumer).plugins;
         let route = of_route.map(|(_, chain)| chain);
@@ -105,7 +105,7 @@ impl Plugins {
             known.clear();
         }
         let of_route = of_route.map(|(place, chain)| (place, chain.clone()));
-        known.insert(key, Merged { chain: chain.clone(), of_route, of_consumer: of_consumer.clone(), consumer });
+        known.insert(key, MergedChain { chain: chain.clone(), of_route, of_consumer: of_consumer.clone(), consumer });
         Ok(chain)
     }
 
@@ -124,7 +124,7 @@ impl Plugins {
 
 /// A plugin has panicked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Panicked;
+pub(crate) struct PluginPanic;
 
 /// Calls a plugin, timed or not, and catches panics.
 #[inline]
@@ -134,7 +134,7 @@ pub(crate) fn call<R>(
     phase: Phase,
     is_timed: bool,
     then: impl FnOnce() -> R,
-) -> Result<R, Panicked> {
+) -> Result<R, PluginPanic> {
     let result = timed(worker, entry, phase, is_timed, || guarded(then));
     if result.is_err() {
         tell_panic(worker, entry, phase);
@@ -155,7 +155,7 @@ pub(crate) fn call_each<R>(
     then: impl FnOnce(&Cell<usize>) -> R,
 ) -> Result<R, PanickedAt> {
     let called = Cell::new(0);
-    guarded(|| then(&called)).map_err(|Panicked| {
+    guarded(|| then(&called)).map_err(|PluginPanic| {
         tell_panic(worker, &chain.entries()[called.get()], phase);
         PanickedAt(called.get())
     })
@@ -243,7 +243,7 @@ impl Worker {
 
 /// Runs a plugin's code. The text of a panic may contain secrets: only its location is reported.
 #[inline]
-pub(crate) fn guarded<R>(then: impl FnOnce() -> R) -> Result<R, Panicked> {
+pub(crate) fn guarded<R>(then: impl FnOnce() -> R) -> Result<R, PluginPanic> {
     static HOOK: Once = Once::new();
     thread_local!(static IS_INSIDE: Cell<bool> = const { Cell::new(false) });
     HOOK.call_once(|| {
@@ -256,7 +256,7 @@ pub(crate) fn guarded<R>(then: impl FnOnce() -> R) -> Result<R, Panicked> {
     IS_INSIDE.set(true);
     let result = catch_unwind(AssertUnwindSafe(then));
     IS_INSIDE.set(false);
-    result.map_err(|_| Panicked)
+    result.map_err(|_| PluginPanic)
 }
 
 #[cfg(test)]
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
     use stillgate_plugin::Consumer;
 
-    fn consumers() -> (Consumers, Attached) {
+    fn consumers() -> (Consumers, AttachedConsumer) {
         let mut consumers = Consumers::default();
         let (name, plugins) = ("c".into(), Arc::default());
         let consumer = Consumer { name, group: None, labels: Box::default(), plugins, credentials: Box::default() };
@@ -318,6 +318,6 @@ mod tests {
 
     #[test]
     fn a_panic_is_an_error() {
-        assert_eq!((guarded(|| 1), guarded(|| -> u32 { panic!("a secret") })), (Ok(1), Err(Panicked)));
+        assert_eq!((guarded(|| 1), guarded(|| -> u32 { panic!("a secret") })), (Ok(1), Err(PluginPanic)));
     }
 }

@@ -69,17 +69,17 @@ impl Watch {
 }
 
 /// How a tunnel is notified that its route was changed.
-pub(crate) struct Leaving {
+pub(crate) struct WatchedLease {
     pub(crate) lease: Arc<Lease>,
     watch: Rc<Watch>,
     /// When the revocation was first seen.
     pub(crate) since_ms: Option<u64>,
 }
 
-impl Leaving {
-    pub(crate) fn new(watches: &Watches, lease: Arc<Lease>) -> Leaving {
+impl WatchedLease {
+    pub(crate) fn new(watches: &Watches, lease: Arc<Lease>) -> WatchedLease {
         let watch = watches.add(lease.clone());
-        Leaving { lease, watch, since_ms: None }
+        WatchedLease { lease, watch, since_ms: None }
     }
 
     /// Checks whether it was revoked; the task is woken when it is.

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 use std::sync::Arc;
 use stillgate_config::{Config, Route};
-use stillgate_plugin::{Attached, Chain, Consumer, Entry, Phase};
+use stillgate_plugin::{AttachedConsumer, Chain, Consumer, Entry, Phase};
 use stillgate_route::{Lookup, PredicateValue, Request, Variable, VarsVerdict};
 
 /// The plugins of one request.
@@ -43,7 +43,7 @@ enum Asker<'a> {
 pub fn consumer<'a>(config: &'a Config, name: Option<&str>) -> Result<Option<&'a Consumer>, String> {
     let Some(name) = name else { return Ok(None) };
     let consumers = &config.plugins.consumers;
-    let found: Option<Attached> = consumers.named(name);
+    let found: Option<AttachedConsumer> = consumers.named(name);
     found.map(|found| Some(consumers.of(found))).ok_or_else(|| format!("there is no consumer {name:?}"))
 }
 

@@ -1,6 +1,6 @@
 //! The results of two configurations for recorded requests, in the JSON format for programs. Only this file knows the format.
 
-use super::needs::Missing;
+use super::needs::UnloggedField;
 use super::plugins::Difference;
 use super::tally::{self, Group, Outcome, PluginChange, Tally};
 use serde::Serialize;
@@ -31,7 +31,7 @@ pub struct Comparison {
     /// The largest first.
     pub(super) plugin_changes: Vec<OtherPlugins>,
     /// The part of `changes` that is not listed.
-    pub(super) omitted: Omitted,
+    pub(super) omitted: OmittedCounts,
     pub(super) unreadable: Unreadable,
     /// Requests for which the log records another route, or none, than the current configuration gives: the log was written with
     /// another configuration, or lacks fields that routes read.
@@ -80,7 +80,7 @@ pub(super) struct Example {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Omitted {
+pub(super) struct OmittedCounts {
     pub(super) changes: usize,
     /// Requests of these changes, and of those below.
     pub(super) requests: u64,
@@ -126,13 +126,13 @@ impl Comparison {
         self
     }
 
-    pub(super) fn new(old: &Config, new: &Config, tally: Tally<'_>, missing: Vec<Missing>) -> Comparison {
+    pub(super) fn new(old: &Config, new: &Config, tally: Tally<'_>, missing: Vec<UnloggedField>) -> Comparison {
         let requests = tally.requests();
         let plugin_changes = plugin_changes(old, tally.plugins);
         let mut groups: Vec<((Outcome, Outcome), Group)> = tally.groups.into_iter().collect();
         groups.sort_by(|(_, a), (_, b)| by_size(a, b));
         let left_out = groups.split_off(groups.len().min(CHANGES_MAX));
-        let omitted = Omitted {
+        let omitted = OmittedCounts {
             changes: left_out.len(),
             ungrouped: tally.ungrouped,
             requests: tally.ungrouped + left_out.iter().map(|(_, group)| group.count).sum::<u64>(),
@@ -144,8 +144,12 @@ impl Comparison {
             examples: examples(group),
         };
         let first = tally.unreadable_shown.into_iter().map(|(line, reason)| Reason { line, reason }).collect();
-        let missing_field =
-            |Missing { field, key, routes, lines }: Missing| MissingField { field, name: key, routes, lines };
+        let missing_field = |UnloggedField { field, key, routes, lines }: UnloggedField| MissingField {
+            field,
+            name: key,
+            routes,
+            lines,
+        };
         Comparison {
             requests,
             same: tally.same,

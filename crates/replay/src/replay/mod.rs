@@ -10,21 +10,21 @@
 
 mod comparison;
 mod lines;
+mod log_reader;
 mod needs;
 mod plugins;
 mod recorded;
-mod recording;
 mod report;
 mod tally;
 
 pub use comparison::Comparison;
-pub use recording::Recording;
+pub use log_reader::LogReader;
 pub use report::Report;
 
 use crate::explain::request_head::{Buffers, RequestHead};
 use lines::{LINES_WITHOUT_REQUEST_MAX, Line, Lines};
 use needs::Needs;
-use recorded::{Reader, Taken};
+use recorded::{Reader, RecordedRoute};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -190,12 +190,12 @@ impl<'a> Replay<'a> {
 }
 
 /// Whether the log records another route for a request than `outcome`.
-fn is_other(taken: &Taken, outcome: Outcome, config: &Config) -> bool {
+fn is_other(taken: &RecordedRoute, outcome: Outcome, config: &Config) -> bool {
     match (taken, outcome) {
-        (Taken::NotRecorded, _) => false,
-        (Taken::By(id), Outcome::Route(route)) => config.routes[route].spec.id != *id,
-        (Taken::ByNone, Outcome::Route(_)) | (Taken::By(_), _) => true,
-        (Taken::ByNone, _) => false,
+        (RecordedRoute::NotRecorded, _) => false,
+        (RecordedRoute::By(id), Outcome::Route(route)) => config.routes[route].spec.id != *id,
+        (RecordedRoute::ByNone, Outcome::Route(_)) | (RecordedRoute::By(_), _) => true,
+        (RecordedRoute::ByNone, _) => false,
     }
 }
 

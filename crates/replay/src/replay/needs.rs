@@ -18,7 +18,7 @@ pub(super) struct Needs {
     needs: Vec<Need>,
     by_key: HashMap<String, usize>,
     /// Number of lines by the set of fields they contain.
-    kinds: HashMap<Held, u64>,
+    kinds: HashMap<LineFields, u64>,
     /// Lines whose set was beyond the maximum.
     uncounted: u64,
 }
@@ -44,7 +44,7 @@ enum Family {
 
 /// The needed fields that a line contains.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Held {
+pub(super) struct LineFields {
     /// Positions of single fields, sorted.
     own: Vec<usize>,
     /// All header fields.
@@ -57,7 +57,7 @@ pub(super) struct Held {
 
 /// A field that routes read and lines lack.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Missing {
+pub(crate) struct UnloggedField {
     /// The name in routes.
     pub field: String,
     /// The name in the access log.
@@ -98,7 +98,7 @@ impl Needs {
     }
 
     /// Counts a line.
-    pub(super) fn count(&mut self, held: &mut Held) {
+    pub(super) fn count(&mut self, held: &mut LineFields) {
         held.own.sort_unstable();
         held.own.dedup();
         if let Some(count) = self.kinds.get_mut(held) {
@@ -111,15 +111,15 @@ impl Needs {
     }
 
     /// The fields that lines lack, those of most routes first.
-    pub(super) fn missing(&self) -> Vec<Missing> {
-        let mut missing: Vec<Missing> = Vec::new();
+    pub(super) fn missing(&self) -> Vec<UnloggedField> {
+        let mut missing: Vec<UnloggedField> = Vec::new();
         for (at, need) in self.needs.iter().enumerate() {
             let lacking = self.kinds.iter().filter(|(held, _)| !held.has(at, need.of));
             // A line whose fields were not counted may lack any of them.
             let lines = lacking.map(|(_, count)| count).sum::<u64>() + self.uncounted;
             if lines > 0 {
                 let (field, key) = (need.field.clone(), need.key.clone());
-                missing.push(Missing { field, key, routes: need.routes, lines });
+                missing.push(UnloggedField { field, key, routes: need.routes, lines });
             }
         }
         missing.sort_by(|a, b| (b.routes, &a.key).cmp(&(a.routes, &b.key)));
@@ -127,7 +127,7 @@ impl Needs {
     }
 }
 
-impl Held {
+impl LineFields {
     pub(super) fn clear(&mut self) {
         self.own.clear();
         (self.headers, self.cookies, self.query) = (false, false, false);

@@ -2,7 +2,7 @@
 //!
 //! A null value was recorded as absent; a missing key was not recorded, which `needs` counts.
 
-use super::needs::{Held, Missing, Needs};
+use super::needs::{LineFields, Needs, UnloggedField};
 use crate::explain::request_head::RequestHead;
 use crate::explain::request_line::RequestLine;
 use serde_json::{Map, Value};
@@ -19,14 +19,14 @@ pub(super) struct Reader {
     needs: Needs,
     /// The meanings of keys.
     parts: HashMap<String, Part>,
-    held: Held,
+    held: LineFields,
     /// The route of the request according to the last line.
-    pub(super) taken: Taken,
+    pub(super) taken: RecordedRoute,
 }
 
 /// The route that took a request, according to the log.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum RecordedRoute {
     /// The log does not contain it.
     NotRecorded,
     /// No route took it.
@@ -75,7 +75,8 @@ impl Reader {
     /// `fields`: the access log fields of the configurations that may have written the log, since their keys can be chosen freely;
     /// the first one with a name counts.
     pub(super) fn new<'a>(needs: Needs, fields: impl Iterator<Item = &'a AccessField>) -> Reader {
-        let mut reader = Reader { needs, parts: HashMap::new(), held: Held::default(), taken: Taken::NotRecorded };
+        let mut reader =
+            Reader { needs, parts: HashMap::new(), held: LineFields::default(), taken: RecordedRoute::NotRecorded };
         for field in fields {
             if !reader.parts.contains_key(&field.name) && reader.parts.len() < KEYS_MAX {
                 let part = match &field.value {
@@ -103,7 +104,7 @@ impl Reader {
         head.headers.clear();
         head.known.clear();
         self.held.clear();
-        self.taken = Taken::NotRecorded;
+        self.taken = RecordedRoute::NotRecorded;
         let mut loose = Loose::default();
         for (key, value) in object {
             self.take(&key, value, head, &mut loose)?;
@@ -124,7 +125,7 @@ impl Reader {
     }
 
     /// The fields that lines lack.
-    pub(super) fn into_missing(self) -> Vec<Missing> {
+    pub(super) fn into_missing(self) -> Vec<UnloggedField> {
         self.needs.missing()
     }
 
@@ -148,7 +149,9 @@ impl Reader {
                 // `unix:` and the like: the client's address was not recorded.
                 Err(_) => return Ok(()),
             },
-            (Part::RouteId, text) => self.taken = text.filter(|id| !id.is_empty()).map_or(Taken::ByNone, Taken::By),
+            (Part::RouteId, text) => {
+                self.taken = text.filter(|id| !id.is_empty()).map_or(RecordedRoute::ByNone, RecordedRoute::By)
+            }
             (Part::Method, Some(text)) => head.method = text,
             (Part::Target, Some(text)) => loose.target = Some(text),
             (Part::Path, Some(text)) => loose.path = Some(text),

@@ -25,15 +25,15 @@ struct World {
     protocol: &'static str,
 }
 
-enum Owned {
+enum OwnedValue {
     Text(Vec<u8>),
     Int(i64),
     Ip(IpAddr),
 }
 
 impl World {
-    fn values(&self, field: &Field) -> Vec<Owned> {
-        let text = |text: &str| Owned::Text(text.as_bytes().to_vec());
+    fn values(&self, field: &Field) -> Vec<OwnedValue> {
+        let text = |text: &str| OwnedValue::Text(text.as_bytes().to_vec());
         let inner = self.path.trim_matches('/');
         let segments: Vec<&str> = inner.split('/').filter(|_| !inner.is_empty()).collect();
         match field {
@@ -45,26 +45,26 @@ impl World {
                 let some = segments.get(usize::from(*first)..=usize::from(*last));
                 some.iter().map(|some| text(&some.join("/"))).collect()
             }
-            Field::SegmentCount => vec![Owned::Int(segments.len() as i64)],
-            Field::Header(_) => self.header.iter().map(|value| Owned::Text(value.to_vec())).collect(),
-            Field::Query(_) => self.query.iter().map(|value| Owned::Text(value.to_vec())).collect(),
-            Field::SourceIp => vec![Owned::Ip(self.source)],
-            Field::SourcePort => self.port.iter().map(|port| Owned::Int(i64::from(*port))).collect(),
+            Field::SegmentCount => vec![OwnedValue::Int(segments.len() as i64)],
+            Field::Header(_) => self.header.iter().map(|value| OwnedValue::Text(value.to_vec())).collect(),
+            Field::Query(_) => self.query.iter().map(|value| OwnedValue::Text(value.to_vec())).collect(),
+            Field::SourceIp => vec![OwnedValue::Ip(self.source)],
+            Field::SourcePort => self.port.iter().map(|port| OwnedValue::Int(i64::from(*port))).collect(),
             Field::Protocol => vec![text(self.protocol)],
             _ => Vec::new(),
         }
     }
 
     fn satisfies(&self, predicate: &Predicate) -> bool {
-        let passes = |value: &Owned| match value {
-            Owned::Text(text) if predicate.lower => {
+        let passes = |value: &OwnedValue| match value {
+            OwnedValue::Text(text) if predicate.lower => {
                 let mut lower = Vec::new();
                 lower_case(text, &mut lower);
                 predicate.test.passes(Value::Text(&lower))
             }
-            Owned::Text(text) => predicate.test.passes(Value::Text(text)),
-            Owned::Int(number) => predicate.test.passes(Value::Int(*number)),
-            Owned::Ip(address) => predicate.test.passes(Value::Ip(*address)),
+            OwnedValue::Text(text) => predicate.test.passes(Value::Text(text)),
+            OwnedValue::Int(number) => predicate.test.passes(Value::Int(*number)),
+            OwnedValue::Ip(address) => predicate.test.passes(Value::Ip(*address)),
         };
         let values = self.values(&predicate.field);
         match predicate.any {

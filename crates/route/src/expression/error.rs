@@ -47,7 +47,7 @@ pub enum ExpressionErrorKind {
     /// Something other than the expected is here.
     Expected {
         /// The expected part.
-        expected: Expected,
+        expected: ExpectedPart,
         /// The actual text.
         found: String,
     },
@@ -123,7 +123,7 @@ pub enum ExpressionErrorKind {
     /// The value is not of the type that field and operator require.
     ValueType {
         /// The required type.
-        expected: Expected,
+        expected: ExpectedPart,
         /// The field.
         field: Field,
         /// Its type and its text.
@@ -138,7 +138,7 @@ pub enum ExpressionErrorKind {
 
 /// A part that a position can require.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expected {
+pub enum ExpectedPart {
     /// A predicate or a parenthesis.
     Condition,
     /// A field, in a function.
@@ -214,8 +214,8 @@ impl fmt::Display for ExpressionErrorKind {
             Self::OperatorType { operator, field } => {
                 write!(f, "`{operator}` cannot be used with `{field}`, which is {}", type_of(field))
             }
-            Self::ValueType { expected: Expected::Network, found, .. } => {
-                write!(f, "expected {}, found {found}", Expected::Network)
+            Self::ValueType { expected: ExpectedPart::Network, found, .. } => {
+                write!(f, "expected {}, found {found}", ExpectedPart::Network)
             }
             Self::ValueType { expected, field, found } => {
                 write!(f, "expected {expected}, since `{field}` is {}, found {found}", type_of(field))
@@ -225,21 +225,21 @@ impl fmt::Display for ExpressionErrorKind {
     }
 }
 
-impl fmt::Display for Expected {
+impl fmt::Display for ExpectedPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Expected::Condition => "a condition",
-            Expected::Field => "a field",
-            Expected::Operator => "an operator, such as `==`",
-            Expected::Value => "a value",
-            Expected::Text => "a text in double quotes",
-            Expected::Number => "a whole number",
-            Expected::Address => "an address",
-            Expected::Network => "a network, such as `10.0.0.0/8`",
-            Expected::JointOrEnd => "`&&`, `||` or the end",
-            Expected::JointOrClosing => "`&&`, `||` or `)`",
-            Expected::Parenthesis => "`(` after `!`",
-            Expected::Closing => "`)`",
+            ExpectedPart::Condition => "a condition",
+            ExpectedPart::Field => "a field",
+            ExpectedPart::Operator => "an operator, such as `==`",
+            ExpectedPart::Value => "a value",
+            ExpectedPart::Text => "a text in double quotes",
+            ExpectedPart::Number => "a whole number",
+            ExpectedPart::Address => "an address",
+            ExpectedPart::Network => "a network, such as `10.0.0.0/8`",
+            ExpectedPart::JointOrEnd => "`&&`, `||` or the end",
+            ExpectedPart::JointOrClosing => "`&&`, `||` or `)`",
+            ExpectedPart::Parenthesis => "`(` after `!`",
+            ExpectedPart::Closing => "`)`",
         })
     }
 }

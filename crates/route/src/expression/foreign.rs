@@ -1,7 +1,7 @@
 //! Syntax of other languages that people write by habit, and its equivalent in this one.
 
 use super::cursor::{is_blank, is_name};
-use super::error::Expected;
+use super::error::ExpectedPart;
 use super::excerpt::quoted;
 use super::literal::word_length;
 use super::parse::Parser;
@@ -289,7 +289,7 @@ pub(super) fn is_quote(c: char) -> bool {
 }
 
 /// A hint where no value follows an operator.
-pub(super) fn no_value(rest: &str, expected: Expected, left: &str, operator: Operator) -> Option<String> {
+pub(super) fn no_value(rest: &str, expected: ExpectedPart, left: &str, operator: Operator) -> Option<String> {
     let word = &rest[..word_length(rest)];
     let operator = operator.as_str();
     if rest.starts_with(['(', '[', '{']) {
@@ -318,8 +318,8 @@ pub(super) fn no_value(rest: &str, expected: Expected, left: &str, operator: Ope
         return Some("quotes are `\"`, on both sides".to_owned());
     }
     match expected {
-        Expected::Text | Expected::Value if !word.contains(['"', '\\']) => Some(format!("write `\"{word}\"`")),
-        Expected::Text | Expected::Value => Some(format!("write `r#\"{word}\"#`")),
+        ExpectedPart::Text | ExpectedPart::Value if !word.contains(['"', '\\']) => Some(format!("write `\"{word}\"`")),
+        ExpectedPart::Text | ExpectedPart::Value => Some(format!("write `r#\"{word}\"#`")),
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! Values as they are written: texts, numbers, addresses and networks.
 
 use super::cursor::{is_blank, is_name};
-use super::error::{Expected, ExpressionErrorKind as Kind};
+use super::error::{ExpectedPart, ExpressionErrorKind as Kind};
 use super::excerpt::quoted;
 use super::parse::{Parsed, Parser};
 use super::predicate::Operator;
@@ -51,7 +51,7 @@ impl Parser<'_> {
     /// behind it.
     pub(super) fn literal(&mut self, field: Option<&Field>, left: &str, operator: Operator) -> Parsed<Option<Literal>> {
         let begin = self.cursor.at();
-        let expected = rules::wanted(field, operator).unwrap_or(Expected::Value);
+        let expected = rules::wanted(field, operator).unwrap_or(ExpectedPart::Value);
         let value = if self.cursor.eat("\"") {
             self.text(begin)?
         } else if self.cursor.eat("r#\"") {
@@ -128,7 +128,7 @@ impl Parser<'_> {
 
     /// Reads a text that begins like a number or an address. None of its characters may follow a value, so it is read
     /// as far as they go.
-    fn number(&mut self, expected: Expected, left: &str) -> Option<Value> {
+    fn number(&mut self, expected: ExpectedPart, left: &str) -> Option<Value> {
         let begin = self.cursor.at();
         let run = self.cursor.take_while(|c| is_name(c) || matches!(c, ':' | '/' | '%' | '-'));
         let parsed = if run.contains(':') || (run.contains('.') && !run.starts_with('-')) {
@@ -142,7 +142,7 @@ impl Parser<'_> {
         };
         let found = quoted(run);
         let (kind, hint) = match expected {
-            Expected::Text => (Kind::Expected { expected, found }, Some(format!("write `\"{run}\"`"))),
+            ExpectedPart::Text => (Kind::Expected { expected, found }, Some(format!("write `\"{run}\"`"))),
             _ if no_number.is_address => (Kind::Address { found, reason: no_number.reason }, no_number.hint),
             _ => {
                 let range = run.split_once('-').filter(|(low, high)| integer(low).is_ok() && integer(high).is_ok());

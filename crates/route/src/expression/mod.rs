@@ -23,7 +23,7 @@ mod parse;
 mod predicate;
 mod rules;
 
-pub use error::{Expected, ExpressionError, ExpressionErrorKind};
+pub use error::{ExpectedPart, ExpressionError, ExpressionErrorKind};
 
 use crate::condition::Condition;
 use std::fmt;

@@ -4,7 +4,7 @@
 //! next `&&`, `||` or `)` of the same parentheses, with a placeholder for the lost condition.
 
 use super::cursor::{Cursor, is_blank};
-use super::error::{Expected, ExpressionError, ExpressionErrorKind as Kind};
+use super::error::{ExpectedPart, ExpressionError, ExpressionErrorKind as Kind};
 use super::excerpt::{Excerpt, is_invisible, quoted, shown};
 use super::{ERRORS_MAX, EXPRESSION_BYTES_MAX, Expression, NESTING_MAX, foreign};
 use crate::condition::Condition;
@@ -14,14 +14,14 @@ use std::ops::Range;
 const HINT_CHARS_MAX: usize = 300;
 
 /// The extent of text that cannot be understood; the error has been reported.
-pub(super) enum Lost {
+pub(super) enum ErrorExtent {
     /// This condition is lost; the next can be read.
     Condition,
     /// Everything that follows is lost.
     Rest,
 }
 
-pub(super) type Parsed<T> = Result<T, Lost>;
+pub(super) type Parsed<T> = Result<T, ErrorExtent>;
 
 /// Parses an expression and collects its errors.
 pub(super) struct Parser<'t> {
@@ -101,14 +101,14 @@ impl Parser<'_> {
         self.errors.push(ExpressionError { line, column, span, kind, hint, excerpt });
     }
 
-    pub(super) fn lose(&mut self, span: Range<usize>, kind: Kind, hint: Option<String>) -> Lost {
+    pub(super) fn lose(&mut self, span: Range<usize>, kind: Kind, hint: Option<String>) -> ErrorExtent {
         self.report(span, kind, hint);
-        Lost::Condition
+        ErrorExtent::Condition
     }
 
-    pub(super) fn lose_rest(&mut self, span: Range<usize>, kind: Kind, hint: Option<String>) -> Lost {
+    pub(super) fn lose_rest(&mut self, span: Range<usize>, kind: Kind, hint: Option<String>) -> ErrorExtent {
         self.report(span, kind, hint);
-        Lost::Rest
+        ErrorExtent::Rest
     }
 
     /// The word at the cursor, for messages, and its place; the end is an empty one.
@@ -122,7 +122,7 @@ impl Parser<'_> {
         (span, found)
     }
 
-    pub(super) fn expected(&mut self, expected: Expected, hint: Option<String>) -> Lost {
+    pub(super) fn expected(&mut self, expected: ExpectedPart, hint: Option<String>) -> ErrorExtent {
         let (span, found) = self.found();
         let odd = self.cursor.peek().filter(|c| !is_blank(*c) && (c.is_whitespace() || is_invisible(*c)));
         let hint = match odd {
@@ -151,11 +151,11 @@ impl Parser<'_> {
                 Ok(Some(condition)) => self.group().any.push(condition),
                 // A parenthesis was opened.
                 Ok(None) => continue,
-                Err(Lost::Condition) => {
+                Err(ErrorExtent::Condition) => {
                     self.cursor.skip_condition(std::mem::take(&mut self.calls));
                     self.group().any.push(Condition::False);
                 }
-                Err(Lost::Rest) => return Err(Lost::Rest),
+                Err(ErrorExtent::Rest) => return Err(ErrorExtent::Rest),
             }
             while !self.joint()? {
                 if let Some(condition) = self.closing()? {
@@ -223,7 +223,7 @@ impl Parser<'_> {
                 Some(_) => self.found().1,
             };
             let hint = "`!` is only allowed before parentheses: write `!( … )`".to_owned();
-            self.report(begin..begin + 1, Kind::Expected { expected: Expected::Parenthesis, found }, Some(hint));
+            self.report(begin..begin + 1, Kind::Expected { expected: ExpectedPart::Parenthesis, found }, Some(hint));
         }
         self.operand_behind_not()
     }
@@ -237,7 +237,7 @@ impl Parser<'_> {
         }
         match self.cursor.peek() {
             Some(c) if c.is_ascii_alphabetic() => self.predicate().map(Some),
-            _ => Err(Lost::Condition),
+            _ => Err(ErrorExtent::Condition),
         }
     }
 
@@ -257,7 +257,7 @@ impl Parser<'_> {
     }
 
     /// Reports the error where a condition should begin.
-    fn no_operand(&mut self) -> Lost {
+    fn no_operand(&mut self) -> ErrorExtent {
         let at = self.cursor.at();
         let before = self.cursor.end_of_last();
         let behind = ["&&", "||"].into_iter().find(|joint| self.cursor.text()[..before].ends_with(joint));
@@ -274,24 +274,24 @@ impl Parser<'_> {
                 None if self.cursor.sees(")") => {
                     self.cursor.eat(")");
                     self.unopened(at);
-                    Lost::Condition
+                    ErrorExtent::Condition
                 }
                 None if before == 0 => {
                     self.lose_rest(0..0, Kind::Empty, Some("`http.path ^= \"/\"` holds for every request".to_owned()))
                 }
                 // Nothing follows an opening parenthesis, which is reported at the end.
-                None => Lost::Condition,
+                None => ErrorExtent::Condition,
             };
         }
         let hint = self.value_on_the_left();
-        self.expected(Expected::Condition, Some(hint))
+        self.expected(ExpectedPart::Condition, Some(hint))
     }
 
     /// Reads `&&` or `||`, or its equivalent in other languages. Returns whether there was one.
     fn joint(&mut self) -> Parsed<bool> {
         self.cursor.blanks();
         if self.errors.len() > ERRORS_MAX {
-            return Err(Lost::Rest);
+            return Err(ErrorExtent::Rest);
         }
         let at = self.cursor.at();
         let joint = if self.cursor.eat("&&") {
@@ -350,7 +350,7 @@ impl Parser<'_> {
             return Ok(None);
         }
         let hint = foreign::no_joint(self.cursor.text(), self.literal.clone(), at);
-        let expected = if inside { Expected::JointOrClosing } else { Expected::JointOrEnd };
+        let expected = if inside { ExpectedPart::JointOrClosing } else { ExpectedPart::JointOrEnd };
         let _reported = self.expected(expected, hint);
         self.cursor.skip_condition(std::mem::take(&mut self.calls));
         Ok(None)

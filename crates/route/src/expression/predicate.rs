@@ -1,10 +1,10 @@
 //! Predicates: a field, perhaps in functions, an operator and a value.
 
 use super::cursor::{is_blank, is_name};
-use super::error::{Expected, ExpressionErrorKind as Kind};
+use super::error::{ExpectedPart, ExpressionErrorKind as Kind};
 use super::excerpt::{is_invisible, quoted};
 use super::literal::begins_number;
-use super::parse::{Lost, Parsed, Parser};
+use super::parse::{ErrorExtent, Parsed, Parser};
 use super::{PREDICATES_MAX, foreign, rules};
 use crate::condition::{Condition, Field, FieldError, Predicate, PredicateOrigin};
 use std::ops::Range;
@@ -105,15 +105,15 @@ impl Parser<'_> {
         let errors = self.error_count();
         let (operator, operator_span) = match self.operator(left_text, left.field.as_ref()) {
             // An unknown field needs no operator.
-            Err(Lost::Condition) if left.field.is_none() => {
+            Err(ErrorExtent::Condition) if left.field.is_none() => {
                 self.take_back(errors);
-                return Err(Lost::Condition);
+                return Err(ErrorExtent::Condition);
             }
             operator => operator?,
         };
         self.cursor.blanks();
         let Some(literal) = self.literal(left.field.as_ref(), left_text, operator)? else {
-            return if self.condition_ends() { Ok(Condition::False) } else { Err(Lost::Condition) };
+            return if self.condition_ends() { Ok(Condition::False) } else { Err(ErrorExtent::Condition) };
         };
         let Some(field) = left.field else { return Ok(Condition::False) };
         if let Some(span) = left.lower.clone().filter(|_| !rules::is_text(&field)) {
@@ -139,7 +139,7 @@ impl Parser<'_> {
             self.cursor.blanks();
             let begin = self.cursor.at();
             if !self.cursor.peek().is_some_and(|c| c.is_ascii_alphabetic()) {
-                return Err(self.expected(Expected::Field, Some("such as `lower(http.path)`".to_owned())));
+                return Err(self.expected(ExpectedPart::Field, Some("such as `lower(http.path)`".to_owned())));
             }
             let name = self.cursor.take_while(is_name);
             let end = self.cursor.at();
@@ -156,7 +156,7 @@ impl Parser<'_> {
                     let kind = Kind::UnknownFunction { found: quoted(name) };
                     self.report(begin..end, kind, Some(hint));
                     if function.is_none() {
-                        return Err(Lost::Condition);
+                        return Err(ErrorExtent::Condition);
                     }
                 }
             }
@@ -170,7 +170,7 @@ impl Parser<'_> {
             if !self.cursor.eat(")") {
                 let hint =
                     "a function takes one field; write the value after the operator: `lower(http.path) == \"/a\"`";
-                return Err(self.expected(Expected::Closing, Some(hint.to_owned())));
+                return Err(self.expected(ExpectedPart::Closing, Some(hint.to_owned())));
             }
             self.calls -= 1;
         }
@@ -255,6 +255,6 @@ impl Parser<'_> {
             return Ok((foreign.operator, span));
         }
         let hint = foreign::no_operator(left, field, self.cursor.rest());
-        Err(self.expected(Expected::Operator, hint))
+        Err(self.expected(ExpectedPart::Operator, hint))
     }
 }

@@ -1,6 +1,6 @@
 //! Rules of types: which operators and values go with which fields, and the test that results.
 
-use super::error::{Expected, ExpressionErrorKind as Kind};
+use super::error::{ExpectedPart, ExpressionErrorKind as Kind};
 use super::excerpt::quoted;
 use super::literal::{Literal, Value, source_offset};
 use super::predicate::Operator;
@@ -23,23 +23,23 @@ pub(super) fn is_text(field: &Field) -> bool {
 }
 
 /// The type of value that an operator requires; `None` where the operator cannot be used with the field.
-pub(super) fn wanted(field: Option<&Field>, operator: Operator) -> Option<Expected> {
+pub(super) fn wanted(field: Option<&Field>, operator: Operator) -> Option<ExpectedPart> {
     let kind = field.map(Field::kind);
-    let only = |only: FieldKind, expected: Expected| kind.is_none_or(|kind| kind == only).then_some(expected);
+    let only = |only: FieldKind, expected: ExpectedPart| kind.is_none_or(|kind| kind == only).then_some(expected);
     match operator {
         Operator::Equal | Operator::NotEqual => Some(match kind {
-            None => Expected::Value,
-            Some(FieldKind::Text) => Expected::Text,
-            Some(FieldKind::Int) => Expected::Number,
-            Some(FieldKind::Ip) => Expected::Address,
+            None => ExpectedPart::Value,
+            Some(FieldKind::Text) => ExpectedPart::Text,
+            Some(FieldKind::Int) => ExpectedPart::Number,
+            Some(FieldKind::Ip) => ExpectedPart::Address,
         }),
         Operator::Regex | Operator::Prefix | Operator::Suffix | Operator::Contains => {
-            only(FieldKind::Text, Expected::Text)
+            only(FieldKind::Text, ExpectedPart::Text)
         }
         Operator::Greater | Operator::GreaterOrEqual | Operator::Less | Operator::LessOrEqual => {
-            only(FieldKind::Int, Expected::Number)
+            only(FieldKind::Int, ExpectedPart::Number)
         }
-        Operator::In | Operator::NotIn => only(FieldKind::Ip, Expected::Network),
+        Operator::In | Operator::NotIn => only(FieldKind::Ip, ExpectedPart::Network),
     }
 }
 
@@ -59,19 +59,19 @@ pub(super) fn test(
     let Literal { value, span } = literal;
     Ok(match (operator, expected, value) {
         (Operator::Regex, _, Value::Text(source)) => return regex(text, span, &source),
-        (Operator::Equal, Expected::Text, Value::Text(value)) => Test::Equal(bytes(value)),
-        (Operator::NotEqual, Expected::Text, Value::Text(value)) => Test::NotEqual(bytes(value)),
+        (Operator::Equal, ExpectedPart::Text, Value::Text(value)) => Test::Equal(bytes(value)),
+        (Operator::NotEqual, ExpectedPart::Text, Value::Text(value)) => Test::NotEqual(bytes(value)),
         (Operator::Prefix, _, Value::Text(value)) => Test::Prefix(bytes(value)),
         (Operator::Suffix, _, Value::Text(value)) => Test::Suffix(bytes(value)),
         (Operator::Contains, _, Value::Text(value)) => Test::Contains(bytes(value)),
-        (Operator::Equal, Expected::Number, Value::Number(number)) => Test::IntEqual(number),
-        (Operator::NotEqual, Expected::Number, Value::Number(number)) => Test::IntNotEqual(number),
+        (Operator::Equal, ExpectedPart::Number, Value::Number(number)) => Test::IntEqual(number),
+        (Operator::NotEqual, ExpectedPart::Number, Value::Number(number)) => Test::IntNotEqual(number),
         (Operator::Less, _, Value::Number(number)) => Test::Less(number),
         (Operator::LessOrEqual, _, Value::Number(number)) => Test::LessOrEqual(number),
         (Operator::Greater, _, Value::Number(number)) => Test::Greater(number),
         (Operator::GreaterOrEqual, _, Value::Number(number)) => Test::GreaterOrEqual(number),
-        (Operator::Equal, Expected::Address, Value::Address(address)) => Test::IpEqual(address),
-        (Operator::NotEqual, Expected::Address, Value::Address(address)) => Test::IpNotEqual(address),
+        (Operator::Equal, ExpectedPart::Address, Value::Address(address)) => Test::IpEqual(address),
+        (Operator::NotEqual, ExpectedPart::Address, Value::Address(address)) => Test::IpNotEqual(address),
         (Operator::In, _, Value::Network(network)) => Test::InNetwork(network),
         (Operator::NotIn, _, Value::Network(network)) => Test::NotInNetwork(network),
         (_, _, value) => {
@@ -105,23 +105,23 @@ fn operators_of(left: &str, field: &Field, operator: Operator) -> String {
     }
 }
 
-fn other_value(left: &str, operator: Operator, expected: Expected, value: &Value, written: &str) -> Option<String> {
+fn other_value(left: &str, operator: Operator, expected: ExpectedPart, value: &Value, written: &str) -> Option<String> {
     let single = if operator == Operator::NotIn { "!=" } else { "==" };
     let several = if operator == Operator::NotEqual { "not in" } else { "in" };
     match (expected, value) {
-        (Expected::Text, _) => Some(format!("write `\"{written}\"`")),
-        (Expected::Network, Value::Address(address)) => {
+        (ExpectedPart::Text, _) => Some(format!("write `\"{written}\"`")),
+        (ExpectedPart::Network, Value::Address(address)) => {
             let bits = if address.is_ipv4() { 32 } else { 128 };
             Some(format!("write `{address}/{bits}`, or `{left} {single} {address}`"))
         }
-        (Expected::Address, Value::Network(network)) => Some(format!("write `{left} {several} {network}`")),
+        (ExpectedPart::Address, Value::Network(network)) => Some(format!("write `{left} {several} {network}`")),
         (_, Value::Text(text)) => {
             let fits = match expected {
-                Expected::Number => text.parse::<i64>().is_ok(),
-                Expected::Address if text.parse::<IpNet>().is_ok() => {
+                ExpectedPart::Number => text.parse::<i64>().is_ok(),
+                ExpectedPart::Address if text.parse::<IpNet>().is_ok() => {
                     return Some(format!("write `{left} {several} {text}`"));
                 }
-                Expected::Address => text.parse::<IpAddr>().is_ok(),
+                ExpectedPart::Address => text.parse::<IpAddr>().is_ok(),
                 _ => text.parse::<IpNet>().is_ok(),
             };
             fits.then(|| format!("write it without quotes: `{text}`"))

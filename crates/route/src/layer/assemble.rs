@@ -3,7 +3,7 @@
 use super::NONE;
 use super::filing::{Atom, Dimension, Origin};
 use super::place::PlaceId;
-use super::program::{ANY, CODE, Compiled, Engine, Group, Item, NEGATED, Program, Read};
+use super::program::{ANY, CODE, Engine, Group, Item, NEGATED, PlacedPredicate, Program, ValueSource};
 use crate::condition::{Condition, Field, Predicate, PredicateOrigin, Test};
 use crate::fields::Fields;
 use crate::regex::{Pattern, RegexGroup, Tail, TailEngine};
@@ -32,7 +32,7 @@ pub(super) struct Assembler<'k> {
 
 /// The regexes of a group.
 struct Patterns {
-    read: Read,
+    read: ValueSource,
     is_ascii: bool,
     patterns: Vec<Pattern>,
     numbers: HashMap<Pattern, u32, FixedState>,
@@ -198,13 +198,13 @@ impl<'k> Assembler<'k> {
             }
             return index;
         }
-        let read = Read::of(predicate, &mut self.fields);
+        let read = ValueSource::of(predicate, &mut self.fields);
         let engine = match &predicate.test {
             Test::Regex(pattern) => self.engine_of(predicate, pattern),
             _ => Engine::Test,
         };
         let index = self.program.predicates.len() as u32;
-        self.program.predicates.push(Compiled { predicate: predicate.clone(), read, engine, memo: NONE });
+        self.program.predicates.push(PlacedPredicate { predicate: predicate.clone(), read, engine, memo: NONE });
         self.predicates.insert(predicate.clone(), index);
         index
     }
@@ -254,9 +254,10 @@ impl<'k> Assembler<'k> {
 
     /// The group that a regex is in, and its number there.
     fn group_of(&mut self, predicate: &Predicate, pattern: &Pattern) -> (u32, u32) {
-        let read = Read::of(predicate, &mut self.fields);
+        let read = ValueSource::of(predicate, &mut self.fields);
         // The value of a parameter depends on the place, so such regexes have nothing in common.
-        let is_home = |group: &Patterns| group.read == read && (read != Read::Param || group.patterns[0] == *pattern);
+        let is_home =
+            |group: &Patterns| group.read == read && (read != ValueSource::Param || group.patterns[0] == *pattern);
         let index = self.groups.iter().position(is_home).unwrap_or_else(|| {
             let is_ascii = predicate.field.is_ascii();
             self.groups.push(Patterns { read, is_ascii, patterns: Vec::new(), numbers: HashMap::default() });

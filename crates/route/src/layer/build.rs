@@ -7,7 +7,7 @@
 use super::assemble::Assembler;
 use super::filing::{Atom, Dimension, Origin, atom_of, parts};
 use super::place::{PlaceId, order, places_of};
-use super::program::Read;
+use super::program::ValueSource;
 use super::{Child, Dispatch, Layer, NONE, Node, Place, Probe, Space};
 use crate::condition::{Condition, Field, Predicate, PredicateOrigin, Test};
 use crate::fields::{Fields, SlotId};
@@ -181,16 +181,16 @@ impl<'a> Builder<'a> {
     }
 
     /// The values of a request that routes read.
-    fn reads(&mut self) -> Arc<[Read]> {
+    fn reads(&mut self) -> Arc<[ValueSource]> {
         let mut reads = BTreeSet::new();
         for (route, condition) in self.routes.iter().zip(self.conditions) {
             if let Some(uri) = route.uri() {
-                reads.insert(Read::Path);
-                reads.extend((!uri.hosts.is_empty()).then_some(Read::Host));
+                reads.insert(ValueSource::Path);
+                reads.extend((!uri.hosts.is_empty()).then_some(ValueSource::Host));
             }
             condition.each_predicate(&mut |predicate| {
-                reads.insert(match Read::of(predicate, self.assembler.fields()) {
-                    Read::SegmentCount | Read::Param => Read::Path,
+                reads.insert(match ValueSource::of(predicate, self.assembler.fields()) {
+                    ValueSource::SegmentCount | ValueSource::Param => ValueSource::Path,
                     read => read,
                 });
             });

@@ -21,7 +21,7 @@ mod search;
 
 pub(crate) use build::{condition_of, further_conditions};
 pub(crate) use place::{PlaceId, order, places_of};
-pub(crate) use program::Read;
+pub(crate) use program::ValueSource;
 pub(crate) use search::{Context, LayerScratch, passes};
 
 use crate::RouteSpec;
@@ -53,7 +53,7 @@ pub(crate) struct Layer {
     places: Vec<Place>,
     program: Program,
     /// The values that its routes read, each once.
-    pub(crate) reads: Arc<[Read]>,
+    pub(crate) reads: Arc<[ValueSource]>,
     /// The routes that it was compiled from.
     routes: Box<[Arc<RouteSpec>]>,
     /// Whether one of them has a function.

@@ -26,7 +26,7 @@ pub(super) const ANY: u32 = 1 << 31;
 /// The predicates of a layer and the code over them.
 #[derive(Debug, Default)]
 pub(super) struct Program {
-    pub(super) predicates: Vec<Compiled>,
+    pub(super) predicates: Vec<PlacedPredicate>,
     pub(super) code: Vec<u32>,
     pub(super) prefixes: Vec<Box<[u8]>>,
     pub(super) tails: Vec<Arc<TailEngine>>,
@@ -39,9 +39,9 @@ pub(super) struct Program {
 
 /// A predicate with the place of its field's values.
 #[derive(Debug)]
-pub(super) struct Compiled {
+pub(super) struct PlacedPredicate {
     pub(super) predicate: Arc<Predicate>,
-    pub(super) read: Read,
+    pub(super) read: ValueSource,
     pub(super) engine: Engine,
     /// The index of its remembered answer; [`NONE`] if evaluating it again costs no more than remembering.
     pub(super) memo: u32,
@@ -49,7 +49,7 @@ pub(super) struct Compiled {
 
 /// The source of a field's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Read {
+pub(crate) enum ValueSource {
     /// The slot is for methods that have no name here.
     Method(SlotId),
     Host,
@@ -81,24 +81,24 @@ pub(super) enum Engine {
 /// The regexes over one field, searched for together.
 #[derive(Debug)]
 pub(super) struct Group {
-    pub(super) read: Read,
+    pub(super) read: ValueSource,
     pub(super) regexes: RegexGroup,
 }
 
-impl Read {
+impl ValueSource {
     /// The source of the values of a predicate's field.
-    pub(super) fn of(predicate: &Predicate, fields: &mut Fields) -> Read {
+    pub(super) fn of(predicate: &Predicate, fields: &mut Fields) -> ValueSource {
         match &predicate.field {
-            Field::Variable(crate::Variable::PathParam(_)) => Read::Param,
-            field @ Field::Method if !predicate.lower => Read::Method(fields.slot(field, false)),
+            Field::Variable(crate::Variable::PathParam(_)) => ValueSource::Param,
+            field @ Field::Method if !predicate.lower => ValueSource::Method(fields.slot(field, false)),
             // Hosts are in lower case already.
-            Field::Host => Read::Host,
-            Field::Path if !predicate.lower => Read::Path,
-            Field::SourceIp => Read::SourceIp,
-            Field::SegmentCount => Read::SegmentCount,
-            field @ (Field::SourcePort | Field::DestinationPort) => Read::Int(fields.slot(field, false)),
-            field @ Field::DestinationIp => Read::Ip(fields.slot(field, false)),
-            field => Read::Text(fields.slot(field, predicate.lower)),
+            Field::Host => ValueSource::Host,
+            Field::Path if !predicate.lower => ValueSource::Path,
+            Field::SourceIp => ValueSource::SourceIp,
+            Field::SegmentCount => ValueSource::SegmentCount,
+            field @ (Field::SourcePort | Field::DestinationPort) => ValueSource::Int(fields.slot(field, false)),
+            field @ Field::DestinationIp => ValueSource::Ip(fields.slot(field, false)),
+            field => ValueSource::Text(fields.slot(field, predicate.lower)),
         }
     }
 }
@@ -135,47 +135,49 @@ impl Program {
         answer
     }
 
-    fn evaluate(&self, compiled: &Compiled, search: &mut Search<'_, '_>, place: &super::Place) -> bool {
+    fn evaluate(&self, compiled: &PlacedPredicate, search: &mut Search<'_, '_>, place: &super::Place) -> bool {
         let predicate = &*compiled.predicate;
         let test = &predicate.test;
         let request = search.request;
         match (compiled.engine, compiled.read) {
-            (Engine::Group { group, pattern }, Read::Param) => search.param_matches(group, pattern, place, predicate),
+            (Engine::Group { group, pattern }, ValueSource::Param) => {
+                search.param_matches(group, pattern, place, predicate)
+            }
             (Engine::Group { group, pattern }, _) => search.group_matches(group, pattern, predicate.any),
             (Engine::Tail { prefix, tail }, _) => {
                 let (path, prefix) = (request.path.bytes(), &*self.prefixes[prefix as usize]);
                 path.starts_with(prefix) && (tail == NONE || self.tails[tail as usize].is_match(path, prefix.len()))
             }
-            (Engine::Test, Read::Method(slot)) => match (test, request.method.name()) {
+            (Engine::Test, ValueSource::Method(slot)) => match (test, request.method.name()) {
                 (Test::Methods(methods), _) => methods.admits(request.method),
                 (test, Some(name)) => test.passes(Value::Text(name.as_bytes())),
                 (_, None) => search.texts_pass(slot, predicate),
             },
-            (Engine::Test, Read::Host) => !request.host.is_empty() && test.passes(Value::Text(request.host)),
-            (Engine::Test, Read::Path) => test.passes(Value::Text(request.path.bytes())),
-            (Engine::Test, Read::SourceIp) => test.passes(Value::Ip(search.client)),
-            (Engine::Test, Read::SegmentCount) => test.passes(Value::Int(segment_count(request))),
-            (Engine::Test, Read::Text(slot)) => search.texts_pass(slot, predicate),
-            (Engine::Test, Read::Int(slot) | Read::Ip(slot)) => {
+            (Engine::Test, ValueSource::Host) => !request.host.is_empty() && test.passes(Value::Text(request.host)),
+            (Engine::Test, ValueSource::Path) => test.passes(Value::Text(request.path.bytes())),
+            (Engine::Test, ValueSource::SourceIp) => test.passes(Value::Ip(search.client)),
+            (Engine::Test, ValueSource::SegmentCount) => test.passes(Value::Int(segment_count(request))),
+            (Engine::Test, ValueSource::Text(slot)) => search.texts_pass(slot, predicate),
+            (Engine::Test, ValueSource::Int(slot) | ValueSource::Ip(slot)) => {
                 let kind = predicate.field.kind();
                 search.single(slot, |text| Value::read(kind, text).is_some_and(|value| test.passes(value)))
             }
-            (Engine::Test, Read::Param) => search.param_passes(place, predicate),
+            (Engine::Test, ValueSource::Param) => search.param_passes(place, predicate),
         }
     }
 }
 
-impl Compiled {
+impl PlacedPredicate {
     /// Whether its answer should be remembered if several places need it.
     pub(super) fn is_worth_a_memo(&self) -> bool {
         let is_slow = matches!(
             self.predicate.test,
             Test::Contains(_) | Test::Addresses(_) | Test::HasElement(_) | Test::Number(..) | Test::Regex(_)
         );
-        self.read != Read::Param
+        self.read != ValueSource::Param
             && !matches!(self.engine, Engine::Group { .. })
             // The cost of a field that a client may repeat grows with its values.
-            && (is_slow || self.predicate.field.is_multiple() || matches!(self.read, Read::Int(_) | Read::Ip(_)))
+            && (is_slow || self.predicate.field.is_multiple() || matches!(self.read, ValueSource::Int(_) | ValueSource::Ip(_)))
     }
 }
 
@@ -200,6 +202,6 @@ impl Program {
         let texts: usize = self.tail_numbers.keys().map(Tail::bytes).sum();
         let tails = tails + texts + self.tail_numbers.allocation_size();
         let groups: usize = self.groups.iter().map(|group| group.regexes.memory_bytes()).sum();
-        self.predicates.capacity() * size_of::<Compiled>() + self.code.capacity() * 4 + prefixes + tails + groups
+        self.predicates.capacity() * size_of::<PlacedPredicate>() + self.code.capacity() * 4 + prefixes + tails + groups
     }
 }

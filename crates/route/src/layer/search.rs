@@ -3,7 +3,7 @@
 //! The walk goes through every dispatch of a node that may still lead to something better than the best so far, so only
 //! places whose keys the request has are evaluated, each run best first and no further than its first that holds.
 
-use super::program::Read;
+use super::program::ValueSource;
 use super::{Child, Layer, NONE, Place, PlaceId, Probe, RouteSlot};
 use crate::Variable;
 use crate::condition::{Field, Predicate, Value};
@@ -218,17 +218,21 @@ impl<'s> Search<'s, '_> {
         let group = &self.layer.program.groups[group as usize];
         let regexes = &group.regexes;
         match group.read {
-            Read::Path => regexes.search(std::iter::once(self.request.path.bytes()), &mut memory.regexes),
-            Read::Host => {
+            ValueSource::Path => regexes.search(std::iter::once(self.request.path.bytes()), &mut memory.regexes),
+            ValueSource::Host => {
                 let host = Some(self.request.host).filter(|host| !host.is_empty());
                 regexes.search(host.into_iter(), &mut memory.regexes);
             }
-            Read::Method(slot) | Read::Text(slot) => {
+            ValueSource::Method(slot) | ValueSource::Text(slot) => {
                 let first = self.values.first(slot, self.fields, self.request);
                 regexes.search(self.values.chain(first), &mut memory.regexes);
             }
             // Regexes apply to text only.
-            Read::SourceIp | Read::SegmentCount | Read::Int(_) | Read::Ip(_) | Read::Param => {
+            ValueSource::SourceIp
+            | ValueSource::SegmentCount
+            | ValueSource::Int(_)
+            | ValueSource::Ip(_)
+            | ValueSource::Param => {
                 regexes.search(std::iter::empty(), &mut memory.regexes);
             }
         }

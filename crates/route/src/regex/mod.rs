@@ -26,7 +26,7 @@ pub(crate) use tail::TailEngine;
 use ::regex::bytes::{Regex, RegexBuilder};
 use regex_syntax::hir::{Hir, HirKind};
 use regex_syntax::{ast, hir};
-use split::Split;
+use split::SplitRegex;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
@@ -44,13 +44,13 @@ const PREFIX_BYTES_MIN: usize = 2;
 
 /// A valid regex of bounded size.
 #[derive(Debug, Clone)]
-pub struct Pattern(Arc<Parsed>);
+pub struct Pattern(Arc<ParsedRegex>);
 
 #[derive(Debug)]
-struct Parsed {
+struct ParsedRegex {
     source: Box<str>,
     dialect: Dialect,
-    split: Option<Split>,
+    split: Option<SplitRegex>,
     /// Names by position in the text.
     names: Box<[Box<str>]>,
     /// Compiled when first needed: the matcher does not use it.
@@ -108,7 +108,7 @@ impl Pattern {
         }
         let split = split::split(source, dialect, &ast, hir);
         let (source, names) = (source.into(), names.into());
-        Ok(Pattern(Arc::new(Parsed { source, dialect, split, names, regex: OnceLock::new() })))
+        Ok(Pattern(Arc::new(ParsedRegex { source, dialect, split, names, regex: OnceLock::new() })))
     }
 
     /// The text as written.
@@ -156,7 +156,7 @@ impl Pattern {
     /// tail every value with this beginning matches. `None` where the regex does not begin with `^` and a literal, or
     /// with one that is too short (see [`PREFIX_BYTES_MIN`]).
     pub(crate) fn anchored_prefix(&self) -> Option<(&[u8], Option<&Tail>)> {
-        let Split { prefix, tail, is_whole } = self.0.split.as_ref()?;
+        let SplitRegex { prefix, tail, is_whole } = self.0.split.as_ref()?;
         let is_enough = match tail {
             Some(_) if !is_whole => prefix.len() >= PREFIX_BYTES_MIN,
             _ => !prefix.is_empty(),

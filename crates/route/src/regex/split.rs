@@ -14,7 +14,7 @@ use regex_syntax::hir::{Hir, HirKind, Look};
 
 /// The parts of a regex that begins with `^`.
 #[derive(Debug)]
-pub(super) struct Split {
+pub(super) struct SplitRegex {
     /// The beginning of a matching value.
     pub(super) prefix: Box<[u8]>,
     /// The rest that must match from there on, unless it matches anything.
@@ -41,7 +41,7 @@ impl Tail {
     }
 }
 
-pub(super) fn split(source: &str, dialect: Dialect, ast: &Ast, hir: Hir) -> Option<Split> {
+pub(super) fn split(source: &str, dialect: Dialect, ast: &Ast, hir: Hir) -> Option<SplitRegex> {
     if !hir.properties().look_set_prefix().contains(Look::Start) {
         return None;
     }
@@ -55,7 +55,7 @@ pub(super) fn split(source: &str, dialect: Dialect, ast: &Ast, hir: Hir) -> Opti
 }
 
 /// `None` if something other than a literal follows `^`.
-fn split_text(source: &str, dialect: Dialect, items: &[Ast]) -> Option<Split> {
+fn split_text(source: &str, dialect: Dialect, items: &[Ast]) -> Option<SplitRegex> {
     let (first, items) = items.split_first()?;
     let Ast::Assertion(start) = first else {
         return None;
@@ -78,7 +78,7 @@ fn split_text(source: &str, dialect: Dialect, items: &[Ast]) -> Option<Split> {
     }
     let text = rest.first().map_or("", |ast| &source[ast.span().start.offset..]);
     let tail = (!rest.iter().all(may_be_empty)).then(|| Tail { text: text.into(), dialect });
-    Some(Split { prefix: prefix.into_bytes().into(), tail, is_whole })
+    Some(SplitRegex { prefix: prefix.into_bytes().into(), tail, is_whole })
 }
 
 fn is_end(kind: &AssertionKind) -> bool {
@@ -103,7 +103,7 @@ fn may_be_empty(ast: &Ast) -> bool {
     }
 }
 
-fn split_hir(hir: Hir) -> Option<Split> {
+fn split_hir(hir: Hir) -> Option<SplitRegex> {
     let HirKind::Concat(subs) = reduce(hir, false).into_kind() else {
         return None;
     };
@@ -122,12 +122,12 @@ fn split_hir(hir: Hir) -> Option<Split> {
         return None;
     }
     if matches_empty(&rest) {
-        return Some(Split { prefix, tail: None, is_whole });
+        return Some(SplitRegex { prefix, tail: None, is_whole });
     }
     // The dialect that the printer assumes; it writes flags where another is meant.
     let tail = Tail { text: rest.to_string().into(), dialect: Dialect { unicode: true, any_case: false } };
     // The printed form nests deeper than the source, sometimes too deep to be parsed again.
-    tail.dialect.parse(&tail.text).is_ok().then_some(Split { prefix, tail: Some(tail), is_whole })
+    tail.dialect.parse(&tail.text).is_ok().then_some(SplitRegex { prefix, tail: Some(tail), is_whole })
 }
 
 fn matches_empty(hir: &Hir) -> bool {

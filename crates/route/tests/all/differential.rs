@@ -6,7 +6,7 @@
 
 use crate::oracle::asked::{RequestFacts, Value};
 use crate::oracle::expressions::{Chain, Expressions};
-use crate::oracle::kong::{Reference, Silence, Taken};
+use crate::oracle::kong::{MatchedExpression, Reference, Silence};
 use crate::oracle::random::{Random, check_and_shrink, from_environment, halves, without_one};
 use crate::oracle::scan::{Ambiguous, by_both_readings};
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ struct Route {
 }
 
 /// Routes as both sides compile them: all together, and each on its own.
-struct Compiled {
+struct RoutePair {
     texts: Vec<String>,
     expressions: Vec<Expression>,
     matcher: Matcher,
@@ -67,7 +67,7 @@ fn expressions_mean_what_they_mean_to_kong() {
         let routes =
             (0..random.below(routes_max) + 1).map(|_| Route::random(&mut random, &expressions)).collect::<Vec<_>>();
         let mut asked = (0..REQUESTS).map(|_| RequestFacts::random(&mut random)).collect::<Vec<_>>();
-        let compiled = std::panic::catch_unwind(|| Compiled::new(&routes));
+        let compiled = std::panic::catch_unwind(|| RoutePair::new(&routes));
         let wrong = match compiled {
             Ok(Ok(mut compiled)) => asked.iter().position(|asked| !compiled.agrees(asked, &mut counts)),
             // Any request shows it.
@@ -109,7 +109,7 @@ fn every_field_distinguishes_routes() {
                 let mut random = Random::new(seed.wrapping_mul(0xbb67_ae85_84ca_a73b));
                 let expressions = Expressions::of_one(field, &lhs, operator);
                 let routes = (0..ROUTES).map(|_| Route::random(&mut random, &expressions)).collect::<Vec<_>>();
-                let mut compiled = Compiled::new(&routes).unwrap();
+                let mut compiled = RoutePair::new(&routes).unwrap();
                 for _ in 0..24 {
                     let mut asked = RequestFacts::random(&mut random);
                     // More values of the one field that is read.
@@ -175,7 +175,7 @@ impl Case {
     }
 
     fn check(&self) -> Result<(), String> {
-        let mut compiled = Compiled::new(&self.routes)?;
+        let mut compiled = RoutePair::new(&self.routes)?;
         compiled.check(&self.asked, &mut Counts::default())
     }
 
@@ -195,8 +195,8 @@ impl Case {
     }
 }
 
-impl Compiled {
-    fn new(routes: &[Route]) -> Result<Compiled, String> {
+impl RoutePair {
+    fn new(routes: &[Route]) -> Result<RoutePair, String> {
         let texts: Vec<String> = routes.iter().map(|route| route.chain.text()).collect();
         let refused = |text: &str, why: Silence| format!("the reference refuses {text:?}: {why:?}");
         let parse = |text: &String| Expression::parse(text).map_err(|errors| format!("{text:?}: {errors:?}"));
@@ -207,7 +207,7 @@ impl Compiled {
         };
         let compile = |specs: Vec<Arc<RouteSpec>>| Matcher::compile(specs).map_err(|errors| format!("{errors:?}"));
         let prioritised = routes.iter().zip(&texts).map(|(route, text)| (route.priority as usize, text.as_str()));
-        Ok(Compiled {
+        Ok(RoutePair {
             matcher: compile((0..routes.len()).map(spec).collect())?,
             alone: (0..routes.len()).map(|at| compile(vec![spec(at)])).collect::<Result<_, _>>()?,
             reference: Reference::new(prioritised).map_err(|why| refused("one of the set", why))?,
@@ -236,7 +236,7 @@ impl Compiled {
             }
             counts.whole += 1;
             let taken = |path: &str| self.reference.find(asked, path).expect("texts are UTF-8");
-            let position = |taken: &Option<Taken>| taken.as_ref().map(|taken| taken.position);
+            let position = |taken: &Option<MatchedExpression>| taken.as_ref().map(|taken| taken.position);
             let expected = by_both_readings(path, taken, |a, b| position(a) == position(b));
             let found = self.matcher.find(request, &mut self.scratch);
             let expected_route = expected.as_ref().map(&position).map_err(|Ambiguous| PathError::EncodedSlash);
@@ -273,7 +273,7 @@ impl Compiled {
     }
 
     /// Compares the captures of named groups; returns the number of captures.
-    fn check_captures(&self, found: Match, taken: &Taken, request: &Request<'_>) -> Result<u64, String> {
+    fn check_captures(&self, found: Match, taken: &MatchedExpression, request: &Request<'_>) -> Result<u64, String> {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         let params = self.matcher.params(found, request);
         let captured = params.into_iter().map(|(name, value)| (name, text(value))).collect::<BTreeMap<_, _>>();

@@ -71,7 +71,7 @@ impl Case {
         &self,
         matcher: &Matcher,
         request: &Request<'_>,
-        expected: Result<Option<scan::Found>, PathError>,
+        expected: Result<Option<scan::ScanResult>, PathError>,
     ) -> Result<(), String> {
         for (position, route) in self.routes.iter().enumerate() {
             let explanation = matcher.explain(request, Some(&format!("r{}", route.id)));

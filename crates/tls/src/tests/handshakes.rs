@@ -19,7 +19,7 @@ fn servers(entries: &[(&str, &[&str])]) -> (Memory, Ca) {
 }
 
 /// The first name of the certificate that a client was shown.
-fn shown(ended: &Ended) -> String {
+fn shown(ended: &HandshakeEnds) -> String {
     let certificate = &ended.client.peer_certificates().unwrap()[0];
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).unwrap();
     certificate.subject_alternative_name().unwrap().unwrap().value.general_names[0].to_string()
@@ -304,7 +304,7 @@ fn a_client_is_handed_the_ocsp_response_of_its_certificate() {
     let at = 1_795_315_317 + 3600;
     let entry = |pairs: &str| config(&format!("{{id: a, {pairs}, sni: a.example.com, ocsp: a.der}}"));
     let handed = |pairs: &str| {
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(RecordingVerifier::default());
         let builder = ClientConfig::builder_with_provider(crate::provider::provider());
         let builder = builder.with_safe_default_protocol_versions().unwrap().dangerous();
         let client = builder.with_custom_certificate_verifier(seen.clone()).with_no_client_auth();
@@ -327,9 +327,9 @@ fn a_client_is_handed_the_ocsp_response_of_its_certificate() {
 
 /// Accepts any certificate, and keeps the OCSP response of the handshake.
 #[derive(Debug, Default)]
-pub(super) struct Seen(Mutex<Option<Vec<u8>>>);
+pub(super) struct RecordingVerifier(Mutex<Option<Vec<u8>>>);
 
-impl ServerCertVerifier for Seen {
+impl ServerCertVerifier for RecordingVerifier {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

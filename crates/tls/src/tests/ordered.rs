@@ -1,7 +1,7 @@
 //! Ordered certificates: what clients get before, between and after, and the answer to the ACME server.
 
 use super::*;
-use crate::Ordered;
+use crate::OrderedCertificate;
 use rcgen::date_time_ymd;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::oid_registry::Oid;
@@ -149,14 +149,15 @@ fn what_was_ordered_is_read() {
     let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW_SECONDS));
     let mut wanted = params(&["A.example.com", "b.example.com"]);
     (wanted.not_before, wanted.not_after) = (date_time_ymd(2026, 5, 1), date_time_ymd(2026, 8, 1));
-    let read = Ordered::read(joined(issue(&wanted, &ca)).as_bytes(), now).unwrap();
+    let read = OrderedCertificate::read(joined(issue(&wanted, &ca)).as_bytes(), now).unwrap();
     assert_eq!(read.names, ["a.example.com", "b.example.com"]);
     assert_eq!(read.not_before_seconds, 1_777_593_600);
     assert_eq!(read.not_after_seconds - read.not_before_seconds, 92 * 24 * 3600);
     assert_eq!(read.key, None);
     wanted.use_authority_key_identifier_extension = true;
     wanted.serial_number = Some(vec![0x81, 2].into());
-    let (authority, serial) = Ordered::read(joined(issue(&wanted, &ca)).as_bytes(), now).unwrap().key.unwrap();
+    let (authority, serial) =
+        OrderedCertificate::read(joined(issue(&wanted, &ca)).as_bytes(), now).unwrap().key.unwrap();
     // As encoded in the certificate: a positive number.
     assert_eq!(serial, [0, 0x81, 2]);
     let (_, root) = X509Certificate::from_der(ca.der()).unwrap();
@@ -165,10 +166,10 @@ fn what_was_ordered_is_read() {
         _ => false,
     };
     assert!(root.iter_extensions().any(is_of_root));
-    let error = Ordered::read(b"<html>", now).unwrap_err();
+    let error = OrderedCertificate::read(b"<html>", now).unwrap_err();
     assert!(error.contains("no certificate is in it"), "{error}");
     let late = UnixTime::since_unix_epoch(Duration::from_secs(NOW_SECONDS + 366 * 24 * 3600));
-    assert!(Ordered::read(joined(issue(&wanted, &ca)).as_bytes(), late).unwrap_err().contains("expired"));
+    assert!(OrderedCertificate::read(joined(issue(&wanted, &ca)).as_bytes(), late).unwrap_err().contains("expired"));
 }
 
 #[test]
@@ -186,7 +187,7 @@ fn an_acme_server_is_shown_the_digest_and_nothing_else() {
     let builder = ClientConfig::builder_with_provider(crate::provider::provider());
     let builder = builder.with_safe_default_protocol_versions().unwrap().dangerous();
     // Our own client would not accept a critical extension that it does not know.
-    let builder = builder.with_custom_certificate_verifier(Arc::new(handshakes::Seen::default()));
+    let builder = builder.with_custom_certificate_verifier(Arc::new(handshakes::RecordingVerifier::default()));
     let mut client = builder.with_no_client_auth();
     client.alpn_protocols = vec![crate::ACME_TLS_ALPN.to_vec()];
     let name = ServerName::try_from(NAME).unwrap();

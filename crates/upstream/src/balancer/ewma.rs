@@ -7,7 +7,7 @@
 //! not all choose the same node.
 
 use crate::slot::{Slot, usable};
-use crate::tried::Tried;
+use crate::tried_endpoints::TriedEndpoints;
 
 /// Time in which an observation's influence falls to 1/e.
 const DECAY_MS: f32 = 10_000.0;
@@ -60,7 +60,7 @@ impl Latency {
     }
 }
 
-pub(super) fn pick(slots: &[Slot], members: &[u32], now_ms: u64, random: u64, tried: &Tried) -> Option<u32> {
+pub(super) fn pick(slots: &[Slot], members: &[u32], now_ms: u64, random: u64, tried: &TriedEndpoints) -> Option<u32> {
     let weight = |index: u32| slots[index as usize].weight();
     let choices = || members.iter().copied().filter(|&index| usable(slots, index, now_ms, tried));
     let total: u64 = choices().map(weight).sum();

@@ -5,10 +5,10 @@
 
 use super::round_robin;
 use crate::slot::{Slot, usable};
-use crate::tried::Tried;
+use crate::tried_endpoints::TriedEndpoints;
 use std::cmp::Ordering;
 
-pub(super) fn pick(slots: &mut [Slot], members: &[u32], now_ms: u64, tried: &Tried) -> Option<u32> {
+pub(super) fn pick(slots: &mut [Slot], members: &[u32], now_ms: u64, tried: &TriedEndpoints) -> Option<u32> {
     let mut best: Option<u32> = None;
     let mut many = false;
     for &index in members {

@@ -96,7 +96,7 @@ async fn both_families(servers: &TokioResolver, name: &str) -> Result<Answer, St
 }
 
 /// A family's addresses and the name that had them.
-struct Found<A> {
+struct FamilyAddresses<A> {
     addresses: Vec<A>,
     /// The fully qualified name of the search list that had them.
     name: Name,
@@ -108,19 +108,19 @@ async fn one_family<A>(
     name: Name,
     record_type: RecordType,
     address: impl Fn(&RData) -> Option<A>,
-) -> Result<Found<A>, NetError> {
+) -> Result<FamilyAddresses<A>, NetError> {
     let lookup = servers.lookup(name, record_type).await?;
     let records: &[Record] = lookup.answers();
     // Aliases on the way count for the TTL, too.
     let ttl_s = records.iter().map(|record| record.ttl).min().unwrap_or(0);
-    Ok(Found {
+    Ok(FamilyAddresses {
         addresses: records.iter().filter_map(|record| address(&record.data)).collect(),
         name: lookup.query().name().clone(),
         ttl_s,
     })
 }
 
-fn family<A>(result: Result<Found<A>, NetError>) -> Family<A> {
+fn family<A>(result: Result<FamilyAddresses<A>, NetError>) -> Family<A> {
     match result {
         Ok(found) => Family::Known(found.addresses),
         Err(error) if is_negative(&error) => Family::Known(Vec::new()),

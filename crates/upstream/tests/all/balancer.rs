@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use stillgate_config::Balance;
 use stillgate_route::Variable;
-use stillgate_upstream::{Balancer, Endpoint, Failure, Report, SET_ASIDE_FIRST_MS, Tried, Verdict};
+use stillgate_upstream::{Balancer, Endpoint, Failure, Report, SET_ASIDE_FIRST_MS, TriedEndpoints, Verdict};
 
 fn chash() -> Balance {
     Balance::ConsistentHash(Variable::Uri.into())
@@ -38,7 +38,7 @@ fn weighted(weights: &[u32]) -> Vec<Endpoint> {
 fn round_robin(weights: &[u32], picks: usize) -> String {
     let mut balancer = Balancer::new(&Balance::RoundRobin, &weighted(weights));
     (0..picks)
-        .map(|_| balancer.pick(None, 0, 0, &Tried::new()).unwrap())
+        .map(|_| balancer.pick(None, 0, 0, &TriedEndpoints::new()).unwrap())
         .map(|index| char::from(b'a' + index as u8))
         .collect()
 }
@@ -63,10 +63,10 @@ fn a_light_member_is_not_starved_when_a_heavy_one_is_gone() {
     let all = weighted(&[1, 1, 1_000]);
     let mut balancer = Balancer::new(&Balance::RoundRobin, &all);
     for _ in 0..501 {
-        balancer.pick(None, 0, 0, &Tried::new());
+        balancer.pick(None, 0, 0, &TriedEndpoints::new());
     }
     balancer.redefine(&Balance::RoundRobin, &all[..2]);
-    let picks: Vec<_> = (0..8).map(|_| balancer.pick(None, 0, 0, &Tried::new()).unwrap()).collect();
+    let picks: Vec<_> = (0..8).map(|_| balancer.pick(None, 0, 0, &TriedEndpoints::new()).unwrap()).collect();
     for index in 0..2 {
         assert!(picks.iter().filter(|p| **p == index).count() >= 3, "{picks:?}");
     }
@@ -77,7 +77,7 @@ fn lower_tiers_only_when_all_higher_are_unusable() {
     for balance in methods() {
         let nodes = endpoints(&[(1, 0), (1, 5), (1, 5), (9, -1)]);
         let mut balancer = Balancer::new(&balance, &nodes);
-        let mut tried = Tried::new();
+        let mut tried = TriedEndpoints::new();
         let mut order = Vec::new();
         while let Some(index) = balancer.pick(Some(b"k"), 0, 7, &tried) {
             order.push(nodes[index].priority);
@@ -87,9 +87,9 @@ fn lower_tiers_only_when_all_higher_are_unusable() {
         for index in [1, 2] {
             balancer.report(index, Report::Failed(Failure::Connect), 0);
         }
-        assert_eq!(balancer.pick(Some(b"k"), 1, 7, &Tried::new()), Some(0));
+        assert_eq!(balancer.pick(Some(b"k"), 1, 7, &TriedEndpoints::new()), Some(0));
         balancer.report(2, Report::Connected, 0);
-        assert_eq!(balancer.pick(Some(b"k"), 1, 7, &Tried::new()), Some(2));
+        assert_eq!(balancer.pick(Some(b"k"), 1, 7, &TriedEndpoints::new()), Some(2));
     }
 }
 
@@ -100,7 +100,7 @@ fn when_all_are_set_aside_the_least_recently_failed_is_tried() {
         for (index, now_ms) in [(0, 20), (1, 10), (2, 30)] {
             balancer.report(index, Report::Failed(Failure::Connect), now_ms);
         }
-        let mut tried = Tried::new();
+        let mut tried = TriedEndpoints::new();
         let mut order = Vec::new();
         while let Some(index) = balancer.pick(Some(b"k"), 40, 0, &tried) {
             order.push(index);
@@ -115,7 +115,7 @@ fn a_returning_endpoint_gets_one_probe() {
     let mut balancer = Balancer::new(&Balance::RoundRobin, &weighted(&[1, 1]));
     balancer.report(0, Report::Failed(Failure::Connect), 0);
     let picks = |balancer: &mut Balancer, now_ms| -> usize {
-        (0..10).filter(|_| balancer.pick(None, now_ms, 0, &Tried::new()) == Some(0)).count()
+        (0..10).filter(|_| balancer.pick(None, now_ms, 0, &TriedEndpoints::new()) == Some(0)).count()
     };
     assert_eq!(picks(&mut balancer, SET_ASIDE_FIRST_MS - 1), 0);
     assert_eq!(picks(&mut balancer, SET_ASIDE_FIRST_MS), 1);
@@ -128,13 +128,13 @@ fn least_conn_fills_by_weight() {
     let mut balancer = Balancer::new(&Balance::LeastConn, &weighted(&[3, 1, 2]));
     let mut active = [0; 3];
     for _ in 0..12 {
-        let index = balancer.pick(None, 0, 0, &Tried::new()).unwrap();
+        let index = balancer.pick(None, 0, 0, &TriedEndpoints::new()).unwrap();
         balancer.on_start(index);
         active[index] += 1;
     }
     assert_eq!(active, [6, 2, 4]);
     balancer.on_finish(1, None, 0);
-    assert_eq!(balancer.pick(None, 0, 0, &Tried::new()), Some(1));
+    assert_eq!(balancer.pick(None, 0, 0, &TriedEndpoints::new()), Some(1));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn ewma_avoids_a_slow_member_and_tries_it_again_later() {
         let mut counts = [0u32; 3];
         for n in 0..1_000 {
             let now_ms = from_ms + n;
-            let index = balancer.pick(None, now_ms, mix(now_ms), &Tried::new()).unwrap();
+            let index = balancer.pick(None, now_ms, mix(now_ms), &TriedEndpoints::new()).unwrap();
             balancer.on_start(index);
             balancer.on_finish(index, Some(latency_us[index] + (mix(n) % 512) as u32), now_ms);
             counts[index] += 1;
@@ -166,7 +166,7 @@ fn ewma_honours_weights_under_load() {
     let mut counts = [0u32; 4];
     let mut under_way = std::collections::VecDeque::new();
     for n in 0..8_000u64 {
-        let index = balancer.pick(None, n, mix(n), &Tried::new()).unwrap();
+        let index = balancer.pick(None, n, mix(n), &TriedEndpoints::new()).unwrap();
         balancer.on_start(index);
         under_way.push_back(index);
         counts[index] += 1;
@@ -197,13 +197,13 @@ fn the_ring_is_that_of_nginx() {
     let mut balancer = Balancer::new(&chash(), &nodes);
     let found: String = (0..40)
         .map(|n| format!("key-{n}"))
-        .map(|key| balancer.pick(Some(key.as_bytes()), 0, 0, &Tried::new()).unwrap())
+        .map(|key| balancer.pick(Some(key.as_bytes()), 0, 0, &TriedEndpoints::new()).unwrap())
         .map(|index| char::from(b'1' + index as u8))
         .collect();
     assert_eq!(found, "2332211212223331211133222222322323212222");
 }
 
-fn owners(balancer: &mut Balancer, tried: &Tried) -> HashMap<String, SocketAddr> {
+fn owners(balancer: &mut Balancer, tried: &TriedEndpoints) -> HashMap<String, SocketAddr> {
     (0..500)
         .map(|n| {
             let key = format!("key-{n}");
@@ -221,7 +221,7 @@ proptest! {
         for _cycle in 0..2 {
             let mut counts = vec![0; weights.len()];
             for _ in 0..total {
-                counts[balancer.pick(None, 0, 0, &Tried::new()).unwrap()] += 1;
+                counts[balancer.pick(None, 0, 0, &TriedEndpoints::new()).unwrap()] += 1;
             }
             prop_assert_eq!(&counts, &weights);
         }
@@ -235,7 +235,7 @@ proptest! {
         let mut balancer = Balancer::new(&Balance::LeastConn, &weighted(&weights));
         let mut active = vec![0u32; weights.len()];
         for end in ends {
-            let index = balancer.pick(None, 0, 0, &Tried::new()).unwrap();
+            let index = balancer.pick(None, 0, 0, &TriedEndpoints::new()).unwrap();
             let load = |n: usize| f64::from(active[n]) / f64::from(weights[n]);
             prop_assert!((0..weights.len()).all(|n| load(index) <= load(n)));
             balancer.on_start(index);
@@ -258,21 +258,21 @@ proptest! {
         let mut rest = all.clone();
         rest.remove(gone);
         let mut balancer = Balancer::new(&chash(), &all);
-        let before = owners(&mut balancer, &Tried::new());
+        let before = owners(&mut balancer, &TriedEndpoints::new());
 
-        let after = owners(&mut Balancer::new(&chash(), &rest), &Tried::new());
+        let after = owners(&mut Balancer::new(&chash(), &rest), &TriedEndpoints::new());
         for (key, owner) in &before {
             prop_assert!(after[key] == *owner || *owner == all[gone].address);
         }
-        let mut tried = Tried::new();
+        let mut tried = TriedEndpoints::new();
         tried.insert(gone);
         prop_assert_eq!(&owners(&mut balancer, &tried), &after, "tried is as good as gone");
         balancer.report(gone, Report::Failed(Failure::Connect), 0);
-        prop_assert_eq!(&owners(&mut balancer, &Tried::new()), &after, "so is set aside");
+        prop_assert_eq!(&owners(&mut balancer, &TriedEndpoints::new()), &after, "so is set aside");
         balancer.report(gone, Report::Connected, 0);
-        prop_assert_eq!(&owners(&mut balancer, &Tried::new()), &before, "and its keys come back");
+        prop_assert_eq!(&owners(&mut balancer, &TriedEndpoints::new()), &before, "and its keys come back");
         rest.reverse();
-        let reversed = owners(&mut Balancer::new(&chash(), &rest), &Tried::new());
+        let reversed = owners(&mut Balancer::new(&chash(), &rest), &TriedEndpoints::new());
         prop_assert_eq!(&reversed, &after, "whatever the order");
     }
 
@@ -292,7 +292,7 @@ proptest! {
                 aside[index] = true;
             }
         }
-        let mut tried = Tried::new();
+        let mut tried = TriedEndpoints::new();
         loop {
             let random = randoms[tried.len() % randoms.len()];
             let open = |n: &usize| all[*n].weight > 0 && !tried.contains(*n);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_config::{Balance, CheckType, Checks, PassiveCheck, PassiveHealthy, PassiveUnhealthy};
 use stillgate_upstream::{
-    Balancer, Endpoint, Failure, News, Report, SET_ASIDE_FIRST_MS, Tried, Verdict, share_verdicts,
+    Balancer, Endpoint, Failure, News, Report, SET_ASIDE_FIRST_MS, TriedEndpoints, Verdict, share_verdicts,
 };
 
 const REFUSED: Report = Report::Failed(Failure::Connect);
@@ -50,7 +50,7 @@ fn shares(balancer: &mut Balancer, now_ms: u64, picks: usize) -> [usize; 4] {
     let mut shares = [0; 4];
     for n in 0..picks as u64 {
         let random = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        shares[balancer.pick(Some(&n.to_le_bytes()), now_ms, random, &Tried::new()).unwrap()] += 1;
+        shares[balancer.pick(Some(&n.to_le_bytes()), now_ms, random, &TriedEndpoints::new()).unwrap()] += 1;
     }
     shares
 }
@@ -70,7 +70,7 @@ fn one_that_could_not_be_ejected_is_when_there_is_room() {
     assert_eq!(balancer.report(0, REFUSED, 1), Some(News::SetAside { period_ms: SET_ASIDE_FIRST_MS }));
     assert_eq!(balancer.report(1, REFUSED, 1), None);
     let probe = 1 + SET_ASIDE_FIRST_MS;
-    while balancer.pick(None, probe, 0, &Tried::new()) != Some(0) {}
+    while balancer.pick(None, probe, 0, &TriedEndpoints::new()) != Some(0) {}
     assert_eq!(balancer.report(0, Report::Status(200), probe), Some(News::Recovered));
     assert_eq!(balancer.report(1, Report::Status(500), probe), Some(News::SetAside { period_ms: SET_ASIDE_FIRST_MS }));
     let shares = shares(&mut balancer, probe, 10);
@@ -137,7 +137,7 @@ fn the_weight_of_one_that_has_recovered_grows() {
     check(&mut balancer, 2_000);
     // And after passive checks have ejected it.
     balancer.report(1, REFUSED, 100_000);
-    while balancer.pick(None, 102_000, 0, &Tried::new()) != Some(1) {}
+    while balancer.pick(None, 102_000, 0, &TriedEndpoints::new()) != Some(1) {}
     assert_eq!(balancer.report(1, Report::Status(200), 102_000), Some(News::Recovered));
     check(&mut balancer, 102_000);
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 use stillgate_config::{Balance, KeepalivePool, PassHost, RetryBudget, Upstream, UpstreamTimeouts};
-use stillgate_upstream::{ConnMeta, Endpoint, Failure, Fit, Report, Tried, UpstreamState};
+use stillgate_upstream::{ConnMeta, Endpoint, Failure, Fit, Report, TriedEndpoints, UpstreamState};
 
 fn upstream(balance: Balance, pool_size: usize) -> Upstream {
     let second = Duration::from_secs(1);
@@ -38,7 +38,7 @@ fn endpoint(n: u8, weight: u32) -> Endpoint {
 }
 
 fn pick(state: &mut UpstreamState<char>) -> u8 {
-    let index = state.pick(None, 0, 0, &Tried::new()).unwrap();
+    let index = state.pick(None, 0, 0, &TriedEndpoints::new()).unwrap();
     match state.endpoint(index).address {
         SocketAddr::V4(address) => address.ip().octets()[3],
         SocketAddr::V6(_) => unreachable!("the tests use IPv4 addresses"),
@@ -68,7 +68,7 @@ fn what_stays_keeps_its_connections_failures_and_turn() {
 fn a_connection_in_use_is_not_kept_for_the_peer_that_took_its_slot() {
     let definition = upstream(Balance::RoundRobin, 8);
     let mut state = UpstreamState::new(&definition, &[endpoint(1, 1)]);
-    let index = state.pick(None, 0, 0, &Tried::new()).unwrap();
+    let index = state.pick(None, 0, 0, &TriedEndpoints::new()).unwrap();
     state.on_start(index);
     let meta = state.fresh_meta(index);
     state.migrate(&definition, &[endpoint(2, 1)]);
@@ -84,11 +84,11 @@ fn a_connection_in_use_is_not_kept_for_the_peer_that_took_its_slot() {
 fn a_tunnel_counts_at_its_node_and_as_no_request() {
     let budget = RetryBudget { percent: 50, min_concurrency: 0 };
     let mut state = UpstreamState::<char>::new(&upstream(Balance::LeastConn, 8), &[endpoint(1, 1), endpoint(2, 1)]);
-    let index = state.pick(None, 0, 0, &Tried::new()).unwrap();
+    let index = state.pick(None, 0, 0, &TriedEndpoints::new()).unwrap();
     state.on_tunnel_start(index);
     assert_eq!((state.active(), state.status(0).map(|node| node.active).sum::<u32>()), (0, 1));
     assert!(!state.has_budget(&budget), "half of the one request that asks is none");
-    let next = state.pick(None, 0, 0, &Tried::new()).unwrap();
+    let next = state.pick(None, 0, 0, &TriedEndpoints::new()).unwrap();
     assert_ne!(next, index, "the other one has less to do");
     state.on_start(next);
     assert!(state.has_budget(&budget));
@@ -100,11 +100,11 @@ fn a_tunnel_counts_at_its_node_and_as_no_request() {
 fn no_endpoints_and_back() {
     let definition = upstream(Balance::LeastConn, 8);
     let mut state = UpstreamState::<char>::new(&definition, &[]);
-    assert_eq!(state.pick(None, 0, 0, &Tried::new()), None);
+    assert_eq!(state.pick(None, 0, 0, &TriedEndpoints::new()), None);
     state.migrate(&definition, &[endpoint(1, 1)]);
     assert_eq!((pick(&mut state), state.choices()), (1, 1));
     state.migrate(&definition, &[]);
-    assert_eq!((state.pick(None, 0, 0, &Tried::new()), state.choices()), (None, 0));
+    assert_eq!((state.pick(None, 0, 0, &TriedEndpoints::new()), state.choices()), (None, 0));
 }
 
 #[derive(Debug, Clone)]
@@ -146,7 +146,7 @@ proptest! {
                     state.migrate(&definition, &endpoints);
                 }
                 Op::Start(random) => {
-                    let picked = state.pick(None, 0, random, &Tried::new());
+                    let picked = state.pick(None, 0, random, &TriedEndpoints::new());
                     prop_assert_eq!(picked.is_some(), live.values().any(|weight| *weight > 0));
                     if let Some(index) = picked {
                         let address = state.endpoint(index).address;

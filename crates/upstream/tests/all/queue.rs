@@ -17,12 +17,12 @@ impl Wake for Woken {
 }
 
 /// A request that waits.
-struct Waiting {
+struct WaitingRequest {
     ticket: Ticket,
     woken: Arc<Woken>,
 }
 
-impl Waiting {
+impl WaitingRequest {
     fn waker(&self) -> Waker {
         self.woken.clone().into()
     }
@@ -41,19 +41,19 @@ impl One {
         One(UpstreamState::new(&upstream(Some(requests), queue), &[endpoint()]))
     }
 
-    fn join(&mut self) -> Option<Waiting> {
+    fn join(&mut self) -> Option<WaitingRequest> {
         let woken = Arc::new(Woken::default());
         let (ticket, _) = self.0.join_queue(&woken.clone().into())?;
-        Some(Waiting { ticket, woken })
+        Some(WaitingRequest { ticket, woken })
     }
 
-    fn is_turn(&mut self, waiting: &Waiting) -> bool {
+    fn is_turn(&mut self, waiting: &WaitingRequest) -> bool {
         self.0.is_turn(waiting.ticket, &waiting.waker())
     }
 
     /// It is next in line: it leaves, and its try begins.
     #[track_caller]
-    fn goes(&mut self, waiting: &Waiting) {
+    fn goes(&mut self, waiting: &WaitingRequest) {
         assert!(self.is_turn(waiting));
         self.0.leave_queue(waiting.ticket);
         self.0.on_start(0);
@@ -126,7 +126,7 @@ fn there_is_room_behind_those_who_go() {
 fn who_leaves_loses_no_place() {
     let mut one = One::new(1, 3);
     one.0.on_start(0);
-    let waiting: Vec<Waiting> = (0..3).map(|_| one.join().unwrap()).collect();
+    let waiting: Vec<WaitingRequest> = (0..3).map(|_| one.join().unwrap()).collect();
     // From the middle: the order of the others does not change.
     one.0.leave_queue(waiting[1].ticket);
     assert!(waiting.iter().all(|waiting| waiting.woken() == 0));
@@ -159,7 +159,7 @@ fn a_new_bound_holds_for_those_who_wait() {
         let mut one = One::new(2, 3);
         one.0.on_start(0);
         one.0.on_start(0);
-        let waiting: Vec<Waiting> = (0..3).map(|_| one.join().unwrap()).collect();
+        let waiting: Vec<WaitingRequest> = (0..3).map(|_| one.join().unwrap()).collect();
         // A smaller queue removes no waiting request.
         one.0.migrate(&upstream(requests, 0), &[endpoint()]);
         assert_eq!((waiting[0].woken(), one.0.waiting()), (1, 3));

@@ -86,12 +86,12 @@ struct Text {
     left: u32,
     /// Present if the string is Huffman coded.
     decoder: Option<Decoder>,
-    read: Read,
+    read: StringFacts,
 }
 
 /// Facts about the text that a string represents.
 #[derive(Debug, Clone, Copy, Default)]
-struct Read {
+struct StringFacts {
     bytes: u32,
     start: [u8; START_BYTES],
     has_hash: bool,
@@ -212,7 +212,7 @@ impl FieldWalker {
     }
 
     fn end_text(&mut self) {
-        let Ok(Read { bytes, start, has_hash }) = self.text.finish() else {
+        let Ok(StringFacts { bytes, start, has_hash }) = self.text.finish() else {
             self.at = At::Lost;
             return;
         };
@@ -274,7 +274,7 @@ impl Text {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<Read, huffman::Invalid> {
+    fn finish(&mut self) -> Result<StringFacts, huffman::Invalid> {
         if let Some(decoder) = self.decoder.take() {
             decoder.finish(|symbol| self.read.note(symbol))?;
         }
@@ -282,7 +282,7 @@ impl Text {
     }
 }
 
-impl Read {
+impl StringFacts {
     #[inline]
     fn note(&mut self, byte: u8) {
         if let Some(place) = self.start.get_mut(self.bytes as usize) {

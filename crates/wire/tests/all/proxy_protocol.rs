@@ -3,7 +3,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::net::{IpAddr, SocketAddr};
-use stillgate_wire::proxy_protocol::{ClientTls, Parsed, V1_LOCAL, V2_BYTES_MAX, V2_LOCAL, parse, write_v1, write_v2};
+use stillgate_wire::proxy_protocol::{
+    ClientTls, ProxyHeader, V1_LOCAL, V2_BYTES_MAX, V2_LOCAL, parse, write_v1, write_v2,
+};
 use stillgate_wire::{ProxyProtocolError as E, checks};
 
 /// HAProxy 2.6 with `send-proxy-v2`, requested by curl.
@@ -45,7 +47,7 @@ fn complete(bytes: &[u8], addresses: Option<(SocketAddr, SocketAddr)>) {
     let followed = [bytes, b"GET / HTTP/1.1\r\n\r\n"].concat();
     checks::proxy_header(&followed);
     match parse(&followed) {
-        Ok(Parsed::Complete { len, addresses: found, .. }) => assert_eq!((len, found), (bytes.len(), addresses)),
+        Ok(ProxyHeader::Complete { len, addresses: found, .. }) => assert_eq!((len, found), (bytes.len(), addresses)),
         other => panic!("{}: {other:?}", bytes.escape_ascii()),
     }
 }
@@ -87,7 +89,7 @@ fn what_haproxy_writes() {
         (HAPROXY_CERTIFICATE, "127.0.0.1:43236", tls(true, Some(b"client.example")), Some(b"gate.example")),
     ] {
         let bytes = hex(header);
-        let Ok(Parsed::Complete { len, addresses: Some((from, _)), tls, authority }) = parse(&bytes) else {
+        let Ok(ProxyHeader::Complete { len, addresses: Some((from, _)), tls, authority }) = parse(&bytes) else {
             panic!("{header}: {:?}", parse(&bytes))
         };
         assert_eq!((len, from, tls, authority), (bytes.len(), source.parse().unwrap(), expected_tls, name));
@@ -132,7 +134,7 @@ fn tls_of_the_client() {
     ] {
         let value = [&[client][..], &u32::to_be_bytes(verify), &name].concat();
         let bytes = with_tlvs(&tlv(0x20, &value));
-        let Ok(Parsed::Complete { tls, .. }) = parse(&bytes) else { panic!("{:?}", parse(&bytes)) };
+        let Ok(ProxyHeader::Complete { tls, .. }) = parse(&bytes) else { panic!("{:?}", parse(&bytes)) };
         let expected = expected.map(|verified| ClientTls { verified, common_name: Some(b"ann") });
         assert_eq!(tls, expected, "client {client:#x}, verify {verify}");
     }
@@ -165,7 +167,7 @@ fn checksums_must_be_right() {
 
 fn parse_addresses(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     match parse(bytes) {
-        Ok(Parsed::Complete { addresses, .. }) => addresses,
+        Ok(ProxyHeader::Complete { addresses, .. }) => addresses,
         other => panic!("{other:?}"),
     }
 }
@@ -287,7 +289,7 @@ fn refused_early() {
         (b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff", E::HeaderTooLong),
     ] {
         let (_, before) = bytes.split_last().unwrap();
-        assert_eq!((parse(before), parse(bytes)), (Ok(Parsed::Partial), Err(error)), "{}", bytes.escape_ascii());
+        assert_eq!((parse(before), parse(bytes)), (Ok(ProxyHeader::Partial), Err(error)), "{}", bytes.escape_ascii());
     }
 }
 
@@ -338,7 +340,7 @@ proptest! {
         for write in [write_v1, write_v2] {
             out.clear();
             write(source, destination, &mut out);
-            let Ok(Parsed::Complete { len, addresses: Some(found), .. }) = parse(&out) else {
+            let Ok(ProxyHeader::Complete { len, addresses: Some(found), .. }) = parse(&out) else {
                 panic!("{}", out.escape_ascii())
             };
             let canonical = |address: SocketAddr| (address.ip().to_canonical(), address.port());

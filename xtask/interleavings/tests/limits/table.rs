@@ -6,7 +6,7 @@ use crate::bucket::*;
 use crate::key::Key;
 use crate::members::Members;
 use crate::sync::Ordering;
-use crate::window::{Aligned, Limit};
+use crate::window::{AlignedWindow, Limit};
 use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread;
@@ -33,14 +33,14 @@ fn life(now_ms: u64) -> Life {
 }
 
 /// Like `Limits::take_fixed`, for a cost of 1.
-fn take(bucket: &Small, key: Key, count: u64, now_ms: u64) -> Result<bool, Contended> {
+fn take(bucket: &Small, key: Key, count: u64, now_ms: u64) -> Result<bool, BucketContention> {
     let limit = Limit { count, window_ms: WINDOW_MS };
     loop {
         let Some(found) = bucket.find(key, life(now_ms))? else {
             let added = bucket.add(key, now_ms + WINDOW_MS, life(now_ms));
             assert!(!added.is_disturbed);
             if !added.is_there {
-                return Err(Contended);
+                return Err(BucketContention);
             }
             continue;
         };
@@ -155,7 +155,7 @@ fn nothing_is_counted_for_a_key_that_has_taken_the_slot() {
             }
         },
         |_, bucket| {
-            let count = |number| bucket.find(key(number), life(NOW_MS + 2)).unwrap().map(Found::count);
+            let count = |number| bucket.find(key(number), life(NOW_MS + 2)).unwrap().map(CounterSnapshot::count);
             assert_eq!((count(1), count(2), count(3)), (None, Some(2), Some(1)));
         },
     );
@@ -196,9 +196,14 @@ fn who_is_killed_while_adding_holds_up_nobody() {
 }
 
 /// Like `Limits::take_sliding`, for a cost of 1.
-fn slide<const WAYS: usize>(bucket: &Bucket<WAYS>, key: Key, count: u64, now_ms: u64) -> Result<bool, Contended> {
+fn slide<const WAYS: usize>(
+    bucket: &Bucket<WAYS>,
+    key: Key,
+    count: u64,
+    now_ms: u64,
+) -> Result<bool, BucketContention> {
     let limit = Limit { count, window_ms: WINDOW_MS };
-    let at = Aligned::new(WINDOW_MS, now_ms);
+    let at = AlignedWindow::new(WINDOW_MS, now_ms);
     let (present, past) = (key.of_window(at.number), key.of_window(at.number - 1));
     loop {
         let found = bucket.find(present, life(now_ms))?;
@@ -212,7 +217,7 @@ fn slide<const WAYS: usize>(bucket: &Bucket<WAYS>, key: Key, count: u64, now_ms:
             None => {
                 let added = bucket.add(present, at.end_ms, life(now_ms));
                 if !added.is_there && !added.is_disturbed {
-                    return Err(Contended);
+                    return Err(BucketContention);
                 }
             }
         }
@@ -225,8 +230,9 @@ fn slid<const WAYS: usize>(bucket: &Bucket<WAYS>, number: u64, count: u64, now_m
 
 /// The counts of the window at `now_ms` and of the previous one.
 fn counted<const WAYS: usize>(bucket: &Bucket<WAYS>, number: u64, now_ms: u64) -> [u64; 2] {
-    let at = Aligned::new(WINDOW_MS, now_ms).number;
-    [at, at - 1].map(|at| bucket.find(key(number).of_window(at), life(now_ms)).unwrap().map_or(0, Found::count))
+    let at = AlignedWindow::new(WINDOW_MS, now_ms).number;
+    [at, at - 1]
+        .map(|at| bucket.find(key(number).of_window(at), life(now_ms)).unwrap().map_or(0, CounterSnapshot::count))
 }
 
 #[test]

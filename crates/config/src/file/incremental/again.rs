@@ -2,15 +2,15 @@
 
 use super::difference::{Difference, OldItems};
 use super::items::{Item, Keeps, only_item};
-use super::{Kept, Text, outline};
+use super::{SplitText, Text, outline};
 use crate::file::whole::{NamedConsumers, id_of, note_names};
 use crate::keys::resources::{Resource, RouteKeys};
 use crate::model::{Config, Kind, Loaded, Route, Upstream};
-use crate::resources::{Definition, Holder, Named, Written, check_nodes, own_upstreams};
+use crate::resources::{Definition, Holder, ResourceId, ResourceKeys, check_nodes, own_upstreams};
 use std::sync::Arc;
 use stillgate_schema::kind;
 use stillgate_schema::object::map;
-use stillgate_schema::text::cuts::Cut;
+use stillgate_schema::text::cuts::ItemText;
 use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Path, Sink};
 use stillgate_schema::text::environment::Lookup;
 use stillgate_schema::text::tree::NODES_MAX;
@@ -26,14 +26,14 @@ pub(super) struct Next {
 }
 
 /// Routes and upstreams, in the order of the file.
-struct Placed {
+struct FileResources {
     routes: Vec<Arc<Route>>,
     route_lines: Vec<u32>,
     upstreams: Vec<Arc<Upstream>>,
 }
 
 /// `None`: it cannot be read this way, or has an error.
-pub(super) fn read(kept: &Kept, text: &Text, environment: Lookup<'_>) -> Option<Next> {
+pub(super) fn read(kept: &SplitText, text: &Text, environment: Lookup<'_>) -> Option<Next> {
     let new = &text.bytes[..];
     let difference = Difference::between(&kept.text.bytes, &kept.list, &kept.items, new)?;
     let mut next = Assembly::new(kept, new, environment);
@@ -53,14 +53,14 @@ pub(super) fn read(kept: &Kept, text: &Text, environment: Lookup<'_>) -> Option<
 }
 
 struct Assembly<'a> {
-    kept: &'a Kept,
+    kept: &'a SplitText,
     environment: Lookup<'a>,
     text: &'a [u8],
     /// Where the next item begins.
     at: usize,
     line: u32,
     items: Vec<Item>,
-    placed: Placed,
+    placed: FileResources,
     /// The number of old routes before each old item.
     before: Vec<u32>,
     /// Hashes of the ids of the items that were read.
@@ -70,7 +70,7 @@ struct Assembly<'a> {
 }
 
 impl<'a> Assembly<'a> {
-    fn new(kept: &'a Kept, text: &'a [u8], environment: Lookup<'a>) -> Assembly<'a> {
+    fn new(kept: &'a SplitText, text: &'a [u8], environment: Lookup<'a>) -> Assembly<'a> {
         let config = &kept.loaded.config;
         let mut routes = 0;
         let count = |item: &Item| {
@@ -79,7 +79,7 @@ impl<'a> Assembly<'a> {
             before
         };
         let before = kept.items.iter().map(count).collect();
-        let mut placed = Placed {
+        let mut placed = FileResources {
             routes: Vec::with_capacity(config.routes.len() + 1),
             route_lines: Vec::with_capacity(config.routes.len() + 1),
             upstreams: Vec::with_capacity(config.upstreams.len() + 1),
@@ -103,7 +103,7 @@ impl<'a> Assembly<'a> {
     }
 
     /// Adds the next item. `old`: the old item with the same text.
-    fn push(&mut self, cut: Cut, old: Option<usize>) -> Option<()> {
+    fn push(&mut self, cut: ItemText, old: Option<usize>) -> Option<()> {
         let index = self.items.len();
         let is_kept = |old: &usize| match self.kept.items[*old].keeps {
             Keeps::Always => true,
@@ -132,7 +132,7 @@ impl<'a> Assembly<'a> {
     }
 
     /// Reads an item as the only one of a list.
-    fn read(&mut self, index: usize, cut: Cut) -> Option<()> {
+    fn read(&mut self, index: usize, cut: ItemText) -> Option<()> {
         let text = &self.text[self.at..self.at + cut.bytes as usize];
         let (node, at) = only_item("routes", text, self.line, cut, self.environment, &mut self.sink)?;
         let node = &node;
@@ -141,9 +141,9 @@ impl<'a> Assembly<'a> {
         let keys = kind::read(&map::<RouteKeys>(), node, &path, &mut self.sink)?;
         let resource = Resource { index, at: node.at, node: node.clone(), keys };
         let mut item = outline::item(cut, at, node, &resource)?;
-        let written = Written::Route(resource.keys);
+        let written = ResourceKeys::Route(resource.keys);
         let id = id_of(Kind::Routes, &written, index, node.at)?;
-        let named = Named { id: &id.value, at: node.at, path: &path, node };
+        let named = ResourceId { id: &id.value, at: node.at, path: &path, node };
         let definition = self.kept.known.catalog.define(written, named, &mut self.sink)?;
         self.check_others(&definition, &id.value, node.at.line)?;
         for upstream in definition.upstreams() {
@@ -201,7 +201,7 @@ impl<'a> Assembly<'a> {
         }
         // Stable: upstreams without a place stay in order.
         warnings.sort_by_key(|warning| (warning.line, warning.column));
-        let Placed { routes, route_lines, upstreams } = self.placed;
+        let FileResources { routes, route_lines, upstreams } = self.placed;
         let routes = routes.into_iter().collect();
         // Outside of the list of routes nothing has changed.
         let Config { gateway, listeners, stream_routes, ssls, plugins, .. } = &kept.loaded.config;

@@ -2,17 +2,17 @@
 
 use super::difference::{Difference, OldItems};
 use super::items::{Item, Keeps, hash_of, only_item};
-use super::outline::Listed;
-use super::{Kept, Text};
+use super::outline::ListItems;
+use super::{SplitText, Text};
 use crate::keys::plugins::ConsumerKeys;
 use crate::keys::resources::Resource;
 use crate::model::{Config, Loaded};
-use crate::resources::{Definition, Named, Written};
+use crate::resources::{Definition, ResourceId, ResourceKeys};
 use std::sync::Arc;
 use stillgate_plugin::{Consumer, Consumers, Credential};
 use stillgate_schema::kind;
 use stillgate_schema::object::map;
-use stillgate_schema::text::cuts::Cut;
+use stillgate_schema::text::cuts::ItemText;
 use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Path, Sink};
 use stillgate_schema::text::environment::Lookup;
 use stillgate_schema::text::tree::{NODES_MAX, Node};
@@ -26,7 +26,7 @@ pub(super) struct Next {
 }
 
 /// `None`: it cannot be read this way, or has an error.
-pub(super) fn read(kept: &Kept, text: &Text, environment: Lookup<'_>) -> Option<Next> {
+pub(super) fn read(kept: &SplitText, text: &Text, environment: Lookup<'_>) -> Option<Next> {
     let listed = kept.consumers.as_ref()?;
     let (old, new) = (&kept.text.bytes[..], &text.bytes[..]);
     let difference = Difference::between(old, &listed.list, &listed.items, new)?;
@@ -47,7 +47,7 @@ pub(super) fn read(kept: &Kept, text: &Text, environment: Lookup<'_>) -> Option<
 }
 
 /// The remembered state of a consumer without warnings.
-pub(super) fn item(cut: Cut, at: u32, node: &Node, resource: &Resource<ConsumerKeys>) -> Option<Item> {
+pub(super) fn item(cut: ItemText, at: u32, node: &Node, resource: &Resource<ConsumerKeys>) -> Option<Item> {
     Some(Item {
         cut,
         at,
@@ -60,8 +60,8 @@ pub(super) fn item(cut: Cut, at: u32, node: &Node, resource: &Resource<ConsumerK
 }
 
 struct Assembly<'a> {
-    kept: &'a Kept,
-    listed: &'a Listed,
+    kept: &'a SplitText,
+    listed: &'a ListItems,
     environment: Lookup<'a>,
     text: &'a [u8],
     /// Where the next item begins.
@@ -75,7 +75,7 @@ struct Assembly<'a> {
 }
 
 impl<'a> Assembly<'a> {
-    fn new(kept: &'a Kept, listed: &'a Listed, text: &'a [u8], environment: Lookup<'a>) -> Assembly<'a> {
+    fn new(kept: &'a SplitText, listed: &'a ListItems, text: &'a [u8], environment: Lookup<'a>) -> Assembly<'a> {
         Assembly {
             kept,
             listed,
@@ -91,7 +91,7 @@ impl<'a> Assembly<'a> {
     }
 
     /// Adds the next item. `old`: the old item with the same text.
-    fn push(&mut self, cut: Cut, old: Option<usize>) -> Option<()> {
+    fn push(&mut self, cut: ItemText, old: Option<usize>) -> Option<()> {
         match old.filter(|old| self.listed.items[*old].keeps == Keeps::Always) {
             Some(old) => {
                 self.stays[old] = true;
@@ -104,7 +104,7 @@ impl<'a> Assembly<'a> {
         Some(())
     }
 
-    fn read(&mut self, cut: Cut) -> Option<()> {
+    fn read(&mut self, cut: ItemText) -> Option<()> {
         let (list, index) = (Path::Root.key("consumers"), self.items.len());
         let (path, warnings) = (list.index(index), self.sink.warnings());
         let text = &self.text[self.at..self.at + cut.bytes as usize];
@@ -113,8 +113,8 @@ impl<'a> Assembly<'a> {
         let resource = Resource { index, at: node.at, node: node.clone(), keys };
         let mut item = item(cut, at, &node, &resource)?;
         let name = resource.keys.username.value.clone();
-        let named = Named { id: &name, at: node.at, path: &path, node: &node };
-        let written = Written::Consumer(resource.keys);
+        let named = ResourceId { id: &name, at: node.at, path: &path, node: &node };
+        let written = ResourceKeys::Consumer(resource.keys);
         let definition = self.kept.known.catalog.define(written, named, &mut self.sink)?;
         // Its plugins may conflict with others, name a consumer or have upstreams: rare enough to read everything again.
         let is_alone = definition.claims().is_empty()
@@ -190,7 +190,7 @@ impl<'a> Assembly<'a> {
 }
 
 /// The name in a valid item.
-fn name_of(cut: Cut, text: &[u8], environment: Lookup<'_>) -> Option<String> {
+fn name_of(cut: ItemText, text: &[u8], environment: Lookup<'_>) -> Option<String> {
     /// The line does not matter.
     const LINE: u32 = 2;
     let mut sink = Sink::default();

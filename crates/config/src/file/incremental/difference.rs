@@ -5,14 +5,14 @@ use super::items::Item;
 use crate::file::FILE_BYTES_MAX;
 use foldhash::quality::RandomState;
 use std::collections::HashMap;
-use stillgate_schema::text::cuts::{Cut, Cuts, cut, has_plain_lines};
+use stillgate_schema::text::cuts::{Cuts, ItemText, cut, has_plain_lines};
 
 /// The items of a text that are also in the previous text.
 pub(super) struct Difference {
     /// Number of equal items at the beginning of the list.
     pub(super) first: usize,
     /// The items in between.
-    pub(super) changed: Vec<Cut>,
+    pub(super) changed: Vec<ItemText>,
     /// Number of equal items at its end.
     pub(super) last: usize,
 }

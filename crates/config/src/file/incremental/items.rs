@@ -2,7 +2,7 @@
 
 use crate::file::masks::has_mask;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use stillgate_schema::text::cuts::Cut;
+use stillgate_schema::text::cuts::ItemText;
 use stillgate_schema::text::diagnostic::Sink;
 use stillgate_schema::text::environment::Lookup;
 use stillgate_schema::text::tree::{Node, Value, parse};
@@ -10,7 +10,7 @@ use stillgate_schema::text::tree::{Node, Value, parse};
 /// One valid item of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Item {
-    pub(super) cut: Cut,
+    pub(super) cut: ItemText,
     /// Number of lines from its first one to the one in which the resource begins.
     pub(super) at: u32,
     /// Number of keys and values.
@@ -43,7 +43,7 @@ pub(super) fn only_item(
     key: &str,
     text: &[u8],
     line: u32,
-    cut: Cut,
+    cut: ItemText,
     environment: Lookup<'_>,
     sink: &mut Sink,
 ) -> Option<(Node, u32)> {

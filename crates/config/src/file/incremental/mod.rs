@@ -27,10 +27,10 @@ mod outline;
 use crate::file::whole::CatalogState;
 use crate::file::{finish, read, resolve, without_secrets};
 use crate::model::Loaded;
-use crate::resources::{PluginSet, Remembered, Told};
+use crate::resources::{PluginSet, RememberedSecrets, SecretHashes};
 use crate::values::{SourceKind, digest};
 use items::Item;
-use outline::Listed;
+use outline::ListItems;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -75,29 +75,29 @@ impl Text {
 pub struct Reader {
     /// Its lookups of secrets are remembered, like those of environment variables.
     plugins: PluginSet,
-    secrets: Arc<Remembered>,
+    secrets: Arc<RememberedSecrets>,
     /// The paths of plugins in the text that was read last, good or bad.
     own_paths: Vec<PathBuf>,
-    kept: Option<Kept>,
+    kept: Option<SplitText>,
     /// The secrets used by the last good text, while a later one is refused.
-    put_aside: Option<Asked>,
+    put_aside: Option<TextNeeds>,
 }
 
 /// The secrets and the plugin files that a text needs.
-struct Asked {
-    secrets: Told,
+struct TextNeeds {
+    secrets: SecretHashes,
     own_paths: Vec<PathBuf>,
 }
 
 /// The state kept of a text that can be split.
-struct Kept {
+struct SplitText {
     text: Text,
     loaded: Arc<Loaded>,
     known: CatalogState,
     /// The environment variables that the text used.
     variables: Variables,
     /// `None`: no list can be split.
-    consumers: Option<Listed>,
+    consumers: Option<ListItems>,
     /// The list of routes.
     list: List,
     items: Vec<Item>,
@@ -131,7 +131,7 @@ impl Default for Reader {
 impl Reader {
     /// Makes a reader for texts with plugins.
     pub fn new(plugins: PluginSet) -> Reader {
-        let secrets = Arc::new(Remembered::new(plugins.secrets, REFERENCES_MAX));
+        let secrets = Arc::new(RememberedSecrets::new(plugins.secrets, REFERENCES_MAX));
         Reader {
             plugins: PluginSet { secrets: secrets.clone(), ..plugins },
             secrets,
@@ -148,7 +148,7 @@ impl Reader {
         let environment = |name: &str| recorder.ask(name);
         let put_aside = self.put_aside.take();
         let was_refused = put_aside.is_some();
-        if let Some(Asked { secrets, own_paths }) = put_aside {
+        if let Some(TextNeeds { secrets, own_paths }) = put_aside {
             self.secrets.put_back(secrets);
             self.own_paths = own_paths;
         }
@@ -175,8 +175,8 @@ impl Reader {
         loaded
     }
 
-    fn asked(&self) -> Asked {
-        Asked { secrets: self.secrets.copy(), own_paths: self.own_paths.clone() }
+    fn asked(&self) -> TextNeeds {
+        TextNeeds { secrets: self.secrets.copy(), own_paths: self.own_paths.clone() }
     }
 
     /// The values of other secrets may be forgotten, unless resources of a datastore use them.
@@ -243,12 +243,12 @@ fn files(plugins: &PluginSet, paths: &[PathBuf]) -> Identity {
 }
 
 /// Whether the plugin files are unchanged.
-fn has_current_files(plugins: &PluginSet, paths: &[PathBuf], kept: &Kept) -> bool {
+fn has_current_files(plugins: &PluginSet, paths: &[PathBuf], kept: &SplitText) -> bool {
     let own = &kept.loaded.config.plugins.own;
     paths.is_empty() || own.files().is_some_and(|before| before == files(plugins, paths))
 }
 
-impl Kept {
+impl SplitText {
     /// Applies a text that differs in one list.
     fn read(&mut self, text: &Text, environment: Lookup<'_>) -> Option<()> {
         if let Some(next) = again::read(self, text, environment) {

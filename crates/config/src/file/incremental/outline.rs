@@ -1,24 +1,24 @@
 //! Splits a text that was read as a whole, and keeps the state that the next one needs.
 
 use super::items::{Item, Keeps, hash_of};
-use super::{Kept, List, Text, Variables, consumers};
-use crate::file::Written;
+use super::{List, SplitText, Text, Variables, consumers};
+use crate::file::ParsedFile;
 use crate::file::whole::CatalogState;
 use crate::keys::resources::{Resource, RouteKeys};
 use crate::model::Loaded;
 use crate::resources::check_nodes;
 use std::sync::Arc;
-use stillgate_schema::text::cuts::{Cut, Cuts, cut, has_plain_lines};
+use stillgate_schema::text::cuts::{Cuts, ItemText, cut, has_plain_lines};
 use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Sink};
 use stillgate_schema::text::tree::{Entry, Node, Value};
 
 /// A list and its items.
-pub(super) struct Listed {
+pub(super) struct ListItems {
     pub(super) list: List,
     pub(super) items: Vec<Item>,
 }
 
-impl Listed {
+impl ListItems {
     /// The line after the last item.
     pub(super) fn end(&self) -> u32 {
         self.list.line + self.items.iter().map(|item| item.cut.lines).sum::<u32>()
@@ -57,10 +57,10 @@ impl Listed {
     fn of<T>(
         key: &str,
         text: &[u8],
-        written: &Written,
+        written: &ParsedFile,
         resources: &[Resource<T>],
-        item: impl Fn(Cut, u32, &Node, &Resource<T>) -> Option<Item>,
-    ) -> Option<Listed> {
+        item: impl Fn(ItemText, u32, &Node, &Resource<T>) -> Option<Item>,
+    ) -> Option<ListItems> {
         let Value::Map(entries) = &written.tree.root.value else { return None };
         let place = entries.iter().position(|entry| &*entry.key == key)?;
         let Value::List(nodes) = &entries[place].value.value else { return None };
@@ -81,13 +81,13 @@ impl Listed {
         }
         // If the parser found a key where the tail begins, nothing of the list extends into the tail.
         let behind = entries.get(place + 1).map(|entry| (entry.key_at.line, entry.key_at.column));
-        (behind == (rest > 0).then_some((line, 1))).then_some(Listed { list, items })
+        (behind == (rest > 0).then_some((line, 1))).then_some(ListItems { list, items })
     }
 }
 
 /// The cuts and items of a text that is not validated yet.
 pub(super) struct Outline {
-    consumers: Option<Listed>,
+    consumers: Option<ListItems>,
     list: List,
     items: Vec<Item>,
     /// Number of lines before the tail.
@@ -97,14 +97,14 @@ pub(super) struct Outline {
 
 impl Outline {
     /// `None`: the text cannot be split.
-    pub(super) fn of(text: &[u8], written: &Written) -> Option<Outline> {
+    pub(super) fn of(text: &[u8], written: &ParsedFile) -> Option<Outline> {
         // With `plugins`, values of a route are compared with values elsewhere.
         if written.file.plugins.is_some() {
             return None;
         }
-        let routes = Listed::of("routes", text, written, &written.file.routes, item)?;
-        let consumers = Listed::of("consumers", text, written, &written.file.consumers, consumers::item);
-        let (lines, Listed { list, items }) = (routes.end(), routes);
+        let routes = ListItems::of("routes", text, written, &written.file.routes, item)?;
+        let consumers = ListItems::of("consumers", text, written, &written.file.consumers, consumers::item);
+        let (lines, ListItems { list, items }) = (routes.end(), routes);
         let nodes = written.tree.nodes.checked_sub(items.iter().map(|item| item.nodes as usize).sum())?;
         Some(Outline { consumers, list, items, lines, nodes })
     }
@@ -116,7 +116,7 @@ impl Outline {
         loaded: Arc<Loaded>,
         known: CatalogState,
         variables: Variables,
-    ) -> Option<Kept> {
+    ) -> Option<SplitText> {
         if loaded.warnings.len() > DIAGNOSTICS_MAX {
             return None;
         }
@@ -149,7 +149,7 @@ impl Outline {
             consumers.note(&loaded.warnings);
         }
         let Outline { consumers, list, items, nodes, .. } = self;
-        Some(Kept { text, loaded, known, variables, consumers, list, items, warnings, nodes })
+        Some(SplitText { text, loaded, known, variables, consumers, list, items, warnings, nodes })
     }
 
     fn item_of(&mut self, warning: &Diagnostic) -> Option<&mut Item> {
@@ -182,7 +182,7 @@ fn head(text: &[u8], key: &str, entry: &Entry) -> Option<usize> {
 }
 
 /// The remembered state of an item without warnings, as far as its keys show it.
-pub(super) fn item(cut: Cut, at: u32, node: &Node, resource: &Resource<RouteKeys>) -> Option<Item> {
+pub(super) fn item(cut: ItemText, at: u32, node: &Node, resource: &Resource<RouteKeys>) -> Option<Item> {
     let keys = &resource.keys;
     Some(Item {
         cut,

@@ -7,7 +7,7 @@ mod names;
 
 use crate::keys::gateway::ADDRESS;
 use crate::values::{Dialect, Metrics};
-use names::{Named, disabled_families, disabled_labels, enabled_labels, extra_labels};
+use names::{LabelNames, disabled_families, disabled_labels, enabled_labels, extra_labels};
 use serde_json::{Value as Json, json};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use stillgate_metrics::family::LABELS_MAX;
 use stillgate_route::Variable;
 use stillgate_schema::description::Definitions;
 use stillgate_schema::kind::{
-    At, Choice, Flag, Kind, Located, TEXT, Text, Then, expected, int, list, read, text, unplaced,
+    At, Choice, Flag, Kind, LocatedKind, TEXT, Text, Then, expected, int, list, read, text, unplaced,
 };
 use stillgate_schema::matching::{OWN_NAME, parse_recorded};
 use stillgate_schema::object;
@@ -57,7 +57,7 @@ object! {
         /// Label sets of one family; near the bound the label with the most values collapses to `__other__` ([how large](monitoring.md#labels-that-explode)).
         series_per_family: usize = int(100, SERIES_PER_FAMILY_MAX as i64) => default(100_000);
         /// Idle time after which a counter or histogram goes (gauges are true as long as they stand); `0s`: never.
-        expire: At<Duration> = Located(EXPIRE) => default(unplaced(Duration::ZERO));
+        expire: At<Duration> = LocatedKind(EXPIRE) => default(unplaced(Duration::ZERO));
         /// The absolute path of a directory, in memory as `/dev/shm/stillgate` is, that `stillgate exporter` may read;
         /// without it the memory is the process's own.
         shared: PathBuf = SHARED => optional;
@@ -82,7 +82,7 @@ object! {
     /// Labels that are off by default.
     pub(crate) struct MetricsEnableKeys {
         /// Names of labels for families that count requests: `method`.
-        labels: Vec<At<String>> = list(Located(TEXT)) => default(Vec::new());
+        labels: Vec<At<String>> = list(LocatedKind(TEXT)) => default(Vec::new());
     }
 }
 
@@ -90,9 +90,9 @@ object! {
     /// Families and labels that are not recorded; what is off costs nothing.
     pub(crate) struct MetricsDisableKeys {
         /// By name, with or without the dialect's prefix: `http_requests_total` is `stillgate_http_requests_total`.
-        families: Vec<At<String>> = list(Located(TEXT)) => default(Vec::new());
+        families: Vec<At<String>> = list(LocatedKind(TEXT)) => default(Vec::new());
         /// By name; families that count requests go without them.
-        labels: Vec<At<String>> = list(Located(TEXT)) => default(Vec::new());
+        labels: Vec<At<String>> = list(LocatedKind(TEXT)) => default(Vec::new());
     }
 }
 
@@ -201,7 +201,7 @@ fn resolve(keys: MetricsKeys, path: &Path<'_>, sink: &mut Sink) -> Metrics {
     let disable = path.key("disable");
     let disabled_families = disabled_families(dialect, &keys.disable.families, &disable.key("families"), sink);
     let enabled_labels = enabled_labels(dialect, &keys.enable.labels, &path.key("enable").key("labels"), sink);
-    let named = Named { dialect, disabled: &disabled_families, enabled: &enabled_labels };
+    let named = LabelNames { dialect, disabled: &disabled_families, enabled: &enabled_labels };
     let extra_labels = extra_labels(named, keys.labels, &path.key("labels"), sink);
     let disabled_labels = disabled_labels(dialect, &keys.disable.labels, &extra_labels, &disable.key("labels"), sink);
     Metrics {

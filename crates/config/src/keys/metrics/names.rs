@@ -78,14 +78,14 @@ pub(super) fn enabled_labels(dialect: Dialect, names: &[At<String>], path: &Path
 
 /// What the names in `labels` are looked up in.
 #[derive(Clone, Copy)]
-pub(super) struct Named<'a> {
+pub(super) struct LabelNames<'a> {
     pub(super) dialect: Dialect,
     pub(super) disabled: &'a [Measure],
     pub(super) enabled: &'a [Label],
 }
 
 pub(super) fn extra_labels(
-    Named { dialect, disabled, enabled }: Named<'_>,
+    LabelNames { dialect, disabled, enabled }: LabelNames<'_>,
     families: Vec<FamilyLabels>,
     path: &Path<'_>,
     sink: &mut Sink,

@@ -2,7 +2,7 @@
 
 use super::{delete, nodes, put, rejected, seen, store, targets};
 use serde_json::json;
-use stillgate_config::{Kind, Serving, SslUse, Store};
+use stillgate_config::{Kind, Replacement, SslUse, Store};
 
 /// The ids of a consumer's credentials; `None`: the consumer does not exist.
 fn credentials(store: &Store, name: &str) -> Option<Vec<String>> {
@@ -18,7 +18,7 @@ fn credentials_are_resources_of_their_own() {
     let jack = || json!({"username": "jack", "plugins": {}});
     // Before its consumer exists, and in any order.
     store.apply([put(Kind::Credentials, "jack/one", 3, key("one"))]);
-    assert_eq!(rejected(&store), [(Kind::Credentials, "jack/one".to_owned(), Serving::Nothing)]);
+    assert_eq!(rejected(&store), [(Kind::Credentials, "jack/one".to_owned(), Replacement::Nothing)]);
     store.apply([put(Kind::Consumers, "jack", 4, jack()), put(Kind::Credentials, "jack/two", 5, key("two"))]);
     assert_eq!((rejected(&store), credentials(&store, "jack")), (vec![], Some(vec!["one".into(), "two".into()])));
     // A name with another's as its prefix.
@@ -31,7 +31,7 @@ fn credentials_are_resources_of_their_own() {
         put(Kind::Credentials, "jackie/z", 9, json!({"plugins": {"count": {"count": 1}}})),
         put(Kind::Credentials, "jackie/good", 10, key("good")),
     ]);
-    let left_out = |id: &str| (Kind::Credentials, id.to_owned(), Serving::Nothing);
+    let left_out = |id: &str| (Kind::Credentials, id.to_owned(), Replacement::Nothing);
     assert_eq!(rejected(&store), ["jackie/x", "jackie/y", "jackie/z"].map(left_out));
     assert_eq!(credentials(&store, "jackie"), Some(vec!["good".into()]));
     // Once the first is removed, the other gets it.
@@ -43,7 +43,7 @@ fn credentials_are_resources_of_their_own() {
     assert_eq!(credentials(&store, "jack"), Some(vec!["two".into()]));
     store.apply([delete(Kind::Consumers, "jack")]);
     assert_eq!(credentials(&store, "jack"), None);
-    assert!(rejected(&store).contains(&(Kind::Credentials, "jack/two".to_owned(), Serving::Nothing)));
+    assert!(rejected(&store).contains(&(Kind::Credentials, "jack/two".to_owned(), Replacement::Nothing)));
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn protos_are_kept_and_mean_nothing() {
     store.apply([put(Kind::Protos, "1", 1, json!({"content": "syntax = \"proto3\";"}))]);
     assert_eq!((rejected(&store), store.load("r")), (vec![], before));
     store.apply([put(Kind::Protos, "2", 2, json!({"desc": "nothing"}))]);
-    assert_eq!(rejected(&store), [(Kind::Protos, "2".to_owned(), Serving::Nothing)]);
+    assert_eq!(rejected(&store), [(Kind::Protos, "2".to_owned(), Replacement::Nothing)]);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn what_is_attempted_leaves_no_trace() {
         |store| targets_seen = targets(store),
     );
     let refused: Vec<_> = attempt.rejected.iter().map(|of| (of.kind, of.id.as_str(), of.serving)).collect();
-    let expected = [(Kind::Consumers, "jill", Serving::Nothing), (Kind::Routes, "r", Serving::Unavailable)];
+    let expected = [(Kind::Consumers, "jill", Replacement::Nothing), (Kind::Routes, "r", Replacement::Unavailable)];
     assert_eq!(refused, expected);
     assert_eq!(targets_seen, [("r".to_owned(), None), ("bad".to_owned(), Some("routes/bad".to_owned()))]);
     assert_eq!(seen(&store), before);
@@ -96,14 +96,14 @@ fn a_resource_can_be_refused_from_outside() {
         put(Kind::Ssls, "2", 2, ssl("b.example", "b.pem")),
     ]);
     store.refuse(Kind::Ssls, "2", "the certificate has ended");
-    assert_eq!(rejected(&store), [(Kind::Ssls, "2".to_owned(), Serving::Unavailable)]);
+    assert_eq!(rejected(&store), [(Kind::Ssls, "2".to_owned(), Replacement::Unavailable)]);
     let usages: Vec<_> = store.load("r").config.ssls.iter().map(|ssl| ssl.usage.clone()).collect();
     assert!(matches!(&usages[..], [SslUse::Server(_), SslUse::Refused(of)] if of.names == ["b.example"]));
     // If there is a previous version, that one is served.
     store.apply([put(Kind::Ssls, "1", 1, ssl("a.example", "new.pem"))]);
     let before = store.load("r").config.ssls[0].clone();
     store.refuse(Kind::Ssls, "1", "the key is another's");
-    assert_eq!(rejected(&store)[0], (Kind::Ssls, "1".to_owned(), Serving::Previous));
+    assert_eq!(rejected(&store)[0], (Kind::Ssls, "1".to_owned(), Replacement::Previous));
     assert_ne!(store.load("r").config.ssls[0], before);
     // A refused resource stays refused until it is written again.
     store.refuse(Kind::Ssls, "1", "again");

@@ -4,7 +4,7 @@ use super::{nodes, put, rejected, store};
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
-use stillgate_config::{Change, Config, Kind, Origin, Route, Serving, Store, Target};
+use stillgate_config::{Change, Config, Kind, Origin, Replacement, Route, Store, Target};
 use stillgate_route::path::normalise;
 use stillgate_route::{Lookup, Matcher, Method, Request, Scratch, Variable};
 
@@ -21,7 +21,7 @@ impl Lookup for Argument<'_> {
 
 /// A request.
 #[derive(Debug, Clone, Copy)]
-struct Asked<'a> {
+struct TestRequest<'a> {
     host: &'a str,
     path: &'a str,
     method: Method,
@@ -30,7 +30,7 @@ struct Asked<'a> {
 }
 
 /// Every combination of the conditions that the routes below may have.
-fn requests() -> Vec<Asked<'static>> {
+fn requests() -> Vec<TestRequest<'static>> {
     let mut all = Vec::new();
     for host in ["a.test", "b.a.test", "s.test", "other.test"] {
         for path in ["/a", "/a/1", "/b/2", "/"] {
@@ -39,7 +39,7 @@ fn requests() -> Vec<Asked<'static>> {
                 (Method::Post, [10, 0, 0, 1], ""),
                 (Method::Get, [192, 0, 2, 1], ""),
             ] {
-                all.push(Asked { host, path, method, client, x });
+                all.push(TestRequest { host, path, method, client, x });
             }
         }
     }
@@ -47,9 +47,9 @@ fn requests() -> Vec<Asked<'static>> {
 }
 
 /// The route that takes each request; `None`: none does.
-fn taken(config: &Config, requests: &[Asked<'_>]) -> Vec<Option<Arc<Route>>> {
+fn taken(config: &Config, requests: &[TestRequest<'_>]) -> Vec<Option<Arc<Route>>> {
     let matcher = Matcher::compile(config.routes.iter().map(|route| route.spec.clone()).collect()).unwrap();
-    let find = |asked: &Asked<'_>| {
+    let find = |asked: &TestRequest<'_>| {
         let mut buffer = Vec::new();
         let path = normalise(asked.path.as_bytes(), &mut buffer).unwrap();
         let vars = Argument(asked.x.as_bytes());
@@ -252,7 +252,7 @@ fn check(change: Change, expected: &[(&str, &str, bool)]) {
     store.apply([put(Kind::Routes, "open", 1, json!({"uri": "/*", "upstream": nodes()})), change]);
     let config = store.load("r").config;
     for (host, path, refused) in expected {
-        let asked = Asked { host, path, method: Method::Get, client: [10, 0, 0, 1], x: "" };
+        let asked = TestRequest { host, path, method: Method::Get, client: [10, 0, 0, 1], x: "" };
         assert_eq!(is_refused(&taken(&config, &[asked])[0]), *refused, "{host} {path}");
     }
 }
@@ -372,7 +372,7 @@ fn the_hosts_of_a_service_that_is_refused_hold() {
         store.apply([put(Kind::Services, "s", 4, service.clone())]);
         let config = store.load("r").config;
         for (host, refused) in expected {
-            let asked = Asked { host, path: "/a/1", method: Method::Get, client: [10, 0, 0, 1], x: "" };
+            let asked = TestRequest { host, path: "/a/1", method: Method::Get, client: [10, 0, 0, 1], x: "" };
             assert_eq!(is_refused(&taken(&config, &[asked])[0]), refused, "{host} {service}");
         }
     }
@@ -392,7 +392,7 @@ fn a_stream_route_refuses_what_can_be_read_of_it() {
     for (document, expected) in cases {
         let mut store = store();
         store.apply([put(Kind::StreamRoutes, "r", 1, document.clone())]);
-        let serving = if expected.is_some() { Serving::Unavailable } else { Serving::Nothing };
+        let serving = if expected.is_some() { Replacement::Unavailable } else { Replacement::Nothing };
         assert_eq!(rejected(&store), [(Kind::StreamRoutes, "r".to_owned(), serving)], "{document}");
         let config = store.load("r").config;
         let found: Vec<_> = config.stream_routes.iter().map(|of| (of.server_port, of.is_sni_unread)).collect();
@@ -415,7 +415,7 @@ fn a_consumer_keeps_the_credentials_that_can_be_read() {
     store.apply([put(Kind::Consumers, "jack", 1, jack), put(Kind::Consumers, "jill", 2, jill)]);
     assert_eq!(owner(&store), Some(("jack".to_owned(), vec!["unavailable"])));
     let of = |id: &str, serving| (Kind::Consumers, id.to_owned(), serving);
-    assert_eq!(rejected(&store), [of("jack", Serving::Unavailable), of("jill", Serving::Nothing)]);
+    assert_eq!(rejected(&store), [of("jack", Replacement::Unavailable), of("jill", Replacement::Nothing)]);
     // This also holds if a part of it is not JSON.
     for jack in [
         r#"{"username": "jack", "plugins": {"key-auth": {"key": "k"}, "count": {"count": 010}}}"#,

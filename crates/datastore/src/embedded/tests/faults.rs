@@ -93,7 +93,7 @@ impl Disk {
         *content = Content { current: bytes.clone(), synced: bytes, ..Content::default() };
     }
 
-    fn open(&self) -> Result<Embedded, OpenError> {
+    fn open(&self) -> Result<EmbeddedStore, OpenError> {
         let disk = self.clone();
         let open = move || {
             let fail = |problem| OpenError { path: "disk".into(), problem };
@@ -102,7 +102,7 @@ impl Disk {
             prepare(&database, &[]).map_err(fail)?;
             Ok(database)
         };
-        Embedded::open_by(Path::new("disk"), Box::new(open), BOUNDS)
+        EmbeddedStore::open_by(Path::new("disk"), Box::new(open), BOUNDS)
     }
 }
 
@@ -270,7 +270,7 @@ fn a_full_disk_loses_nothing_and_space_brings_the_store_back() {
             Ok(batch) => assert_eq!(batch.revision, 3 - u64::from(values(&store).len() == 2)),
             Err(error) => assert!(error.to_string().contains("has the change that failed before"), "{error}"),
         }
-        let lengths = |store: &Embedded| -> Vec<(String, usize)> {
+        let lengths = |store: &EmbeddedStore| -> Vec<(String, usize)> {
             let values = values(store).into_iter().map(|(key, value)| (key, value.len()));
             values.filter(|(key, _)| key != "routes/3").collect()
         };

@@ -13,7 +13,7 @@ fn mode(path: &Path) -> u32 {
 
 /// The error of opening, with FOLDER for the folder.
 fn refusal(folder: &Path, name: &str) -> String {
-    let error = Embedded::open(&folder.join(name), BOUNDS).unwrap_err();
+    let error = EmbeddedStore::open(&folder.join(name), BOUNDS).unwrap_err();
     error.to_string().replace(folder.to_str().unwrap(), "FOLDER")
 }
 
@@ -34,7 +34,7 @@ fn one_process_has_it_at_a_time() {
     let expected = "FOLDER/config.redb: another process has the store open; stop that process, or name another file";
     assert_eq!(refusal(folder.path(), "config.redb"), expected);
     store.close().unwrap();
-    Embedded::open(&folder.path().join("config.redb"), BOUNDS).unwrap();
+    EmbeddedStore::open(&folder.path().join("config.redb"), BOUNDS).unwrap();
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn a_copy_is_read_and_the_file_stays_as_it_is() {
     commit(&mut store, vec![put("routes/1", "a")]);
     let [path, crashed, empty, backup] =
         ["config.redb", "crashed.redb", "empty.redb", "backup.redb"].map(|name| folder.path().join(name));
-    let refusal = |path: &Path| Embedded::open_copy(path).unwrap_err().problem;
+    let refusal = |path: &Path| EmbeddedStore::open_copy(path).unwrap_err().problem;
     assert!(matches!(refusal(&path), OpenProblem::InUse));
     // Not closed, as after a crash: opening it requires writes.
     fs::copy(&path, &crashed).unwrap();
@@ -52,12 +52,12 @@ fn a_copy_is_read_and_the_file_stays_as_it_is() {
     for path in [path, crashed] {
         let before = fs::read(&path).unwrap();
         assert!(before.starts_with(&MAGIC));
-        let copy = Embedded::open_copy(&path).unwrap();
+        let copy = EmbeddedStore::open_copy(&path).unwrap();
         assert_eq!(values(&copy), expected);
         copy.backup(&backup).unwrap();
         copy.close().unwrap();
         assert!(fs::read(&path).unwrap() == before, "{}", path.display());
-        assert_eq!(values(&Embedded::open(&backup, BOUNDS).unwrap()), expected);
+        assert_eq!(values(&EmbeddedStore::open(&backup, BOUNDS).unwrap()), expected);
     }
     File::create(&empty).unwrap();
     assert!(matches!(refusal(&empty), OpenProblem::Empty));
@@ -115,7 +115,7 @@ fn damage_is_found_when_the_file_is_opened() {
         let mut bytes = bytes.clone();
         bytes[page * page_bytes + 100..][..64].fill(0xAA);
         fs::write(&path, bytes).unwrap();
-        match Embedded::open(&path, BOUNDS) {
+        match EmbeddedStore::open(&path, BOUNDS) {
             // The page was free.
             Ok(store) => assert_eq!(values(&store), expected, "page {page}"),
             Err(OpenError { problem: OpenProblem::Damaged(_), .. }) => damaged += 1,
@@ -164,7 +164,7 @@ fn a_backup_opens_as_a_store() {
     File::create(&backup).unwrap().write_all(b"an older backup").unwrap();
     store.backup(&backup).unwrap();
     commit(&mut store, vec![delete("routes/1")]);
-    let mut copy = Embedded::open(&backup, BOUNDS).unwrap();
+    let mut copy = EmbeddedStore::open(&backup, BOUNDS).unwrap();
     let documents = vec![(key("routes/1"), document("c", 1, 2)), (key("routes/2"), document("b", 1, 1))];
     assert_eq!(copy.snapshot().unwrap(), Snapshot { revision: 2, documents });
     assert_eq!(copy.history(None, 9).unwrap(), store.history(Some(3), 9).unwrap());

@@ -45,11 +45,11 @@ fn transaction(writes: Vec<Write>) -> Transaction {
     Transaction { conditions: Vec::new(), unreferenced: Vec::new(), writes, author: author("ci") }
 }
 
-fn commit(store: &mut Embedded, writes: Vec<Write>) -> Batch {
+fn commit(store: &mut EmbeddedStore, writes: Vec<Write>) -> Batch {
     store.commit(&transaction(writes), now()).unwrap()
 }
 
-fn values(store: &Embedded) -> Vec<(String, String)> {
+fn values(store: &EmbeddedStore) -> Vec<(String, String)> {
     let documents = store.snapshot().unwrap().documents;
     documents.iter().map(|(key, document)| (key.to_string(), document.value.to_string())).collect()
 }
@@ -61,7 +61,7 @@ fn document(value: &str, created: u64, modified: u64) -> Document {
 /// A store in a folder that is removed with it.
 struct Fixture {
     folder: tempfile::TempDir,
-    store: Embedded,
+    store: EmbeddedStore,
 }
 
 impl Fixture {
@@ -71,7 +71,7 @@ impl Fixture {
 
     fn with(bounds: Bounds) -> Fixture {
         let folder = tempfile::tempdir().unwrap();
-        let store = Embedded::open(&folder.path().join("config.redb"), bounds).unwrap();
+        let store = EmbeddedStore::open(&folder.path().join("config.redb"), bounds).unwrap();
         Fixture { folder, store }
     }
 }
@@ -79,7 +79,7 @@ impl Fixture {
 #[test]
 fn a_thread_can_own_it() {
     fn check<T: Send + 'static>() {}
-    check::<Embedded>();
+    check::<EmbeddedStore>();
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn documents_expire() {
     assert_eq!(store.history(None, 1).unwrap()[0].author.name, "ttl");
     // Times to live outlive the process.
     store.close().unwrap();
-    let mut store = Embedded::open(&folder.path().join("config.redb"), BOUNDS).unwrap();
+    let mut store = EmbeddedStore::open(&folder.path().join("config.redb"), BOUNDS).unwrap();
     assert_eq!(store.next_expiry(), Some(at(NOW + 20)));
     let batch = store.expire(at(NOW + 1000)).unwrap().unwrap();
     let keys: Vec<&str> = batch.events.iter().map(|event| event.key.as_str()).collect();
@@ -302,7 +302,7 @@ fn last_good_values_are_kept_until_the_document_goes() {
     store.set_last_good(&[(key("routes/2"), None)]).unwrap();
     assert_eq!(store.revision(), 2);
     store.close().unwrap();
-    let mut store = Embedded::open(&folder.path().join("config.redb"), BOUNDS).unwrap();
+    let mut store = EmbeddedStore::open(&folder.path().join("config.redb"), BOUNDS).unwrap();
     assert_eq!(store.last_good().unwrap(), [(key("routes/1"), "a".to_owned())]);
     commit(&mut store, vec![delete("routes/1")]);
     assert_eq!(store.last_good().unwrap(), []);

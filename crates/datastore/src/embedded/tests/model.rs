@@ -123,7 +123,7 @@ impl Model {
         Ok(self.change(state, &keys))
     }
 
-    fn check(&self, store: &Embedded) {
+    fn check(&self, store: &EmbeddedStore) {
         let documents = self.now().iter().map(|(key, living)| (key.clone(), living.0.clone())).collect();
         assert_eq!(store.snapshot().unwrap(), Snapshot { revision: self.revision(), documents });
         assert_eq!(store.revision(), self.revision());
@@ -181,7 +181,7 @@ fn check(steps: &[Step]) {
     let folder = tempfile::tempdir().unwrap();
     let (path, copy) = (folder.path().join("config.redb"), folder.path().join("copy.redb"));
     let bounds = Bounds { history_changes_max: HISTORY_CHANGES_MAX, history_age_max: Duration::from_secs(1 << 30) };
-    let mut store = Embedded::open(&path, bounds).unwrap();
+    let mut store = EmbeddedStore::open(&path, bounds).unwrap();
     let mut model = Model { states: vec![BTreeMap::new()], ..Model::default() };
     let mut second = NOW;
     for step in steps {
@@ -216,13 +216,13 @@ fn check(steps: &[Step]) {
             }
             Step::Reopen => {
                 store.close().unwrap();
-                store = Embedded::open(&path, bounds).unwrap();
+                store = EmbeddedStore::open(&path, bounds).unwrap();
             }
             Step::Restore => {
                 store.backup(&copy).unwrap();
                 store.close().unwrap();
                 std::fs::rename(&copy, &path).unwrap();
-                store = Embedded::open(&path, bounds).unwrap();
+                store = EmbeddedStore::open(&path, bounds).unwrap();
             }
         }
         model.check(&store);

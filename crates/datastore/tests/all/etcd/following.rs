@@ -1,17 +1,17 @@
 //! Following through breaks, stops, compactions and losses.
 
-use crate::etcd::{Following, impatient, options};
+use crate::etcd::{FollowerThread, impatient, options};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Cut, Cutter, End, Etcd as Server, EtcdSetup, Side, eventually};
+use stillgate_testkit::{CutPoint, Cutter, End, Etcd as Server, EtcdSetup, Side, eventually};
 
 /// Cuts every connection, until it is disarmed.
-const CUT: Cut = Cut { side: Side::Client, after: 0, end: End::Fin };
+const CUT: CutPoint = CutPoint { side: Side::Client, after: 0, end: End::Fin };
 
 #[test]
 fn what_is_written_is_followed() {
     let server = Server::start();
     server.put(0, "/apisix/routes/1", "a");
-    let following = Following::start(options(vec![server.endpoint(0)]));
+    let following = FollowerThread::start(options(vec![server.endpoint(0)]));
     following.await_value("routes/1", Some("a"));
     server.put(0, "/apisix/routes/1", "b");
     following.await_value("routes/1", Some("b"));
@@ -35,7 +35,7 @@ fn what_is_written_is_followed() {
 fn a_killed_etcd_is_followed_from_where_it_was() {
     let mut server = Server::start();
     server.put(0, "/apisix/routes/1", "a");
-    let following = Following::start(options(vec![server.endpoint(0)]));
+    let following = FollowerThread::start(options(vec![server.endpoint(0)]));
     following.await_value("routes/1", Some("a"));
     for round in 0..3 {
         server.kill(0);
@@ -55,7 +55,7 @@ fn a_start_without_etcd_says_so_and_goes_on_when_it_is_there() {
     let mut server = Server::start();
     server.put(0, "/apisix/routes/1", "a");
     server.kill(0);
-    let following = Following::start(options(vec![server.endpoint(0)]));
+    let following = FollowerThread::start(options(vec![server.endpoint(0)]));
     eventually("the loss to be told", || following.losses() > 0);
     assert!(following.reason().contains("cannot connect"), "{}", following.reason());
     server.start_again(0);
@@ -67,7 +67,7 @@ fn a_start_without_etcd_says_so_and_goes_on_when_it_is_there() {
 fn a_stopped_etcd_is_noticed() {
     let server = Server::start();
     server.put(0, "/apisix/routes/1", "a");
-    let following = Following::start(impatient(vec![server.endpoint(0)]));
+    let following = FollowerThread::start(impatient(vec![server.endpoint(0)]));
     following.await_value("routes/1", Some("a"));
     let losses = following.losses();
     server.process(0).signal("STOP");
@@ -87,7 +87,7 @@ fn after_a_compaction_during_a_break_everything_is_listed() {
     server.put(0, "/apisix/routes/1", "a");
     server.put(0, "/apisix/routes/2", "a");
     let relay = Cutter::to(server.addr(0));
-    let following = Following::start(options(vec![format!("http://{}", relay.addr())]));
+    let following = FollowerThread::start(options(vec![format!("http://{}", relay.addr())]));
     following.await_value("routes/2", Some("a"));
     let interrupted = |during: &dyn Fn()| {
         let (losses, returns) = (following.losses(), following.returns());
@@ -127,7 +127,7 @@ fn after_a_compaction_during_a_break_everything_is_listed() {
 fn breaks_at_any_time_lose_nothing() {
     let server = Server::start();
     let relay = Cutter::to(server.addr(0));
-    let following = Following::start(options(vec![format!("http://{}", relay.addr())]));
+    let following = FollowerThread::start(options(vec![format!("http://{}", relay.addr())]));
     for number in 0..300 {
         server.put(0, &format!("/apisix/routes/{}", number % 17), format!("{number}"));
         if number % 5 == 0 {
@@ -147,7 +147,7 @@ fn an_etcd_that_was_emptied_is_listed_anew() {
     for number in 0..20 {
         server.put(0, &format!("/apisix/routes/{number}"), "a");
     }
-    let following = Following::start(options(vec![server.endpoint(0)]));
+    let following = FollowerThread::start(options(vec![server.endpoint(0)]));
     following.await_value("routes/19", Some("a"));
     server.kill(0);
     server.wipe(0);
@@ -166,7 +166,7 @@ fn an_etcd_that_was_made_again_is_noticed_at_a_later_revision() {
         server.put(0, &format!("/apisix/routes/{number}"), "a");
     }
     let relay = Cutter::to(server.addr(0));
-    let following = Following::start(options(vec![format!("http://{}", relay.addr())]));
+    let following = FollowerThread::start(options(vec![format!("http://{}", relay.addr())]));
     following.await_value("routes/4", Some("a"));
     let losses = following.losses();
     relay.arm(Some(CUT));
@@ -190,7 +190,7 @@ fn an_etcd_that_was_made_again_is_noticed_at_a_later_revision() {
 fn of_three_members_one_may_be_lost() {
     let mut server = Server::start_with(&EtcdSetup { members: 3, ..EtcdSetup::default() });
     server.put(0, "/apisix/routes/1", "a");
-    let following = Following::start(impatient((0..3).map(|member| server.endpoint(member)).collect()));
+    let following = FollowerThread::start(impatient((0..3).map(|member| server.endpoint(member)).collect()));
     following.await_value("routes/1", Some("a"));
     for lost in 0..3 {
         let (other, value) = ((lost + 1) % 3, format!("without {lost}"));
@@ -218,7 +218,7 @@ fn of_three_members_one_may_be_lost() {
 fn a_member_without_the_majority_is_noticed() {
     let mut server = Server::start_with(&EtcdSetup { members: 3, ..EtcdSetup::default() });
     server.put(0, "/apisix/routes/1", "a");
-    let following = Following::start(impatient(vec![server.endpoint(0)]));
+    let following = FollowerThread::start(impatient(vec![server.endpoint(0)]));
     following.await_value("routes/1", Some("a"));
     let losses = following.losses();
     server.kill(1);

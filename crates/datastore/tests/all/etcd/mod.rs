@@ -8,7 +8,7 @@ mod writing;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use stillgate_datastore::etcd::{Etcd, EtcdOptions, Followed, follow};
+use stillgate_datastore::etcd::{Etcd, EtcdOptions, FollowerEvent, follow};
 use stillgate_datastore::{DocumentTable, Documents as _, Key, Snapshot};
 use stillgate_testkit::{PATIENCE, eventually};
 use tokio::runtime::{Builder, Runtime};
@@ -53,17 +53,17 @@ fn texts(snapshot: &Snapshot) -> Vec<(String, String)> {
 }
 
 /// A follower in a thread, with all its events.
-struct Following {
+struct FollowerThread {
     documents: Arc<DocumentTable>,
-    told: Arc<Mutex<Vec<Followed>>>,
+    told: Arc<Mutex<Vec<FollowerEvent>>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Following {
-    fn start(options: EtcdOptions) -> Following {
+impl FollowerThread {
+    fn start(options: EtcdOptions) -> FollowerThread {
         let etcd = Arc::new(Etcd::new(options).unwrap());
-        let (documents, told) = (Arc::<DocumentTable>::default(), Arc::<Mutex<Vec<Followed>>>::default());
+        let (documents, told) = (Arc::<DocumentTable>::default(), Arc::<Mutex<Vec<FollowerEvent>>>::default());
         let (stop, mut stopped) = oneshot::channel();
         let (to, all) = (Arc::clone(&documents), Arc::clone(&told));
         let thread = std::thread::spawn(move || {
@@ -76,12 +76,12 @@ impl Following {
                         followed = receiver.recv() => followed.expect("a follower goes on while it is heard"),
                     };
                     match &followed {
-                        Followed::Snapshot(snapshot) => to.replace(snapshot.clone()),
-                        Followed::Batch(batch) => {
+                        FollowerEvent::Snapshot(snapshot) => to.replace(snapshot.clone()),
+                        FollowerEvent::Batch(batch) => {
                             assert!(batch.revision > to.revision(), "{batch:?} after {}", to.revision());
                             to.apply(batch);
                         }
-                        Followed::Lost { .. } | Followed::Back | Followed::Heard { .. } => {}
+                        FollowerEvent::Lost { .. } | FollowerEvent::Back | FollowerEvent::Heard { .. } => {}
                     }
                     all.lock().unwrap().push(followed);
                 }
@@ -89,7 +89,7 @@ impl Following {
                 following.await.expect("a follower ends when it is no longer heard");
             });
         });
-        Following { documents, told, stop: Some(stop), thread: Some(thread) }
+        FollowerThread { documents, told, stop: Some(stop), thread: Some(thread) }
     }
 
     fn value(&self, path: &str) -> Option<String> {
@@ -101,27 +101,27 @@ impl Following {
         eventually(&format!("{path} to be {value:?}"), || self.value(path).as_deref() == value);
     }
 
-    fn count(&self, is_counted: impl Fn(&Followed) -> bool) -> usize {
+    fn count(&self, is_counted: impl Fn(&FollowerEvent) -> bool) -> usize {
         self.told.lock().unwrap().iter().filter(|told| is_counted(told)).count()
     }
 
     fn snapshots(&self) -> usize {
-        self.count(|told| matches!(told, Followed::Snapshot(_)))
+        self.count(|told| matches!(told, FollowerEvent::Snapshot(_)))
     }
 
     fn losses(&self) -> usize {
-        self.count(|told| matches!(told, Followed::Lost { .. }))
+        self.count(|told| matches!(told, FollowerEvent::Lost { .. }))
     }
 
     fn returns(&self) -> usize {
-        self.count(|told| matches!(told, Followed::Back))
+        self.count(|told| matches!(told, FollowerEvent::Back))
     }
 
     /// The last reason.
     fn reason(&self) -> String {
         let told = self.told.lock().unwrap();
         let last = told.iter().rev().find_map(|told| match told {
-            Followed::Lost { reason } => Some(reason.clone()),
+            FollowerEvent::Lost { reason } => Some(reason.clone()),
             _ => None,
         });
         last.unwrap_or_default()
@@ -137,7 +137,7 @@ impl Following {
     }
 }
 
-impl Drop for Following {
+impl Drop for FollowerThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         let ended = self.thread.take().map(JoinHandle::join);

@@ -3,7 +3,7 @@
 use crate::etcd::{PREFIX, client, key, options, run, texts};
 use std::sync::atomic::{AtomicBool, Ordering};
 use stillgate_datastore::Event;
-use stillgate_datastore::etcd::{Etcd, EtcdError, EtcdOptions, Watched};
+use stillgate_datastore::etcd::{Etcd, EtcdError, EtcdOptions, EtcdWatchEvent};
 use stillgate_testkit::{Etcd as Server, ReservedPort};
 
 #[test]
@@ -118,7 +118,7 @@ fn a_watch_brings_each_revision_in_one_batch() {
         let mut watch = etcd.watch(after, listed.cluster).await.unwrap();
         let mut found = Vec::new();
         while found.last().is_none_or(|(revision, _): &(u64, _)| *revision < after + 5) {
-            if let Watched::Batch(batch) = watch.next().await.unwrap() {
+            if let EtcdWatchEvent::Batch(batch) = watch.next().await.unwrap() {
                 found.push((batch.revision, batch.events.iter().map(text).collect::<Vec<_>>()));
             }
         }
@@ -180,7 +180,7 @@ fn progress_is_told_where_nothing_changes() {
     let elsewhere = server.put(0, "/elsewhere", "b");
     run(async {
         let mut watch = etcd.watch(listed.snapshot.revision, listed.cluster).await.unwrap();
-        while watch.next().await.unwrap() != Watched::Progress(elsewhere) {}
+        while watch.next().await.unwrap() != EtcdWatchEvent::Progress(elsewhere) {}
     });
 }
 

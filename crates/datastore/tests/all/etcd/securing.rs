@@ -1,6 +1,6 @@
 //! Users, passwords and TLS.
 
-use crate::etcd::{Following, options, run, texts};
+use crate::etcd::{FollowerThread, options, run, texts};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use std::path::PathBuf;
 use stillgate_datastore::etcd::{Etcd, EtcdError, EtcdOptions, EtcdTls};
@@ -20,7 +20,7 @@ fn a_user_is_let_in_again_after_its_token_is_over() {
     server.put(0, "/apisix/routes/1", "a");
     server.require_password(PASSWORD);
     let etcd = Etcd::new(with_password(server.endpoint(0), PASSWORD)).unwrap();
-    let following = Following::start(with_password(server.endpoint(0), PASSWORD));
+    let following = FollowerThread::start(with_password(server.endpoint(0), PASSWORD));
     following.await_value("routes/1", Some("a"));
     for round in 0..3 {
         assert_eq!(texts(&run(etcd.list()).unwrap().snapshot).len(), 1);
@@ -117,7 +117,7 @@ fn over_tls_both_sides_are_verified() {
     let client = Some(certificates.client.clone());
     let with = |server: &Server, tls| EtcdOptions { tls: Some(tls), ..options(vec![server.tls_endpoint(0)]) };
     let good = EtcdTls { ca, client, verify: true };
-    let following = Following::start(with(&server, good.clone()));
+    let following = FollowerThread::start(with(&server, good.clone()));
     following.await_value("routes/1", Some("a"));
     server.put(0, "/apisix/routes/1", "b");
     following.await_value("routes/1", Some("b"));

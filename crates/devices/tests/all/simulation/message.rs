@@ -4,7 +4,7 @@ use super::device::{Device, ENCODED, LIMITS};
 use super::node::Node;
 use super::{DEVICES, DirectoryCall, FAULTS_END_MS, Level, Mail, NODES, Process, SETTLED_MS, TICK_MS, World};
 use std::sync::Arc;
-use stillgate_devices::directory::{Away, DeliveryError, Entry, Rejection, Sending, Step, View};
+use stillgate_devices::directory::{Away, DeliveryError, Entry, MessageRoute, Rejection, Step, View};
 use stillgate_devices::protocol::MessageId;
 use stillgate_devices::session::{Message, Notice, Outcome, Refused};
 
@@ -39,7 +39,7 @@ pub(super) enum SenderAnswer {
 
 /// A message that its sender's node has not answered yet.
 pub(super) struct PendingSend {
-    sending: Sending,
+    sending: MessageRoute,
     sent_to: Option<usize>,
     asked_peers_until_ms: Option<u64>,
 }
@@ -88,7 +88,7 @@ impl World {
             return self.take(node, from, id);
         }
         let name = format!("device-{device}");
-        let (sending, step) = Sending::begin(&name, self.view(node));
+        let (sending, step) = MessageRoute::begin(&name, self.view(node));
         self.nodes[node].sending.insert(id, PendingSend { sending, sent_to: None, asked_peers_until_ms: None });
         self.follow(node, id, step);
     }
@@ -299,7 +299,7 @@ impl World {
         }
     }
 
-    fn step_of(&mut self, node: usize, id: MessageId, step: impl FnOnce(&mut Sending, View<'_>) -> Step) -> Step {
+    fn step_of(&mut self, node: usize, id: MessageId, step: impl FnOnce(&mut MessageRoute, View<'_>) -> Step) -> Step {
         let now_ms = self.now_ms;
         let node = &mut self.nodes[node];
         let view = View { lookups: &mut node.lookups, members: &node.members, now_ms };

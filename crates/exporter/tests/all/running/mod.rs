@@ -17,7 +17,7 @@ pub mod small {
 }
 
 /// The exporter with its registry.
-pub struct Running {
+pub struct RunningExporter {
     /// The exporter under test.
     pub exporter: Exporter,
     writer: Writer,
@@ -26,31 +26,31 @@ pub struct Running {
     digits: usize,
 }
 
-impl Running {
+impl RunningExporter {
     /// Starts it with so many counters `requests_total{n="…"}`, each 1, and a histogram `sizes` with one observation.
-    pub fn start(series: usize) -> Running {
-        Running::of(registry(None), series, 0)
+    pub fn start(series: usize) -> RunningExporter {
+        RunningExporter::of(registry(None), series, 0)
     }
 
     /// Starts it with an exposition of 3 MB, which is more than all buffers on the way hold.
-    pub fn large() -> Running {
-        Running::of(registry(None), 10_000, 280)
+    pub fn large() -> RunningExporter {
+        RunningExporter::of(registry(None), 10_000, 280)
     }
 
-    /// Like [`Running::start`], with an existing registry.
-    pub fn of(registry: Arc<Registry>, series: usize, digits: usize) -> Running {
-        Running::on(TcpListener::bind("127.0.0.1:0").unwrap(), registry, series, digits)
+    /// Like [`RunningExporter::start`], with an existing registry.
+    pub fn of(registry: Arc<Registry>, series: usize, digits: usize) -> RunningExporter {
+        RunningExporter::on(TcpListener::bind("127.0.0.1:0").unwrap(), registry, series, digits)
     }
 
-    /// Like [`Running::of`], on this socket.
-    pub fn on(listener: TcpListener, registry: Arc<Registry>, series: usize, digits: usize) -> Running {
+    /// Like [`RunningExporter::of`], on this socket.
+    pub fn on(listener: TcpListener, registry: Arc<Registry>, series: usize, digits: usize) -> RunningExporter {
         let requests = registry.declare(family("requests_total", &["n"], Kind::Counter)).unwrap();
         let buckets = Buckets { classic: vec![1.0, 10.0], native: None };
         let sizes = registry.declare(family("sizes", &[], Kind::Histogram(buckets))).unwrap();
         let writer = registry.writer().unwrap();
         let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
         let exporter = Exporter::spawn(Some(listener), collector, Site::at("/metrics")).unwrap();
-        let mut running = Running { exporter, writer, requests, digits };
+        let mut running = RunningExporter { exporter, writer, requests, digits };
         let handle = running.writer.series(&sizes, &[]);
         assert!(running.writer.observe(handle, 5.0));
         (0..series).for_each(|n| running.count(n, 1));

@@ -2,20 +2,20 @@
 //!
 //! What is compiled and what is not is found by `stillgate_lua::health`; here requests are read, and findings printed.
 
-mod replayed;
+mod replayed_request;
 mod requests;
 
 use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNPROVEN, EXIT_UNUSABLE, LuaCheck};
 use super::stdout::show;
 use crate::configuration::own_files;
-use replayed::Replayed;
+use replayed_request::ReplayedRequest;
 use serde_json::{Value as Json, json};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::{fs, io};
 use stillgate_files::read_bounded;
-use stillgate_lua::health::examine::{Examined, Finding, Subject, examine, step};
+use stillgate_lua::health::examine::{Examination, Finding, Subject, examine, step};
 use stillgate_lua::health::steps;
 use stillgate_lua::{Module, check as check_text};
 use stillgate_plugin::OwnFile;
@@ -56,17 +56,17 @@ fn unusable(why: String) -> u8 {
 }
 
 /// `instructions`: those of a request, and how many there may be.
-fn code(examined: &Examined, instructions: Option<(u64, u64)>) -> u8 {
+fn code(examined: &Examination, instructions: Option<(u64, u64)>) -> u8 {
     match examined {
-        Examined { findings, .. } if !findings.is_empty() => EXIT_ERRORS,
+        Examination { findings, .. } if !findings.is_empty() => EXIT_ERRORS,
         _ if instructions.is_some_and(|(found, most)| found > most) => EXIT_ERRORS,
-        Examined { lines_compiled: 0, .. } => EXIT_UNPROVEN,
+        Examination { lines_compiled: 0, .. } => EXIT_UNPROVEN,
         _ => EXIT_GOOD,
     }
 }
 
-fn printed(file: &Path, examined: &Examined, instructions: Option<(u64, u64)>) -> String {
-    let Examined { findings, notes, lines_compiled, traces, late, flushes, runs, .. } = examined;
+fn printed(file: &Path, examined: &Examination, instructions: Option<(u64, u64)>) -> String {
+    let Examination { findings, notes, lines_compiled, traces, late, flushes, runs, .. } = examined;
     let name = file.display();
     let line = |finding: &Finding, kind: &str| format!("{name}:{}: {kind}{}\n", finding.line, finding.reason);
     let mut text: String = findings.iter().map(|finding| line(finding, "")).collect();
@@ -86,9 +86,9 @@ fn printed(file: &Path, examined: &Examined, instructions: Option<(u64, u64)>) -
 }
 
 /// What was found, and instructions of a request where they are asked for.
-fn examined(arguments: &LuaCheck) -> Result<(Examined, Option<u64>), String> {
+fn examined(arguments: &LuaCheck) -> Result<(Examination, Option<u64>), String> {
     let (name, subject, heads) = read(arguments)?;
-    let examined = examine(&subject, heads.len(), |at, phase| Replayed::new(&heads[at], phase))
+    let examined = examine(&subject, heads.len(), |at, phase| ReplayedRequest::new(&heads[at], phase))
         .map_err(|failure| format!("the function failed: {}", failure.text))?;
     let instructions = arguments.instructions.map(|_| counted(counted_runs(&heads))).transpose()?;
     if let Some(path) = &arguments.json {
@@ -101,7 +101,7 @@ fn examined(arguments: &LuaCheck) -> Result<(Examined, Option<u64>), String> {
 /// Runs in single steps, for [`counted`].
 fn stepped(arguments: &LuaCheck) -> Result<(), String> {
     let (_, subject, heads) = read(arguments)?;
-    step(&subject, heads.len(), counted_runs(&heads), |at, phase| Replayed::new(&heads[at], phase))
+    step(&subject, heads.len(), counted_runs(&heads), |at, phase| ReplayedRequest::new(&heads[at], phase))
         .map_err(|failure| failure.text)
 }
 
@@ -182,7 +182,7 @@ fn has_modules(file: &Path, text: &str) -> bool {
     required_paths(text).iter().any(|end| file.with_file_name("").join(end).is_file())
 }
 
-fn as_json(name: &str, examined: &Examined, instructions: Option<u64>) -> Json {
+fn as_json(name: &str, examined: &Examination, instructions: Option<u64>) -> Json {
     let list = |findings: &[Finding]| -> Vec<Json> {
         findings.iter().map(|finding| json!({"line": finding.line, "reason": finding.reason})).collect()
     };

@@ -5,7 +5,7 @@ use std::path::Path;
 use stillgate_files::read_bounded;
 use stillgate_replay::explain::request_head::RequestHead;
 use stillgate_replay::explain::request_line::RequestLine;
-use stillgate_replay::replay::Recording;
+use stillgate_replay::replay::LogReader;
 
 /// Requests that are kept of a file; more of them would not make a function warmer.
 const REQUESTS_MAX: usize = 10_000;
@@ -47,5 +47,5 @@ pub(super) fn lines(file: &Path) -> Result<Vec<RequestHead>, String> {
 
 /// Reads an access log of JSON objects, as far as lines hold a request.
 pub(super) fn log(file: &Path) -> Result<Vec<RequestHead>, String> {
-    Recording::read(file, REQUESTS_MAX).map_err(|error| error.to_string())
+    LogReader::read(file, REQUESTS_MAX).map_err(|error| error.to_string())
 }

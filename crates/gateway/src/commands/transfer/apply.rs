@@ -3,7 +3,7 @@
 use super::diff::{compared, line, numbers};
 use super::export::{counted, some};
 use super::plan::{Plan, Step};
-use super::remote::{Blame, Refused, Remote};
+use super::remote::{BatchRefusal, Blame, Remote};
 use super::resources::{Resources, path_of};
 use super::{Failure, file};
 use crate::commands::cli::{Apply, EXIT_ERRORS, EXIT_GOOD};
@@ -131,7 +131,7 @@ fn list(steps: &[Step], plan: &Plan) {
 }
 
 /// Why a batch was refused, with the place of the resource in the file.
-fn explained(file: &Path, batch: &[Step], refused: &Refused) -> String {
+fn explained(file: &Path, batch: &[Step], refused: &BatchRefusal) -> String {
     if let Some(step) = refused.operation.and_then(|index| batch.get(index)) {
         return format!("{}: {}", place(file, step), refused.message);
     }

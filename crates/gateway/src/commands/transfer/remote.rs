@@ -4,7 +4,7 @@
 
 use super::resources::{Resource, Resources, mark_hidden_key};
 use super::{Failure, peer};
-use crate::commands::cli::Asking;
+use crate::commands::cli::AdminApiArguments;
 use crate::configuration::kept::resource_of;
 use bytes::Bytes;
 use http_body_util::Full;
@@ -60,14 +60,14 @@ pub(in crate::commands) struct Remote {
 
 /// What a batch was answered with.
 #[derive(Debug, Default)]
-pub(super) struct Answered {
+pub(super) struct BatchReply {
     pub(super) warnings: Vec<String>,
     pub(super) body: Json,
 }
 
 /// Why a batch was not made.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct BatchRefusal {
     pub(super) message: String,
     /// The operation that failed, from 0, if it is one of them.
     pub(super) operation: Option<usize>,
@@ -87,7 +87,11 @@ pub(super) enum Blame {
 
 impl Remote {
     /// `option`: the one that `url` comes from.
-    pub(in crate::commands) fn new(option: &'static str, url: &str, asking: &Asking) -> Result<Remote, Failure> {
+    pub(in crate::commands) fn new(
+        option: &'static str,
+        url: &str,
+        asking: &AdminApiArguments,
+    ) -> Result<Remote, Failure> {
         let unusable = |why: String| Failure::Unusable(format!("{url}: {why}"));
         let uri: Uri =
             url.parse().map_err(|_| unusable("not a URL; write it like \"http://127.0.0.1:9180\"".into()))?;
@@ -132,11 +136,11 @@ impl Remote {
     }
 
     /// Makes several changes, or none. `query`: with its question mark.
-    pub(super) fn batch(&self, operations: &[&Json], query: &str) -> Result<Answered, Refused> {
+    pub(super) fn batch(&self, operations: &[&Json], query: &str) -> Result<BatchReply, BatchRefusal> {
         const PATH: &str = "/v1/batch";
         let body = json!(operations).to_string();
         let refused =
-            |failure: &Failure, blame| Refused { message: failure.message().to_owned(), operation: None, blame };
+            |failure: &Failure, blame| BatchRefusal { message: failure.message().to_owned(), operation: None, blame };
         let mut tries = 0;
         let answer = loop {
             let answer = self.ask(Method::POST, &format!("{PATH}{query}"), Some(body.clone().into()));
@@ -157,13 +161,13 @@ impl Remote {
             }
             let warnings = answer.headers().get_all("x-stillgate-warning").iter();
             let warnings = warnings.filter_map(|warning| Some(warning.to_str().ok()?.to_owned())).collect();
-            return Ok(Answered { warnings, body: said });
+            return Ok(BatchReply { warnings, body: said });
         }
         let operation = said["operation"].as_u64().and_then(|index| usize::try_from(index).ok());
         match (operation, said["error_msg"].as_str()) {
             (Some(index), Some(message)) => {
                 let message = message.strip_prefix(&format!("operation {index}: ")).unwrap_or(message).to_owned();
-                Err(Refused { message, operation, blame: Blame::Sent })
+                Err(BatchRefusal { message, operation, blame: Blame::Sent })
             }
             _ => {
                 let blame = match answer.status() {
@@ -298,7 +302,7 @@ fn is_no_path(status: StatusCode) -> bool {
     matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
 }
 
-fn connector(asking: &Asking) -> Result<TlsConnector, String> {
+fn connector(asking: &AdminApiArguments) -> Result<TlsConnector, String> {
     let read = |file: &Path| {
         read_bounded(file, PEM_BYTES_MAX).map_err(|error| format!("cannot read {}: {error}", file.display()))
     };

@@ -3,11 +3,11 @@
 use super::embedded_file::File;
 use super::followed_etcd::FollowedEtcd;
 use super::keeper::Keeper;
-use super::thread::{Copied, WriteFailure};
+use super::thread::{StoreCopy, WriteFailure};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use stillgate_datastore::embedded::{Change, ChangeSummary, WayBack};
-use stillgate_datastore::etcd::Followed;
+use stillgate_datastore::etcd::FollowerEvent;
 use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{Author, Batch, CommitError, Documents as _, Transaction};
 
@@ -41,7 +41,7 @@ impl Backend {
     }
 
     /// The follower's next notice; never returns where nothing is followed. It may be cancelled without losing anything.
-    pub(super) async fn followed(&mut self) -> Option<Followed> {
+    pub(super) async fn followed(&mut self) -> Option<FollowerEvent> {
         match self {
             Backend::File(_) => std::future::pending().await,
             Backend::Etcd(etcd) => etcd.next().await,
@@ -97,7 +97,7 @@ impl Backend {
     }
 
     /// Copies everything into a file without a name.
-    pub(super) fn backup(&mut self) -> Result<Copied, WriteFailure> {
+    pub(super) fn backup(&mut self) -> Result<StoreCopy, WriteFailure> {
         match self {
             Backend::File(file) => file.backup(),
             Backend::Etcd(_) => Err(WriteFailure::Unsupported(NO_BACKUP.to_owned())),

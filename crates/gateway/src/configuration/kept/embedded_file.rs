@@ -2,7 +2,7 @@
 
 use super::backend::PAUSE_MAX;
 use super::keeper::{Connection, Keeper};
-use super::thread::{Copied, WriteFailure};
+use super::thread::{StoreCopy, WriteFailure};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-use stillgate_datastore::embedded::{Bounds, Embedded, OpenError, OpenProblem};
+use stillgate_datastore::embedded::{Bounds, EmbeddedStore, OpenError, OpenProblem};
 use stillgate_datastore::{Batch, CommitError, Key};
 use tracing::{error, info, warn};
 
@@ -31,7 +31,7 @@ pub(super) struct File {
     path: PathBuf,
     bounds: Bounds,
     /// `None`: another process has it open, or opening failed.
-    open: Option<Embedded>,
+    open: Option<EmbeddedStore>,
     /// Another process is to open it.
     is_held: bool,
     /// Documents as the store has them.
@@ -46,7 +46,7 @@ impl File {
         let is_new = matches!(path.try_exists(), Ok(false));
         let (began, mut is_said) = (Instant::now(), false);
         let open = loop {
-            match Embedded::open(&path, bounds) {
+            match EmbeddedStore::open(&path, bounds) {
                 Err(OpenError { problem: OpenProblem::InUse, .. }) if began.elapsed() < IN_USE_PATIENCE => {
                     if !is_said && began.elapsed() >= IN_USE_SAID_AFTER {
                         let (path, patience_s) = (path.display(), IN_USE_PATIENCE.as_secs());
@@ -79,7 +79,7 @@ impl File {
     pub(super) fn write<E>(
         &mut self,
         keeper: &Keeper,
-        write: impl FnOnce(&mut Embedded) -> Result<Batch, E>,
+        write: impl FnOnce(&mut EmbeddedStore) -> Result<Batch, E>,
     ) -> Result<Batch, WriteFailure>
     where
         WriteFailure: From<E>,
@@ -112,7 +112,7 @@ impl File {
     }
 
     /// The store, where it can be written.
-    pub(super) fn store(&mut self) -> Result<&mut Embedded, CommitError> {
+    pub(super) fn store(&mut self) -> Result<&mut EmbeddedStore, CommitError> {
         let why = match self.is_held {
             true => "the gateway is being upgraded, and the new process takes the store; try again in a moment",
             false => "the store could not be opened; see the gateway's log",
@@ -166,7 +166,7 @@ impl File {
     }
 
     /// Copies the store into a file in its folder, whose name is then removed.
-    pub(super) fn backup(&mut self) -> Result<Copied, WriteFailure> {
+    pub(super) fn backup(&mut self) -> Result<StoreCopy, WriteFailure> {
         let path = self.path.clone();
         let store = self.store()?;
         let mut name = path.clone().into_os_string();
@@ -178,7 +178,7 @@ impl File {
         fs::remove_file(&name).map_err(unreadable)?;
         let file = file.map_err(unreadable)?;
         let size = file.metadata().map_err(unreadable)?.len();
-        Ok(Copied { file, size, path: fs::canonicalize(&path).unwrap_or(path) })
+        Ok(StoreCopy { file, size, path: fs::canonicalize(&path).unwrap_or(path) })
     }
 
     /// Lets go of the store, or takes it again.

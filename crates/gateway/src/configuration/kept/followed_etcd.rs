@@ -7,7 +7,7 @@ use super::snapshot_file::SnapshotFile;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stillgate_datastore::etcd::{Etcd, Followed, follow};
+use stillgate_datastore::etcd::{Etcd, FollowerEvent, follow};
 use stillgate_datastore::{Batch, CommitError, Snapshot, Transaction};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{Receiver, channel};
@@ -23,7 +23,7 @@ const TOLD_MAX: usize = 64;
 /// An etcd with its follower.
 pub(super) struct FollowedEtcd {
     etcd: Arc<Etcd>,
-    followed: Receiver<Followed>,
+    followed: Receiver<FollowerEvent>,
     file: Option<SnapshotFile>,
 }
 
@@ -64,14 +64,14 @@ impl FollowedEtcd {
     async fn first(&mut self, why: &mut String) -> Option<Snapshot> {
         loop {
             match self.followed.recv().await? {
-                Followed::Snapshot(snapshot) => return Some(snapshot),
-                Followed::Lost { reason } => *why = reason,
-                Followed::Batch(_) | Followed::Back | Followed::Heard { .. } => {}
+                FollowerEvent::Snapshot(snapshot) => return Some(snapshot),
+                FollowerEvent::Lost { reason } => *why = reason,
+                FollowerEvent::Batch(_) | FollowerEvent::Back | FollowerEvent::Heard { .. } => {}
             }
         }
     }
 
-    pub(super) async fn next(&mut self) -> Option<Followed> {
+    pub(super) async fn next(&mut self) -> Option<FollowerEvent> {
         self.followed.recv().await
     }
 

@@ -5,7 +5,7 @@
 
 use super::addresses::{key_of, resource_of};
 use super::encryption::Encryption;
-use super::known::Known;
+use super::known_documents::KnownDocuments;
 use serde_json::Value as Json;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -74,7 +74,7 @@ pub(crate) struct Keeper {
     pub(crate) served: watch::Sender<Served>,
     /// Another process is to follow it and to serve later writes.
     pub(crate) is_leaving: watch::Sender<bool>,
-    known: Mutex<Known>,
+    known: Mutex<KnownDocuments>,
     pub(super) encryption: Encryption,
     /// Certificates as last read, so that unchanged ones are not read again.
     tls: Mutex<Option<Arc<Material>>>,
@@ -91,14 +91,14 @@ impl Keeper {
             stored: watch::Sender::default(),
             served: watch::Sender::default(),
             is_leaving: watch::Sender::default(),
-            known: Mutex::new(Known::new(store)),
+            known: Mutex::new(KnownDocuments::new(store)),
             encryption: Encryption::of(kind, gateway),
             tls: Mutex::default(),
         }
     }
 
     /// The documents, and what they mean.
-    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+    pub(super) fn known(&self) -> MutexGuard<'_, KnownDocuments> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -13,7 +13,7 @@ const ROUTES_MAX: usize = 10_000;
 
 /// What was found.
 #[derive(Debug, Default)]
-pub(super) struct Linted {
+pub(super) struct LintResult {
     /// About the changed routes.
     pub(super) warnings: Vec<String>,
     /// About other routes, which the changed ones precede.
@@ -21,8 +21,8 @@ pub(super) struct Linted {
 }
 
 /// Looks at the routes among these resources, as they would be served.
-pub(super) fn lint_changed(config: &Config, changed: &HashSet<(Kind, String)>) -> Linted {
-    let mut linted = Linted::default();
+pub(super) fn lint_changed(config: &Config, changed: &HashSet<(Kind, String)>) -> LintResult {
+    let mut linted = LintResult::default();
     let is_changed = |id: &str| changed.contains(&(Kind::Routes, id.to_owned()));
     if !changed.iter().any(|(kind, _)| *kind == Kind::Routes) {
         return linted;

@@ -7,7 +7,7 @@ use std::path::Path;
 use stillgate_admin::MASK;
 use stillgate_config::ENCRYPTED_WITH;
 use stillgate_config::secret_fields::each_encrypted;
-use stillgate_datastore::embedded::{Embedded, OpenProblem};
+use stillgate_datastore::embedded::{EmbeddedStore, OpenProblem};
 use stillgate_datastore::{Document, Key};
 
 /// Why a store cannot be read.
@@ -39,11 +39,11 @@ pub(crate) fn back_up(store: &Path, to: &Path) -> Result<(), Offline> {
     open(store)?.backup(to).map_err(|error| Offline::Unusable(error.to_string()))
 }
 
-fn open(path: &Path) -> Result<Embedded, Offline> {
+fn open(path: &Path) -> Result<EmbeddedStore, Offline> {
     if let Err(error) = std::fs::metadata(path) {
         return Err(Offline::Unusable(format!("{}: {error}", path.display())));
     }
-    Embedded::open_copy(path).map_err(|error| match error.problem {
+    EmbeddedStore::open_copy(path).map_err(|error| match error.problem {
         OpenProblem::InUse => Offline::InUse,
         OpenProblem::Denied(denied) => {
             Offline::Unusable(format!("{}: {denied}; run the command as a user who may read it", path.display()))

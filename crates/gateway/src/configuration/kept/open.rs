@@ -4,7 +4,7 @@ use super::backend::Backend;
 use super::embedded_file::File;
 use super::followed_etcd::FollowedEtcd;
 use super::keeper::Keeper;
-use super::thread::{ASKED_MAX, Asked, run};
+use super::thread::{ASKED_MAX, StoreRequest, run};
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use stillgate_config::{EtcdKeys, Gateway, Pem, PluginSet, SourceKind};
-use stillgate_datastore::embedded::{Bounds, Embedded, OpenError, OpenProblem};
+use stillgate_datastore::embedded::{Bounds, EmbeddedStore, OpenError, OpenProblem};
 use stillgate_datastore::etcd::{Etcd, EtcdOptions, EtcdTls};
 use stillgate_files::read_bounded;
 use stillgate_tls::{FILE_BYTES_MAX, Problem};
@@ -31,7 +31,7 @@ const SAVING_IDLE_MAX: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub(crate) struct Opened {
     pub(crate) keeper: Arc<Keeper>,
-    pub(crate) asks: mpsc::Sender<Asked>,
+    pub(crate) asks: mpsc::Sender<StoreRequest>,
     /// Key of the Admin API, generated at the first start because none is configured.
     pub(crate) key: Option<Arc<str>>,
 }
@@ -52,7 +52,7 @@ fn store_problem(path: &Path) -> Option<Problem> {
         return None;
     }
     let problem = |message: String| Problem { path: "gateway.config.store".to_owned(), message, hint: None };
-    match Embedded::open_copy(path) {
+    match EmbeddedStore::open_copy(path) {
         Ok(store) => store.snapshot().err().map(|error| problem(error.to_string())),
         // A copy that cannot be written is not the store's fault.
         Err(OpenError { problem: OpenProblem::InUse | OpenProblem::Denied(_) | OpenProblem::Disk(_), .. }) => None,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
-use stillgate_datastore::etcd::{Saved, SavedError};
+use stillgate_datastore::etcd::{SavedError, SavedSnapshot};
 use stillgate_datastore::{Document, Documents as _, Key, Snapshot};
 use tokio::task::spawn_blocking;
 use tracing::{error, info, warn};
@@ -50,8 +50,8 @@ impl SnapshotFile {
 
     /// Takes in the snapshot that a former process has written; its revision, or why there is nothing.
     pub(super) fn read(&self, keeper: &Keeper) -> Result<u64, String> {
-        match Saved::read(&self.path, &self.prefix) {
-            Ok(Saved { snapshot, last_good }) => {
+        match SavedSnapshot::read(&self.path, &self.prefix) {
+            Ok(SavedSnapshot { snapshot, last_good }) => {
                 let revision = snapshot.revision;
                 keeper.take_snapshot(snapshot, &values(last_good));
                 Ok(revision)
@@ -63,7 +63,7 @@ impl SnapshotFile {
 
     /// The last good documents of rejected ones, as a former process has saved them.
     pub(super) fn last_good(&self) -> HashMap<Key, Arc<str>> {
-        match Saved::read(&self.path, &self.prefix) {
+        match SavedSnapshot::read(&self.path, &self.prefix) {
             Ok(saved) => values(saved.last_good),
             Err(SavedError::Absent(_)) => HashMap::new(),
             Err(error) => {
@@ -170,7 +170,7 @@ fn write(keeper: &Keeper, path: &Path, prefix: &str) -> Written {
         let modified = keeper.get(&key).map_or(0, |document| document.modified);
         (key, Document { value, created: 0, modified })
     });
-    let saved = Saved { snapshot: Snapshot { revision, documents }, last_good: last_good.collect() };
+    let saved = SavedSnapshot { snapshot: Snapshot { revision, documents }, last_good: last_good.collect() };
     saved.write(path, prefix).map(|()| revision)
 }
 
@@ -191,7 +191,7 @@ mod tests {
     }
 
     fn revision(path: &Path) -> Option<u64> {
-        Saved::read(path, PREFIX).ok().map(|saved| saved.snapshot.revision)
+        SavedSnapshot::read(path, PREFIX).ok().map(|saved| saved.snapshot.revision)
     }
 
     /// Runs the work that is due at a time, to its end.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use stillgate_config::Config;
 use stillgate_datastore::embedded::{BackError, Change, ChangeSummary, Unavailable, WayBack};
-use stillgate_datastore::etcd::Followed;
+use stillgate_datastore::etcd::FollowerEvent;
 use stillgate_datastore::{Author, CommitError, Transaction, Write};
 use stillgate_profiler::threads::Registration;
 use tokio::runtime::Runtime;
@@ -25,13 +25,13 @@ use tracing::{info, warn};
 pub(super) const ASKED_MAX: usize = 256;
 
 /// A request to the thread.
-pub(crate) enum Asked {
+pub(crate) enum StoreRequest {
     /// Makes a change, unless one of its documents cannot be used.
-    Write(Transaction, oneshot::Sender<Result<Written, WriteFailure>>),
+    Write(Transaction, oneshot::Sender<Result<CommittedChange, WriteFailure>>),
     /// Makes a change with any number of writes.
-    Replace(Transaction, oneshot::Sender<Result<Written, WriteFailure>>),
+    Replace(Transaction, oneshot::Sender<Result<CommittedChange, WriteFailure>>),
     /// Copies the whole datastore into a file without a name.
-    Backup(oneshot::Sender<Result<Copied, WriteFailure>>),
+    Backup(oneshot::Sender<Result<StoreCopy, WriteFailure>>),
     /// Finds out the result of a change, and what would be served after it.
     Try(Transaction, oneshot::Sender<Result<(Trial, Option<Config>), WriteFailure>>),
     /// The changes before a revision.
@@ -41,7 +41,7 @@ pub(crate) enum Asked {
     /// The writes that lead back to a revision.
     BackTo(u64, oneshot::Sender<Result<Vec<Write>, WriteFailure>>),
     /// Goes back to a revision.
-    RollBack(u64, Author, oneshot::Sender<Result<Written, WriteFailure>>),
+    RollBack(u64, Author, oneshot::Sender<Result<CommittedChange, WriteFailure>>),
     /// Lets go of the datastore, or takes it again.
     Hold(bool, oneshot::Sender<()>),
     /// Ends the thread: the process ends. Answered once everything is where a start finds it.
@@ -50,7 +50,7 @@ pub(crate) enum Asked {
 
 /// A change that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Written {
+pub(crate) struct CommittedChange {
     /// Revision of the datastore after the change.
     pub(crate) revision: u64,
     /// Warnings for the writer.
@@ -59,7 +59,7 @@ pub(crate) struct Written {
 
 /// A copy of the datastore.
 #[derive(Debug)]
-pub(crate) struct Copied {
+pub(crate) struct StoreCopy {
     /// The file, positioned at its beginning.
     pub(crate) file: File,
     /// Size in bytes.
@@ -82,14 +82,14 @@ pub(crate) enum WriteFailure {
 }
 
 /// Runs until it is asked to end, or until no sender of requests is left.
-pub(super) fn run(runtime: &Runtime, keeper: &Arc<Keeper>, backend: Backend, asked: mpsc::Receiver<Asked>) {
+pub(super) fn run(runtime: &Runtime, keeper: &Arc<Keeper>, backend: Backend, asked: mpsc::Receiver<StoreRequest>) {
     let _profiled = Registration::of_current();
     // The niceness of this thread alone; if the system refuses it, the thread competes with the workers.
     let _ = rustix::process::setpriority_process(None, CONTROL_NICE);
     runtime.block_on(talk(keeper, backend, asked));
 }
 
-async fn talk(keeper: &Arc<Keeper>, mut backend: Backend, mut asked: mpsc::Receiver<Asked>) {
+async fn talk(keeper: &Arc<Keeper>, mut backend: Backend, mut asked: mpsc::Receiver<StoreRequest>) {
     let ended = loop {
         let pause = backend.pause(SystemTime::now());
         tokio::select! {
@@ -111,21 +111,21 @@ async fn talk(keeper: &Arc<Keeper>, mut backend: Backend, mut asked: mpsc::Recei
 }
 
 /// Takes in a notice of a follower.
-fn take(keeper: &Keeper, backend: &mut Backend, followed: Followed) {
+fn take(keeper: &Keeper, backend: &mut Backend, followed: FollowerEvent) {
     match followed {
-        Followed::Snapshot(snapshot) => {
+        FollowerEvent::Snapshot(snapshot) => {
             tell_read(&snapshot, &keeper.prefix);
             keeper.heard(Some(snapshot.revision));
             keeper.take_snapshot(snapshot, &HashMap::new());
             backend.changed();
         }
-        Followed::Batch(batch) => {
+        FollowerEvent::Batch(batch) => {
             keeper.heard(Some(batch.revision));
             keeper.take_batch(batch);
             backend.changed();
         }
-        Followed::Heard { revision } => keeper.heard(Some(revision)),
-        Followed::Lost { reason } => {
+        FollowerEvent::Heard { revision } => keeper.heard(Some(revision)),
+        FollowerEvent::Lost { reason } => {
             let serving = match keeper.stored.borrow().revision {
                 Some(_) => "serving what was read last",
                 None => "nothing has been read yet, so every request is answered 503",
@@ -133,7 +133,7 @@ fn take(keeper: &Keeper, backend: &mut Backend, followed: Followed) {
             warn!("{reason}; {serving}; trying again");
             keeper.set_connection(Connection::Lost(reason));
         }
-        Followed::Back => {
+        FollowerEvent::Back => {
             keeper.heard(None);
             keeper.set_connection(Connection::Good);
             info!("etcd: followed");
@@ -150,32 +150,32 @@ fn tend(keeper: &Arc<Keeper>, backend: &mut Backend) {
 }
 
 /// `Break`: the sender to notify when the thread has ended.
-async fn answer(keeper: &Arc<Keeper>, backend: &mut Backend, asked: Asked) -> ControlFlow<oneshot::Sender<()>> {
+async fn answer(keeper: &Arc<Keeper>, backend: &mut Backend, asked: StoreRequest) -> ControlFlow<oneshot::Sender<()>> {
     // The sender of the request may have gone meanwhile.
     match asked {
-        Asked::Write(transaction, answer) => {
+        StoreRequest::Write(transaction, answer) => {
             let made = write(keeper, backend, transaction, false).await;
             let _ = answer.send(made);
         }
-        Asked::Replace(transaction, answer) => {
+        StoreRequest::Replace(transaction, answer) => {
             let made = write(keeper, backend, transaction, true).await;
             let _ = answer.send(made);
         }
-        Asked::Backup(answer) => drop(answer.send(backend.backup())),
-        Asked::Try(transaction, answer) => drop(answer.send(Ok(keeper.look_over(&transaction)))),
-        Asked::History(before, count, answer) => drop(answer.send(backend.history(before, count))),
-        Asked::Change(revision, answer) => drop(answer.send(backend.change_at(revision))),
-        Asked::BackTo(revision, answer) => {
+        StoreRequest::Backup(answer) => drop(answer.send(backend.backup())),
+        StoreRequest::Try(transaction, answer) => drop(answer.send(Ok(keeper.look_over(&transaction)))),
+        StoreRequest::History(before, count, answer) => drop(answer.send(backend.history(before, count))),
+        StoreRequest::Change(revision, answer) => drop(answer.send(backend.change_at(revision))),
+        StoreRequest::BackTo(revision, answer) => {
             let back = backend.way_back_to(revision, SystemTime::now());
             drop(answer.send(back.map(|back| keeper.in_plain(back.writes))));
         }
-        Asked::RollBack(to, author, answer) => drop(answer.send(roll_back(keeper, backend, to, author))),
-        Asked::Hold(is_held, answer) => {
+        StoreRequest::RollBack(to, author, answer) => drop(answer.send(roll_back(keeper, backend, to, author))),
+        StoreRequest::Hold(is_held, answer) => {
             keeper.is_leaving.send_replace(is_held);
             backend.hold(keeper, is_held);
             let _ = answer.send(());
         }
-        Asked::End(ended) => return ControlFlow::Break(ended),
+        StoreRequest::End(ended) => return ControlFlow::Break(ended),
     }
     ControlFlow::Continue(())
 }
@@ -186,7 +186,7 @@ async fn write(
     backend: &mut Backend,
     transaction: Transaction,
     is_replacement: bool,
-) -> Result<Written, WriteFailure> {
+) -> Result<CommittedChange, WriteFailure> {
     let trial = keeper.try_out(&transaction);
     if !trial.refusals.is_empty() {
         return Err(WriteFailure::Refused(trial.refusals.join("; ")));
@@ -205,10 +205,10 @@ async fn write(
         keeper.take_batch(batch);
         backend.keep_last_good(keeper);
     }
-    Ok(Written { revision, warnings })
+    Ok(CommittedChange { revision, warnings })
 }
 
-fn roll_back(keeper: &Keeper, backend: &mut Backend, to: u64, author: Author) -> Result<Written, WriteFailure> {
+fn roll_back(keeper: &Keeper, backend: &mut Backend, to: u64, author: Author) -> Result<CommittedChange, WriteFailure> {
     let now = SystemTime::now();
     let WayBack { writes, expired } = backend.way_back_to(to, now)?;
     let writes = keeper.in_plain(writes);
@@ -222,7 +222,7 @@ fn roll_back(keeper: &Keeper, backend: &mut Backend, to: u64, author: Author) ->
     backend.keep_last_good(keeper);
     let expired = expired.iter().map(|key| format!("{key} is not restored: its time to live has ended since"));
     let warnings = trial.refusals.into_iter().chain(trial.warnings).chain(expired).collect();
-    Ok(Written { revision, warnings })
+    Ok(CommittedChange { revision, warnings })
 }
 
 impl From<CommitError> for WriteFailure {

@@ -2,10 +2,10 @@
 
 use super::addresses::{key_of, resource_of};
 use super::keeper::Keeper;
-use super::linting::{Linted, lint_changed};
+use super::linting::{LintResult, lint_changed};
 use crate::configuration::tls_material;
 use std::collections::HashSet;
-use stillgate_config::{Attempt, Change, Config, Kind, Origin, Rejected, Serving};
+use stillgate_config::{Attempt, Change, Config, Kind, Origin, RejectedResource, Replacement};
 use stillgate_datastore::{Documents as _, Key, Transaction, Write};
 use stillgate_tls::Problem;
 
@@ -61,7 +61,7 @@ impl Keeper {
             });
         }
         let has_tls = changes.iter().any(is_about_tls);
-        let (mut problems, mut linted) = (Vec::new(), Linted::default());
+        let (mut problems, mut linted) = (Vec::new(), LintResult::default());
         let attempt = self.known().store.attempt(changes, |store| {
             if has_tls && store.uses_tls() {
                 problems = self.tls_problems(&store.load("").config);
@@ -106,15 +106,15 @@ fn sorted_out(attempt: Attempt, changed: &HashSet<(Kind, String)>) -> Trial {
     let bare = |warning: String| warning.strip_prefix("warning: ").map(str::to_owned).unwrap_or(warning);
     let warnings = attempt.warnings.iter().map(|warning| bare(warning.to_string())).collect();
     let mut trial = Trial { warnings, ..Trial::default() };
-    for Rejected { kind, id, reason, serving, .. } in attempt.rejected {
+    for RejectedResource { kind, id, reason, serving, .. } in attempt.rejected {
         if changed.contains(&(kind, id.clone())) {
             trial.refusals.push(named(kind, &id, reason, changed));
             continue;
         }
         let what = match serving {
-            Serving::Previous => format!("its last valid version is served: {reason}"),
-            Serving::Unavailable => format!("answers 503: {reason}"),
-            Serving::Nothing => format!("is not served: {reason}"),
+            Replacement::Previous => format!("its last valid version is served: {reason}"),
+            Replacement::Unavailable => format!("answers 503: {reason}"),
+            Replacement::Nothing => format!("is not served: {reason}"),
         };
         trial.effects.extend(key_of(kind, &id).map(|key| (key, what)));
     }

@@ -25,17 +25,17 @@ type SecretPath = (Arc<Manager>, Box<str>);
 /// The secrets in Vaults, as far as this process has read them.
 #[derive(Clone)]
 pub(crate) struct Vaults {
-    shared: Arc<Shared>,
+    shared: Arc<VaultCache>,
     orders: mpsc::Sender<SecretPath>,
 }
 
-struct Shared {
-    kept: Mutex<HashMap<SecretPath, Kept>>,
+struct VaultCache {
+    kept: Mutex<HashMap<SecretPath, CachedSecret>>,
     /// Notified when something was read.
     read: Condvar,
 }
 
-struct Kept {
+struct CachedSecret {
     /// The last answer; after a temporary failure, the value before it.
     answer: Option<Result<Data, String>>,
     at: Instant,
@@ -49,7 +49,7 @@ impl Vaults {
     /// Starts the thread. `tls`: makes the TLS connector for an `https` Vault. `changes` counts the times that a value changed
     /// after it was read.
     pub(crate) fn start(tls: Tls, changes: watch::Sender<u64>) -> std::io::Result<Vaults> {
-        let shared = Arc::new(Shared { kept: Mutex::default(), read: Condvar::new() });
+        let shared = Arc::new(VaultCache { kept: Mutex::default(), read: Condvar::new() });
         let (orders, ordered) = mpsc::channel(PATHS_MAX);
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let reader = Reader { shared: shared.clone(), clients: HashMap::new(), down: HashMap::new(), tls, changes };
@@ -65,7 +65,7 @@ impl Vaults {
             return Err(format!("more than {PATHS_MAX} paths of Vaults are in use; use keys of fewer paths"));
         }
         let now = Instant::now();
-        let one = kept.entry(place.clone()).or_insert_with(|| Kept::new(now));
+        let one = kept.entry(place.clone()).or_insert_with(|| CachedSecret::new(now));
         if one.wants(now) {
             // Each path has one order at most, so the channel has room; the thread ends with the process only.
             one.is_asked = self.orders.try_send(place.clone()).is_ok();
@@ -91,15 +91,15 @@ impl Vaults {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<SecretPath, Kept>> {
+impl VaultCache {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SecretPath, CachedSecret>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Kept {
-    fn new(at: Instant) -> Kept {
-        Kept { answer: None, at, is_asked: false, is_failing: false }
+impl CachedSecret {
+    fn new(at: Instant) -> CachedSecret {
+        CachedSecret { answer: None, at, is_asked: false, is_failing: false }
     }
 
     /// Whether it has to be read before it can be used.
@@ -121,7 +121,7 @@ fn text_of(value: Option<&Json>, path: &str, key: &str) -> Result<String, String
 
 /// The thread's state.
 struct Reader {
-    shared: Arc<Shared>,
+    shared: Arc<VaultCache>,
     clients: HashMap<Arc<Manager>, Result<Client, String>>,
     /// Vaults that did not answer: until when they get no requests, and why.
     down: HashMap<Arc<Manager>, (Instant, String)>,
@@ -153,7 +153,7 @@ impl Reader {
     /// The secret that is to be read again next, and when.
     fn next_due(&self) -> Option<(Instant, SecretPath)> {
         let kept = self.shared.lock();
-        let due = |(place, kept): (&SecretPath, &Kept)| {
+        let due = |(place, kept): (&SecretPath, &CachedSecret)| {
             let after = if kept.is_failing { NEGATIVE.max(place.0.refresh / 10) } else { place.0.refresh };
             kept.answer.as_ref().map(|_| (kept.at + after, place.clone()))
         };
@@ -195,7 +195,7 @@ impl Reader {
     /// Whether the answer differs from the one before.
     fn keep(&self, place: &SecretPath, answer: Result<Data, Failure>) -> bool {
         let mut kept = self.shared.lock();
-        let one = kept.entry(place.clone()).or_insert_with(|| Kept::new(Instant::now()));
+        let one = kept.entry(place.clone()).or_insert_with(|| CachedSecret::new(Instant::now()));
         (one.at, one.is_asked) = (Instant::now(), false);
         let (path, before) = (&place.1, one.answer.take());
         let next = match (answer, before.clone()) {
@@ -244,7 +244,7 @@ mod tests {
             refresh: Duration::from_secs(3600),
         };
         let reader = Reader {
-            shared: Arc::new(Shared { kept: Mutex::default(), read: Condvar::new() }),
+            shared: Arc::new(VaultCache { kept: Mutex::default(), read: Condvar::new() }),
             clients: HashMap::new(),
             down: HashMap::new(),
             tls: |_| Err(String::new()),

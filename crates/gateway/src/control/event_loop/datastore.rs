@@ -1,6 +1,6 @@
 //! The datastore, as the control loop sees it: a source of changes, which a successor may need.
 
-use crate::configuration::kept::{Asked, Connection, Opened, Stored};
+use crate::configuration::kept::{Connection, Opened, StoreRequest, Stored};
 use std::time::Duration;
 use stillgate_config::SourceKind;
 use stillgate_measures::own_metrics::{EtcdFacts, SourceFacts};
@@ -18,7 +18,7 @@ pub(super) struct Datastore {
     kind: SourceKind,
     name: &'static str,
     stored: watch::Receiver<Stored>,
-    asks: mpsc::Sender<Asked>,
+    asks: mpsc::Sender<StoreRequest>,
     /// Revision that was last requested to be read.
     revision: Option<u64>,
 }
@@ -78,7 +78,7 @@ impl Datastore {
     /// Lets go of it, so that a successor can open it, or takes it again. It is not waited for: a successor tries until it can.
     pub(super) fn hold(&self, is_held: bool) {
         let (done, _) = oneshot::channel();
-        if let Err(TrySendError::Full(asked)) = self.asks.try_send(Asked::Hold(is_held, done)) {
+        if let Err(TrySendError::Full(asked)) = self.asks.try_send(StoreRequest::Hold(is_held, done)) {
             warn!("the datastore is too busy to be handed over; the upgrade waits for it");
             let asks = self.asks.clone();
             // They are sent in the order of the calls: senders that wait for a place get it one after the other.
@@ -90,7 +90,7 @@ impl Datastore {
     pub(super) async fn end(&self) {
         let (done, ended) = oneshot::channel();
         let ending = async {
-            if self.asks.send(Asked::End(done)).await.is_ok() {
+            if self.asks.send(StoreRequest::End(done)).await.is_ok() {
                 // It answers, or it has ended already.
                 let _ = ended.await;
             }

@@ -4,7 +4,7 @@ use crate::shared::STILLGATE;
 use serde_json::Value as Json;
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use stillgate_testkit::{Broken, Connection, Gateway, Head, Setup};
+use stillgate_testkit::{Connection, Gateway, Head, MessageError, Setup};
 
 /// A key of the Admin API, where the test configures one.
 pub(crate) const KEY: &str = "key-of-an-admin-0123456789";
@@ -91,8 +91,8 @@ impl Admin {
     }
 
     /// Like [`Admin::ask_with`]; the error says what came instead of an answer.
-    pub(crate) fn try_ask(&self, method: &str, path: &str, lines: &str, body: &[u8]) -> Result<Answer, Broken> {
-        let refused = |_| Broken::Closed;
+    pub(crate) fn try_ask(&self, method: &str, path: &str, lines: &str, body: &[u8]) -> Result<Answer, MessageError> {
+        let refused = |_| MessageError::Closed;
         let mut connection = Connection::new(TcpStream::connect(self.addr).map_err(refused)?);
         let host = if lines.to_ascii_lowercase().contains("host:") { "" } else { "Host: localhost\r\n" };
         let length = body.len();
@@ -100,7 +100,7 @@ impl Admin {
         // It may be answered before all of it is read.
         let sent = connection.try_send([head.as_bytes(), body].concat());
         let answer = connection.read_response(method);
-        let message = if sent.is_err() && answer.is_err() { Err(Broken::Reset(Vec::new())) } else { answer }?;
+        let message = if sent.is_err() && answer.is_err() { Err(MessageError::Reset(Vec::new())) } else { answer }?;
         Ok(Answer { status: message.head.status(), head: message.head, body: message.body })
     }
 

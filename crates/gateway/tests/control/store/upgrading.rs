@@ -2,7 +2,7 @@
 
 use super::stage::{Admin, Answer, KEY, STORE, upstream};
 use crate::shared::killing::{When, kill_successor};
-use crate::shared::upgrade::Upgraded;
+use crate::shared::upgrade::UpgradedGateway;
 use serde_json::json;
 use std::time::Duration;
 use stillgate_testkit::{Client, Rounds, Setup, Upstream, eventually};
@@ -33,7 +33,7 @@ fn is_done(answer: &Answer) -> bool {
 fn writes_before_during_and_after_an_upgrade() {
     let node = Upstream::echo();
     let setup = Setup::resources("").gateway(STORE).admin(&format!("key: {KEY}"));
-    let mut upgraded = Upgraded::start(&setup);
+    let mut upgraded = UpgradedGateway::start(&setup);
     let admin = Admin { addr: upgraded.gateway.admin_addr(), key: KEY.to_owned() };
     for round in 0..2 {
         let rounds = Rounds::default();
@@ -80,7 +80,7 @@ fn writes_before_during_and_after_an_upgrade() {
 fn a_successor_that_is_killed_in_its_probation_takes_no_write_with_it() {
     let node = Upstream::echo();
     let setup = Setup::resources("").gateway(STORE).admin(&format!("key: {KEY}"));
-    let upgraded = Upgraded::start(&setup);
+    let upgraded = UpgradedGateway::start(&setup);
     let admin = Admin { addr: upgraded.gateway.admin_addr(), key: KEY.to_owned() };
     let rounds = Rounds::default();
     let last = std::thread::scope(|scope| {
@@ -123,7 +123,7 @@ fn a_successor_that_is_killed_in_its_probation_takes_no_write_with_it() {
 fn after_a_refused_upgrade_writes_go_on() {
     let node = Upstream::echo();
     let setup = Setup::resources("").gateway(STORE).admin(&format!("key: {KEY}"));
-    let upgraded = Upgraded::start(&setup);
+    let upgraded = UpgradedGateway::start(&setup);
     let admin = Admin { addr: upgraded.gateway.admin_addr(), key: KEY.to_owned() };
     assert_eq!(put(&admin, &node, 1, 1).status, 201);
     let good = std::fs::read_to_string(upgraded.gateway.config_path()).expect("the file");

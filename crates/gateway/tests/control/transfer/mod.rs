@@ -16,17 +16,17 @@ pub(crate) const KEY: &str = "a-key-of-the-tests";
 
 /// The result of a command.
 #[derive(Debug)]
-pub(crate) struct Done {
+pub(crate) struct CommandResult {
     pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl Done {
+impl CommandResult {
     /// # Panics
     /// When it has another exit code.
     #[track_caller]
-    pub(crate) fn expect(self, code: i32) -> Done {
+    pub(crate) fn expect(self, code: i32) -> CommandResult {
         assert_eq!(self.code, code, "{self:#?}");
         self
     }
@@ -75,13 +75,13 @@ impl Site {
     }
 
     /// Runs `stillgate COMMAND FILE --to URL …`.
-    pub(crate) fn run(&self, command: &str, file: &Path, more: &[&str]) -> Done {
+    pub(crate) fn run(&self, command: &str, file: &Path, more: &[&str]) -> CommandResult {
         let file = file.display().to_string();
         run(KEY, &[&[command, &file, "--to", &self.url][..], more].concat())
     }
 
     /// Applies a text.
-    pub(crate) fn apply(&self, text: &str, more: &[&str]) -> Done {
+    pub(crate) fn apply(&self, text: &str, more: &[&str]) -> CommandResult {
         self.run("apply", &self.file("apply.yaml", text), more)
     }
 
@@ -93,11 +93,11 @@ impl Site {
 }
 
 /// Runs a command with this key in its environment.
-pub(crate) fn run(key: &str, arguments: &[&str]) -> Done {
+pub(crate) fn run(key: &str, arguments: &[&str]) -> CommandResult {
     let mut command = Command::new(STILLGATE);
     let output = command.args(arguments).env("STILLGATE_ADMIN_KEY", key).output().expect("run stillgate");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Done { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
+    CommandResult { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
 }
 
 /// What an exported file has below its comments.

@@ -2,14 +2,14 @@
 
 use crate::shared::STILLGATE;
 use stillgate_testkit::http2::{Http2, kind};
-use stillgate_testkit::{Broken, Connection, Gateway, Head, Setup, Upstream, eventually};
+use stillgate_testkit::{Connection, Gateway, Head, MessageError, Setup, Upstream, eventually};
 
 /// More than a gateway may grow by all that nodes of a test send it. The build under test is not optimised.
 pub(crate) const GROWTH_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// The result that the client sees, or may see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum ClientResult {
     BadGateway,
     GatewayTimeout,
     /// A response whose end did not come.
@@ -44,7 +44,7 @@ impl Bench {
     }
 
     /// Sends a request, lets the node act, and returns what came; the node's connection is given back.
-    pub(crate) fn play(&self, request: &str, act: Act) -> (Seen, Http2) {
+    pub(crate) fn play(&self, request: &str, act: Act) -> (ClientResult, Http2) {
         let mut client = self.gateway.client();
         client.send(request);
         let mut peer = self.accept();
@@ -54,7 +54,7 @@ impl Bench {
     }
 
     /// Plays each act to one `GET`. Acts that end the connection leave nothing of it.
-    pub(crate) fn check(&self, ends_connection: bool, cases: &[(&str, &[Seen], Act)]) {
+    pub(crate) fn check(&self, ends_connection: bool, cases: &[(&str, &[ClientResult], Act)]) {
         let rss = self.gateway.rss();
         for &(what, expected, act) in cases {
             let (seen, mut peer) = self.play("GET /bad HTTP/1.1\r\nHost: h\r\n\r\n", act);
@@ -84,7 +84,7 @@ pub(crate) fn begin(peer: &mut Http2, stream: u32) {
 
 /// Reads the response to a request with this method.
 #[track_caller]
-pub(crate) fn seen(client: &mut Connection, method: &str) -> Seen {
+pub(crate) fn seen(client: &mut Connection, method: &str) -> ClientResult {
     let head: Head = loop {
         match client.read_head() {
             Ok(head) if (100..200).contains(&head.status()) => {}
@@ -93,10 +93,10 @@ pub(crate) fn seen(client: &mut Connection, method: &str) -> Seen {
         }
     };
     match (head.status(), client.read_response_body(head, method)) {
-        (502, Ok(_)) => Seen::BadGateway,
-        (504, Ok(_)) => Seen::GatewayTimeout,
-        (_, Ok(_)) => Seen::Whole,
-        (_, Err(Broken::Closed | Broken::Truncated(_) | Broken::Reset(_))) => Seen::Cut,
+        (502, Ok(_)) => ClientResult::BadGateway,
+        (504, Ok(_)) => ClientResult::GatewayTimeout,
+        (_, Ok(_)) => ClientResult::Whole,
+        (_, Err(MessageError::Closed | MessageError::Truncated(_) | MessageError::Reset(_))) => ClientResult::Cut,
         (_, Err(other)) => panic!("{other:?}"),
     }
 }

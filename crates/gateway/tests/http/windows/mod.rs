@@ -9,16 +9,16 @@ const INITIAL_WINDOW_BYTES: i64 = 65_535;
 const ROUND_TRIPS_MAX: u32 = 20;
 
 /// A connection with its windows. The other side's SETTINGS must leave the initial window as it is.
-pub(crate) struct Windowed {
+pub(crate) struct WindowedConnection {
     pub(crate) peer: Http2,
     connection: i64,
     streams: HashMap<u32, i64>,
     pings: u64,
 }
 
-impl Windowed {
-    pub(crate) fn new(peer: Http2) -> Windowed {
-        Windowed { peer, connection: INITIAL_WINDOW_BYTES, streams: HashMap::new(), pings: 0 }
+impl WindowedConnection {
+    pub(crate) fn new(peer: Http2) -> WindowedConnection {
+        WindowedConnection { peer, connection: INITIAL_WINDOW_BYTES, streams: HashMap::new(), pings: 0 }
     }
 
     /// The next frame that `wanted` accepts; windows that open on the way are noted.
@@ -65,7 +65,11 @@ impl Windowed {
     }
 
     /// Sends by `send`, which is given how much is left, until that is nothing or the windows are used up for good.
-    pub(crate) fn fill_by(&mut self, bytes_max: usize, mut send: impl FnMut(&mut Windowed, usize) -> usize) -> usize {
+    pub(crate) fn fill_by(
+        &mut self,
+        bytes_max: usize,
+        mut send: impl FnMut(&mut WindowedConnection, usize) -> usize,
+    ) -> usize {
         /// Frames between two looks at what has come.
         const BATCH: usize = 64;
         let (mut sent, mut idle_round_trips) = (0, 0);

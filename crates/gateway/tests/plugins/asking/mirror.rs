@@ -2,7 +2,7 @@
 
 use crate::shared::STILLGATE;
 use crate::shared::logs::{self, route};
-use crate::shared::measured::Measured;
+use crate::shared::measured::MeasuredGateway;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use stillgate_testkit::{Connection, Gateway, Head, Setup, Upstream, eventually, payload};
@@ -16,7 +16,7 @@ fn mirroring(node: &Upstream, mirror: &Upstream, keys: &str) -> Setup {
     route(node, &format!("proxy-mirror: {{host: \"http://{}\"{keys}}}", mirror.addr()), "")
 }
 
-fn dropped(measured: &Measured) -> f64 {
+fn dropped(measured: &MeasuredGateway) -> f64 {
     measured.scrape().sum(DROPPED, &[("plugin", "proxy-mirror")])
 }
 
@@ -41,7 +41,7 @@ fn noting() -> (Upstream, Noted) {
 #[test]
 fn a_copy_is_what_the_node_gets() {
     let (node, (mirror, noted)) = (Upstream::echo(), noting());
-    let measured = Measured::start(mirroring(&node, &mirror, ", path: /shadow, path_concat_mode: prefix"), "");
+    let measured = MeasuredGateway::start(mirroring(&node, &mirror, ", path: /shadow, path_concat_mode: prefix"), "");
     let mut client = measured.gateway.client();
     let body = payload(5, 100_000);
     let response = client.request("POST", "/a?echo&x=%20", &body);
@@ -71,7 +71,7 @@ const CHUNKED: &str = "POST /a?echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: ch
 #[test]
 fn a_body_in_chunks_is_copied() {
     let (node, (mirror, noted)) = (Upstream::echo(), noting());
-    let measured = Measured::start(mirroring(&node, &mirror, ""), "");
+    let measured = MeasuredGateway::start(mirroring(&node, &mirror, ""), "");
     let mut client = measured.gateway.client();
     for length in [0, 1, 100_000, MIB, MIB + 1] {
         let body = payload(7, length);
@@ -95,7 +95,7 @@ fn a_body_in_chunks_is_copied() {
 #[test]
 fn a_request_is_passed_on_as_it_comes() {
     let (node, (mirror, noted)) = (Upstream::bind(), noting());
-    let measured = Measured::start(mirroring(&node, &mirror, ""), "");
+    let measured = MeasuredGateway::start(mirroring(&node, &mirror, ""), "");
     let mut client = measured.gateway.client();
     client.send(format!("{CHUNKED}5\r\nfirst\r\n"));
     let mut connection = node.accept();
@@ -140,7 +140,7 @@ fn check_mirror(mirror: &Upstream, what: &str) {
             }
         }
     });
-    let mut measured = Measured::start(mirroring(&node, mirror, ""), "");
+    let mut measured = MeasuredGateway::start(mirroring(&node, mirror, ""), "");
     let mut client = measured.gateway.client();
     let body = payload(1, BODY_BYTES);
     assert_eq!(client.request("POST", "/warm", &body).head.status(), 200, "{what}");
@@ -214,7 +214,7 @@ fn a_mirror_that_resets_costs_nothing() {
 #[test]
 fn a_mirror_that_was_gone_gets_copies_again() {
     let (node, mut mirror) = (Upstream::echo(), Upstream::refusing());
-    let measured = Measured::start(mirroring(&node, &mirror, ""), "");
+    let measured = MeasuredGateway::start(mirroring(&node, &mirror, ""), "");
     let mut client = measured.gateway.client();
     let mut get = || assert_eq!(client.get("/a").head.status(), 200);
     (0..20).for_each(|_| get());

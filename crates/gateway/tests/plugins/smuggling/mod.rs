@@ -16,9 +16,9 @@ const EVIL: &str = "x-evil";
 
 /// Where messages are kept, bytes as they came.
 #[derive(Default, Clone)]
-struct Seen(Arc<Mutex<Vec<Vec<u8>>>>);
+struct NodeMessages(Arc<Mutex<Vec<Vec<u8>>>>);
 
-impl Seen {
+impl NodeMessages {
     fn keep(&self, bytes: Vec<u8>) {
         self.0.lock().expect("no test panics with it").push(bytes);
     }
@@ -31,12 +31,12 @@ impl Seen {
 /// A node that keeps each request's bytes as they came, answers with few, and closes. Below `/breaker` it fails.
 pub(crate) struct Node {
     pub(crate) upstream: Upstream,
-    seen: Seen,
+    seen: NodeMessages,
 }
 
 impl Node {
     pub(crate) fn new() -> Node {
-        let seen = Seen::default();
+        let seen = NodeMessages::default();
         let kept = seen.clone();
         let upstream = Upstream::serve(move |connection| {
             let bytes = request_bytes(connection);
@@ -59,12 +59,12 @@ impl Node {
 /// answers try to split messages, too.
 pub(crate) struct Peer {
     pub(crate) upstream: Upstream,
-    seen: Seen,
+    seen: NodeMessages,
 }
 
 impl Peer {
     pub(crate) fn new() -> Peer {
-        let seen = Seen::default();
+        let seen = NodeMessages::default();
         let (kept, asked) = (seen.clone(), AtomicUsize::new(0));
         let upstream = Upstream::serve(move |connection| {
             let bytes = request_bytes(connection);

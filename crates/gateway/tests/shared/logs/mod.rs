@@ -4,7 +4,7 @@ pub(crate) mod otlp;
 pub(crate) mod strict;
 
 use crate::shared::STILLGATE;
-use crate::shared::measured::Measured;
+use crate::shared::measured::MeasuredGateway;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,12 +17,12 @@ type Got = (Head, Vec<u8>);
 
 /// What a receiver has received.
 #[derive(Clone, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedLogs {
     got: Arc<Mutex<Vec<Got>>>,
     accepted: Arc<AtomicUsize>,
 }
 
-impl Seen {
+impl ReceivedLogs {
     pub(crate) fn requests(&self) -> usize {
         self.got.lock().expect("no panic").len()
     }
@@ -60,14 +60,14 @@ fn entries(body: &[u8]) -> Vec<Value> {
 }
 
 /// The entries that have arrived in the end.
-pub(crate) fn entries_of(seen: &Seen) -> Vec<Value> {
+pub(crate) fn entries_of(seen: &ReceivedLogs) -> Vec<Value> {
     eventually("the entries", || seen.requests() > 0);
     seen.entries()
 }
 
 /// A server that answers its requests, counted from 0, with these statuses; 0: it closes the connection instead.
-pub(crate) fn receiver(status: impl Fn(usize) -> u16 + Send + Sync + 'static) -> (Upstream, Seen) {
-    let seen = Seen::default();
+pub(crate) fn receiver(status: impl Fn(usize) -> u16 + Send + Sync + 'static) -> (Upstream, ReceivedLogs) {
+    let seen = ReceivedLogs::default();
     let noted = seen.clone();
     let serve = move |connection: &mut Connection| {
         while let Ok(request) = connection.read_request() {
@@ -102,8 +102,8 @@ pub(crate) fn stalled() -> Upstream {
 }
 
 /// The parts of Elasticsearch's API that are used: its version, and `_bulk`.
-pub(crate) fn elasticsearch(version: &'static str) -> (Upstream, Seen) {
-    let seen = Seen::default();
+pub(crate) fn elasticsearch(version: &'static str) -> (Upstream, ReceivedLogs) {
+    let seen = ReceivedLogs::default();
     let noted = seen.clone();
     let serve = move |connection: &mut Connection| {
         while let Ok(request) = connection.read_request() {
@@ -121,12 +121,12 @@ pub(crate) fn elasticsearch(version: &'static str) -> (Upstream, Seen) {
 
 /// All bytes that came over TCP.
 #[derive(Clone, Default)]
-pub(crate) struct Collected(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct TcpBytes(Arc<Mutex<Vec<u8>>>);
 
-impl Collected {
+impl TcpBytes {
     /// A server that reads to the end of each connection.
-    pub(crate) fn lines() -> (Upstream, Collected) {
-        let collected = Collected::default();
+    pub(crate) fn lines() -> (Upstream, TcpBytes) {
+        let collected = TcpBytes::default();
         let noted = collected.clone();
         let serve = move |connection: &mut Connection| {
             if let Ok(bytes) = connection.read_to_end() {
@@ -157,12 +157,12 @@ pub(crate) fn http_logger(node: &Upstream, receiver: &Upstream, keys: &str) -> S
 }
 
 /// Entries of a plugin that have arrived.
-pub(crate) fn sent(measured: &Measured, plugin: &str) -> u64 {
+pub(crate) fn sent(measured: &MeasuredGateway, plugin: &str) -> u64 {
     measured.scrape().sum("stillgate_logger_sent_total", &[("plugin", plugin)]) as u64
 }
 
 /// Entries of a plugin that are lost, for whatever reason.
-pub(crate) fn dropped(measured: &Measured, plugin: &str) -> u64 {
+pub(crate) fn dropped(measured: &MeasuredGateway, plugin: &str) -> u64 {
     measured.scrape().sum("stillgate_logger_dropped_total", &[("plugin", plugin)]) as u64
 }
 

@@ -1,6 +1,6 @@
 //! Strict doubles of Loki and Elasticsearch, by their documented APIs: a request that breaks a rule is a fault, and is refused.
 
-use super::Seen;
+use super::ReceivedLogs;
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use stillgate_testkit::{Connection, Head, Upstream};
@@ -11,7 +11,7 @@ pub(crate) type Script = fn(usize) -> (u16, &'static str);
 /// A double.
 pub(crate) struct Strict {
     pub(crate) upstream: Upstream,
-    pub(crate) seen: Seen,
+    pub(crate) seen: ReceivedLogs,
     faults: Arc<Mutex<Vec<String>>>,
 }
 
@@ -21,7 +21,7 @@ impl Strict {
         check: fn(&Head, &[u8]) -> Result<(), String>,
         own: fn(&Head) -> Option<String>,
     ) -> Strict {
-        let (seen, faults) = (Seen::default(), Arc::<Mutex<Vec<String>>>::default());
+        let (seen, faults) = (ReceivedLogs::default(), Arc::<Mutex<Vec<String>>>::default());
         let (noted, wrong) = (seen.clone(), faults.clone());
         let serve = move |connection: &mut Connection| {
             while let Ok(request) = connection.read_request() {

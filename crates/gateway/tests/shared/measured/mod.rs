@@ -4,17 +4,17 @@ use crate::shared::STILLGATE;
 use stillgate_testkit::{ACCEPT_TEXT, Gateway, ReservedPort, Setup, eventually, scrape};
 
 /// A gateway with metrics.
-pub(crate) struct Measured {
+pub(crate) struct MeasuredGateway {
     pub(crate) gateway: Gateway,
     pub(crate) metrics: ReservedPort,
 }
 
-impl Measured {
+impl MeasuredGateway {
     /// `keys` are further ones of `gateway.metrics`, each on a line.
-    pub(crate) fn start(setup: Setup, keys: &str) -> Measured {
+    pub(crate) fn start(setup: Setup, keys: &str) -> MeasuredGateway {
         let metrics = ReservedPort::new();
         let gateway = Gateway::start(STILLGATE, &with(setup, &metrics, keys));
-        Measured { gateway, metrics }
+        MeasuredGateway { gateway, metrics }
     }
 
     pub(crate) fn reload(&self, setup: Setup, keys: &str) {

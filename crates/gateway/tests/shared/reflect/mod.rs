@@ -3,7 +3,7 @@
 use crate::shared::STILLGATE;
 use std::net::SocketAddr;
 use std::process::Command;
-use stillgate_testkit::{Broken, Connection, Fields, Gateway, Head, Message, Setup, Upstream};
+use stillgate_testkit::{Connection, Fields, Gateway, Head, Message, MessageError, Setup, Upstream};
 
 /// A node that answers with the head it was sent, a field a line, an empty line and the body. Fields of its own: `X-Node`,
 /// `Vary: Accept-Encoding`, two of `X-Twice`, and what the query says: `status=404`.
@@ -71,7 +71,7 @@ pub(crate) fn ask(client: &mut Connection, start: &str, lines: &[&str]) -> Messa
 }
 
 /// Like [`ask`], for a connection that may fail.
-pub(crate) fn try_ask(client: &mut Connection, start: &str, lines: &[&str]) -> Result<Message, Broken> {
+pub(crate) fn try_ask(client: &mut Connection, start: &str, lines: &[&str]) -> Result<Message, MessageError> {
     let mut head = format!("{start} HTTP/1.1\r\nHost: h.example\r\n");
     for line in lines {
         head.push_str(line);

@@ -1,6 +1,6 @@
 //! A gateway with one tunnel through it, as the tests of tunnels begin.
 
-use stillgate_testkit::{Broken, Client, Connection, Gateway, Setup, Upstream};
+use stillgate_testkit::{Client, Connection, Gateway, MessageError, Setup, Upstream};
 
 /// A request to switch to another protocol.
 pub(crate) const ASK: &str =
@@ -44,8 +44,9 @@ impl Tunnel {
     pub(crate) fn is_open(&mut self) -> bool {
         let mut passes = |up: bool, bytes: &str| {
             let (from, to) = if up { (&mut *self.client, &mut self.node) } else { (&mut self.node, &mut *self.client) };
-            let got = from.try_send(bytes).map_err(|_| Broken::Closed).and_then(|()| to.read_exactly(bytes.len()));
-            assert!(!matches!(got, Err(Broken::Timeout(_))), "{bytes} does not arrive, and nothing is closed");
+            let got =
+                from.try_send(bytes).map_err(|_| MessageError::Closed).and_then(|()| to.read_exactly(bytes.len()));
+            assert!(!matches!(got, Err(MessageError::Timeout(_))), "{bytes} does not arrive, and nothing is closed");
             got.inspect(|got| assert_eq!(got, bytes.as_bytes())).is_ok()
         };
         passes(true, "ping") && passes(false, "pong!")

@@ -9,21 +9,21 @@ pub(crate) use stillgate_testkit::{children, is_gateway};
 
 /// A gateway and its successors.
 #[derive(Debug)]
-pub(crate) struct Upgraded {
+pub(crate) struct UpgradedGateway {
     pub(crate) gateway: Gateway,
 }
 
-impl Upgraded {
+impl UpgradedGateway {
     /// Starts it.
     #[track_caller]
-    pub(crate) fn start(setup: &Setup) -> Upgraded {
-        Upgraded::start_from(STILLGATE, setup)
+    pub(crate) fn start(setup: &Setup) -> UpgradedGateway {
+        UpgradedGateway::start_from(STILLGATE, setup)
     }
 
     /// Starts it from this file.
     #[track_caller]
-    pub(crate) fn start_from(binary: &str, setup: &Setup) -> Upgraded {
-        let upgraded = Upgraded { gateway: Gateway::start(binary, &with_pid_file(setup)) };
+    pub(crate) fn start_from(binary: &str, setup: &Setup) -> UpgradedGateway {
+        let upgraded = UpgradedGateway { gateway: Gateway::start(binary, &with_pid_file(setup)) };
         eventually("its number to be written", || upgraded.pid() == Some(upgraded.gateway.pid()));
         upgraded
     }

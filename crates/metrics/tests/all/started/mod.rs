@@ -26,14 +26,14 @@ pub fn identity(pid: u32) -> Process {
 }
 
 /// A process that is killed when this value is dropped.
-pub struct Started(Child);
+pub struct StartedProcess(Child);
 
-impl Started {
+impl StartedProcess {
     /// Runs the test with this full name, and nothing else.
-    pub fn new(test: &str, folder: &Path, number: u64) -> Started {
+    pub fn new(test: &str, folder: &Path, number: u64) -> StartedProcess {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([test, "--exact", "--nocapture"]).env(FOLDER, folder).env(NUMBER, number.to_string());
-        Started(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
+        StartedProcess(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
     }
 
     #[track_caller]
@@ -42,7 +42,7 @@ impl Started {
     }
 }
 
-impl Drop for Started {
+impl Drop for StartedProcess {
     fn drop(&mut self) {
         // It has ended already if a test has failed.
         let _ = self.0.kill();

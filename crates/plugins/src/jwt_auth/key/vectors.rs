@@ -115,11 +115,11 @@ fn hmac_tags() {
         let set = mac::TestSet::load(name).unwrap();
         let mut valid = 0;
         for test in set.test_groups.iter().flat_map(|group| &group.tests) {
-            let shared = Shared::new(algorithm.hmac().unwrap(), &test.key);
+            let shared = SharedSecret::new(algorithm.hmac().unwrap(), &test.key);
             let verifier = Verifier { algorithm, key: Key::Shared(shared), is_slow: false, grace_s: 0, expected: None };
             let expected = is_valid(test.result) && test.tag.len() == bytes;
             assert_eq!(verifier.verifies(&test.msg, &test.tag), expected, "{name:?}, {}", test.tc_id);
-            let with = verifier.verifies_with(&mut Prepared::default(), Identity(1), &test.msg, &test.tag);
+            let with = verifier.verifies_with(&mut LastSecret::default(), Identity(1), &test.msg, &test.tag);
             assert_eq!(with, expected, "{name:?}, {}, prepared", test.tc_id);
             valid += usize::from(expected);
         }

@@ -16,7 +16,7 @@ use stillgate_plugin::flow::Offload;
 use stillgate_plugin::secrets::NoSecrets;
 use stillgate_plugin::{
     Body, BodyChanges, BodyError, BodyFilter, Call, CallError, Chain, Consumers, Device, Entry, Facts, Flow, Identity,
-    Io, Level, LocalFuture, LogLevel, Origin, Phase, Reply, Request, Response, Settled, Worker,
+    Io, Level, LocalFuture, LogLevel, Origin, Phase, Reply, Request, RequestState, Response, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::{normalise, target_path};
@@ -194,7 +194,7 @@ impl Plugins {
             route: None,
         };
         let mut out = String::new();
-        let (mut early, mut settled) = (Edits::default(), Settled::default());
+        let (mut early, mut settled) = (Edits::default(), RequestState::default());
         let mut edits = RequestEdits::default();
         let answer = self.request(facts, &body, (&mut edits, &mut early, &mut settled), &mut out);
         self.response(facts, (&edits.fields, &early, &mut settled), answer, response, pieces, &mut out);
@@ -206,7 +206,7 @@ impl Plugins {
         &self,
         facts: Facts<'_>,
         received: &[u8],
-        (edits, early, settled): (&mut RequestEdits, &mut Edits, &mut Settled),
+        (edits, early, settled): (&mut RequestEdits, &mut Edits, &mut RequestState),
         out: &mut String,
     ) -> Option<(u16, Vec<u8>)> {
         let mut body = BodyChanges::default();
@@ -252,7 +252,7 @@ impl Plugins {
     fn response(
         &self,
         facts: Facts<'_>,
-        (request_edits, early, settled): (&Edits, &Edits, &mut Settled),
+        (request_edits, early, settled): (&Edits, &Edits, &mut RequestState),
         answer: Option<(u16, Vec<u8>)>,
         head: &[u8],
         pieces: &[&[u8]],

@@ -1,9 +1,9 @@
 //! One request of a client that speaks HTTP/2, presented as an HTTP/1.1 connection to our engine.
 
 use super::bodies::{Bodies, Reader};
-use super::field_watch::Marked;
-use super::incoming::{Incoming, broken};
-use super::outgoing::{self, Outgoing, malformed};
+use super::field_watch::MalformedStreams;
+use super::incoming_body::{IncomingBody, broken};
+use super::outgoing_body::{self, OutgoingBody, malformed};
 use super::request;
 use bytes::Bytes;
 use h2::ext::Protocol;
@@ -22,7 +22,7 @@ const MALFORMED: &str = "the request is malformed (RFC 9113 section 8.1.1)";
 
 /// What the streams of one connection share.
 #[derive(Default)]
-pub(crate) struct Shared {
+pub(crate) struct StreamsShared {
     /// Requests that are being served, or were answered before they had ended.
     pub(crate) live: Cell<u32>,
     /// Requests that the client has reset while they were served.
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     /// Requests that turned out to be malformed.
     pub(crate) malformed: Cell<u32>,
     /// Streams whose head or trailers are malformed.
-    pub(crate) marked: Rc<Marked>,
+    pub(crate) marked: Rc<MalformedStreams>,
     /// Woken when the last request is served: the connection is idle then.
     pub(crate) driver: RefCell<Option<Waker>>,
     pub(crate) bodies: Rc<Bodies>,
@@ -47,7 +47,7 @@ struct Scratch {
 /// An HTTP/2 stream that a client has opened. What is read from it is the request in HTTP/1.1, and what is written to it is the
 /// response.
 pub(crate) struct ClientStream {
-    shared: Rc<Shared>,
+    shared: Rc<StreamsShared>,
     /// Its number.
     id: u32,
     method: Method,
@@ -55,21 +55,25 @@ pub(crate) struct ClientStream {
     is_connect: bool,
     /// Until the engine reads it.
     request: Option<http::request::Parts>,
-    incoming: Incoming,
-    response: Sending,
+    incoming: IncomingBody,
+    response: ResponseSending,
     /// The client, or its connection, has ended the stream.
     is_gone: bool,
 }
 
 /// State of the response.
-enum Sending {
+enum ResponseSending {
     /// The part of its head that has arrived, as long as it is incomplete.
     Head(SendResponse<Bytes>, Vec<u8>),
-    Body(Outgoing),
+    Body(OutgoingBody),
 }
 
 impl ClientStream {
-    pub(crate) fn new(shared: &Rc<Shared>, request: Request<RecvStream>, respond: SendResponse<Bytes>) -> ClientStream {
+    pub(crate) fn new(
+        shared: &Rc<StreamsShared>,
+        request: Request<RecvStream>,
+        respond: SendResponse<Bytes>,
+    ) -> ClientStream {
         let (parts, body) = request.into_parts();
         let id = respond.stream_id().as_u32();
         shared.live.set(shared.live.get() + 1);
@@ -85,8 +89,8 @@ impl ClientStream {
             method: Method::from_bytes(method.as_bytes()),
             is_connect,
             request: Some(parts),
-            incoming: Incoming::new(Reader::new(shared.bodies.clone(), body), is_chunked),
-            response: Sending::Head(respond, Vec::new()),
+            incoming: IncomingBody::new(Reader::new(shared.bodies.clone(), body), is_chunked),
+            response: ResponseSending::Head(respond, Vec::new()),
             is_gone: false,
         }
     }
@@ -123,13 +127,13 @@ impl ClientStream {
     }
 
     fn is_answered(&self) -> bool {
-        matches!(&self.response, Sending::Body(body) if body.is_done())
+        matches!(&self.response, ResponseSending::Body(body) if body.is_done())
     }
 
     /// Ends a tunnel's direction to the client. Any other response has already signalled its end.
     pub(crate) fn poll_shutdown(&mut self) -> Poll<io::Result<()>> {
         match &mut self.response {
-            Sending::Body(body) if self.is_connect => Poll::Ready(body.finish()),
+            ResponseSending::Body(body) if self.is_connect => Poll::Ready(body.finish()),
             _ => Poll::Ready(Ok(())),
         }
     }
@@ -155,9 +159,9 @@ impl ClientStream {
     /// The request has ended: the only other event is a reset by the client.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let reset = match &mut self.response {
-            Sending::Body(body) if body.is_done() => return Poll::Ready(Ok(())),
-            Sending::Body(body) => body.stream().poll_reset(cx),
-            Sending::Head(respond, _) => respond.poll_reset(cx),
+            ResponseSending::Body(body) if body.is_done() => return Poll::Ready(Ok(())),
+            ResponseSending::Body(body) => body.stream().poll_reset(cx),
+            ResponseSending::Head(respond, _) => respond.poll_reset(cx),
         };
         let reason = ready!(reset);
         self.is_gone = true;
@@ -170,8 +174,8 @@ impl ClientStream {
         parts: impl Iterator<Item = &'p [u8]>,
     ) -> Poll<io::Result<usize>> {
         let (respond, partial) = match &mut self.response {
-            Sending::Head(respond, partial) => (respond, partial),
-            Sending::Body(body) => {
+            ResponseSending::Head(respond, partial) => (respond, partial),
+            ResponseSending::Body(body) => {
                 let written = ready!(body.poll_write(cx, parts));
                 self.is_gone |= written.is_err();
                 return Poll::Ready(written);
@@ -184,7 +188,7 @@ impl ClientStream {
         parsed.reset();
         let (method, limits) = (self.method, HeadLimits::EDITED);
         let whole =
-            outgoing::take_head(partial, part, |head| parsed.advance(head, method, &limits).map_err(malformed))?;
+            outgoing_body::take_head(partial, part, |head| parsed.advance(head, method, &limits).map_err(malformed))?;
         let Some((head, taken)) = whole else { return Poll::Ready(Ok(part.len())) };
         let mut response = Response::new(());
         let is_switch = self.is_connect && parsed.status == 101;
@@ -195,7 +199,7 @@ impl ClientStream {
             status => status,
         };
         *response.status_mut() = StatusCode::from_u16(status).map_err(malformed)?;
-        *response.headers_mut() = outgoing::fields(&head, &parsed.fields, parsed.hop_by_hop)?;
+        *response.headers_mut() = outgoing_body::fields(&head, &parsed.fields, parsed.hop_by_hop)?;
         if is_switch {
             // This answers the key that we made up.
             response.headers_mut().remove(http::header::SEC_WEBSOCKET_ACCEPT);
@@ -207,16 +211,16 @@ impl ClientStream {
         let framing = if is_switch { Framing::UntilClose } else { parsed.framing };
         let is_end = matches!(framing, Framing::None | Framing::Length(0));
         let send = respond.send_response(response, is_end).map_err(broken)?;
-        let mut body = Outgoing::new(send, framing);
+        let mut body = OutgoingBody::new(send, framing);
         let written = body.poll_write_behind(cx, taken, part, parts);
-        self.response = Sending::Body(body);
+        self.response = ResponseSending::Body(body);
         written
     }
 
     fn reset(&mut self, reason: Reason) {
         match &mut self.response {
-            Sending::Head(respond, _) => respond.send_reset(reason),
-            Sending::Body(body) => body.stream().send_reset(reason),
+            ResponseSending::Head(respond, _) => respond.send_reset(reason),
+            ResponseSending::Body(body) => body.stream().send_reset(reason),
         }
     }
 }

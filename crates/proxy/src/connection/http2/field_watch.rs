@@ -20,14 +20,14 @@ const PRIORITY_BYTES: usize = 5;
 
 /// Streams whose head or trailers are malformed, until the task that serves them looks.
 #[derive(Debug, Default)]
-pub(crate) struct Marked {
+pub(crate) struct MalformedStreams {
     streams: RefCell<Vec<u32>>,
     /// The streams that are served. Others are never looked at: `h2` refuses requests by itself, and a node may answer a request
     /// that was never sent.
     served: RefCell<Vec<u32>>,
 }
 
-impl Marked {
+impl MalformedStreams {
     /// The stream is served from now on.
     pub(super) fn begin(&self, stream: u32) {
         self.served.borrow_mut().push(stream);
@@ -95,7 +95,7 @@ pub(super) struct FieldWatch {
     opened: u32,
     /// The block spans several frames.
     is_continued: bool,
-    marked: Rc<Marked>,
+    marked: Rc<MalformedStreams>,
     /// How many were marked since this was last read.
     malformed: u32,
 }
@@ -115,15 +115,15 @@ struct Frame {
 }
 
 impl FieldWatch {
-    pub(super) fn of_requests(marked: Rc<Marked>) -> FieldWatch {
+    pub(super) fn of_requests(marked: Rc<MalformedStreams>) -> FieldWatch {
         FieldWatch::of(Messages::Requests, marked)
     }
 
-    pub(super) fn of_responses(marked: Rc<Marked>) -> FieldWatch {
+    pub(super) fn of_responses(marked: Rc<MalformedStreams>) -> FieldWatch {
         FieldWatch::of(Messages::Responses { answered: VecDeque::new() }, marked)
     }
 
-    fn of(messages: Messages, marked: Rc<Marked>) -> FieldWatch {
+    fn of(messages: Messages, marked: Rc<MalformedStreams>) -> FieldWatch {
         FieldWatch {
             messages,
             walker: FieldWalker::default(),

@@ -4,8 +4,8 @@
 //! bounds that. Only the length and type of a frame are trusted here; [`FieldWatch`] looks into heads.
 
 use super::bounds::{FRUITLESS_FRAMES_PER_SECOND_MAX, RESETS_PER_SECOND_MAX, SMALL_FRAME_BYTES};
-use super::field_watch::{FieldWatch, Marked};
-use super::owed::{self, Owed};
+use super::field_watch::{FieldWatch, MalformedStreams};
+use super::owed_frames::{self, OwedFrames};
 use super::windows::Windows;
 use std::rc::Rc;
 use stillgate_wire::Progress;
@@ -73,7 +73,7 @@ impl FrameHead {
 
 /// What [`Frames::walk`] encounters.
 #[derive(Debug)]
-pub(super) enum Seen<'b> {
+pub(super) enum FramePart<'b> {
     Begin(FrameHead),
     Payload(&'b [u8]),
     /// The payload was the last of its frame.
@@ -115,15 +115,15 @@ impl Frames {
 
     /// Whether one of the frames whose headers end in these bytes advances a request or a response, and how many do not. `see` gets
     /// all of them.
-    fn walk(&mut self, mut bytes: &[u8], mut see: impl FnMut(Seen<'_>)) -> Walked {
-        let mut walked = Walked::default();
+    fn walk(&mut self, mut bytes: &[u8], mut see: impl FnMut(FramePart<'_>)) -> WalkResult {
+        let mut walked = WalkResult::default();
         loop {
             let (payload, rest) = bytes.split_at(self.skip.min(bytes.len()));
             self.skip -= payload.len();
             bytes = rest;
-            see(Seen::Payload(payload));
+            see(FramePart::Payload(payload));
             if self.skip == 0 {
-                see(Seen::End);
+                see(FramePart::End);
                 if self.head == Head::Ending {
                     self.head = Head::No;
                     walked.opened += 1;
@@ -147,7 +147,7 @@ impl Frames {
                     _ => walked.fruitless += 1,
                 }
                 self.follow_head(&head);
-                see(Seen::Begin(head));
+                see(FramePart::Begin(head));
             }
         }
     }
@@ -174,7 +174,7 @@ impl Frames {
 
 /// What [`Frames::walk`] saw.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Walked {
+pub(super) struct WalkResult {
     moves: bool,
     fruitless: u32,
     /// Complete heads of new streams.
@@ -215,7 +215,7 @@ pub(super) struct Watch {
     /// For a node: the windows that it has opened.
     windows: Option<Windows>,
     /// What the peer is to be sent in addition to the frames of `h2`.
-    pub(super) owed: Owed,
+    pub(super) owed: OwedFrames,
     /// Small DATA frames that have arrived since bodies were last gathered.
     pub(super) small: u32,
     /// Streams that the peer has opened with a complete head.
@@ -225,7 +225,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn of_client(marked: Rc<Marked>) -> Watch {
+    pub(super) fn of_client(marked: Rc<MalformedStreams>) -> Watch {
         Watch {
             received: Frames::after_preface(),
             sent: Frames::default(),
@@ -234,14 +234,14 @@ impl Watch {
             malformed: Rate::default(),
             fruitless: Rate::default(),
             windows: None,
-            owed: Owed::default(),
+            owed: OwedFrames::default(),
             small: 0,
             opened: 0,
             is_flooded: false,
         }
     }
 
-    pub(super) fn of_node(marked: Rc<Marked>) -> Watch {
+    pub(super) fn of_node(marked: Rc<MalformedStreams>) -> Watch {
         let (fields, windows) = (FieldWatch::of_responses(marked.clone()), Some(Windows::new()));
         Watch {
             received: Frames::default(),
@@ -273,7 +273,7 @@ impl Watch {
                 let is_too_large = windows.opened(&head, payload);
                 if is_too_large {
                     self.owed.reset(head.stream);
-                    owed::make_reset(frame);
+                    owed_frames::make_reset(frame);
                 }
             }
             _ => {}
@@ -288,7 +288,7 @@ impl Watch {
     pub(super) fn received(&mut self, bytes: &[u8], now_ms: u64) {
         let (small, fields, windows) = (&mut self.small, &mut self.fields, &mut self.windows);
         let walked = self.received.walk(bytes, |seen| match seen {
-            Seen::Begin(head) => {
+            FramePart::Begin(head) => {
                 if let Some(windows) = windows.as_mut().filter(|_| head.ends_stream()) {
                     windows.forget(head.stream);
                 }
@@ -296,8 +296,8 @@ impl Watch {
                 *small += u32::from(is_small && !head.is_last_of_stream());
                 fields.begin(&head);
             }
-            Seen::Payload(bytes) => fields.payload(bytes),
-            Seen::End => fields.end(),
+            FramePart::Payload(bytes) => fields.payload(bytes),
+            FramePart::End => fields.end(),
         });
         // For a connection to a node, each head is a request of ours.
         let is_client = self.is_client;
@@ -314,10 +314,10 @@ impl Watch {
     pub(super) fn sent(&mut self, bytes: &[u8]) {
         let (windows, fields) = (&mut self.windows, &mut self.fields);
         let walked = self.sent.walk(bytes, |seen| match (seen, &mut *windows) {
-            (Seen::Begin(head), Some(windows)) if head.kind == kind::DATA => {
+            (FramePart::Begin(head), Some(windows)) if head.kind == kind::DATA => {
                 windows.sent(head.stream, head.payload_bytes);
             }
-            (Seen::Begin(head), windows) if head.kind == kind::RST_STREAM => {
+            (FramePart::Begin(head), windows) if head.kind == kind::RST_STREAM => {
                 fields.forget(head.stream);
                 windows.iter_mut().for_each(|windows| windows.forget(head.stream));
             }
@@ -370,14 +370,14 @@ mod tests {
             let bytes = frames.concat();
             for step in 1..=bytes.len() {
                 let mut walker = Frames::default();
-                let mut seen = Walked::default();
+                let mut seen = WalkResult::default();
                 for piece in bytes.chunks(step) {
                     let walked = walker.walk(piece, |_| {});
                     seen.moves |= walked.moves;
                     seen.fruitless += walked.fruitless;
                     seen.opened += walked.opened;
                 }
-                assert_eq!(seen, Walked { moves, fruitless, opened }, "by {step}");
+                assert_eq!(seen, WalkResult { moves, fruitless, opened }, "by {step}");
             }
         };
         check(&[frame(6, 0, 8), frame(4, 0, 0), frame(8, 0, 4), frame(0, 0, 0)], false, 4, 0);

@@ -52,7 +52,7 @@ pub(super) fn trailers_frame(trailers: Option<HeaderMap>, has_status: bool) -> V
         trailers.insert("grpc-message", NO_STATUS);
     }
     let mut frame = vec![TRAILERS_FLAG, 0, 0, 0, 0];
-    super::incoming::push_fields(&mut frame, &trailers, |_| true);
+    super::incoming_body::push_fields(&mut frame, &trailers, |_| true);
     // A field section is far below 4 GiB: see `field_section_bytes_max`.
     let length = (frame.len() - 5) as u32;
     frame[1..5].copy_from_slice(&length.to_be_bytes());

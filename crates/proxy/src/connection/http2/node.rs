@@ -2,7 +2,7 @@
 
 use super::bodies::Bodies;
 use super::bounds::STREAMS_MAX;
-use super::field_watch::Marked;
+use super::field_watch::MalformedStreams;
 use super::node_stream::NodeStream;
 use crate::connection::mistaken::Mistaken;
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use stillgate_tls::rustls::pki_types::ServerName;
 use stillgate_wire::RequestHead;
 
 /// What the requests of one connection share.
-pub(crate) struct Shared {
+pub(crate) struct NodeShared {
     /// Requests under way.
     pub(crate) live: Cell<usize>,
     /// No further request is to use this connection.
@@ -27,13 +27,13 @@ pub(crate) struct Shared {
     pub(crate) bridges_web: bool,
     pub(crate) bodies: Rc<Bodies>,
     /// Streams whose head or trailers are malformed.
-    pub(crate) marked: Rc<Marked>,
+    pub(crate) marked: Rc<MalformedStreams>,
     pub(crate) scratch: RefCell<Scratch>,
 }
 
-impl Shared {
-    pub(crate) fn new(bridges_web: bool) -> Shared {
-        Shared {
+impl NodeShared {
+    pub(crate) fn new(bridges_web: bool) -> NodeShared {
+        NodeShared {
             live: Cell::new(0),
             is_retired: Cell::new(false),
             live_max: Cell::new(STREAMS_MAX as usize),
@@ -56,7 +56,7 @@ pub(crate) struct Scratch {
 /// A connection to a node as the pool keeps it; requests are streams of it. After it was dropped, it ends with its last request.
 pub(crate) struct NodeConnection {
     send: SendRequest<Bytes>,
-    shared: Rc<Shared>,
+    shared: Rc<NodeShared>,
     server_name: Option<ServerName<'static>>,
 }
 
@@ -64,7 +64,7 @@ impl NodeConnection {
     /// A connection that some task drives.
     pub(crate) fn new(
         send: SendRequest<Bytes>,
-        shared: Rc<Shared>,
+        shared: Rc<NodeShared>,
         server_name: Option<ServerName<'static>>,
     ) -> NodeConnection {
         NodeConnection { send, shared, server_name }

@@ -2,9 +2,9 @@
 
 use super::bodies::Reader;
 use super::grpc_web;
-use super::incoming::{Incoming, broken};
-use super::node::Shared;
-use super::outgoing::{self, Outgoing, malformed};
+use super::incoming_body::{IncomingBody, broken};
+use super::node::NodeShared;
+use super::outgoing_body::{self, OutgoingBody, malformed};
 use super::response;
 use crate::connection::grpc::{self, Call, Web};
 use crate::connection::mistaken::Mistaken;
@@ -23,12 +23,12 @@ use tokio::io::ReadBuf;
 
 /// An HTTP/2 stream to a node. What is written to it is the request in HTTP/1.1, and what is read from it is the response.
 pub(crate) struct NodeStream {
-    shared: Rc<Shared>,
+    shared: Rc<NodeShared>,
     /// Its number, as soon as the request is out.
     id: Option<u32>,
     method: Method,
-    request: Sending,
-    response: Receiving,
+    request: RequestState,
+    response: ResponseState,
     /// Set for a gRPC-Web call, which the node gets as a gRPC call.
     web: Option<Web>,
     /// The client accepts trailers (`TE: trailers`).
@@ -46,31 +46,31 @@ struct Rejection {
 }
 
 /// State of the request.
-enum Sending {
+enum RequestState {
     /// The part of its head that has arrived, as long as it is incomplete.
     Head(SendRequest<Bytes>, Vec<u8>),
-    Body(Outgoing),
+    Body(OutgoingBody),
 }
 
 /// State of the response.
-enum Receiving {
+enum ResponseState {
     /// The request has not been sent.
     Not,
     Head(ResponseFuture),
-    Body(Incoming),
+    Body(IncomingBody),
     /// There will be none, as the request could not be sent.
     Never,
 }
 
 impl NodeStream {
-    pub(super) fn new(send: SendRequest<Bytes>, shared: Rc<Shared>) -> NodeStream {
+    pub(super) fn new(send: SendRequest<Bytes>, shared: Rc<NodeShared>) -> NodeStream {
         shared.live.set(shared.live.get() + 1);
         NodeStream {
             shared,
             id: None,
             method: Method::Get,
-            request: Sending::Head(send, Vec::new()),
-            response: Receiving::Not,
+            request: RequestState::Head(send, Vec::new()),
+            response: ResponseState::Not,
             web: None,
             takes_trailers: false,
             rejection: Rejection::default(),
@@ -103,7 +103,7 @@ impl NodeStream {
         if self.id.is_some_and(|id| self.shared.marked.take(id)) {
             return Poll::Ready(Err(malformed("pseudo-headers where a response has none (RFC 9113 section 8.3)")));
         }
-        if let Receiving::Head(future) = &mut self.response {
+        if let ResponseState::Head(future) = &mut self.response {
             if let Poll::Ready(Some(interim)) = future.poll_informational(cx) {
                 let interim = interim.map_err(|error| self.rejection.failed(error))?;
                 return Poll::Ready(self.write_interim(&interim, space));
@@ -111,7 +111,7 @@ impl NodeStream {
             let response = ready!(Pin::new(future).poll(cx)).map_err(|error| self.rejection.failed(error))?;
             self.write_head(response, space);
             // Whatever has arrived of the body goes along; an empty body so far does not make the head wait.
-            if let Receiving::Body(body) = &mut self.response
+            if let ResponseState::Body(body) = &mut self.response
                 && !body.is_done()
                 && let Poll::Ready(Err(error)) = body.poll_read(cx, space)
             {
@@ -120,8 +120,8 @@ impl NodeStream {
             return Poll::Ready(Ok(()));
         }
         match &mut self.response {
-            Receiving::Body(body) => body.poll_read(cx, space),
-            Receiving::Never => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+            ResponseState::Body(body) => body.poll_read(cx, space),
+            ResponseState::Never => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
             // The same task writes the request and reads here, and it reads again after it has written.
             _ => Poll::Pending,
         }
@@ -148,7 +148,7 @@ impl NodeStream {
             kind = response::Body::Chunked;
         }
         let body = Reader::new(self.shared.bodies.clone(), body);
-        let mut incoming = Incoming::new(body, kind == response::Body::Chunked);
+        let mut incoming = IncomingBody::new(body, kind == response::Body::Chunked);
         if let Some(web) = web {
             incoming = incoming.bridged(web, parts.headers.contains_key(grpc_web::STATUS));
         }
@@ -156,7 +156,7 @@ impl NodeStream {
         head.clear();
         response::write_head(head, parts.status, &parts.headers, kind);
         incoming.put_head(head, space);
-        self.response = Receiving::Body(incoming);
+        self.response = ResponseState::Body(incoming);
     }
 
     pub(crate) fn poll_write<'p>(
@@ -165,8 +165,8 @@ impl NodeStream {
         parts: impl Iterator<Item = &'p [u8]>,
     ) -> Poll<io::Result<usize>> {
         let written = self.poll_write_parts(cx, parts);
-        if matches!((&self.response, &written), (Receiving::Not, Poll::Ready(Err(_)))) {
-            self.response = Receiving::Never;
+        if matches!((&self.response, &written), (ResponseState::Not, Poll::Ready(Err(_)))) {
+            self.response = ResponseState::Never;
         }
         written
     }
@@ -177,17 +177,18 @@ impl NodeStream {
         parts: impl Iterator<Item = &'p [u8]>,
     ) -> Poll<io::Result<usize>> {
         let (send, partial) = match &mut self.request {
-            Sending::Head(send, partial) => (send, partial),
-            Sending::Body(body) => return body.poll_write(cx, parts),
+            RequestState::Head(send, partial) => (send, partial),
+            RequestState::Body(body) => return body.poll_write(cx, parts),
         };
         let mut parts = parts.filter(|part| !part.is_empty());
         let Some(part) = parts.next() else { return Poll::Ready(Ok(0)) };
         let shared = self.shared.clone();
         let parsed = &mut shared.scratch.borrow_mut().request;
         parsed.reset();
-        let whole =
-            outgoing::take_head(partial, part, |head| parsed.advance(head, &HeadLimits::EDITED).map_err(malformed))
-                .map_err(inexpressible)?;
+        let whole = outgoing_body::take_head(partial, part, |head| {
+            parsed.advance(head, &HeadLimits::EDITED).map_err(malformed)
+        })
+        .map_err(inexpressible)?;
         let Some((head, taken)) = whole else { return Poll::Ready(Ok(part.len())) };
         let mut request = request(&head, parsed).map_err(inexpressible)?;
         self.takes_trailers = request.headers().contains_key(header::TE);
@@ -208,12 +209,12 @@ impl NodeStream {
         let id = future.stream_id().as_u32();
         self.shared.marked.begin(id);
         self.id = Some(id);
-        self.response = Receiving::Head(future);
-        let body = Outgoing::new(stream, framing);
+        self.response = ResponseState::Head(future);
+        let body = OutgoingBody::new(stream, framing);
         let is_text = self.web.is_some_and(|web| web.is_text);
         let mut body = if is_text { body.decoded() } else { body };
         let written = body.poll_write_behind(cx, taken, part, parts);
-        self.request = Sending::Body(body);
+        self.request = RequestState::Body(body);
         written
     }
 }
@@ -279,7 +280,7 @@ fn request(head: &Bytes, parsed: &RequestHead) -> io::Result<Request<()>> {
     let mut request = Request::new(());
     *request.method_mut() = http::Method::from_bytes(parsed.method_bytes(head)).map_err(malformed)?;
     *request.uri_mut() = Uri::from_parts(uri).map_err(malformed)?;
-    *request.headers_mut() = outgoing::fields(head, &parsed.fields, parsed.hop_by_hop)?;
+    *request.headers_mut() = outgoing_body::fields(head, &parsed.fields, parsed.hop_by_hop)?;
     if parsed.fields.get(head, Name::Te).is_some_and(|te| te == b"trailers") {
         request.headers_mut().insert(header::TE, HeaderValue::from_static("trailers"));
     }
@@ -349,7 +350,7 @@ mod tests {
         });
         let (send, connection) = h2::client::handshake(near).await.unwrap();
         spawn_local(connection);
-        let shared = Shared::new(true);
+        let shared = NodeShared::new(true);
         let mut stream = NodeStream::new(send, Rc::new(shared));
         let mut written = 0;
         while written < request.len() {

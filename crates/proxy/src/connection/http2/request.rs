@@ -1,6 +1,6 @@
 //! Heads of requests between HTTP/2 and HTTP/1.1; no IO.
 
-use super::incoming::{push_fields, push_line};
+use super::incoming_body::{push_fields, push_line};
 use crate::random;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,30 +13,30 @@ const UPGRADE_FIELDS: [HeaderName; 2] = [header::SEC_WEBSOCKET_KEY, header::SEC_
 
 /// A request that is malformed by RFC 9113 section 8 and that `h2` accepts.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(super) struct MalformedRequest;
 
 /// Appends a request's head in HTTP/1.1 form. Our parser validates the result like any other head.
-pub(super) fn write_head(out: &mut Vec<u8>, request: &Parts, is_chunked: bool) -> Result<(), Malformed> {
+pub(super) fn write_head(out: &mut Vec<u8>, request: &Parts, is_chunked: bool) -> Result<(), MalformedRequest> {
     let (uri, fields) = (&request.uri, &request.headers);
     // RFC 3986 section 3.1; `http` accepts an empty scheme, and one that begins with a digit.
     if uri.scheme_str().is_some_and(|scheme| !scheme.starts_with(|first: char| first.is_ascii_alphabetic())) {
-        return Err(Malformed);
+        return Err(MalformedRequest);
     }
     let tunnel = request.extensions.get::<Protocol>();
     out.extend_from_slice(if tunnel.is_some() { b"GET" } else { request.method.as_str().as_bytes() });
     out.push(b' ');
     match (uri.path_and_query(), uri.authority()) {
-        (Some(path), _) if !is_path(path.as_str(), &request.method) => return Err(Malformed),
+        (Some(path), _) if !is_path(path.as_str(), &request.method) => return Err(MalformedRequest),
         (Some(path), _) => out.extend_from_slice(path.as_str().as_bytes()),
         (None, Some(authority)) => out.extend_from_slice(authority.as_str().as_bytes()),
-        (None, None) => return Err(Malformed),
+        (None, None) => return Err(MalformedRequest),
     }
     out.extend_from_slice(b" HTTP/1.1\r\n");
     if let Some(authority) = uri.authority() {
         // RFC 9113 section 8.3.1: two hosts are a smuggling attempt.
         let agrees = |host: &header::HeaderValue| host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes());
         if !fields.get_all(header::HOST).iter().all(agrees) {
-            return Err(Malformed);
+            return Err(MalformedRequest);
         }
         push_line(out, "host", authority.as_str().as_bytes());
     }
@@ -50,7 +50,7 @@ pub(super) fn write_head(out: &mut Vec<u8>, request: &Parts, is_chunked: bool) -
     if let Some(protocol) = tunnel {
         // `h2` accepts any text as a protocol; line ends in it would become lines of the head.
         if !is_protocol(protocol.as_str()) {
-            return Err(Malformed);
+            return Err(MalformedRequest);
         }
         write_upgrade(out, protocol.as_str());
     }
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(text.len(), start.len() + 24 + 4);
     }
 
-    fn head(uri: &str, method: &str, fields: &[(&str, &str)], is_chunked: bool) -> Result<String, Malformed> {
+    fn head(uri: &str, method: &str, fields: &[(&str, &str)], is_chunked: bool) -> Result<String, MalformedRequest> {
         let mut request = Request::builder().method(method).uri(uri);
         for (name, value) in fields {
             request = request.header(*name, *value);
@@ -156,16 +156,16 @@ mod tests {
 
     #[test]
     fn what_is_no_path_is_malformed() {
-        assert_eq!(head("*", "GET", &[("host", "h")], false), Err(Malformed));
+        assert_eq!(head("*", "GET", &[("host", "h")], false), Err(MalformedRequest));
         let mut parts = http::uri::Parts::default();
         parts.path_and_query = Some("?a".parse().unwrap());
         let request = Request::builder().uri(http::Uri::from_parts(parts).unwrap()).body(()).unwrap();
-        assert_eq!(write_head(&mut Vec::new(), &request.into_parts().0, false), Err(Malformed));
+        assert_eq!(write_head(&mut Vec::new(), &request.into_parts().0, false), Err(MalformedRequest));
     }
 
     #[test]
     fn two_hosts_are_malformed() {
-        assert_eq!(head("http://h/", "GET", &[("host", "i")], false), Err(Malformed));
-        assert_eq!(head("http://h/", "GET", &[("host", "h"), ("host", "i")], false), Err(Malformed));
+        assert_eq!(head("http://h/", "GET", &[("host", "i")], false), Err(MalformedRequest));
+        assert_eq!(head("http://h/", "GET", &[("host", "h"), ("host", "i")], false), Err(MalformedRequest));
     }
 }

@@ -1,6 +1,6 @@
 //! Heads of responses from HTTP/2 to HTTP/1.1; no IO.
 
-use super::incoming::push_fields;
+use super::incoming_body::push_fields;
 use http::response::Parts;
 use http::{HeaderMap, StatusCode, header};
 use stillgate_wire::Method;

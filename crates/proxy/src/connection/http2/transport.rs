@@ -4,7 +4,7 @@
 //! when the turn is over ([`Transport::poll_flush`]), and until then bytes are gathered up to a bound.
 
 use super::bounds::{OUTPUT_BYTES_MAX, SMALL_FRAMES_MAX};
-use super::field_watch::Marked;
+use super::field_watch::MalformedStreams;
 use super::frames::Watch;
 use super::inbound::Inbound;
 use crate::basics::buffer::Buffers;
@@ -47,7 +47,7 @@ impl<'a> Transport<'a> {
     pub(crate) fn to_client(
         stream: &'a mut Stream,
         early: &'a [u8],
-        marked: Rc<Marked>,
+        marked: Rc<MalformedStreams>,
         buffers: &'a Buffers,
         clock: &'a Clock,
     ) -> Transport<'a> {
@@ -56,7 +56,7 @@ impl<'a> Transport<'a> {
 
     pub(crate) fn to_node(
         stream: &'a mut Stream,
-        marked: Rc<Marked>,
+        marked: Rc<MalformedStreams>,
         buffers: &'a Buffers,
         clock: &'a Clock,
     ) -> Transport<'a> {

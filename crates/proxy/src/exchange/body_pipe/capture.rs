@@ -1,12 +1,12 @@
 //! The part of a body that is kept for the log while it is passed on.
 
-use super::Filtered;
-use crate::worker::body_memory::Held;
+use super::FilteredBody;
+use crate::worker::body_memory::BodyLease;
 
-impl Filtered {
+impl FilteredBody {
     /// Begins to keep the body, as it is passed on, for the log, if plugins require that.
     #[inline]
-    pub(crate) fn start_capture(&mut self, begin: impl FnOnce() -> Held) {
+    pub(crate) fn start_capture(&mut self, begin: impl FnOnce() -> BodyLease) {
         if self.changes.captured().is_on() {
             self.captured = Some(begin());
         }

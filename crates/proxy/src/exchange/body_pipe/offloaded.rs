@@ -1,8 +1,8 @@
 //! Work of filters that is done by other threads, while nothing more of the body is read.
 
 use super::super::filters::Step;
-use super::{BrokenBody, Filtered, Waiting, Why};
-use crate::worker::offload::{Done, Offloading, Place, Worked};
+use super::{BrokenBody, FilteredBody, OffloadedFilter, Why};
+use crate::worker::offload::{Done, FinishedWork, OffloadPools, Place};
 use crate::worker::plugins::Refusal;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ const OFFLOADED_CPU_NANOS_PER_BYTE: u64 = 4000;
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Where the work is.
-pub(super) enum Doing {
+pub(super) enum OffloadedWork {
     /// Still with the filter's pipe.
     NotBegun(Work),
     /// It waits for a place in the queue, which is full.
@@ -31,44 +31,44 @@ pub(super) enum Doing {
     Elsewhere(oneshot::Receiver<Done>),
 }
 
-impl Doing {
+impl OffloadedWork {
     /// Advances it as far as possible now: returns its result, or where it is.
     fn poll(
         self,
         cx: &mut Context<'_>,
-        threads: &Offloading,
+        threads: &OffloadPools,
         plugin: &'static str,
-    ) -> Result<Result<Worked, Doing>, Why> {
+    ) -> Result<Result<FinishedWork, OffloadedWork>, Why> {
         let busy = |_| Why::Refused(Refusal::Busy);
         let (work, mut place) = match self {
-            Doing::Elsewhere(mut receiver) => {
+            OffloadedWork::Elsewhere(mut receiver) => {
                 return match Pin::new(&mut receiver).poll(cx) {
-                    Poll::Pending => Ok(Err(Doing::Elsewhere(receiver))),
+                    Poll::Pending => Ok(Err(OffloadedWork::Elsewhere(receiver))),
                     Poll::Ready(Ok(Ok(worked))) => Ok(Ok(worked)),
                     Poll::Ready(Ok(Err(_)) | Err(_)) => Err(Why::Panic),
                 };
             }
-            Doing::NotBegun(work) => {
+            OffloadedWork::NotBegun(work) => {
                 let place: LocalFuture<_> = Box::pin(threads.place(plugin));
                 (work, place)
             }
-            Doing::Queueing(work, place) => (work, place),
+            OffloadedWork::Queueing(work, place) => (work, place),
         };
         match place.as_mut().poll(cx) {
-            Poll::Pending => Ok(Err(Doing::Queueing(work, place))),
+            Poll::Pending => Ok(Err(OffloadedWork::Queueing(work, place))),
             Poll::Ready(place) => {
                 let receiver = place.and_then(|place| threads.submit_at(plugin, work, place)).map_err(busy)?;
-                Doing::Elsewhere(receiver).poll(cx, threads, plugin)
+                OffloadedWork::Elsewhere(receiver).poll(cx, threads, plugin)
             }
         }
     }
 }
 
-impl Filtered {
+impl FilteredBody {
     /// Waits for work on other threads. Ready when filters can get more.
     #[cold]
-    pub(super) fn poll_work(&mut self, cx: &mut Context<'_>, threads: &Offloading) -> Poll<Result<(), BrokenBody>> {
-        while let Some(Waiting { at, plugin, step, doing, limit }) = self.waiting.take() {
+    pub(super) fn poll_work(&mut self, cx: &mut Context<'_>, threads: &OffloadPools) -> Poll<Result<(), BrokenBody>> {
+        while let Some(OffloadedFilter { at, plugin, step, doing, limit }) = self.waiting.take() {
             match doing.poll(cx, threads, plugin).map_err(|why| BrokenBody { plugin, why })? {
                 Ok(worked) => self.worked(at, plugin, worked, step)?,
                 Err(doing) => {
@@ -76,7 +76,7 @@ impl Filtered {
                     if limit.as_mut().poll(cx).is_ready() {
                         return Poll::Ready(Err(BrokenBody { plugin, why: Why::Refused(Refusal::Busy) }));
                     }
-                    self.waiting = Some(Waiting { at, plugin, step, doing, limit: Some(limit) });
+                    self.waiting = Some(OffloadedFilter { at, plugin, step, doing, limit: Some(limit) });
                     return Poll::Pending;
                 }
             }
@@ -90,7 +90,7 @@ impl Filtered {
         self.waiting.is_some()
     }
 
-    fn worked(&mut self, at: usize, plugin: &'static str, worked: Worked, step: Step) -> Result<(), BrokenBody> {
+    fn worked(&mut self, at: usize, plugin: &'static str, worked: FinishedWork, step: Step) -> Result<(), BrokenBody> {
         self.offloaded_cpu += worked.cpu;
         let per_byte = Duration::from_nanos(self.seen_bytes.saturating_mul(OFFLOADED_CPU_NANOS_PER_BYTE));
         if self.offloaded_cpu > OFFLOADED_CPU_MAX + per_byte {
@@ -102,7 +102,7 @@ impl Filtered {
     }
 
     /// Waits until all work is done.
-    pub(super) async fn finish_work(&mut self, threads: &Offloading) -> Result<(), BrokenBody> {
+    pub(super) async fn finish_work(&mut self, threads: &OffloadPools) -> Result<(), BrokenBody> {
         if self.waiting.is_none() {
             return Ok(());
         }

@@ -18,7 +18,7 @@ use stillgate_wire::{BodyDecoder, Framing};
 const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 /// Holds its input, and takes CPU time at the end, the first part of it here and the others on other threads.
-struct Holding {
+struct HoldingFilter {
     bytes: usize,
     cpu: Duration,
     parts: usize,
@@ -29,7 +29,7 @@ fn take(cpu: Duration) {
     while thread_cpu_time() < until {}
 }
 
-impl BodyFilter for Holding {
+impl BodyFilter for HoldingFilter {
     fn piece(&mut self, piece: &[u8], _: &mut Vec<u8>) -> Result<(), BodyError> {
         self.bytes += piece.len();
         Ok(())
@@ -55,10 +55,10 @@ impl BodyFilter for Holding {
     }
 }
 
-fn filtered(worker: &Rc<BodyMemory>, cpu: Duration, parts: usize) -> Filtered {
-    let mut filtered = Filtered::default();
+fn filtered(worker: &Rc<BodyMemory>, cpu: Duration, parts: usize) -> FilteredBody {
+    let mut filtered = FilteredBody::default();
     filtered.changes.plugin = "holding";
-    filtered.changes.filter(Box::new(Holding { bytes: 0, cpu, parts }));
+    filtered.changes.filter(Box::new(HoldingFilter { bytes: 0, cpu, parts }));
     filtered.start(false, worker.begin(CLIENT));
     filtered
 }
@@ -76,7 +76,7 @@ fn what_filters_of_a_worker_hold_is_bounded() {
     let worker = Rc::default();
     let start = || filtered(&worker, Duration::ZERO, 0);
     let piece = vec![0; 1024 * 1024];
-    let mut bodies: Vec<Filtered> = Vec::new();
+    let mut bodies: Vec<FilteredBody> = Vec::new();
     let last = loop {
         let mut filtered = start();
         let ran = filtered.run(&piece, Step::Piece);
@@ -89,15 +89,15 @@ fn what_filters_of_a_worker_hold_is_bounded() {
     // They belong to one client.
     assert_eq!((last, bodies.len()), (refused(Refusal::ClientMemory), 33));
     // However a body ends, it returns what it held.
-    bodies.iter_mut().for_each(Filtered::clear);
+    bodies.iter_mut().for_each(FilteredBody::clear);
     assert!(start().run(&piece[..1024], Step::Piece).is_ok());
 }
 
 #[test]
 fn the_time_that_filters_take_is_bounded() {
     let worker = Rc::default();
-    let threads = Offloading::default();
-    let end = |mut filtered: Filtered| {
+    let threads = OffloadPools::default();
+    let end = |mut filtered: FilteredBody| {
         let ran = block_on(async {
             filtered.run(b"a", Step::End)?;
             filtered.finish_work(&threads).await
@@ -112,13 +112,13 @@ fn the_time_that_filters_take_is_bounded() {
     assert!(long.offloaded_cpu < OFFLOADED_CPU_MAX + CPU_MAX * 2, "{:?}", long.offloaded_cpu);
     // A long body may take longer.
     let seen_bytes = CPU_MAX.as_nanos() as u64 * 2 / CPU_NANOS_PER_BYTE;
-    assert_eq!(end(Filtered { seen_bytes, ..filtered(&worker, CPU_MAX * 2, 1) }).0, Ok(()));
+    assert_eq!(end(FilteredBody { seen_bytes, ..filtered(&worker, CPU_MAX * 2, 1) }).0, Ok(()));
 }
 
 /// Passes on its input, with a dot at the end.
-struct Dotted;
+struct DotFilter;
 
-impl BodyFilter for Dotted {
+impl BodyFilter for DotFilter {
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
         out.extend_from_slice(piece);
         Ok(())
@@ -137,8 +137,8 @@ impl BodyFilter for Dotted {
 #[test]
 fn the_end_goes_with_the_last_piece() {
     for (length, expected, is_ended) in [(5, &b"hello."[..], true), (6, b"hello", false)] {
-        let mut filtered = Filtered::default();
-        filtered.changes.filter(Box::new(Dotted));
+        let mut filtered = FilteredBody::default();
+        filtered.changes.filter(Box::new(DotFilter));
         filtered.start(false, Rc::<BodyMemory>::default().begin(CLIENT));
         let mut receiver = Receiver::of(b"hello");
         receiver.start_body(0, BodyDecoder::new(Framing::Length(length))).unwrap();
@@ -148,9 +148,9 @@ fn the_end_goes_with_the_last_piece() {
 }
 
 /// Has work done on another thread at its end, which reports the thread that did it.
-struct Working(Option<mpsc::SyncSender<ThreadId>>);
+struct OffloadingFilter(Option<mpsc::SyncSender<ThreadId>>);
 
-impl BodyFilter for Working {
+impl BodyFilter for OffloadingFilter {
     fn piece(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<(), BodyError> {
         Ok(())
     }
@@ -171,18 +171,18 @@ impl BodyFilter for Working {
 }
 
 /// Work that waits, and the receiver of the thread that did it.
-fn working() -> (Filtered, mpsc::Receiver<ThreadId>) {
+fn working() -> (FilteredBody, mpsc::Receiver<ThreadId>) {
     let (told, hears) = mpsc::sync_channel(1);
-    let mut filtered = Filtered::default();
+    let mut filtered = FilteredBody::default();
     filtered.changes.plugin = "working";
-    filtered.changes.filter(Box::new(Working(Some(told))));
+    filtered.changes.filter(Box::new(OffloadingFilter(Some(told))));
     filtered.start(false, Rc::<BodyMemory>::default().begin(CLIENT));
     filtered.run(b"a", Step::End).unwrap();
     (filtered, hears)
 }
 
 /// Fills the threads with work that does not end before the sender is dropped.
-fn fill(threads: &Offloading) -> crossbeam_channel::Sender<()> {
+fn fill(threads: &OffloadPools) -> crossbeam_channel::Sender<()> {
     let (hold, held) = crossbeam_channel::bounded::<()>(0);
     let mut jobs = 0;
     while jobs < THREADS + QUEUE_MAX {
@@ -201,7 +201,7 @@ fn fill(threads: &Offloading) -> crossbeam_channel::Sender<()> {
 
 #[test]
 fn work_waits_for_a_place_and_is_not_done_by_the_worker() {
-    let threads = Offloading::default();
+    let threads = OffloadPools::default();
     let hold = fill(&threads);
     let mut bodies: Vec<_> = (0..3).map(|_| working()).collect();
     block_on(async {
@@ -223,7 +223,7 @@ fn work_waits_for_a_place_and_is_not_done_by_the_worker() {
 
 #[test]
 fn the_wait_for_work_elsewhere_has_a_bound() {
-    let threads = Offloading::default();
+    let threads = OffloadPools::default();
     let hold = fill(&threads);
     let (mut filtered, hears) = working();
     let ran = block_on(async {

@@ -2,7 +2,7 @@
 
 use super::super::receiver::Receiver;
 use super::super::record::Moment;
-use super::{Answered, Judged, PluginFailed, head_of, holds};
+use super::{FilterResults, PluginFailed, ResponseSource, head_of, holds};
 use crate::worker::Worker;
 use crate::worker::plugins::{PanickedAt, Refusal, call_each, timed};
 use std::cell::Cell;
@@ -11,35 +11,35 @@ use stillgate_plugin::{BodyChanges, Chain, Phase, Response};
 
 /// When a phase of a response is called.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Called {
+pub(super) enum CallMoment {
     /// The response has just arrived, and its buffer is still here.
-    At(Answered),
+    At(ResponseSource),
     /// The response has been sent.
     Behind(Moment),
 }
 
-impl Called {
+impl CallMoment {
     /// Head of the node's response; `kept`: once its buffer is gone.
     pub(super) fn head<'a>(self, from_node: &'a Receiver, kept: &'a [u8]) -> &'a [u8] {
         match self {
-            Called::At(answered) => head_of(from_node, answered),
-            Called::Behind(_) => kept,
+            CallMoment::At(answered) => head_of(from_node, answered),
+            CallMoment::Behind(_) => kept,
         }
     }
 
     /// When the response was sent; `None`: it has not been.
     pub(super) fn moment(self) -> Option<Moment> {
         match self {
-            Called::At(_) => None,
-            Called::Behind(moment) => Some(moment),
+            CallMoment::At(_) => None,
+            CallMoment::Behind(moment) => Some(moment),
         }
     }
 
     /// Lends out what was kept of the body, together with its changes, until it is put back.
     pub(super) fn lend(self, changes: &mut BodyChanges) -> Capture {
         match self {
-            Called::Behind(_) => std::mem::take(changes.captured_mut()),
-            Called::At(_) => Capture::default(),
+            CallMoment::Behind(_) => std::mem::take(changes.captured_mut()),
+            CallMoment::At(_) => Capture::default(),
         }
     }
 }
@@ -49,7 +49,7 @@ pub(super) struct Calls<'a> {
     pub(super) worker: &'a Worker,
     pub(super) phase: Phase,
     pub(super) is_timed: bool,
-    pub(super) judged: &'a mut Judged,
+    pub(super) judged: &'a mut FilterResults,
     pub(super) is_head_refused: &'a mut bool,
 }
 

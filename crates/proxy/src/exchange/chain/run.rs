@@ -1,11 +1,11 @@
 //! The calls of plugins with a request.
 
-use super::{Judged, Of, holds};
+use super::{FilterResults, Of, holds};
 use crate::exchange::answer::OwnAnswer;
 use crate::exchange::facts::facts_of;
-use crate::exchange::{Exchange, Serving};
+use crate::exchange::{Exchange, RequestContext};
 use crate::worker::Worker;
-use crate::worker::plugins::{Panicked, Refusal, call_each, timed};
+use crate::worker::plugins::{PluginPanic, Refusal, call_each, timed};
 use std::cell::Cell;
 use stillgate_plugin::facts::{argument_of, cookie_of};
 use stillgate_plugin::{Body, Chain, Entry, Flow, Phase, Request};
@@ -16,22 +16,22 @@ use stillgate_wire::FieldName;
 const COOKIE: FieldName<'_> = FieldName::constant("Cookie");
 
 /// Arguments of plugins.
-pub(super) struct Opened<'a> {
+pub(super) struct PluginArguments<'a> {
     pub(super) worker: &'a Worker,
     pub(super) asked: Request<'a>,
-    pub(super) global: &'a mut Judged,
-    pub(super) route: &'a mut Judged,
+    pub(super) global: &'a mut FilterResults,
+    pub(super) route: &'a mut FilterResults,
     pub(super) is_timed: bool,
 }
 
 #[inline(always)]
-pub(super) fn open<'a>(serving: &'a mut Serving<'_>) -> Opened<'a> {
-    let Serving { worker, client, exchange, snapshot, .. } = serving;
+pub(super) fn open<'a>(serving: &'a mut RequestContext<'_>) -> PluginArguments<'a> {
+    let RequestContext { worker, client, exchange, snapshot, .. } = serving;
     let Exchange { request, from_client, known, request_edits, request_body, chains, outcome, id, .. } =
         &mut **exchange;
     let is_here = from_client.is_done() && from_client.replayable;
     // Built in place, as it is large.
-    Opened {
+    PluginArguments {
         worker,
         asked: Request {
             facts: facts_of(known, request, from_client.head(), client, &snapshot.plan, outcome.route),
@@ -54,7 +54,7 @@ pub(super) fn open<'a>(serving: &'a mut Serving<'_>) -> Opened<'a> {
 
 /// Calls `then` with the value of a variable of the request as plugins have left it, including its header, cookies and arguments.
 pub(in crate::exchange) fn edited_value<R>(
-    serving: &mut Serving<'_>,
+    serving: &mut RequestContext<'_>,
     variable: &Variable,
     buffer: &mut Vec<u8>,
     then: impl FnOnce(Option<&[u8]>) -> R,
@@ -73,7 +73,7 @@ pub(in crate::exchange) fn edited_value<R>(
     }
 }
 
-impl Opened<'_> {
+impl PluginArguments<'_> {
     /// Whether the consumer that was found brings plugins.
     #[inline]
     pub(super) fn has_consumer_plugins(&self) -> bool {
@@ -95,7 +95,11 @@ impl Run<'_> {
     /// Calls its plugins from an entry on, until one answers or waits: then returns the entry, whether it has not been called yet,
     /// and what it waits for.
     #[inline(always)]
-    pub(super) fn from(&self, entry: usize, opened: &mut Opened<'_>) -> Result<Option<(usize, bool, Flow)>, OwnAnswer> {
+    pub(super) fn from(
+        &self,
+        entry: usize,
+        opened: &mut PluginArguments<'_>,
+    ) -> Result<Option<(usize, bool, Flow)>, OwnAnswer> {
         let worker = opened.worker;
         // Written from within: whatever a guard returns is copied.
         let mut ran = Ok(None);
@@ -110,11 +114,11 @@ impl Run<'_> {
     fn run_from(
         &self,
         entry: usize,
-        opened: &mut Opened<'_>,
+        opened: &mut PluginArguments<'_>,
         called: &Cell<usize>,
     ) -> Result<Option<(usize, bool, Flow)>, OwnAnswer> {
         let Run { chain, of, phase, joins, of_route } = *self;
-        let Opened { worker, asked, global, route, is_timed } = opened;
+        let PluginArguments { worker, asked, global, route, is_timed } = opened;
         let judged = if of == Of::Global { global } else { route };
         let can_wait = phase != Phase::BeforeProxy;
         for (at, entry) in chain.of_from(phase, entry) {
@@ -173,7 +177,11 @@ pub(super) fn check_heads(worker: &Worker, entry: &Entry, asked: &mut Request<'_
 
 /// What a plugin's result means for its request; `Some`: it waits.
 #[cold]
-pub(super) fn settle(worker: &Worker, entry: &Entry, flow: Result<Flow, Panicked>) -> Result<Option<Flow>, OwnAnswer> {
+pub(super) fn settle(
+    worker: &Worker,
+    entry: &Entry,
+    flow: Result<Flow, PluginPanic>,
+) -> Result<Option<Flow>, OwnAnswer> {
     match flow {
         Ok(Flow::Continue) => Ok(None),
         Ok(Flow::Answer(mut answer)) => {
@@ -184,6 +192,6 @@ pub(super) fn settle(worker: &Worker, entry: &Entry, flow: Result<Flow, Panicked
             Err(OwnAnswer::of_plugin(answer))
         }
         Ok(waits) => Ok(Some(waits)),
-        Err(Panicked) => Err(OwnAnswer::error(500, "a plugin failed")),
+        Err(PluginPanic) => Err(OwnAnswer::error(500, "a plugin failed")),
     }
 }

@@ -1,9 +1,9 @@
 //! The phases before the upstream is known, in steps, and the position of a request among them.
 
-use super::chosen::chosen;
-use super::run::{Opened, Run, check_heads, open, settle};
-use super::{Judged, Of};
-use crate::exchange::Serving;
+use super::pinned::chosen;
+use super::run::{PluginArguments, Run, check_heads, open, settle};
+use super::{FilterResults, Of};
+use crate::exchange::RequestContext;
 use crate::exchange::answer::OwnAnswer;
 use crate::worker::plugins::call;
 use stillgate_plugin::flow::Resume;
@@ -44,7 +44,7 @@ impl ChainPosition {
 }
 
 /// A plugin has paused its request.
-pub(in crate::exchange) struct Paused {
+pub(in crate::exchange) struct PausedChain {
     /// The plugin that has paused.
     pub(in crate::exchange) at: ChainPosition,
     /// What it waits for.
@@ -53,7 +53,7 @@ pub(in crate::exchange) struct Paused {
 
 /// Runs all phases before the upstream is known, until a plugin answers or waits.
 #[inline]
-pub(in crate::exchange) fn before_target(serving: &mut Serving<'_>) -> Result<Option<Paused>, OwnAnswer> {
+pub(in crate::exchange) fn before_target(serving: &mut RequestContext<'_>) -> Result<Option<PausedChain>, OwnAnswer> {
     match serving.exchange.chains.is_on {
         true => go_on(serving, ChainPosition::at_step(0)),
         false => Ok(None),
@@ -62,7 +62,7 @@ pub(in crate::exchange) fn before_target(serving: &mut Serving<'_>) -> Result<Op
 
 /// Runs the phases from a position on.
 #[inline(never)]
-fn go_on(serving: &mut Serving<'_>, from: ChainPosition) -> Result<Option<Paused>, OwnAnswer> {
+fn go_on(serving: &mut RequestContext<'_>, from: ChainPosition) -> Result<Option<PausedChain>, OwnAnswer> {
     let mut at = from;
     while let Some(Step { of, joins, .. }) = STEPS.get(at.step) {
         let is_run = match of {
@@ -90,7 +90,7 @@ fn go_on(serving: &mut Serving<'_>, from: ChainPosition) -> Result<Option<Paused
 
 /// How far steps were run.
 enum Ran {
-    Paused(Paused),
+    Paused(PausedChain),
     /// Until this step, whose chain is another.
     Until(usize),
 }
@@ -98,7 +98,7 @@ enum Ran {
 /// Runs the steps of one chain from a position on, until a plugin answers or waits. They end where the consumer's plugins join the
 /// chain.
 #[inline(never)]
-fn run_steps(serving: &mut Serving<'_>, from: ChainPosition) -> Result<Ran, OwnAnswer> {
+fn run_steps(serving: &mut RequestContext<'_>, from: ChainPosition) -> Result<Ran, OwnAnswer> {
     let of = STEPS[from.step].of;
     let Some(chain) = chosen(serving, of) else { return Ok(Ran::Until(from.step + 1)) };
     let of_route = serving.route.and_then(|route| route.chain.as_deref());
@@ -111,7 +111,7 @@ fn run_steps(serving: &mut Serving<'_>, from: ChainPosition) -> Result<Ran, OwnA
         if chain.has(*phase) && (!joins || at == from) {
             let run = Run { chain: &chain, of, phase: *phase, joins: *joins, of_route };
             if let Some((entry, is_before, flow)) = run.from(at.entry, &mut opened)? {
-                return Ok(Ran::Paused(Paused { at: ChainPosition { step: at.step, entry, is_before }, flow }));
+                return Ok(Ran::Paused(PausedChain { at: ChainPosition { step: at.step, entry, is_before }, flow }));
             }
         }
         at = ChainPosition::at_step(at.step + 1);
@@ -121,14 +121,14 @@ fn run_steps(serving: &mut Serving<'_>, from: ChainPosition) -> Result<Ran, OwnA
 
 /// What the paused plugin waits for has arrived: it continues, and so do the phases after it.
 pub(in crate::exchange) fn resume(
-    serving: &mut Serving<'_>,
+    serving: &mut RequestContext<'_>,
     at: ChainPosition,
     then: Resume,
-) -> Result<Option<Paused>, OwnAnswer> {
+) -> Result<Option<PausedChain>, OwnAnswer> {
     let Step { of, phase, .. } = STEPS[at.step];
     let chain = chosen(serving, of).expect("the chain that has paused");
     let entry = &chain.entries()[at.entry];
-    let Opened { worker, mut asked, is_timed, .. } = open(serving);
+    let PluginArguments { worker, mut asked, is_timed, .. } = open(serving);
     asked.body.plugin = entry.name;
     let flow = call(worker, entry, phase, is_timed, || then(&mut asked));
     let checked = check_heads(worker, entry, &mut asked);
@@ -138,15 +138,15 @@ pub(in crate::exchange) fn resume(
     let flow = flow?;
     hold_body(serving)?;
     match flow {
-        Some(flow) => Ok(Some(Paused { at, flow })),
+        Some(flow) => Ok(Some(PausedChain { at, flow })),
         None => go_on(serving, ChainPosition { entry: at.entry + usize::from(!at.is_before), is_before: false, ..at }),
     }
 }
 
 /// Accounts for a body that plugins have put in place of the received one, as long as the request has it.
 #[inline]
-pub(super) fn hold_body(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
-    let Serving { worker, client, exchange, .. } = serving;
+pub(super) fn hold_body(serving: &mut RequestContext<'_>) -> Result<(), OwnAnswer> {
+    let RequestContext { worker, client, exchange, .. } = serving;
     let held = exchange.request_body.hold_replaced(|| worker.plugins.held.begin(client.address));
     held.map_err(|broken| {
         broken.tell(worker);
@@ -155,8 +155,8 @@ pub(super) fn hold_body(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
 }
 
 /// From here on the client is the one that a plugin set.
-fn adopt_client(serving: &mut Serving<'_>) {
-    let Serving { client, exchange, .. } = serving;
+fn adopt_client(serving: &mut RequestContext<'_>) {
+    let RequestContext { client, exchange, .. } = serving;
     if let Some((ip, port)) = exchange.chains.settled.client.take() {
         (client.address, client.is_named) = (ip, true);
         client.port = port.unwrap_or(client.port);
@@ -165,7 +165,7 @@ fn adopt_client(serving: &mut Serving<'_>) {
 
 /// The entry of the plugin that has paused.
 pub(in crate::exchange) fn with_paused<R>(
-    serving: &Serving<'_>,
+    serving: &RequestContext<'_>,
     at: ChainPosition,
     then: impl FnOnce(&Entry, Phase) -> R,
 ) -> R {
@@ -175,7 +175,7 @@ pub(in crate::exchange) fn with_paused<R>(
 }
 
 /// The plugins of a consumer that was found join the route's; false: there are none.
-fn join_consumer(serving: &mut Serving<'_>) -> Result<bool, OwnAnswer> {
+fn join_consumer(serving: &mut RequestContext<'_>) -> Result<bool, OwnAnswer> {
     let Some(attached) = serving.exchange.chains.consumer else { return Ok(false) };
     let consumer = serving.snapshot.plan.consumers.of(attached);
     if consumer.plugins.is_empty() {
@@ -191,6 +191,6 @@ fn join_consumer(serving: &mut Serving<'_>) -> Result<bool, OwnAnswer> {
     let chains = &mut serving.exchange.chains;
     chains.phases = chains.phases.or(merged.phases());
     chains.merged = Some(merged);
-    chains.route = Judged::default();
+    chains.route = FilterResults::default();
     Ok(true)
 }

@@ -110,7 +110,7 @@ impl Bench {
     /// Records a request that took 5 ms, 3 of them at the node.
     fn record(&mut self, snapshot: &Snapshot, exchange: &mut Exchange) {
         let ended = exchange.outcome.started.map(|started| started + Duration::from_millis(5));
-        self.recorder.record(&mut Ended { client: &self.client, exchange }, snapshot, ended);
+        self.recorder.record(&mut FinishedExchange { client: &self.client, exchange }, snapshot, ended);
     }
 
     fn exposition(&mut self) -> String {
@@ -250,8 +250,8 @@ fn consumer(name: &str) -> Consumer {
     Consumer { name: name.into(), group, labels: [].into(), plugins: [].into(), credentials: [].into() }
 }
 
-fn attached(place: u32) -> Attached {
-    Attached { consumer: place, credential: None }
+fn attached(place: u32) -> AttachedConsumer {
+    AttachedConsumer { consumer: place, credential: None }
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Bodies that plugins change, in both directions.
 
 use super::*;
-use stillgate_testkit::{Broken, Delivery};
+use stillgate_testkit::{Delivery, MessageError};
 
 /// Answers every request with these bytes.
 fn node(response: &'static str) -> Upstream {
@@ -13,11 +13,11 @@ fn node(response: &'static str) -> Upstream {
 }
 
 fn on_response(change: impl Fn(&mut Response<'_>) + Send + Sync + 'static) -> Option<Arc<Chain>> {
-    Scripted::header_filter(change).chain()
+    ScriptedPlugin::header_filter(change).chain()
 }
 
 fn on_request(change: impl Fn(&mut Request<'_>) + Send + Sync + 'static) -> Option<Arc<Chain>> {
-    Scripted::rewrite(move |request| {
+    ScriptedPlugin::rewrite(move |request| {
         change(request);
         Flow::Continue
     })
@@ -66,9 +66,9 @@ fn a_response_is_filtered() {
 }
 
 /// Appends a dot to a body, and announces it before.
-struct Dotted;
+struct DottedBody;
 
-impl BodyFilter for Dotted {
+impl BodyFilter for DottedBody {
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
         out.extend_from_slice(piece);
         Ok(())
@@ -92,8 +92,8 @@ impl BodyFilter for Dotted {
 fn the_length_of_a_filtered_response_is_said_where_it_is_known() {
     let dotted = || {
         on_response(|response| {
-            response.body.filter(Box::new(Dotted));
-            response.body.filter(Box::new(Dotted));
+            response.body.filter(Box::new(DottedBody));
+            response.body.filter(Box::new(DottedBody));
         })
     };
     check(WITH_LENGTH, dotted(), GET, &["200", "Content-Length=7", "hello.."]);
@@ -105,11 +105,11 @@ fn the_length_of_a_filtered_response_is_said_where_it_is_known() {
     check(head, dotted(), "HEAD /r HTTP/1.1\r\nHost: h\r\n\r\n", &["200", ""]);
     let replaced = on_response(|response| {
         response.body.replace(b"other");
-        response.body.filter(Box::new(Dotted));
+        response.body.filter(Box::new(DottedBody));
     });
     check(CHUNKED, replaced, GET, &["200", "Content-Length=6", "other."]);
     let others_too = on_response(|response| {
-        response.body.filter(Box::new(Dotted));
+        response.body.filter(Box::new(DottedBody));
         response.body.filter(Loud::passing(1));
     });
     check(WITH_LENGTH, others_too, GET, &["200", "Transfer-Encoding=chunked", "HELLO.."]);
@@ -195,7 +195,7 @@ fn a_response_that_has_begun_is_cut() {
     go.send(()).unwrap();
     assert!(matches!(
         connection.read_response_body(head, "GET"),
-        Err(Broken::Truncated(_) | Broken::Reset(_) | Broken::Closed)
+        Err(MessageError::Truncated(_) | MessageError::Reset(_) | MessageError::Closed)
     ));
 }
 
@@ -273,7 +273,7 @@ fn a_changed_request_is_sent_again() {
 #[test]
 fn what_filters_refuse_is_counted() {
     let node = Upstream::echo();
-    let both = Scripted {
+    let both = ScriptedPlugin {
         rewrite: Some(Box::new(|request| {
             request.body.filter(Loud::holding(1000));
             Flow::Continue
@@ -283,7 +283,7 @@ fn what_filters_refuse_is_counted() {
                 response.body.filter(Loud::holding(10));
             }
         })),
-        ..Scripted::default()
+        ..ScriptedPlugin::default()
     };
     let (bench, registry) = Bench::measured(&[&node], both.chain());
     let status = |body: &str| bench.client().request("POST", "/r?echo", body.as_bytes()).head.status();

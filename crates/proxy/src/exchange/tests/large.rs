@@ -17,9 +17,9 @@ const HELD_BYTES_MAX: u64 = MIB as u64;
 const PATTERN_BYTES: usize = 65_521;
 
 /// Inverts each byte.
-struct Inverted;
+struct InvertingFilter;
 
-impl BodyFilter for Inverted {
+impl BodyFilter for InvertingFilter {
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
         out.extend(piece.iter().map(|byte| !byte));
         Ok(())
@@ -95,7 +95,7 @@ fn check(name: &str, filter: Option<Arc<Chain>>, expected: &[u8]) {
 
 #[test]
 fn a_filter_that_changes_each_byte_holds_little() {
-    let filter = Scripted::header_filter(|response| response.body.filter(Box::new(Inverted))).chain();
+    let filter = ScriptedPlugin::header_filter(|response| response.body.filter(Box::new(InvertingFilter))).chain();
     let inverted: Vec<u8> = pattern().iter().map(|byte| !byte).collect();
     check("through a filter", filter, &inverted);
 }

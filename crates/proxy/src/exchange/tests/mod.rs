@@ -20,7 +20,8 @@ use stillgate_metrics::encode::Format;
 use stillgate_metrics::{Collector, CollectorOptions, Options, Process, Registry, Writer};
 use stillgate_plugin::definition::Identity;
 use stillgate_plugin::{
-    Awaited, BodyError, BodyFilter, Chain, Entry, Flow, Level, Meta, Origin, Phase, Phases, Plugin, Request, Response,
+    BodyArguments, BodyError, BodyFilter, Chain, Entry, Flow, Level, Meta, Origin, Phase, Phases, Plugin, Request,
+    Response,
 };
 use stillgate_testkit::{Client, Upstream};
 
@@ -29,7 +30,7 @@ type OnResponse = Box<dyn Fn(&mut Response<'_>) + Send + Sync>;
 
 /// A plugin scripted by a test.
 #[derive(Default)]
-struct Scripted {
+struct ScriptedPlugin {
     rewrite: Option<OnRequest>,
     access: Option<OnRequest>,
     before_proxy: Option<OnRequest>,
@@ -37,7 +38,7 @@ struct Scripted {
     log: Option<OnResponse>,
 }
 
-impl Plugin for Scripted {
+impl Plugin for ScriptedPlugin {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
         self.rewrite.as_ref().map_or(Flow::Continue, |then| then(request))
     }
@@ -59,17 +60,17 @@ impl Plugin for Scripted {
     }
 }
 
-impl Scripted {
-    fn rewrite(then: impl Fn(&mut Request<'_>) -> Flow + Send + Sync + 'static) -> Scripted {
-        Scripted { rewrite: Some(Box::new(then)), ..Scripted::default() }
+impl ScriptedPlugin {
+    fn rewrite(then: impl Fn(&mut Request<'_>) -> Flow + Send + Sync + 'static) -> ScriptedPlugin {
+        ScriptedPlugin { rewrite: Some(Box::new(then)), ..ScriptedPlugin::default() }
     }
 
-    fn access(then: impl Fn(&mut Request<'_>) -> Flow + Send + Sync + 'static) -> Scripted {
-        Scripted { access: Some(Box::new(then)), ..Scripted::default() }
+    fn access(then: impl Fn(&mut Request<'_>) -> Flow + Send + Sync + 'static) -> ScriptedPlugin {
+        ScriptedPlugin { access: Some(Box::new(then)), ..ScriptedPlugin::default() }
     }
 
-    fn header_filter(then: impl Fn(&mut Response<'_>) + Send + Sync + 'static) -> Scripted {
-        Scripted { header_filter: Some(Box::new(then)), ..Scripted::default() }
+    fn header_filter(then: impl Fn(&mut Response<'_>) + Send + Sync + 'static) -> ScriptedPlugin {
+        ScriptedPlugin { header_filter: Some(Box::new(then)), ..ScriptedPlugin::default() }
     }
 
     fn phases(&self) -> Phases {
@@ -91,7 +92,7 @@ impl Scripted {
             phases: self.phases(),
             authenticates: false,
             meta,
-            awaited: Awaited::default(),
+            awaited: BodyArguments::default(),
             origin: Origin { level: Level::Route, id: "r".into() },
             at: Default::default(),
             identity: Identity::of(&[name.as_bytes()]),
@@ -195,7 +196,7 @@ fn exposition(registry: &Arc<Registry>) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// How many panics of a [`Scripted`] plugin were counted.
+/// How many panics of a [`ScriptedPlugin`] plugin were counted.
 fn panics(registry: &Arc<Registry>) -> u64 {
     let told = exposition(registry);
     let count = told.lines().find_map(|line| line.strip_prefix("stillgate_plugin_panics_total{plugin=\"scripted\"} "));

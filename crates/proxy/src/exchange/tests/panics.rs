@@ -10,9 +10,9 @@ use stillgate_testkit::http2::{Http2, StreamEnd};
 use stillgate_testkit::{Connection, eventually};
 
 /// The text of panics; built when it is formatted, so that the source does not contain it.
-struct Planted;
+struct PanicText;
 
-impl fmt::Display for Planted {
+impl fmt::Display for PanicText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "planted-{}", "secret".to_uppercase())
     }
@@ -24,38 +24,38 @@ fn is_asked_to(target: &[u8]) -> bool {
 
 fn of_request() -> Option<OnRequest> {
     Some(Box::new(|request| {
-        assert!(!is_asked_to(request.facts.path_and_query()), "{Planted}");
+        assert!(!is_asked_to(request.facts.path_and_query()), "{PanicText}");
         Flow::Continue
     }))
 }
 
 fn of_response() -> Option<OnResponse> {
-    Some(Box::new(|response| assert!(!is_asked_to(response.facts.path_and_query()), "{Planted}")))
+    Some(Box::new(|response| assert!(!is_asked_to(response.facts.path_and_query()), "{PanicText}")))
 }
 
 /// A plugin that panics in one phase when the request calls for it, the phase, the status of such a request, and how often it
 /// panics: the answer in the place of a response has its header filter, too.
-fn in_each_phase() -> [(&'static str, Scripted, u16, u64); 5] {
-    let none = Scripted::default;
+fn in_each_phase() -> [(&'static str, ScriptedPlugin, u16, u64); 5] {
+    let none = ScriptedPlugin::default;
     [
-        ("rewrite", Scripted { rewrite: of_request(), ..none() }, 500, 1),
-        ("access", Scripted { access: of_request(), ..none() }, 500, 1),
-        ("before_proxy", Scripted { before_proxy: of_request(), ..none() }, 500, 1),
-        ("header_filter", Scripted { header_filter: of_response(), ..none() }, 500, 2),
-        ("log", Scripted { log: of_response(), ..none() }, 200, 1),
+        ("rewrite", ScriptedPlugin { rewrite: of_request(), ..none() }, 500, 1),
+        ("access", ScriptedPlugin { access: of_request(), ..none() }, 500, 1),
+        ("before_proxy", ScriptedPlugin { before_proxy: of_request(), ..none() }, 500, 1),
+        ("header_filter", ScriptedPlugin { header_filter: of_response(), ..none() }, 500, 2),
+        ("log", ScriptedPlugin { log: of_response(), ..none() }, 200, 1),
     ]
 }
 
 /// Everything that a request can wait for, with a plugin that panics there.
 const WAITING: [&str; 5] = ["future", "then", "work", "worked", "body"];
 
-fn where_it_waits() -> Scripted {
-    Scripted::access(|request| match request.facts.query() {
-        Some(b"future") => Flow::wait(poll_fn(|_| -> Poll<()> { panic!("{Planted}") }), |(), _| Flow::Continue),
-        Some(b"then") => Flow::wait(async {}, |(), _| panic!("{Planted}")),
-        Some(b"work") => Flow::offload(|| -> u32 { panic!("{Planted}") }, |_, _| Flow::Continue),
-        Some(b"worked") => Flow::offload(|| (), |_, _| panic!("{Planted}")),
-        Some(b"body") => Flow::body(1, |_| panic!("{Planted}")),
+fn where_it_waits() -> ScriptedPlugin {
+    ScriptedPlugin::access(|request| match request.facts.query() {
+        Some(b"future") => Flow::wait(poll_fn(|_| -> Poll<()> { panic!("{PanicText}") }), |(), _| Flow::Continue),
+        Some(b"then") => Flow::wait(async {}, |(), _| panic!("{PanicText}")),
+        Some(b"work") => Flow::offload(|| -> u32 { panic!("{PanicText}") }, |_, _| Flow::Continue),
+        Some(b"worked") => Flow::offload(|| (), |_, _| panic!("{PanicText}")),
+        Some(b"body") => Flow::body(1, |_| panic!("{PanicText}")),
         _ => Flow::Continue,
     })
 }
@@ -90,7 +90,7 @@ fn where_a_request_waits_a_panic_costs_it_and_is_counted() {
 #[test]
 fn of_two_streams_the_other_lives() {
     const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-    let check = |what: &str, scripted: Scripted, target: &str, (status, times): (u16, u64)| {
+    let check = |what: &str, scripted: ScriptedPlugin, target: &str, (status, times): (u16, u64)| {
         let node = Upstream::bind();
         let (bench, registry) = Bench::measured(&[&node], scripted.chain());
         let mut client = Http2::connect(bench.address);
@@ -141,5 +141,5 @@ fn what_a_panic_says_is_in_no_line_of_the_log() {
     let told = said.lines().filter(|line| line.contains("a plugin panicked")).count();
     assert_eq!((panics, told), (17, 17), "{said}");
     assert!(said.contains("panics.rs"), "the place is told: {said}");
-    assert!(!said.contains(&Planted.to_string()), "{said}");
+    assert!(!said.contains(&PanicText.to_string()), "{said}");
 }

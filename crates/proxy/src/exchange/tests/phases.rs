@@ -15,7 +15,7 @@ fn value(value: &'static str) -> FieldValue<'static> {
 }
 
 /// A plugin that records each of its phases.
-fn telling(story: &Story, who: &'static str) -> Scripted {
+fn telling(story: &Story, who: &'static str) -> ScriptedPlugin {
     let on_request = |phase: &'static str| -> Option<OnRequest> {
         let story = story.clone();
         Some(Box::new(move |_| {
@@ -27,7 +27,7 @@ fn telling(story: &Story, who: &'static str) -> Scripted {
         let story = story.clone();
         Some(Box::new(move |response| story.tell(format!("{who} {phase} {}", response.status()))))
     };
-    Scripted {
+    ScriptedPlugin {
         rewrite: on_request("rewrite"),
         access: on_request("access"),
         before_proxy: on_request("before_proxy"),
@@ -81,12 +81,12 @@ fn a_plugin_answers() {
         Flow::Answer(Answer::text(401, "no entry"))
     };
     let seen = story.clone();
-    let scripted = Scripted {
+    let scripted = ScriptedPlugin {
         header_filter: Some(Box::new(move |response| {
             seen.tell(format!("{} {}", response.status(), response.is_of_node));
             response.set_header(name("Server"), value("mine"));
         })),
-        ..Scripted::rewrite(deny)
+        ..ScriptedPlugin::rewrite(deny)
     };
     let bench = Bench::new(&[&node], None, scripted.chain());
     let mut client = bench.client();
@@ -107,7 +107,7 @@ fn an_error_response_takes_the_place_of_a_plugins_body() {
     let node = Upstream::echo();
     let check = |status: u16, expected: &str| {
         let meta = Meta { error_response: Some(b"custom".as_slice().into()), ..Meta::default() };
-        let answer = Scripted::rewrite(move |_| Flow::Answer(Answer::text(status, "own")));
+        let answer = ScriptedPlugin::rewrite(move |_| Flow::Answer(Answer::text(status, "own")));
         let bench = Bench::new(&[&node], None, chain([answer.entry("answers", meta)]));
         let got = bench.client().get("/r");
         assert_eq!((got.head.status(), got.body), (status, expected.as_bytes().to_vec()));
@@ -120,7 +120,7 @@ fn an_error_response_takes_the_place_of_a_plugins_body() {
 #[test]
 fn what_plugins_change_is_what_the_node_gets() {
     let node = Upstream::bind();
-    let scripted = Scripted::rewrite(|request| {
+    let scripted = ScriptedPlugin::rewrite(|request| {
         request.edits.set_method(b"PUT").unwrap();
         request.edits.set_target(b"/other?a=b").unwrap();
         request.set_header(name("Host"), value("node.test"));
@@ -149,14 +149,14 @@ fn what_plugins_change_is_what_the_client_gets() {
             connection.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nA: node\r\nB: node\r\nServer: node\r\n\r\nok");
         }
     });
-    let scripted = Scripted {
+    let scripted = ScriptedPlugin {
         header_filter: Some(Box::new(|response| {
             assert!(response.is_of_node && response.came_with == 200);
             response.edits.set_status(418).unwrap();
             response.remove_header(name("B"));
             response.add_header(name("C"), value("plugin"));
         })),
-        ..Scripted::rewrite(|request| {
+        ..ScriptedPlugin::rewrite(|request| {
             request.response.add(name("a"), value("preset"));
             Flow::Continue
         })
@@ -176,9 +176,9 @@ fn what_plugins_change_is_what_the_client_gets() {
 fn a_status_that_has_no_body_gets_none() {
     let node = Upstream::echo();
     let check = |status: u16, method: &'static str| {
-        let scripted = Scripted {
+        let scripted = ScriptedPlugin {
             header_filter: Some(Box::new(move |response| response.edits.set_status(status).unwrap())),
-            ..Scripted::rewrite(move |request| {
+            ..ScriptedPlugin::rewrite(move |request| {
                 request.edits.set_method(method.as_bytes()).unwrap();
                 Flow::Continue
             })
@@ -198,7 +198,7 @@ fn a_status_that_has_no_body_gets_none() {
 #[test]
 fn a_consumer_brings_its_plugins() {
     let (node, story) = (Upstream::echo(), Story::default());
-    let attach = Scripted::rewrite(|request| {
+    let attach = ScriptedPlugin::rewrite(|request| {
         *request.consumer = request.consumers.named("jack");
         Flow::Continue
     });

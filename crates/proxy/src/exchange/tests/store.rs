@@ -74,14 +74,14 @@ const TABLE: Table = Table {
 };
 
 /// A store, and a worker that serves its configuration.
-struct Served {
+struct StoreWorker {
     store: Store,
     plans: Arc<PlanCell>,
     bench: Bench,
 }
 
-impl Served {
-    fn new() -> Served {
+impl StoreWorker {
+    fn new() -> StoreWorker {
         let text = "gateway: {workers: 1, listeners: [{address: \"127.0.0.1:0\"}]}\nroutes: []\n";
         let gateway = stillgate_config::load(text, &|_| None).unwrap().config.gateway;
         let store =
@@ -90,7 +90,7 @@ impl Served {
         let plans = Arc::new(PlanCell::new(Arc::new(plan)));
         let config = store.load("").config;
         let bench = Bench::serving(&config, plans.clone());
-        Served { store, plans, bench }
+        StoreWorker { store, plans, bench }
     }
 
     fn apply<const N: usize>(&mut self, changes: [Change; N]) {
@@ -133,7 +133,7 @@ fn rejected(all: &[(&str, &str)]) -> Vec<(String, String)> {
 #[test]
 fn good_routes_are_served_beside_bad_ones() {
     let node = Upstream::echo();
-    let mut served = Served::new();
+    let mut served = StoreWorker::new();
     let nodes = json!({"nodes": {node.addr().to_string(): 1}});
     served.apply([
         put(Kind::Upstreams, "u", 1, nodes.clone()),
@@ -161,7 +161,7 @@ fn good_routes_are_served_beside_bad_ones() {
 #[test]
 fn a_refused_global_rule_lets_nothing_through() {
     let node = Upstream::echo();
-    let mut served = Served::new();
+    let mut served = StoreWorker::new();
     let nodes = json!({"nodes": {node.addr().to_string(): 1}});
     served.apply([
         put(Kind::Routes, "r", 1, json!({"uri": "/r", "upstream": nodes})),
@@ -181,7 +181,7 @@ fn a_refused_global_rule_lets_nothing_through() {
 #[test]
 fn consumers_come_from_a_store() {
     let node = Upstream::echo();
-    let mut served = Served::new();
+    let mut served = StoreWorker::new();
     let nodes = json!({"nodes": {node.addr().to_string(): 1}});
     let consumer = |name: &str, key: &str| json!({"username": name, "plugins": {"by-key": {"key": key}}});
     served.apply([

@@ -48,16 +48,16 @@ fn a_request_waits_and_goes_on() {
         })
     };
     let last = Meta { priority: Some(-1), ..Meta::default() };
-    let first = Scripted {
+    let first = ScriptedPlugin {
         rewrite: Some(waits(&story, "first rewrite")),
         access: Some(waits(&story, "first access")),
-        ..Scripted::default()
+        ..ScriptedPlugin::default()
     };
-    let second = Scripted {
+    let second = ScriptedPlugin {
         rewrite: Some(telling(&story, "second rewrite")),
         access: Some(telling(&story, "second access")),
         before_proxy: Some(telling(&story, "second before_proxy")),
-        ..Scripted::default()
+        ..ScriptedPlugin::default()
     };
     let route = chain([first.entry("first", Meta::default()), second.entry("second", last)]);
     let bench = Bench::new(&[&node], None, route);
@@ -80,7 +80,7 @@ fn what_comes_of_waiting_may_be_an_answer_or_more_waiting() {
     let check = |then: fn(&mut Request<'_>) -> Flow, status: u16| {
         let waits =
             move |request: &mut Request<'_>| Flow::wait(request.worker.io().sleep(A_WHILE), move |(), rq| then(rq));
-        let bench = Bench::new(&[&node], None, Scripted::access(waits).chain());
+        let bench = Bench::new(&[&node], None, ScriptedPlugin::access(waits).chain());
         let mut client = bench.client();
         for _ in 0..2 {
             assert_eq!(client.get("/r").head.status(), status);
@@ -96,7 +96,7 @@ fn what_comes_of_waiting_may_be_an_answer_or_more_waiting() {
 fn a_client_that_leaves_ends_the_waiting() {
     let (node, story) = (Upstream::echo(), Story::default());
     let (waits, logs) = (story.clone(), story.clone());
-    let scripted = Scripted {
+    let scripted = ScriptedPlugin {
         access: Some(Box::new(move |request| {
             request.hold(Guard(waits.clone(), "request"));
             let guard = Guard(waits.clone(), "future");
@@ -108,7 +108,7 @@ fn a_client_that_leaves_ends_the_waiting() {
             Flow::wait(wait, |(), _| unreachable!("it waits for ever"))
         })),
         log: Some(Box::new(move |response| logs.tell(response.status().to_string()))),
-        ..Scripted::default()
+        ..ScriptedPlugin::default()
     };
     let bench = Bench::new(&[&node], None, scripted.chain());
     for leave in [|client: stillgate_testkit::Connection| drop(client), stillgate_testkit::Connection::reset] {
@@ -127,13 +127,13 @@ fn a_client_that_leaves_ends_the_waiting() {
 fn what_is_held_goes_with_the_request() {
     let (node, story) = (Upstream::echo(), Story::default());
     let (holds, logs) = (story.clone(), story.clone());
-    let scripted = Scripted {
+    let scripted = ScriptedPlugin {
         rewrite: Some(Box::new(move |request| {
             request.hold(Guard(holds.clone(), "gone"));
             if request.facts.path_and_query() == b"/r?panic" { panic!("asked to") } else { Flow::Continue }
         })),
         log: Some(Box::new(move |_| logs.tell("log"))),
-        ..Scripted::default()
+        ..ScriptedPlugin::default()
     };
     let bench = Bench::new(&[&node], None, scripted.chain());
     let mut client = bench.client();
@@ -148,9 +148,9 @@ fn what_is_held_goes_with_the_request() {
 #[test]
 fn before_proxy_cannot_wait() {
     let node = Upstream::echo();
-    let scripted = Scripted {
+    let scripted = ScriptedPlugin {
         before_proxy: Some(Box::new(|_| Flow::wait(async {}, |(), _| Flow::Continue))),
-        ..Scripted::default()
+        ..ScriptedPlugin::default()
     };
     let bench = Bench::new(&[&node], None, scripted.chain());
     assert_eq!((bench.client().get("/r").head.status(), node.requests()), (500, 0));
@@ -160,7 +160,7 @@ fn before_proxy_cannot_wait() {
 fn global_rules_wait_where_there_is_no_route() {
     let (node, story) = (Upstream::echo(), Story::default());
     let told = story.clone();
-    let scripted = Scripted::rewrite(move |request| {
+    let scripted = ScriptedPlugin::rewrite(move |request| {
         let told = told.clone();
         Flow::wait(request.worker.io().sleep(A_WHILE), move |(), _| {
             told.tell("waited");
@@ -177,7 +177,7 @@ fn global_rules_wait_where_there_is_no_route() {
 fn work_is_done_elsewhere_and_refused_where_too_much_waits() {
     let node = Upstream::echo();
     let (release, released) = crossbeam_channel::bounded::<()>(0);
-    let scripted = Scripted::access(move |request| {
+    let scripted = ScriptedPlugin::access(move |request| {
         let (released, is_held) = (released.clone(), request.facts.query() == Some(b"hold"));
         let serving = thread::current().id();
         let work = move || {
@@ -212,7 +212,7 @@ fn work_is_done_elsewhere_and_refused_where_too_much_waits() {
 
 /// Waits for a body of up to 300,000 bytes, and reports its length to the node.
 fn whole_body() -> Option<Arc<Chain>> {
-    let scripted = Scripted::access(|_| {
+    let scripted = ScriptedPlugin::access(|_| {
         Flow::body(300_000, |request| {
             let length = request.whole_body().expect("it was waited for").len().to_string();
             request.add_header(WAITED, FieldValue::new(length.as_bytes()).unwrap());
@@ -310,9 +310,9 @@ fn a_body_beyond_the_bound_is_refused() {
 fn a_client_that_leaves_within_its_body_is_not_answered() {
     let (node, story) = (Upstream::echo(), Story::default());
     let logs = story.clone();
-    let scripted = Scripted {
+    let scripted = ScriptedPlugin {
         log: Some(Box::new(move |response| logs.tell(response.status().to_string()))),
-        ..Scripted::access(|_| Flow::body(10, |_| Flow::Continue))
+        ..ScriptedPlugin::access(|_| Flow::body(10, |_| Flow::Continue))
     };
     let bench = Bench::new(&[&node], None, scripted.chain());
     let mut client = bench.client().into_connection();
@@ -344,18 +344,20 @@ fn arguments_are_here_before_a_plugin_is_called() {
         let condition = Expr::parse_with_body(&serde_json::from_str(condition).unwrap()).unwrap();
         Meta { filter: Some(Filter::new(condition).unwrap()), ..Meta::default() }
     };
-    let sleeps = Scripted::rewrite(|request| Flow::wait(request.worker.io().sleep(A_WHILE), |(), _| Flow::Continue));
-    let both = Scripted { rewrite: Some(tells("b")), access: Some(tells("b again")), ..Scripted::default() };
-    let of_filter = || Awaited { by_filter: asked(), by_plugin: None };
+    let sleeps =
+        ScriptedPlugin::rewrite(|request| Flow::wait(request.worker.io().sleep(A_WHILE), |(), _| Flow::Continue));
+    let both =
+        ScriptedPlugin { rewrite: Some(tells("b")), access: Some(tells("b again")), ..ScriptedPlugin::default() };
+    let of_filter = || BodyArguments { by_filter: asked(), by_plugin: None };
     let route = chain([
-        Scripted::rewrite(tells("a")).entry("a", Meta::default()),
-        with(both.entry("b", Meta::default()), Awaited { by_filter: None, by_plugin: asked() }),
+        ScriptedPlugin::rewrite(tells("a")).entry("a", Meta::default()),
+        with(both.entry("b", Meta::default()), BodyArguments { by_filter: None, by_plugin: asked() }),
         sleeps.entry("c", Meta::default()),
-        with(Scripted::access(tells("d")).entry("d", filtered(r#"[["post_arg.a","==","x"]]"#)), of_filter()),
-        with(Scripted::access(tells("e")).entry("e", filtered(r#"[["post_arg.a","==","y"]]"#)), of_filter()),
+        with(ScriptedPlugin::access(tells("d")).entry("d", filtered(r#"[["post_arg.a","==","x"]]"#)), of_filter()),
+        with(ScriptedPlugin::access(tells("e")).entry("e", filtered(r#"[["post_arg.a","==","y"]]"#)), of_filter()),
     ]);
     let global = chain([with(
-        Scripted::access(tells("global")).entry("g", filtered(r#"[["post_arg.a","~=","y"]]"#)),
+        ScriptedPlugin::access(tells("global")).entry("g", filtered(r#"[["post_arg.a","~=","y"]]"#)),
         of_filter(),
     )]);
     let bench = Bench::new(&[&node], global, route);

@@ -4,7 +4,7 @@
 //! looked up again and again, so both are as fast as they can be; the cache has to win by a clear margin, since it also takes room
 //! in the processor's caches.
 
-use crate::plan::caching::Caching;
+use crate::plan::caching::CachePolicy;
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -71,16 +71,16 @@ impl MatchCost {
     }
 
     /// How a worker should use a cache of this size; `is_there`: it already has one.
-    pub(crate) fn decide(&self, entries_max: usize, bytes_max: usize, is_there: bool) -> Caching {
+    pub(crate) fn decide(&self, entries_max: usize, bytes_max: usize, is_there: bool) -> CachePolicy {
         let MatchCost { matcher_ns, hit_ns, miss_ns } = *self;
         let share = if is_there { KEPT_SHARE } else { 1.0 };
         if matcher_ns < share * TIMES_FASTER_MIN * hit_ns || matcher_ns - hit_ns < share * SAVED_NS_MIN {
-            return Caching::Off;
+            return CachePolicy::Off;
         }
         // With this share of hits the costs are equal.
         let miss_ns = miss_ns.max(matcher_ns);
         let hits_min = (miss_ns - matcher_ns) / (miss_ns - hit_ns);
-        Caching::On { entries_max, bytes_max, hits_min: (hits_min as f32).max(HITS_MIN) }
+        CachePolicy::On { entries_max, bytes_max, hits_min: (hits_min as f32).max(HITS_MIN) }
     }
 }
 
@@ -132,8 +132,8 @@ mod tests {
     fn a_cache_has_to_win_clearly() {
         let decided = |is_there, matcher_ns, hit_ns, miss_ns, expected: Option<f32>| {
             let hits_min = match (MatchCost { matcher_ns, hit_ns, miss_ns }).decide(1, 2, is_there) {
-                Caching::Off => None,
-                Caching::On { entries_max, bytes_max, hits_min } => {
+                CachePolicy::Off => None,
+                CachePolicy::On { entries_max, bytes_max, hits_min } => {
                     assert_eq!((entries_max, bytes_max), (1, 2));
                     Some(hits_min)
                 }
@@ -190,12 +190,12 @@ mod tests {
         let near = |ratio: f64, expected: f64| (ratio - expected).abs() < 1e-6;
         assert!(near(cost.matcher_ns / cost.hit_ns, 10.0) && near(cost.miss_ns / cost.hit_ns, 15.0), "{cost:?}");
         let hits_min = match cost.decide(1, 2, false) {
-            Caching::On { hits_min, .. } => f64::from(hits_min),
-            Caching::Off => panic!("{cost:?}"),
+            CachePolicy::On { hits_min, .. } => f64::from(hits_min),
+            CachePolicy::Off => panic!("{cost:?}"),
         };
         assert!(near(hits_min, 50.0 / 140.0), "{hits_min}");
         let (cost, _) = made_up([15, 20, 10]);
-        assert_eq!(cost.decide(1, 2, false), Caching::Off, "{cost:?}");
+        assert_eq!(cost.decide(1, 2, false), CachePolicy::Off, "{cost:?}");
     }
 
     #[test]
@@ -215,16 +215,16 @@ mod tests {
     #[test]
     fn a_slow_matcher_gets_a_cache_and_a_quick_one_does_not() {
         const TRIES: usize = 100;
-        let check = |routes: &str, expected: fn(&Caching) -> bool| {
+        let check = |routes: &str, expected: fn(&CachePolicy) -> bool| {
             let matcher = compiled(routes);
             let mut costs = (0..TRIES).map(|_| MatchCost::of(&matcher).unwrap());
             assert!(costs.any(|cost| expected(&cost.decide(1, 2, false))), "{:?}", MatchCost::of(&matcher));
         };
-        check("{id: a, uri: /a, upstream_id: u}", |caching| *caching == Caching::Off);
+        check("{id: a, uri: /a, upstream_id: u}", |caching| *caching == CachePolicy::Off);
         // Each is evaluated for every request, which takes hundreds of times as long as a hit: no path suffix is looked up.
         let condition = |n| format!(r#"http.path =^ "{n}-" && http.path contains "x{n}""#);
         let route = |n| format!("{{id: r{n}, expression: '{}', upstream_id: u}}", condition(n));
         let routes = (0..5_000).map(route).collect::<Vec<_>>().join(",\n  ");
-        check(&routes, |caching| matches!(caching, Caching::On { .. }));
+        check(&routes, |caching| matches!(caching, CachePolicy::On { .. }));
     }
 }

@@ -173,9 +173,9 @@ mod tests {
     }
 
     /// A request with this `traceparent`, looked up without allocating.
-    struct Traced<'t>(&'t [u8]);
+    struct TraceparentLookup<'t>(&'t [u8]);
 
-    impl Lookup for Traced<'_> {
+    impl Lookup for TraceparentLookup<'_> {
         fn value<'a>(&'a self, variable: &Variable, _: &'a mut Vec<u8>) -> Option<&'a [u8]> {
             matches!(variable, Variable::Header(name) if name.as_str() == "traceparent").then_some(self.0)
         }
@@ -199,7 +199,7 @@ mod tests {
             ("body", AccessValue::BodyBytesSent),
         ]);
         let trace = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-        let vars = Traced(trace);
+        let vars = TraceparentLookup(trace);
         let (mut tries, mut fields, wanted) =
             (NodeTries::default(), ResponseFields::default(), WantedFields::new(&format));
         for node in ["10.0.0.1:80", "[::1]:81", "10.0.0.2:82"] {

@@ -6,18 +6,18 @@
 //! families with labels from variables of the request.
 
 use super::table::{Handles, Key, Table};
-use super::values::{Asked, Texts, Values};
+use super::values::{LabelInputs, Texts, Values};
 use super::workers::Itself;
 use crate::plan::Plan;
-use crate::plan::metrics::{Added, Aspect, MetricsPlan};
+use crate::plan::metrics::{Aspect, CountedFamilies, MetricsPlan};
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
-use crate::telemetry::outcome::{Kept, Outcome};
+use crate::telemetry::outcome::{Outcome, RetainedConfig};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stillgate_config::{EXTRA_LABELS_MAX, Route};
 use stillgate_metrics::{Handle, Writer};
 use stillgate_plugin::record::Trace;
-use stillgate_plugin::{Attached, Consumers};
+use stillgate_plugin::{AttachedConsumer, Consumers};
 use stillgate_route::{Lookup, Match};
 use stillgate_wire::Method;
 
@@ -30,7 +30,7 @@ const _: () = assert!(STATUS_BITS + NODE_BITS + METHOD_BITS + ROUTE_BITS == u64:
 const _: () = assert!(Method::NAMED.len() + 1 < 1 << METHOD_BITS);
 
 /// A request that has ended.
-pub(crate) trait Finished {
+pub(crate) trait FinishedRequest {
     /// Its outcome.
     fn outcome(&self) -> &Outcome;
     /// Bytes from the client.
@@ -40,7 +40,7 @@ pub(crate) trait Finished {
     /// `None`: there was no request, as none could be read.
     fn method(&self) -> Option<Method>;
     /// The consumer, as a plugin has identified it.
-    fn consumer(&self) -> Option<Attached>;
+    fn consumer(&self) -> Option<AttachedConsumer>;
     /// Set for tunnels: the consumers among which the request's was found, retained after their Plan is gone.
     fn kept_consumers(&self) -> Option<Arc<Consumers>>;
     /// The host of the request, canonical.
@@ -112,7 +112,7 @@ impl Recorder {
     }
 
     /// Counts a request that has ended; `ended` where it is timed.
-    pub(crate) fn record(&mut self, finished: &mut impl Finished, snapshot: &Snapshot, ended: Option<Instant>) {
+    pub(crate) fn record(&mut self, finished: &mut impl FinishedRequest, snapshot: &Snapshot, ended: Option<Instant>) {
         let Some(metrics) = snapshot.plan.metrics() else { return };
         let added = if finished.outcome().kept.is_some() { &metrics.tunnels } else { &metrics.requests };
         if added.wanted == 0 {
@@ -165,8 +165,8 @@ impl Recorder {
     fn look_up(
         &mut self,
         aspects: u8,
-        added: &Added,
-        finished: &mut impl Finished,
+        added: &CountedFamilies,
+        finished: &mut impl FinishedRequest,
         snapshot: &Snapshot,
         metrics: &MetricsPlan,
         host: Option<usize>,
@@ -187,7 +187,7 @@ impl Recorder {
         let route = route(found, kept.as_deref(), &snapshot.plan);
         let kept_consumers = finished.kept_consumers();
         let consumers = kept_consumers.as_ref().unwrap_or(&snapshot.plan.consumers);
-        let asked = Asked {
+        let asked = LabelInputs {
             node: endpoint,
             status: finished.outcome().status,
             method: finished.method(),
@@ -230,7 +230,7 @@ impl Recorder {
 }
 
 impl Amounts {
-    fn of(finished: &impl Finished, metrics: &MetricsPlan, ended: Option<Instant>) -> Amounts {
+    fn of(finished: &impl FinishedRequest, metrics: &MetricsPlan, ended: Option<Instant>) -> Amounts {
         let unit = |time: Duration| (time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())) as f64;
         let request =
             finished.outcome().started.zip(ended).map(|(started, ended)| ended.saturating_duration_since(started));
@@ -283,7 +283,7 @@ fn hex<const DIGITS: usize>(number: u128) -> [u8; DIGITS] {
 pub(crate) fn upstream<'a>(
     found: Option<Match>,
     chosen: Option<usize>,
-    kept: Option<&'a Kept>,
+    kept: Option<&'a RetainedConfig>,
     snapshot: &'a Snapshot,
 ) -> Option<&'a WorkerUpstream> {
     match kept {
@@ -296,7 +296,7 @@ pub(crate) fn upstream<'a>(
 }
 
 /// A request's route, and which of its paths matched.
-fn route<'a>(found: Option<Match>, kept: Option<&'a Kept>, plan: &'a Plan) -> Option<(&'a Route, usize)> {
+fn route<'a>(found: Option<Match>, kept: Option<&'a RetainedConfig>, plan: &'a Plan) -> Option<(&'a Route, usize)> {
     match (kept, found) {
         (Some(kept), _) => Some((&kept.route, kept.path)),
         (None, found) => found.map(|found| (&*plan.routes[found.route].route, found.path)),
@@ -305,7 +305,12 @@ fn route<'a>(found: Option<Match>, kept: Option<&'a Kept>, plan: &'a Plan) -> Op
 
 /// The number of a request's series under this numbering; `None`: it has none, as there are too many.
 #[inline]
-fn key(finished: &impl Finished, snapshot: &Snapshot, metrics: &MetricsPlan, host: Option<usize>) -> Option<Key> {
+fn key(
+    finished: &impl FinishedRequest,
+    snapshot: &Snapshot,
+    metrics: &MetricsPlan,
+    host: Option<usize>,
+) -> Option<Key> {
     // A tunnel's route, and its number, may be gone. And nodes are numbered within the route's own upstream.
     if finished.outcome().kept.is_some() || finished.outcome().upstream.is_some() {
         return None;
@@ -329,7 +334,7 @@ fn key(finished: &impl Finished, snapshot: &Snapshot, metrics: &MetricsPlan, hos
 }
 
 /// The route's host that matches the request's: the exact one, or otherwise the longest suffix, as in the matcher.
-fn matched_host(finished: &mut impl Finished, snapshot: &Snapshot) -> Option<usize> {
+fn matched_host(finished: &mut impl FinishedRequest, snapshot: &Snapshot) -> Option<usize> {
     let kept = finished.outcome().kept.clone();
     let spec = route(finished.outcome().route, kept.as_deref(), &snapshot.plan)?.0.spec.uri()?;
     if spec.hosts.len() <= 1 {

@@ -35,7 +35,7 @@ pub(crate) struct Texts {
 }
 
 /// The outcome of a request, apart from its route.
-pub(crate) struct Asked<'a> {
+pub(crate) struct LabelInputs<'a> {
     /// The node that was tried last.
     pub(crate) node: Option<&'a Endpoint>,
     pub(crate) status: u16,
@@ -66,7 +66,7 @@ impl<'a> Values<'a> {
         metrics: &MetricsPlan,
         route: Option<(&'a Route, usize)>,
         host_index: Option<usize>,
-        asked: &Asked<'a>,
+        asked: &LabelInputs<'a>,
         texts: &'a mut Texts,
     ) -> Values<'a> {
         let Texts { node, uri, host } = texts;

@@ -32,7 +32,7 @@ pub(crate) struct Reference(Router<'static>);
 
 /// The expression that takes a request: its position in the list, and the captures of its named groups.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Taken {
+pub(crate) struct MatchedExpression {
     pub(crate) position: usize,
     pub(crate) captures: BTreeMap<String, String>,
 }
@@ -66,7 +66,7 @@ impl Reference {
 
     /// The expression that takes the request, if its path is read as `path`. `None` if one of its values is not UTF-8,
     /// which the reference cannot hold.
-    pub(crate) fn find(&self, asked: &RequestFacts, path: &str) -> Option<Option<Taken>> {
+    pub(crate) fn find(&self, asked: &RequestFacts, path: &str) -> Option<Option<MatchedExpression>> {
         let mut context = Context::new(&SCHEMA);
         for field in self.fields() {
             for value in asked.values(field, path) {
@@ -81,7 +81,7 @@ impl Reference {
             }
         }
         self.0.execute(&mut context);
-        Some(context.result.map(|found| Taken {
+        Some(context.result.map(|found| MatchedExpression {
             position: (u128::MAX - found.uuid.as_u128()) as usize,
             captures: found.captures.into_iter().filter(|(name, _)| name.parse::<usize>().is_err()).collect(),
         }))

@@ -13,7 +13,7 @@ use stillgate_route::{Lookup, Variable};
 
 /// The result of a scan.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Found {
+pub(crate) struct ScanResult {
     /// Position in the list.
     pub(crate) route: usize,
     /// Parameters of the path that matched.
@@ -21,7 +21,7 @@ pub(crate) struct Found {
 }
 
 /// The route that takes a request, or [`Ambiguous`] if that depends on whether `%2F` is a slash.
-pub(crate) fn find(routes: &[Route], asked: &RequestFacts) -> Result<Option<Found>, Ambiguous> {
+pub(crate) fn find(routes: &[Route], asked: &RequestFacts) -> Result<Option<ScanResult>, Ambiguous> {
     let mut buffer = Vec::new();
     let path = normalise(asked.path.as_bytes(), &mut buffer).unwrap();
     let path = std::str::from_utf8(path.bytes()).unwrap();
@@ -53,7 +53,7 @@ pub(crate) fn by_both_readings<T>(
     if same(&as_read, &find(&decoded)) { Ok(as_read) } else { Err(Ambiguous) }
 }
 
-pub(crate) fn scan(routes: &[Route], asked: &RequestFacts, path: &str) -> Option<Found> {
+pub(crate) fn scan(routes: &[Route], asked: &RequestFacts, path: &str) -> Option<ScanResult> {
     let expressions = routes.iter().enumerate().filter_map(|(position, route)| match &route.asks {
         Asks::Expression(chain) => Some((Reverse(route.priority), position, chain)),
         Asks::Uri(_) => None,
@@ -61,7 +61,7 @@ pub(crate) fn scan(routes: &[Route], asked: &RequestFacts, path: &str) -> Option
     let mut expressions: Vec<_> = expressions.collect();
     expressions.sort_by_key(|(priority, position, _)| (*priority, *position));
     if let Some((_, route, _)) = expressions.into_iter().find(|(_, _, chain)| kong::takes(&chain.text(), asked, path)) {
-        return Some(Found { route, params: Vec::new() });
+        return Some(ScanResult { route, params: Vec::new() });
     }
     let mut candidates = Vec::new();
     for (position, route) in routes.iter().enumerate() {
@@ -88,7 +88,7 @@ pub(crate) fn scan(routes: &[Route], asked: &RequestFacts, path: &str) -> Option
     });
     best.map(|(_, pattern, _, route)| {
         let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-        Found { route, params: params(pattern, path).into_iter().map(own).collect() }
+        ScanResult { route, params: params(pattern, path).into_iter().map(own).collect() }
     })
 }
 

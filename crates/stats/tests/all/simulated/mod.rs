@@ -107,19 +107,19 @@ pub(crate) struct PlantedHistory {
     states: Option<States>,
     /// The bisection gives up after this many readings.
     pub(crate) readings_max: usize,
-    recording: Recording,
+    recording: ReplayedRuns,
 }
 
 /// Recorded runs, replayed in order from a random start and then from the beginning, so that their drift is kept.
-struct Recording {
+struct ReplayedRuns {
     /// Logarithms around the median, scaled so that their interquartile range is that of [`Scatter::Normal`].
     values: Rc<[f64]>,
     next: usize,
 }
 
-impl Recording {
+impl ReplayedRuns {
     /// Empty unless the scatter was recorded.
-    fn of(scatter: Scatter, random: &mut Random) -> Recording {
+    fn of(scatter: Scatter, random: &mut Random) -> ReplayedRuns {
         thread_local! {
             static QUIET: Rc<[f64]> = recorded("quiet");
             static COMPILERS: Rc<[f64]> = recorded("compilers");
@@ -127,10 +127,10 @@ impl Recording {
         let values = match scatter {
             Scatter::Quiet => QUIET.with(Rc::clone),
             Scatter::Compilers => COMPILERS.with(Rc::clone),
-            _ => return Recording { values: Rc::default(), next: 0 },
+            _ => return ReplayedRuns { values: Rc::default(), next: 0 },
         };
         let next = random.below(values.len() as u64) as usize;
-        Recording { values, next }
+        ReplayedRuns { values, next }
     }
 
     fn next(&mut self) -> f64 {
@@ -158,7 +158,7 @@ impl PlantedHistory {
         seed: u64,
     ) -> PlantedHistory {
         let mut random = Random::new(seed);
-        let recording = Recording::of(scatter, &mut random);
+        let recording = ReplayedRuns::of(scatter, &mut random);
         let states = States::of(scatter, &mut random);
         let readings_max = if states.is_some() { READINGS_OF_STATES_MAX } else { READINGS_MAX };
         let (steps, unbuildable) = (steps.into_iter().collect(), Vec::new());

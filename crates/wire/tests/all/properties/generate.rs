@@ -54,7 +54,7 @@ pub(crate) fn lines(start: &[u8], fields: &[Vec<u8>]) -> Vec<u8> {
 
 /// A chunked body that must be accepted.
 #[derive(Debug, Clone)]
-pub(crate) struct Chunked {
+pub(crate) struct ChunkedBody {
     pub(crate) chunks: Vec<Chunk>,
     /// Size line of the last chunk.
     pub(crate) last: &'static str,
@@ -70,7 +70,7 @@ pub(crate) struct Chunk {
     pub(crate) extension: &'static str,
 }
 
-impl Chunked {
+impl ChunkedBody {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         for chunk in &self.chunks {
@@ -195,7 +195,7 @@ pub(crate) fn response() -> impl Strategy<Value = Response> {
     })
 }
 
-pub(crate) fn chunked() -> impl Strategy<Value = Chunked> {
+pub(crate) fn chunked() -> impl Strategy<Value = ChunkedBody> {
     let extensions = select(&["", "", "", ";", ";a", ";a=b;c=\"d \\\" e\"", "; a = b", ";\t\u{e4}"][..]);
     let chunk = (vec(any::<u8>(), 1..300), 0usize..5, any::<bool>(), extensions).prop_map(
         |(content, leading_zeros, upper_case, extension)| Chunk { content, leading_zeros, upper_case, extension },
@@ -217,7 +217,7 @@ pub(crate) fn chunked() -> impl Strategy<Value = Chunked> {
         ][..],
     );
     (vec(chunk, 0..6), select(&["0", "000", "0;last", "0;"][..]), vec(trailers, 0..4))
-        .prop_map(|(chunks, last, trailers)| Chunked { chunks, last, trailers })
+        .prop_map(|(chunks, last, trailers)| ChunkedBody { chunks, last, trailers })
 }
 
 /// Bytes and pieces on which parsers have been found to differ.

@@ -96,14 +96,14 @@ impl Shape {
 }
 
 #[derive(Debug, Clone)]
-struct Asked {
+struct SentRequest {
     path: &'static str,
     fields: Vec<Pair>,
     shape: Shape,
     trailers: Option<(Vec<Pair>, Shape)>,
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+fn asked() -> impl Strategy<Value = SentRequest> {
     let path = select(&["/", "/a", "/a#b", "/?q#", "#", "/index.html", "/a%23b?c"][..]);
     let field = (select(&["x", "y", "accept", "referer"][..]), select(&["", "a#b", "1", ":path", "text/html"][..]));
     let fields = vec(field.prop_map(|(name, value)| pairs(&[(name, value)]).remove(0)), 0..4);
@@ -116,7 +116,7 @@ fn asked() -> impl Strategy<Value = Asked> {
         };
         ([pairs(&[(pseudo, value)]), fields].concat(), Shape { depends_on: None, ..shape })
     });
-    (path, fields, shape(), proptest::option::of(trailers)).prop_map(|(path, fields, shape, trailers)| Asked {
+    (path, fields, shape(), proptest::option::of(trailers)).prop_map(|(path, fields, shape, trailers)| SentRequest {
         path,
         fields,
         shape,
@@ -125,11 +125,11 @@ fn asked() -> impl Strategy<Value = Asked> {
 }
 
 /// The requests' bytes, and the streams that are to be marked.
-fn sent(requests: &[Asked]) -> (Vec<u8>, Vec<u32>) {
+fn sent(requests: &[SentRequest]) -> (Vec<u8>, Vec<u32>) {
     let mut encoder = FieldEncoder::default();
     let mut bytes = [PREFACE, &frame(4, 0, 0, &[])].concat();
     let mut malformed = Vec::new();
-    for (at, Asked { path, fields, shape, trailers }) in requests.iter().enumerate() {
+    for (at, SentRequest { path, fields, shape, trailers }) in requests.iter().enumerate() {
         let stream = 2 * at as u32 + 1;
         let head = pairs(&[(":method", "POST"), (":scheme", "http"), (":authority", "h"), (":path", path)]);
         let head = [head, fields.clone()].concat();
@@ -171,7 +171,7 @@ proptest! {
     #[test]
     fn what_h2_repairs_is_marked(requests in vec(asked(), 1..12), step in 1..100_usize) {
         let (bytes, malformed) = sent(&requests);
-        let marked = Rc::new(Marked::default());
+        let marked = Rc::new(MalformedStreams::default());
         let mut watch = Watch::of_client(marked.clone());
         bytes.chunks(step).for_each(|piece| watch.received(piece, 0));
         prop_assert_eq!(&*marked.streams.borrow(), &malformed);
@@ -193,14 +193,14 @@ proptest! {
     }
 }
 
-fn marks(watch: &mut Watch, marked: &Marked, bytes: &[u8]) -> Vec<u32> {
+fn marks(watch: &mut Watch, marked: &MalformedStreams, bytes: &[u8]) -> Vec<u32> {
     bytes.chunks(3).for_each(|piece| watch.received(piece, 0));
     marked.streams.take()
 }
 
 #[test]
 fn responses() {
-    let marked = Rc::new(Marked::default());
+    let marked = Rc::new(MalformedStreams::default());
     let mut watch = Watch::of_node(marked.clone());
     let head = |stream, flags, fields: &[(&str, &str)]| {
         let mut block = Vec::new();
@@ -230,7 +230,7 @@ fn marks_are_bounded() {
     let mut block = Vec::new();
     FieldEncoder::default().field(&mut block, b":path", b"/#", Form::Literal, true);
     let head = |at: usize| frame(kind::HEADERS, END_HEADERS | END_STREAM, 2 * at as u32 + 1, &block);
-    let marked = Rc::new(Marked::default());
+    let marked = Rc::new(MalformedStreams::default());
     let mut watch = Watch::of_client(marked.clone());
     watch.received(PREFACE, 0);
     for at in 0..3 * MARKED_MAX {
@@ -250,7 +250,7 @@ fn marks_are_bounded() {
 
 #[test]
 fn marks_of_streams_that_are_not_served_are_forgotten() {
-    let marked = Marked::default();
+    let marked = MalformedStreams::default();
     marked.begin(3);
     marked.begin(5);
     [1, 3, 5, 7].into_iter().for_each(|stream| marked.add(stream));
@@ -272,7 +272,7 @@ fn of_too_many_responses_the_oldest_are_forgotten() {
         FieldEncoder::default().field(&mut block, b":status", b"200", Form::Literal, false);
         frame(kind::HEADERS, flags | END_HEADERS, stream as u32, &block)
     };
-    let marked = Rc::new(Marked::default());
+    let marked = Rc::new(MalformedStreams::default());
     let mut watch = Watch::of_node(marked.clone());
     let newest = 2 * ANSWERED_MAX + 1;
     (1..newest).step_by(2).for_each(|stream| watch.received(&head(stream, 0), 0));

@@ -49,7 +49,7 @@ pub(crate) struct ListenerUpdate {
 
 /// The listeners of a worker.
 #[derive(Default)]
-pub(crate) struct Serving(RefCell<Vec<Reader>>);
+pub(crate) struct WorkerListeners(RefCell<Vec<Reader>>);
 
 /// One socket.
 struct Reader {
@@ -73,7 +73,7 @@ enum ReadSocket {
     LeftUdp(UdpSocket),
 }
 
-impl Serving {
+impl WorkerListeners {
     /// Applies a change, as far as possible. An error: the system cannot watch a socket, so it is closed again.
     pub(crate) fn update(self: &Rc<Self>, worker: &Rc<Worker>, update: ListenerUpdate) -> io::Result<()> {
         let mut result = Ok(());

@@ -10,7 +10,7 @@ const FLOW_CONTROL_ERROR: u32 = 3;
 
 /// Frames that one side of a connection is owed.
 #[derive(Debug, Default)]
-pub(super) struct Owed {
+pub(super) struct OwedFrames {
     /// Bytes by which windows must grow: the connection's, and those of streams.
     connection: u32,
     windows: Vec<(u32, u32)>,
@@ -20,7 +20,7 @@ pub(super) struct Owed {
     pub(super) is_too_much: bool,
 }
 
-impl Owed {
+impl OwedFrames {
     /// Flow-controlled bytes that `h2` has not seen.
     pub(super) fn window(&mut self, stream: u32, bytes: usize) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn what_is_owed_is_written_once_and_summed_up() {
-        let mut owed = Owed::default();
+        let mut owed = OwedFrames::default();
         assert!(owed.is_empty());
         owed.window(1, 5);
         owed.window(3, 7);
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn it_is_bounded() {
-        let mut owed = Owed::default();
+        let mut owed = OwedFrames::default();
         for stream in 0..STREAMS_OWED_MAX as u32 {
             owed.window(stream, 1);
             owed.reset(stream);

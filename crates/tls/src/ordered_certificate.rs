@@ -3,10 +3,10 @@
 //! Errors of this file do not refuse a configuration, since the next order fixes them: clients get the previous
 //! certificate or a self-signed placeholder.
 
-use crate::chain::Shown;
+use crate::chain::ChainReceiver;
 use crate::entry::Entry;
-use crate::identity::{Checked, Expiry, Identity, Purpose, pair};
-use crate::loading::{Loading, Text};
+use crate::identity::{Expiry, Identity, Purpose, UsablePair, pair};
+use crate::loading::{Text, TlsLoad};
 use crate::pem::Files;
 use crate::problem::ConfigLocation;
 use crate::self_signed;
@@ -20,7 +20,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// The contents of a file with an ordered certificate, if it can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ordered {
+pub struct OrderedCertificate {
     /// The DNS names it is for, in lower case.
     pub names: Vec<String>,
     /// When it began and when it ends, in seconds since 1970.
@@ -32,10 +32,10 @@ pub struct Ordered {
     pub key: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-impl Ordered {
+impl OrderedCertificate {
     /// Reads a certificate, with those that lead to its root, and its key; an error says why they cannot be used `now`.
-    pub fn read(text: &[u8], now: UnixTime) -> Result<Ordered, String> {
-        let mut loading = Loading::new(&NoFiles, now);
+    pub fn read(text: &[u8], now: UnixTime) -> Result<OrderedCertificate, String> {
+        let mut loading = TlsLoad::new(&NoFiles, now);
         let nowhere = Pem::Inline(String::new());
         let checked = checked(&KeyPair { cert: nowhere.clone(), key: nowhere }, text, "", &mut loading);
         match (loading.problems.finish(), checked) {
@@ -53,7 +53,7 @@ pub(crate) fn identity(
     text: Option<&Text>,
     path: &str,
     known: Option<&Arc<Entry>>,
-    loading: &mut Loading<'_>,
+    loading: &mut TlsLoad<'_>,
 ) -> Option<(Arc<Identity>, Vec<Expiry>)> {
     let path = format!("{path}.acme");
     let place = ConfigLocation { path: &path, file: ssl.pairs[0].cert.file() };
@@ -93,7 +93,7 @@ pub(crate) fn identity(
 }
 
 /// The file's bytes, if it can be read; every error is warned of, except that it does not exist yet.
-pub(crate) fn text(ssl: &Ssl, path: &str, loading: &mut Loading<'_>) -> Option<Text> {
+pub(crate) fn text(ssl: &Ssl, path: &str, loading: &mut TlsLoad<'_>) -> Option<Text> {
     let file = ssl.pairs[0].cert.file()?;
     match loading.files.read(file) {
         Ok(bytes) => Some(bytes.into()),
@@ -107,15 +107,15 @@ pub(crate) fn text(ssl: &Ssl, path: &str, loading: &mut Loading<'_>) -> Option<T
     }
 }
 
-fn checked(of: &KeyPair, text: &[u8], path: &str, loading: &mut Loading<'_>) -> Option<Checked> {
+fn checked(of: &KeyPair, text: &[u8], path: &str, loading: &mut TlsLoad<'_>) -> Option<UsablePair> {
     // The code that orders it compares the names.
-    let purpose = Purpose { shown: Shown::ToClients, names: &[] };
+    let purpose = Purpose { shown: ChainReceiver::ToClients, names: &[] };
     pair(of, (text, text), (path, path), purpose, loading)
 }
 
-fn ordered(checked: &Checked) -> Option<Ordered> {
+fn ordered(checked: &UsablePair) -> Option<OrderedCertificate> {
     let (_, leaf) = X509Certificate::from_der(checked.leaf()).ok()?;
-    Some(Ordered {
+    Some(OrderedCertificate {
         names: crate::identity::names(&leaf),
         not_before_seconds: leaf.validity().not_before.timestamp(),
         not_after_seconds: checked.expiry.not_after_seconds,

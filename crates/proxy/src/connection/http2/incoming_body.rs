@@ -21,7 +21,7 @@ enum State {
 }
 
 /// The body of one message, and the part of its head that the engine has not read yet.
-pub(super) struct Incoming {
+pub(super) struct IncomingBody {
     body: Reader,
     /// Our own bytes before `data`: the head, chunk lines, trailers.
     staged: Vec<u8>,
@@ -37,10 +37,10 @@ pub(super) struct Incoming {
     state: State,
 }
 
-impl Incoming {
+impl IncomingBody {
     /// `is_chunked`: the head announces the chunked coding; otherwise it states the length, which may be absent.
-    pub(super) fn new(body: Reader, is_chunked: bool) -> Incoming {
-        Incoming {
+    pub(super) fn new(body: Reader, is_chunked: bool) -> IncomingBody {
+        IncomingBody {
             body,
             staged: Vec::new(),
             staged_read: 0,
@@ -54,8 +54,8 @@ impl Incoming {
     }
 
     /// Turns a gRPC response into a gRPC-Web response.
-    pub(super) fn bridged(self, web: Web, has_status: bool) -> Incoming {
-        Incoming { web: Some(web), has_status, ..self }
+    pub(super) fn bridged(self, web: Web, has_status: bool) -> IncomingBody {
+        IncomingBody { web: Some(web), has_status, ..self }
     }
 
     /// Puts the head before everything else; most of the time it goes to the engine at once.

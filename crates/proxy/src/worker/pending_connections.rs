@@ -9,7 +9,7 @@ use tokio::sync::futures::Notified;
 
 /// The connections that a worker is making.
 #[derive(Default)]
-pub(crate) struct Connecting(RefCell<Vec<(Wanted, Rc<Outcome>)>>);
+pub(crate) struct PendingConnections(RefCell<Vec<(ConnectionKey, Rc<Outcome>)>>);
 
 /// Result for those that wait for a connection.
 #[derive(Default)]
@@ -32,7 +32,7 @@ impl Outcome {
 
 /// What two requests must have in common to share a connection.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct ConnectionKey {
     /// The pool in which it will be kept, by its address in memory: the protocol is that upstream's choice.
     pub(crate) pool: usize,
     pub(crate) address: SocketAddr,
@@ -40,27 +40,27 @@ pub(crate) struct Wanted {
     pub(crate) name: Option<ServerName<'static>>,
 }
 
-impl Connecting {
+impl PendingConnections {
     /// Records that a connection is being made from now on, or returns the outcome of one that is already being made.
-    pub(crate) fn begin(&self, wanted: Wanted) -> Result<Making<'_>, Rc<Outcome>> {
+    pub(crate) fn begin(&self, wanted: ConnectionKey) -> Result<PendingConnection<'_>, Rc<Outcome>> {
         let mut list = self.0.borrow_mut();
         match list.iter().find(|entry| entry.0 == wanted) {
             Some((_, other)) => Err(other.clone()),
             None => {
                 list.push((wanted.clone(), Rc::default()));
-                Ok(Making { list: self, wanted })
+                Ok(PendingConnection { list: self, wanted })
             }
         }
     }
 }
 
 /// A connection that is being made.
-pub(crate) struct Making<'a> {
-    list: &'a Connecting,
-    wanted: Wanted,
+pub(crate) struct PendingConnection<'a> {
+    list: &'a PendingConnections,
+    wanted: ConnectionKey,
 }
 
-impl Making<'_> {
+impl PendingConnection<'_> {
     /// The connection is in the pool.
     pub(crate) fn made(&self) {
         if let Some((_, outcome)) = self.list.0.borrow().iter().find(|entry| entry.0 == self.wanted) {
@@ -69,7 +69,7 @@ impl Making<'_> {
     }
 }
 
-impl Drop for Making<'_> {
+impl Drop for PendingConnection<'_> {
     fn drop(&mut self) {
         let mut list = self.list.0.borrow_mut();
         if let Some(at) = list.iter().position(|entry| entry.0 == self.wanted) {
@@ -82,14 +82,14 @@ impl Drop for Making<'_> {
 mod tests {
     use super::*;
 
-    fn wanted(pool: usize, port: u16, name: Option<&'static str>) -> Wanted {
+    fn wanted(pool: usize, port: u16, name: Option<&'static str>) -> ConnectionKey {
         let name = name.map(|name| ServerName::try_from(name).unwrap());
-        Wanted { pool, address: SocketAddr::from(([127, 0, 0, 1], port)), name }
+        ConnectionKey { pool, address: SocketAddr::from(([127, 0, 0, 1], port)), name }
     }
 
     #[tokio::test]
     async fn one_makes_it_and_the_others_are_told() {
-        let connecting = Connecting::default();
+        let connecting = PendingConnections::default();
         let one = || wanted(1, 80, Some("a.test"));
         let making = connecting.begin(one()).ok().unwrap();
         for (other, what) in [

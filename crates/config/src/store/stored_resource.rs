@@ -2,7 +2,7 @@
 
 use super::served::path_of;
 use crate::model::{Kind, Origin};
-use crate::resources::{Catalog, Claim, Definition, Holder, Named, Written};
+use crate::resources::{Catalog, Claim, Definition, Holder, ResourceId, ResourceKeys};
 use crate::secret_fields::hide;
 use serde_json::{Value as Json, json};
 use std::collections::HashSet;
@@ -23,7 +23,7 @@ pub const ENCRYPTED_WITH: &str = "$encrypted_with";
 
 /// Rare parts are boxed: there may be a hundred thousand resources.
 #[derive(Debug, Clone)]
-pub(super) struct Held {
+pub(super) struct StoredResource {
     /// Determines which of two conflicting claims wins.
     pub(super) created: u64,
     /// JSON text.
@@ -53,17 +53,17 @@ impl Seldom {
     }
 }
 
-impl Held {
+impl StoredResource {
     /// Makes a resource from a document that follows `before`. `nothing`: an empty catalog.
     pub(super) fn new(
         (kind, id): &Key,
         created: u64,
         document: Arc<str>,
         origin: Origin,
-        before: Option<Held>,
+        before: Option<StoredResource>,
         nothing: &Catalog,
-    ) -> Held {
-        let replaced = before.as_ref().and_then(Held::usable);
+    ) -> StoredResource {
+        let replaced = before.as_ref().and_then(StoredResource::usable);
         let Alone { claims, refusal } = alone(*kind, id, &document, nothing);
         let claims = match (&refusal, before) {
             (Some(_), Some(before)) if replaced.is_some() => before.claims().into(),
@@ -72,7 +72,7 @@ impl Held {
         };
         let previous = replaced.clone().filter(|_| refusal.is_some());
         let seldom = Some(Seldom { claims, refusal, previous, replaced }).filter(Seldom::is_some).map(Box::new);
-        Held { created, document, origin, references: Arc::default(), seldom }
+        StoredResource { created, document, origin, references: Arc::default(), seldom }
     }
 
     /// Its identity among resources with the same claims.
@@ -177,7 +177,7 @@ pub(super) fn define(kind: Kind, id: &str, document: &str, catalog: &Catalog, si
         // Ciphertext is not a credential.
         return None;
     }
-    let written = Written::read(kind, &node, root, sink)?;
+    let written = ResourceKeys::read(kind, &node, root, sink)?;
     if let Some(own) = written.id().filter(|own| !is_id(kind, id, &own.value)) {
         let fault = Fault::new(format!("the resource is {id:?}, and its document says {:?}", own.value));
         // A consumer is identified by its name. Any other resource is identified by its key, as in APISIX.
@@ -187,7 +187,7 @@ pub(super) fn define(kind: Kind, id: &str, document: &str, catalog: &Catalog, si
         }
         sink.warning(DOCUMENT, &root.key("id"), fault.hint("write the same"));
     }
-    catalog.define(written, Named { id, at: DOCUMENT, path: root, node: &node }, sink)
+    catalog.define(written, ResourceId { id, at: DOCUMENT, path: root, node: &node }, sink)
 }
 
 /// The readable parts of a document, whether it is usable or not.
@@ -273,7 +273,7 @@ pub(super) fn reason(errors: &[Diagnostic]) -> String {
 mod tests {
     use super::*;
     use crate::load;
-    use crate::model::{Serving, Target};
+    use crate::model::{Replacement, Target};
     use crate::resources::PluginSet;
     use crate::store::{Change, Store};
 
@@ -292,7 +292,7 @@ mod tests {
         for id in ["a/b", "a/", "/a", "a/b/c/d/e", "..", "a\nb", "\u{fffd}ff", &"x".repeat(257)] {
             store.apply([put(Kind::Routes, id, &guarded)]);
             let rejected: Vec<_> = store.rejected().map(|of| (of.id.clone(), of.serving)).collect();
-            assert_eq!(rejected, [(id.to_owned(), Serving::Unavailable)]);
+            assert_eq!(rejected, [(id.to_owned(), Replacement::Unavailable)]);
             let refused = store.routes.iter().find(|route| route.spec.id == id).expect("it takes its requests");
             assert!(matches!(refused.target, Target::Unavailable(_)), "{id:?}");
             store.apply([Change::Delete { kind: Kind::Routes, id: id.to_owned() }]);

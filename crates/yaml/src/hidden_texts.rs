@@ -14,13 +14,13 @@ const PART_BYTES_MIN: usize = 4;
 
 /// Texts that no finding may show.
 #[derive(Debug, Default)]
-pub(crate) struct Hidden {
+pub(crate) struct HiddenTexts {
     texts: Vec<Box<str>>,
     /// With the key that they belong to.
     words: Vec<(&'static str, HashSet<Box<str>>)>,
 }
 
-impl Hidden {
+impl HiddenTexts {
     pub(crate) fn add(&mut self, text: &str) {
         if !text.is_empty() {
             self.texts.push(text.into());
@@ -172,13 +172,13 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(hidden: &Hidden, path: &str, message: &str, expected: &str) {
+    fn check(hidden: &HiddenTexts, path: &str, message: &str, expected: &str) {
         assert_eq!(hidden.cover(path, Fault::new(message)).message, expected);
     }
 
     #[test]
     fn words_are_covered_at_their_own_key_only() {
-        let mut hidden = Hidden::default();
+        let mut hidden = HiddenTexts::default();
         hidden.add_words("vars", "http_key == S3CRET-1 && 'Bearer ab-cd-ef'", &|word| word == "http_key");
         check(
             &hidden,
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_part_of_a_text_is_covered_where_a_message_cuts_it_off() {
-        let mut hidden = Hidden::default();
+        let mut hidden = HiddenTexts::default();
         hidden.add("user:S3CRET-password");
         check(&hidden, "uri", "\"http://user:S3CRET-pass…\" is no", "\"http://(hidden)…\" is no");
         check(&hidden, "uri", "… http://user:S3CRET-password@a …", "… http://(hidden)@a …");

@@ -62,10 +62,10 @@ fn a_change_has_that_tried_again_which_it_may_mend() {
         renew_before: None,
     };
     let certificates = vec![certificate("a", &["a.example"]), certificate("b", &["b.example"])];
-    let before = Wanted { acme: Arc::new(acme.clone()), tls: tls(), certificates };
+    let before = CertificateOrders { acme: Arc::new(acme.clone()), tls: tls(), certificates };
     let (own, servers) = (Instant::now() + Duration::from_secs(120), Instant::now() + Duration::from_secs(60));
     // The remaining pause for "a", which only we require, and for "b", which the server requires too.
-    let check = |after: Option<&Wanted>, expected: [Option<Option<Instant>>; 2]| {
+    let check = |after: Option<&CertificateOrders>, expected: [Option<Option<Instant>>; 2]| {
         let unsaved = Some("text".to_owned());
         let waits = |server_not_before| Tries {
             not_before: Some(own),
@@ -81,9 +81,9 @@ fn a_change_has_that_tried_again_which_it_may_mend() {
     let with = |change: fn(&mut Acme)| {
         let mut acme = acme.clone();
         change(&mut acme);
-        Wanted { acme: Arc::new(acme), ..before.clone() }
+        CertificateOrders { acme: Arc::new(acme), ..before.clone() }
     };
-    let of = |certificates: &[Certificate]| Wanted { certificates: certificates.to_vec(), ..before.clone() };
+    let of = |certificates: &[Certificate]| CertificateOrders { certificates: certificates.to_vec(), ..before.clone() };
     let (a, b) = (before.certificates[0].clone(), before.certificates[1].clone());
     check(Some(&before), [Some(Some(own)), Some(Some(own))]);
     check(None, [Some(Some(own)), Some(Some(own))]);
@@ -95,17 +95,17 @@ fn a_change_has_that_tried_again_which_it_may_mend() {
         acme.eab = Some(AcmeEab { kid: "k".to_owned(), hmac_key: HmacKey("a".to_owned()) });
     };
     check(Some(&with(eab)), [Some(None), Some(Some(servers))]);
-    check(Some(&Wanted { tls: tls(), ..before.clone() }), [Some(None), Some(Some(servers))]);
+    check(Some(&CertificateOrders { tls: tls(), ..before.clone() }), [Some(None), Some(Some(servers))]);
     check(Some(&with(|acme| acme.directory.push('2'))), [None, None]);
 }
 
 /// A task that orders nothing by itself.
-fn renewing(stored: &Arc<Notify>) -> Renewing {
+fn renewing(stored: &Arc<Notify>) -> CertificateRenewal {
     let text = "routes: []\n";
     let config = &stillgate_config::load(text.as_bytes(), &|_| None).unwrap().config;
     let plan = Plan::build(1, config, &HashMap::new(), None, None, None).unwrap();
     let plans = Arc::new(PlanCell::new(Arc::new(plan)));
-    Renewing::new(plans, watch::channel(BTreeMap::new()).0, stored.clone(), Arc::default())
+    CertificateRenewal::new(plans, watch::channel(BTreeMap::new()).0, stored.clone(), Arc::default())
 }
 
 #[tokio::test]
@@ -118,7 +118,7 @@ async fn what_fails_here_at_the_start_does_not_make_a_note_void() {
     let waits = (Duration::from_secs(60), Duration::ZERO);
     let note = Note::failed(3, &tries::digest(&acme, &shop), "no", waits, now().as_secs());
     storage::store_note(&acme, "shop", &note.text()).unwrap();
-    let wanted = Wanted { acme: Arc::new(acme), tls: tls(), certificates: vec![shop.clone()] };
+    let wanted = CertificateOrders { acme: Arc::new(acme), tls: tls(), certificates: vec![shop.clone()] };
     let mut renewing = renewing(&Arc::default());
     fs::create_dir(&lock).unwrap();
     renewing.attempt(&wanted, &shop, Reason::Suggested).await;
@@ -144,7 +144,7 @@ async fn every_other_certificate_is_told_and_the_first_look_too() {
     let mut renewing = renewing(&stored);
     let of = |end: i64, serial: u8| {
         let key = Some((vec![1], vec![serial]));
-        Some(Ordered { names: Vec::new(), not_before_seconds: 0, not_after_seconds: end, key })
+        Some(OrderedCertificate { names: Vec::new(), not_before_seconds: 0, not_after_seconds: end, key })
     };
     let looks = [(None, true), (None, false), (of(9, 1), true), (of(9, 1), false), (of(9, 2), true), (of(8, 2), true)];
     for (found, is_told) in looks {

@@ -10,9 +10,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 /// Reads logs.
-pub struct Recording;
+pub struct LogReader;
 
-impl Recording {
+impl LogReader {
     /// Reads the first requests of a log with all recorded header fields.
     pub fn read(log: &Path, requests_max: usize) -> Result<Vec<RequestHead>, ReplayError> {
         let unreadable = |error| ReplayFailure::Unreadable(error).of(log);

@@ -1,7 +1,7 @@
 //! The body of a message that our engine writes as HTTP/1.1, as HTTP/2 frames.
 
 use super::grpc_web::Decoder;
-use super::incoming::broken;
+use super::incoming_body::broken;
 use bytes::{Bytes, BytesMut};
 use h2::SendStream;
 use http::HeaderMap;
@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use stillgate_wire::{BodyDecoder, FieldSet, Fields, Framing, Name, Progress};
 
 /// A body whose head has been sent.
-pub(super) struct Outgoing {
+pub(super) struct OutgoingBody {
     send: SendStream<Bytes>,
     body: Body,
     /// A body whose end has no other sign has been ended.
@@ -20,14 +20,14 @@ pub(super) struct Outgoing {
     text: Option<Decoder>,
 }
 
-impl Outgoing {
-    pub(super) fn new(send: SendStream<Bytes>, framing: Framing) -> Outgoing {
-        Outgoing { send, body: Body(BodyDecoder::new(framing)), is_finished: false, text: None }
+impl OutgoingBody {
+    pub(super) fn new(send: SendStream<Bytes>, framing: Framing) -> OutgoingBody {
+        OutgoingBody { send, body: Body(BodyDecoder::new(framing)), is_finished: false, text: None }
     }
 
     /// Decodes the body from base64 before it is passed on.
-    pub(super) fn decoded(self) -> Outgoing {
-        Outgoing { text: Some(Decoder::default()), ..self }
+    pub(super) fn decoded(self) -> OutgoingBody {
+        OutgoingBody { text: Some(Decoder::default()), ..self }
     }
 
     /// Whether the end of the body has been handed over; for an empty body the head was the end.
@@ -147,14 +147,14 @@ struct Body(BodyDecoder);
 
 /// What [`Body::take`] took.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Taken {
+struct TakenBytes {
     consumed: usize,
     data: Option<Bytes>,
 }
 
 impl Body {
     /// Takes framing and up to `room` bytes of content, stopping after the content.
-    fn take(&mut self, bytes: &[u8], room: usize) -> io::Result<Taken> {
+    fn take(&mut self, bytes: &[u8], room: usize) -> io::Result<TakenBytes> {
         let mut consumed = 0;
         while consumed < bytes.len() && !self.0.is_done() {
             let left = usize::try_from(self.0.content_left()).unwrap_or(usize::MAX);
@@ -169,9 +169,9 @@ impl Body {
             }
             let mut data = BytesMut::from(&bytes[consumed..consumed + take]);
             self.decode(&mut data)?;
-            return Ok(Taken { consumed: consumed + take, data: Some(data.freeze()) });
+            return Ok(TakenBytes { consumed: consumed + take, data: Some(data.freeze()) });
         }
-        Ok(Taken { consumed, data: None })
+        Ok(TakenBytes { consumed, data: None })
     }
 
     fn decode(&mut self, bytes: &mut [u8]) -> io::Result<()> {
@@ -280,11 +280,11 @@ mod tests {
     #[test]
     fn framing_needs_no_room() {
         let mut body = Body(BodyDecoder::new(Framing::Chunked));
-        assert_eq!(body.take(b"1\r\na\r\n0\r\n\r\n", 0).unwrap(), Taken { consumed: 3, data: None });
-        assert_eq!(body.take(b"a\r\n0\r\n\r\n", 0).unwrap(), Taken::default());
+        assert_eq!(body.take(b"1\r\na\r\n0\r\n\r\n", 0).unwrap(), TakenBytes { consumed: 3, data: None });
+        assert_eq!(body.take(b"a\r\n0\r\n\r\n", 0).unwrap(), TakenBytes::default());
         let data = Some(Bytes::from_static(b"a"));
-        assert_eq!(body.take(b"a\r\n0\r\n\r\n", 9).unwrap(), Taken { consumed: 1, data });
-        assert_eq!(body.take(b"\r\n0\r\n\r\n", 0).unwrap(), Taken { consumed: 7, data: None });
+        assert_eq!(body.take(b"a\r\n0\r\n\r\n", 9).unwrap(), TakenBytes { consumed: 1, data });
+        assert_eq!(body.take(b"\r\n0\r\n\r\n", 0).unwrap(), TakenBytes { consumed: 7, data: None });
         assert!(body.0.is_done());
     }
 }

@@ -15,29 +15,29 @@ const SETS: usize = 1024;
 const WAYS: usize = 4;
 
 /// Values by digest.
-pub(crate) struct Digested<V> {
+pub(crate) struct DigestCache<V> {
     key: [u8; 16],
     /// Empty until the first value is stored.
-    sets: Vec<Set<V>>,
+    sets: Vec<DigestSet<V>>,
     /// Grows with each use.
     turn: u64,
 }
 
 /// Digests come first, in one cache line: reading that is enough to miss.
 #[repr(C, align(64))]
-struct Set<V> {
+struct DigestSet<V> {
     digests: [u128; WAYS],
     used: [u64; WAYS],
     /// A free entry has digest and use 0.
     values: [Option<V>; WAYS],
 }
 
-impl<V> Digested<V> {
+impl<V> DigestCache<V> {
     /// Creates an empty cache with a key of its own.
-    pub(crate) fn new() -> Digested<V> {
+    pub(crate) fn new() -> DigestCache<V> {
         let mut key = [0; 16];
         rand::fill(&mut key).expect("the system has randomness");
-        Digested { key, sets: Vec::new(), turn: 0 }
+        DigestCache { key, sets: Vec::new(), turn: 0 }
     }
 
     /// The digest of parts, each with its length, so that different lists of parts differ.
@@ -63,7 +63,7 @@ impl<V> Digested<V> {
     /// Stores a value.
     pub(crate) fn put(&mut self, digest: u128, value: V) {
         if self.sets.is_empty() {
-            self.sets.resize_with(SETS, Set::empty);
+            self.sets.resize_with(SETS, DigestSet::empty);
         }
         self.turn += 1;
         let set = &mut self.sets[set_of(digest)];
@@ -75,9 +75,9 @@ impl<V> Digested<V> {
     }
 }
 
-impl<V> Set<V> {
-    fn empty() -> Set<V> {
-        Set { digests: [0; WAYS], used: [0; WAYS], values: [const { None }; WAYS] }
+impl<V> DigestSet<V> {
+    fn empty() -> DigestSet<V> {
+        DigestSet { digests: [0; WAYS], used: [0; WAYS], values: [const { None }; WAYS] }
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn what_was_used_last_stays() {
-        let mut all = Digested::new();
+        let mut all = DigestCache::new();
         assert_eq!(all.get(0), None);
         // Digests that fall into one set.
         let digest = |at: usize| (at * SETS) as u128;
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn digests_tell_lists_apart_and_depend_on_the_key() {
-        let (one, other) = (Digested::<()>::new(), Digested::<()>::new());
+        let (one, other) = (DigestCache::<()>::new(), DigestCache::<()>::new());
         let all =
             [one.digest(&[b"ab", b"c"]), one.digest(&[b"a", b"bc"]), one.digest(&[b"abc"]), other.digest(&[b"abc"])];
         for (at, digest) in all.iter().enumerate() {

@@ -1,15 +1,15 @@
 //! From an exchange to a tunnel: whether a 101 was requested, and which parts of the exchange are kept.
 
-use super::chain::{self, Answered, Chains};
+use super::chain::{self, Chains, ResponseSource};
 use super::device::BegunDevice;
 use super::relay::{Event, Relay};
-use super::{Serving, forwarding};
+use super::{RequestContext, forwarding};
 use crate::basics::buffer::Buffer;
 use crate::connection::stream::Stream;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::plan::{Lease, TunnelBounds};
 use crate::telemetry::access_log::ResponseFields;
-use crate::telemetry::outcome::{Kept, Outcome};
+use crate::telemetry::outcome::{Outcome, RetainedConfig};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use stillgate_wire::{reason, switches_as_asked, upgrade_protocols, write_respons
 /// What a client's connection becomes.
 pub(crate) enum Switch {
     /// It carries bytes both ways.
-    Tunnel(Box<Upgraded>),
+    Tunnel(Box<UpgradedExchange>),
     /// It is a device's, and terminated here.
     Device(Box<BegunDevice>),
 }
 
 /// What an exchange leaves when both sides speak another protocol.
-pub(crate) struct Upgraded {
+pub(crate) struct UpgradedExchange {
     pub(crate) node: Stream,
     pub(crate) request: Box<UpgradedRequest>,
     pub(crate) upstream: Rc<WorkerUpstream>,
@@ -72,7 +72,7 @@ pub(super) fn agree(relay: &mut Relay<'_>) -> Result<(), Event> {
     }
     forwarding::edit_interim(exchange, settings);
     if exchange.chains.is_on() {
-        chain::header_filter(&mut relay.serving, Answered::Switching).map_err(|_| Event::PluginFailed)?;
+        chain::header_filter(&mut relay.serving, ResponseSource::Switching).map_err(|_| Event::PluginFailed)?;
         // What follows is not a body, and only a 101 says so.
         relay.serving.exchange.response_body.clear();
         relay.serving.exchange.response_edits.keep_status();
@@ -96,17 +96,17 @@ pub(super) fn agree(relay: &mut Relay<'_>) -> Result<(), Event> {
     Ok(())
 }
 
-impl Upgraded {
+impl UpgradedExchange {
     /// Takes over an exchange whose 101 is out.
-    pub(super) fn new(serving: &mut Serving<'_>, slot: usize, node: Stream) -> Upgraded {
+    pub(super) fn new(serving: &mut RequestContext<'_>, slot: usize, node: Stream) -> UpgradedExchange {
         let chains = chain::keep(serving);
-        let Serving { worker, client, exchange, snapshot, route } = serving;
+        let RequestContext { worker, client, exchange, snapshot, route } = serving;
         let route = route.expect("a request that was sent to a node has a route");
         let head = exchange.from_client.head().into();
         let at = exchange.outcome.upstream.unwrap_or_else(|| route.upstream());
         let upstream = snapshot.upstreams.get(at).expect("the upstream of a request is in its Plan").clone();
         let mut outcome = std::mem::take(&mut exchange.outcome);
-        outcome.kept = Some(Rc::new(Kept {
+        outcome.kept = Some(Rc::new(RetainedConfig {
             route: route.route.clone(),
             path: outcome.route.map_or(0, |found| found.path),
             upstream: Some(upstream.clone()),
@@ -114,7 +114,7 @@ impl Upgraded {
         let settings = &snapshot.plan.settings;
         let timeouts = snapshot.plan.timeouts(route, at);
         let (received, sent) = (exchange.from_client.total, exchange.bytes_sent());
-        Upgraded {
+        UpgradedExchange {
             node,
             request: Box::new(UpgradedRequest {
                 head,

@@ -22,7 +22,7 @@ const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Saved {
+pub struct SavedSnapshot {
     /// The documents as etcd had them.
     pub snapshot: Snapshot,
     /// For keys whose document in the snapshot was rejected: the last one that was not, which is served instead.
@@ -94,7 +94,7 @@ struct Entry {
     modified: u64,
 }
 
-impl Saved {
+impl SavedSnapshot {
     /// Writes the file in the place of an older one. Blocks until it is on the disk.
     ///
     /// # Errors
@@ -121,7 +121,7 @@ impl Saved {
     }
 
     fn write_to(&self, file: &File, prefix: &str) -> io::Result<()> {
-        let mut out = Summed { out: BufWriter::new(file), crc32: crc32fast::Hasher::new(), lines: 0 };
+        let mut out = SummingWriter { out: BufWriter::new(file), crc32: crc32fast::Hasher::new(), lines: 0 };
         let revision = self.snapshot.revision;
         out.line(&Head { format: FORMAT.to_owned(), version: VERSION, prefix: prefix.to_owned(), revision })?;
         for (key, document) in &self.snapshot.documents {
@@ -139,7 +139,7 @@ impl Saved {
     ///
     /// # Errors
     /// If there is none, or it was damaged or changed.
-    pub fn read(path: &Path, prefix: &str) -> Result<Saved, SavedError> {
+    pub fn read(path: &Path, prefix: &str) -> Result<SavedSnapshot, SavedError> {
         let file = File::open(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => SavedError::Absent(path.to_owned()),
             _ => SavedError::Io { what: "cannot open", path: path.to_owned(), error },
@@ -158,7 +158,7 @@ impl Saved {
             let (found, wanted) = (head.prefix, prefix.to_owned());
             return Err(SavedError::Prefix { path: path.to_owned(), found, wanted });
         }
-        let mut saved = Saved::default();
+        let mut saved = SavedSnapshot::default();
         saved.snapshot.revision = head.revision;
         loop {
             let before = (lines.lines, lines.crc32.clone().finalize());
@@ -181,13 +181,13 @@ impl Entry {
 }
 
 /// Writes lines and sums them up.
-struct Summed<W> {
+struct SummingWriter<W> {
     out: W,
     crc32: crc32fast::Hasher,
     lines: u64,
 }
 
-impl<W: Write> Summed<W> {
+impl<W: Write> SummingWriter<W> {
     fn line(&mut self, line: &impl Serialize) -> io::Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
@@ -265,24 +265,24 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
 
-    fn saved() -> Saved {
+    fn saved() -> SavedSnapshot {
         let entry = |path: &str, value: &str, created, modified| {
             (Key::parse(path).unwrap(), Document { value: value.into(), created, modified })
         };
         let documents = vec![entry("routes/1", "{\"a\":\n1}", 2, 9), entry("routes/2", "no JSON \u{1f600}\0", 3, 3)];
-        Saved { snapshot: Snapshot { revision: 12, documents }, last_good: vec![entry("routes/2", "{}", 3, 1)] }
+        SavedSnapshot { snapshot: Snapshot { revision: 12, documents }, last_good: vec![entry("routes/2", "{}", 3, 1)] }
     }
 
     #[test]
     fn what_was_written_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("snapshot");
-        assert!(matches!(Saved::read(&path, "/a"), Err(SavedError::Absent(_))));
-        Saved::default().write(&path, "/a").unwrap();
-        assert_eq!(Saved::read(&path, "/a").unwrap(), Saved::default());
+        assert!(matches!(SavedSnapshot::read(&path, "/a"), Err(SavedError::Absent(_))));
+        SavedSnapshot::default().write(&path, "/a").unwrap();
+        assert_eq!(SavedSnapshot::read(&path, "/a").unwrap(), SavedSnapshot::default());
         fs::write(folder.path().join("snapshot.new"), "left by a crash").unwrap();
         saved().write(&path, "/a").unwrap();
-        assert_eq!(Saved::read(&path, "/a").unwrap(), saved());
+        assert_eq!(SavedSnapshot::read(&path, "/a").unwrap(), saved());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -295,13 +295,13 @@ mod tests {
         let whole = fs::read(&path).unwrap();
         for length in 0..whole.len() {
             fs::write(&path, &whole[..length]).unwrap();
-            let error = Saved::read(&path, "/a").unwrap_err();
+            let error = SavedSnapshot::read(&path, "/a").unwrap_err();
             assert!(matches!(error, SavedError::Damaged { why: "it is cut off", .. }), "{length}: {error}");
         }
         let text = String::from_utf8(whole).unwrap();
         let check = |text: String, expected: &str| {
             fs::write(&path, text).unwrap();
-            let error = Saved::read(&path, "/a").unwrap_err().to_string();
+            let error = SavedSnapshot::read(&path, "/a").unwrap_err().to_string();
             assert!(error.contains(expected) && error.contains("snapshot"), "{error}");
         };
         check(text.replace("\"created\":2", "\"created\":1"), "the checksum does not match");
@@ -318,7 +318,7 @@ mod tests {
         let path = folder.path().join("snapshot");
         saved().write(&path, "/a").unwrap();
         fs::create_dir(folder.path().join("snapshot.new")).unwrap();
-        assert!(Saved::default().write(&path, "/a").unwrap_err().to_string().contains("snapshot.new"));
-        assert_eq!(Saved::read(&path, "/a").unwrap(), saved());
+        assert!(SavedSnapshot::default().write(&path, "/a").unwrap_err().to_string().contains("snapshot.new"));
+        assert_eq!(SavedSnapshot::read(&path, "/a").unwrap(), saved());
     }
 }

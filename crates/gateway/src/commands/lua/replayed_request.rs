@@ -19,7 +19,7 @@ thread_local! {
 }
 
 /// One run's request.
-pub(super) struct Replayed<'a> {
+pub(super) struct ReplayedRequest<'a> {
     head: &'a RequestHead,
     phase: &'static str,
     target: Option<Vec<u8>>,
@@ -32,9 +32,9 @@ pub(super) struct Replayed<'a> {
 
 type Field = (Vec<u8>, Vec<u8>);
 
-impl<'a> Replayed<'a> {
-    pub(super) fn new(head: &'a RequestHead, phase: &'static str) -> Replayed<'a> {
-        Replayed { head, phase, target: None, request: None, response: Vec::new(), piece: BODY.to_vec() }
+impl<'a> ReplayedRequest<'a> {
+    pub(super) fn new(head: &'a RequestHead, phase: &'static str) -> ReplayedRequest<'a> {
+        ReplayedRequest { head, phase, target: None, request: None, response: Vec::new(), piece: BODY.to_vec() }
     }
 
     fn is_behind_head(&self) -> bool {
@@ -53,7 +53,7 @@ fn parsed(name: &str) -> Option<Rc<Variable>> {
     })
 }
 
-impl Host for Replayed<'_> {
+impl Host for ReplayedRequest<'_> {
     fn phase(&self) -> &'static str {
         self.phase
     }

@@ -24,13 +24,13 @@ const SENDS_MAX: u8 = 2;
 /// The next step for the message. The answer goes to the function of the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Read the device's entry: [`Sending::looked_up`].
+    /// Read the device's entry: [`MessageRoute::looked_up`].
     LookUp,
-    /// Read the members again: [`Sending::members_read`].
+    /// Read the members again: [`MessageRoute::members_read`].
     ReadMembers,
-    /// Ask every live node whether it has the device: [`Sending::peers_asked`].
+    /// Ask every live node whether it has the device: [`MessageRoute::peers_asked`].
     AskPeers,
-    /// Send the message to that node: [`Sending::sent`], if the node did not accept it.
+    /// Send the message to that node: [`MessageRoute::sent`], if the node did not accept it.
     Send {
         /// Its name.
         node: Arc<str>,
@@ -87,7 +87,7 @@ enum FoundNode {
 
 /// The route of one message.
 #[derive(Debug)]
-pub struct Sending {
+pub struct MessageRoute {
     device: Box<str>,
     sends: u8,
     /// The result to return once members have been read after it.
@@ -95,10 +95,10 @@ pub struct Sending {
     last_node: Option<Arc<str>>,
 }
 
-impl Sending {
+impl MessageRoute {
     /// Begins with a device that is not connected to this node.
-    pub fn begin(device: &str, view: View<'_>) -> (Sending, Step) {
-        let mut sending = Sending { device: device.into(), sends: 0, found: FoundNode::Nothing, last_node: None };
+    pub fn begin(device: &str, view: View<'_>) -> (MessageRoute, Step) {
+        let mut sending = MessageRoute { device: device.into(), sends: 0, found: FoundNode::Nothing, last_node: None };
         let step = match view.lookups.get(device, view.now_ms) {
             Some(CachedLookup::At(node)) if view.members.get(&node).is_some() => sending.send(node, view),
             Some(CachedLookup::Offline { last_seen_ms }) => Step::Answer(DeliveryError::Offline { last_seen_ms }),
@@ -221,22 +221,22 @@ mod tests {
     #[test]
     fn a_place_is_looked_up_once() {
         let mut node = Node::with(&["b"]);
-        let (mut first, step) = Sending::begin("d", node.view());
+        let (mut first, step) = MessageRoute::begin("d", node.view());
         assert_eq!(step, Step::LookUp);
         assert_eq!(first.looked_up(online("b"), node.view()), send("b"));
-        assert_eq!(Sending::begin("d", node.view()).1, send("b"));
+        assert_eq!(MessageRoute::begin("d", node.view()).1, send("b"));
         node.members = members(&[]);
-        assert_eq!(Sending::begin("d", node.view()).1, Step::LookUp, "its node has died");
+        assert_eq!(MessageRoute::begin("d", node.view()).1, Step::LookUp, "its node has died");
     }
 
     #[test]
     fn a_device_that_moved_is_followed_once() {
         let mut node = Node::with(&["b", "c"]);
         node.lookups.insert("d", CachedLookup::At("b".into()), 0);
-        let (mut sending, step) = Sending::begin("d", node.view());
+        let (mut sending, step) = MessageRoute::begin("d", node.view());
         assert_eq!(step, send("b"));
         assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), Step::LookUp);
-        assert_eq!(Sending::begin("d", node.view()).1, Step::LookUp, "a wrong result is removed");
+        assert_eq!(MessageRoute::begin("d", node.view()).1, Step::LookUp, "a wrong result is removed");
         assert_eq!(sending.looked_up(online("c"), node.view()), send("c"));
         assert_eq!(sending.sent(Rejection::Moved, "c".into(), node.view()), Step::Answer(DeliveryError::Moved));
     }
@@ -244,23 +244,23 @@ mod tests {
     #[test]
     fn the_node_that_the_directory_names_twice_is_believed() {
         let mut node = Node::with(&["b"]);
-        let (mut sending, _) = Sending::begin("d", node.view());
+        let (mut sending, _) = MessageRoute::begin("d", node.view());
         assert_eq!(sending.looked_up(online("b"), node.view()), send("b"));
         assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), Step::LookUp);
         assert_eq!(sending.looked_up(online("b"), node.view()), send("b"));
         let offline = Step::Answer(DeliveryError::Offline { last_seen_ms: None });
         assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), offline);
-        assert_eq!(Sending::begin("d", node.view()).1, offline, "and no repetition at once");
+        assert_eq!(MessageRoute::begin("d", node.view()).1, offline, "and no repetition at once");
     }
 
     #[test]
     fn a_dead_node_is_distinguished_from_a_new_one() {
         let mut node = Node::with(&[]);
-        let (mut sending, _) = Sending::begin("d", node.view());
+        let (mut sending, _) = MessageRoute::begin("d", node.view());
         assert_eq!(sending.looked_up(online("b"), node.view()), Step::ReadMembers);
         node.members = members(&["b"]);
         assert_eq!(sending.members_read(Ok(()), node.view()), send("b"));
-        let (mut sending, _) = Sending::begin("e", node.view());
+        let (mut sending, _) = MessageRoute::begin("e", node.view());
         assert_eq!(sending.looked_up(online("c"), node.view()), Step::ReadMembers);
         let offline = Step::Answer(DeliveryError::Offline { last_seen_ms: None });
         assert_eq!(sending.members_read(Ok(()), node.view()), offline);
@@ -270,10 +270,10 @@ mod tests {
     fn a_directory_that_was_away_is_not_believed_at_once() {
         let mut node = Node::with(&[]);
         node.members = members(&[]).after(0);
-        let (mut sending, _) = Sending::begin("d", node.view());
+        let (mut sending, _) = MessageRoute::begin("d", node.view());
         assert_eq!(sending.looked_up(online("b"), node.view()), Step::ReadMembers);
         assert_eq!(sending.members_read(Ok(()), node.view()), Step::AskPeers);
-        let (mut sending, _) = Sending::begin("e", node.view());
+        let (mut sending, _) = MessageRoute::begin("e", node.view());
         for said in [Step::LookUp, Step::Answer(DeliveryError::Moved)] {
             assert_eq!(sending.peers_asked(Some("b".into()), node.view()), send("b"));
             assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), said);
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn never_seen_is_said_by_a_complete_directory_only() {
         let mut node = Node::with(&["b"]);
-        let (mut sending, _) = Sending::begin("d", node.view());
+        let (mut sending, _) = MessageRoute::begin("d", node.view());
         assert_eq!(sending.looked_up(Ok(None), node.view()), Step::ReadMembers);
         let complete = std::mem::take(&mut node.members);
         assert_eq!(sending.members_read(Ok(()), node.view()), Step::AskPeers);
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn without_the_directory_peers_are_asked() {
         let mut node = Node::with(&["b"]);
-        let (mut sending, _) = Sending::begin("d", node.view());
+        let (mut sending, _) = MessageRoute::begin("d", node.view());
         assert_eq!(sending.looked_up(Err(Away), node.view()), Step::AskPeers);
         assert_eq!(sending.peers_asked(Some("b".into()), node.view()), send("b"));
         assert_eq!(sending.sent(Rejection::Unreachable, "b".into(), node.view()), Step::LookUp);

@@ -17,7 +17,7 @@ use stillgate_plugin::record::RequestId;
 /// What is reported in addition to the metrics' counts, according to the Plan and the worker's start: determined once for each
 /// Plan, so that a request and a turn look at one flag.
 #[derive(Debug, Default)]
-pub(crate) struct Telling {
+pub(crate) struct ReportSettings {
     /// The end of a request: for the access log, or because it was slow.
     pub(crate) requests: Cell<bool>,
     /// The duration of turns.
@@ -26,9 +26,9 @@ pub(crate) struct Telling {
     pub(crate) slow: Cell<bool>,
 }
 
-impl Telling {
-    pub(crate) fn new(plan: &Plan, is_logging: bool, has_recorder: bool) -> Telling {
-        let telling = Telling::default();
+impl ReportSettings {
+    pub(crate) fn new(plan: &Plan, is_logging: bool, has_recorder: bool) -> ReportSettings {
+        let telling = ReportSettings::default();
         telling.renew(plan, is_logging, has_recorder);
         telling
     }

@@ -4,12 +4,12 @@
 //! not wait. The Plan is the one that the request began with, however often another is published.
 
 use super::answer::OwnAnswer;
-use super::chain::{self, ChainPosition, Paused};
-use super::queue::{Lost, watch_client};
-use super::{After, Serving, whole_body};
+use super::chain::{self, ChainPosition, PausedChain};
+use super::queue::{WaitLost, watch_client};
+use super::{After, RequestContext, whole_body};
 use crate::basics::clock::TICK_MS;
 use crate::worker::Worker;
-use crate::worker::plugins::{Panicked, call, tell_panic};
+use crate::worker::plugins::{PluginPanic, call, tell_panic};
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use stillgate_config::Measure;
@@ -20,9 +20,9 @@ use stillgate_plugin::{Flow, LocalFuture, QueueFull};
 const WAITING_MAX: usize = 8 * 1024;
 
 /// Waits, and continues with the phases, as often as plugins need it. `Some`: the client is gone.
-pub(super) async fn run(serving: &mut Serving<'_>, mut paused: Paused) -> Result<Option<After>, OwnAnswer> {
+pub(super) async fn run(serving: &mut RequestContext<'_>, mut paused: PausedChain) -> Result<Option<After>, OwnAnswer> {
     let worker = serving.worker.clone();
-    let Some(_place) = Waiting::begin(&worker) else {
+    let Some(_place) = WaitingPlace::begin(&worker) else {
         count(serving, paused.at, Measure::PluginWaitsRefused);
         return Err(OwnAnswer::overload("as many requests wait for plugins as may"));
     };
@@ -40,26 +40,29 @@ pub(super) async fn run(serving: &mut Serving<'_>, mut paused: Paused) -> Result
 }
 
 /// A place among the waiting requests, which is given up even if the request's task is dropped.
-struct Waiting<'a>(&'a Worker);
+struct WaitingPlace<'a>(&'a Worker);
 
-impl<'a> Waiting<'a> {
-    fn begin(worker: &'a Worker) -> Option<Waiting<'a>> {
+impl<'a> WaitingPlace<'a> {
+    fn begin(worker: &'a Worker) -> Option<WaitingPlace<'a>> {
         let waiting = &worker.plugins.waiting;
         (waiting.get() < WAITING_MAX).then(|| {
             waiting.set(waiting.get() + 1);
-            Waiting(worker)
+            WaitingPlace(worker)
         })
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingPlace<'_> {
     fn drop(&mut self) {
         let waiting = &self.0.plugins.waiting;
         waiting.set(waiting.get() - 1);
     }
 }
 
-async fn wait(serving: &mut Serving<'_>, paused: Paused) -> Result<Result<(ChainPosition, Resume), Lost>, OwnAnswer> {
+async fn wait(
+    serving: &mut RequestContext<'_>,
+    paused: PausedChain,
+) -> Result<Result<(ChainPosition, Resume), WaitLost>, OwnAnswer> {
     let at = paused.at;
     let then = match paused.flow {
         Flow::Wait(future) => until(serving, at, future).await?,
@@ -72,12 +75,12 @@ async fn wait(serving: &mut Serving<'_>, paused: Paused) -> Result<Result<(Chain
 
 /// Waits for a plugin's future, which may panic.
 async fn until(
-    serving: &mut Serving<'_>,
+    serving: &mut RequestContext<'_>,
     at: ChainPosition,
     mut future: LocalFuture<Resume>,
-) -> Result<Result<Resume, Lost>, OwnAnswer> {
+) -> Result<Result<Resume, WaitLost>, OwnAnswer> {
     poll_fn(|cx| match guarded(serving, at, || future.as_mut().poll(cx)) {
-        Err(Panicked) => Poll::Ready(Err(OwnAnswer::error(500, "a plugin failed"))),
+        Err(PluginPanic) => Poll::Ready(Err(OwnAnswer::error(500, "a plugin failed"))),
         Ok(Poll::Ready(then)) => Poll::Ready(Ok(Ok(then))),
         Ok(Poll::Pending) => poll_client(serving, cx).map(|lost| Ok(Err(lost))),
     })
@@ -86,10 +89,10 @@ async fn until(
 
 /// Has work done on another thread, and waits for its result.
 async fn offloaded(
-    serving: &mut Serving<'_>,
+    serving: &mut RequestContext<'_>,
     at: ChainPosition,
     Offload { work, then }: Offload,
-) -> Result<Result<Resume, Lost>, OwnAnswer> {
+) -> Result<Result<Resume, WaitLost>, OwnAnswer> {
     let plugin = chain::with_paused(serving, at, |entry, _| entry.name);
     let output: Result<Output, QueueFull> = match serving.worker.plugins.offloading.submit(plugin, work) {
         Err(full) => {
@@ -105,7 +108,7 @@ async fn offloaded(
             match done.await {
                 Ok(Ok(Ok(worked))) => Ok(worked.output),
                 // The thread's end is gone only after a panic.
-                Ok(Ok(Err(Panicked)) | Err(_)) => {
+                Ok(Ok(Err(PluginPanic)) | Err(_)) => {
                     chain::with_paused(serving, at, |entry, phase| tell_panic(serving.worker, entry, phase));
                     return Err(OwnAnswer::error(500, "a plugin failed"));
                 }
@@ -117,8 +120,8 @@ async fn offloaded(
 }
 
 /// Ready when the client has gone.
-fn poll_client(serving: &mut Serving<'_>, cx: &mut Context<'_>) -> Poll<Lost> {
-    let Serving { worker, client, exchange, .. } = serving;
+fn poll_client(serving: &mut RequestContext<'_>, cx: &mut Context<'_>) -> Poll<WaitLost> {
+    let RequestContext { worker, client, exchange, .. } = serving;
     if let Err(lost) = watch_client(worker, client, exchange, cx) {
         return Poll::Ready(lost);
     }
@@ -129,11 +132,11 @@ fn poll_client(serving: &mut Serving<'_>, cx: &mut Context<'_>) -> Poll<Lost> {
 }
 
 /// Calls into the waiting plugin. Polling is not timed.
-fn guarded<R>(serving: &Serving<'_>, at: ChainPosition, then: impl FnOnce() -> R) -> Result<R, Panicked> {
+fn guarded<R>(serving: &RequestContext<'_>, at: ChainPosition, then: impl FnOnce() -> R) -> Result<R, PluginPanic> {
     chain::with_paused(serving, at, |entry, phase| call(serving.worker, entry, phase, false, then))
 }
 
-fn count(serving: &Serving<'_>, at: ChainPosition, measure: Measure) {
+fn count(serving: &RequestContext<'_>, at: ChainPosition, measure: Measure) {
     chain::with_paused(serving, at, |entry, _| {
         serving.worker.tell_plugin(|recorder, metrics| recorder.count_plugin(metrics, measure, entry.name));
     });

@@ -96,7 +96,7 @@ impl Lines {
 }
 
 /// The copy.
-pub(super) struct Seen {
+pub(super) struct RequestCopy {
     request: Lines,
     response: Lines,
     status: u16,
@@ -113,8 +113,8 @@ pub(super) struct Seen {
     metadata: Option<MetadataTable>,
 }
 
-impl Seen {
-    pub(super) fn of(response: &Response<'_>, wishes: &Wishes) -> Seen {
+impl RequestCopy {
+    pub(super) fn of(response: &Response<'_>, wishes: &Wishes) -> RequestCopy {
         let facts = &response.facts;
         let (mut request, mut of_response, mut rewritten) = (Lines::default(), Lines::default(), Vec::new());
         response.request_edits.each(&facts.request.fields, facts.head, &mut |name, value| request.push(name, value));
@@ -126,7 +126,7 @@ impl Seen {
         variables::append_rewritten(response, &mut rewritten);
         let (is_named, mut forwarded_for) = (response.settled.client.is_some(), Vec::new());
         variables::append_forwarded_for(response.request_edits, facts, is_named, &mut forwarded_for);
-        Seen {
+        RequestCopy {
             request,
             response: of_response,
             status: response.status(),

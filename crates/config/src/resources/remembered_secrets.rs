@@ -9,29 +9,29 @@ use stillgate_plugin::secrets::Managers;
 
 /// A source of secrets, with hashes of the values that it returned.
 #[derive(Clone)]
-pub(crate) struct Remembered {
+pub(crate) struct RememberedSecrets {
     /// The most references that are remembered.
     references_max: usize,
     secrets: Arc<dyn Secrets>,
-    told: Arc<Mutex<Told>>,
+    told: Arc<Mutex<SecretHashes>>,
     hasher: RandomState,
 }
 
 /// The hash of the value, by reference.
 #[derive(Clone, Default)]
-pub(crate) struct Told {
+pub(crate) struct SecretHashes {
     hashes: HashMap<String, u64>,
     /// The resolver for managers that the last text names.
     with_managers: Option<Arc<dyn Secrets>>,
 }
 
-impl Remembered {
+impl RememberedSecrets {
     /// Remembers at most this many references.
-    pub(crate) fn new(secrets: Arc<dyn Secrets>, references_max: usize) -> Remembered {
-        Remembered { references_max, secrets, told: Arc::default(), hasher: RandomState::new() }
+    pub(crate) fn new(secrets: Arc<dyn Secrets>, references_max: usize) -> RememberedSecrets {
+        RememberedSecrets { references_max, secrets, told: Arc::default(), hasher: RandomState::new() }
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn told(&self) -> MutexGuard<'_, SecretHashes> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -61,16 +61,16 @@ impl Remembered {
 
     /// Starts over, for a text that is read as a whole.
     pub(crate) fn forget(&self) {
-        *self.told() = Told::default();
+        *self.told() = SecretHashes::default();
     }
 
     /// The values that were returned so far.
-    pub(crate) fn copy(&self) -> Told {
+    pub(crate) fn copy(&self) -> SecretHashes {
         self.told().clone()
     }
 
     /// Restores a copy.
-    pub(crate) fn put_back(&self, told: Told) {
+    pub(crate) fn put_back(&self, told: SecretHashes) {
         *self.told() = told;
     }
 
@@ -81,17 +81,17 @@ impl Remembered {
 }
 
 /// Omits the remembered values, which are secrets.
-impl fmt::Debug for Remembered {
+impl fmt::Debug for RememberedSecrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Remembered")
+        f.write_str("RememberedSecrets")
     }
 }
 
-impl Secrets for Remembered {
+impl Secrets for RememberedSecrets {
     fn with_managers(&self, managers: &Managers) -> Option<Arc<dyn Secrets>> {
         let secrets = self.secrets.with_managers(managers)?;
         self.told().with_managers = Some(secrets.clone());
-        Some(Arc::new(Remembered { secrets, ..self.clone() }))
+        Some(Arc::new(RememberedSecrets { secrets, ..self.clone() }))
     }
 
     fn resolve(&self, reference: &str) -> Result<String, String> {

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 /// The state of one request.
 #[derive(Default)]
-pub struct Settled {
+pub struct RequestState {
     /// Guards, which are dropped when the request has ended in any way.
     pub held: Vec<Box<dyn Any>>,
     /// The client's address, and its port if it is known.
@@ -47,7 +47,7 @@ pub struct Span {
     pub is_sampled: bool,
 }
 
-impl Settled {
+impl RequestState {
     /// Clears the state, and keeps some memory. Guards are dropped.
     #[inline]
     pub fn clear(&mut self) {
@@ -63,7 +63,8 @@ impl Settled {
 
     /// Whether the state contains nothing that the end of the request needs.
     pub fn is_nothing(&self) -> bool {
-        let Settled { held, client, authenticated_until: _, upstream, trace, spans, request_id, arguments: _ } = self;
+        let RequestState { held, client, authenticated_until: _, upstream, trace, spans, request_id, arguments: _ } =
+            self;
         let is_unnamed = trace.is_none() && spans.is_empty() && request_id.is_empty();
         held.is_empty() && client.is_none() && upstream.is_empty() && is_unnamed
     }
@@ -85,8 +86,8 @@ impl Settled {
     }
 }
 
-impl fmt::Debug for Settled {
+impl fmt::Debug for RequestState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settled").field("held", &self.held.len()).field("client", &self.client).finish()
+        f.debug_struct("RequestState").field("held", &self.held.len()).field("client", &self.client).finish()
     }
 }

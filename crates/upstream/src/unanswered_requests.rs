@@ -12,12 +12,12 @@ pub const UNANSWERED_MS: u64 = 1_000;
 
 /// The current count of one endpoint in one worker.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Unanswered {
+pub(crate) struct UnansweredRequests {
     requests: u8,
     since_ms: u64,
 }
 
-impl Unanswered {
+impl UnansweredRequests {
     /// Counts one more; returns whether the endpoint is at fault.
     pub(crate) fn note(&mut self, now_ms: u64) -> bool {
         if self.requests == 0 {
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn many_over_a_while_are_the_endpoints_fault() {
-        let mut run = Unanswered::default();
+        let mut run = UnansweredRequests::default();
         assert!((1..UNANSWERED_REQUESTS).all(|_| !run.note(50)), "too few");
         assert!(!run.note(50 + UNANSWERED_MS - 1), "within a moment");
         assert!(run.note(50 + UNANSWERED_MS) && run.note(50 + 9 * UNANSWERED_MS));

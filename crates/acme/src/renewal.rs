@@ -5,8 +5,8 @@ use super::order::{Failure, Orderer, blocking};
 use super::schedule::{self, Reason};
 use super::storage::{self, Lock};
 use super::suggested::{self, Key, Suggestions};
-use super::tries::{self, Begun, Note, State, Tries, forget_mended};
-use super::{Certificate, Wanted};
+use super::tries::{self, AttemptNote, Note, State, Tries, forget_mended};
+use super::{Certificate, CertificateOrders};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use stillgate_files::read_bounded;
 use stillgate_proxy::access_log::rfc3339;
 use stillgate_proxy::{PlanCell, random};
 use stillgate_tls::rustls::pki_types::UnixTime;
-use stillgate_tls::{FILE_BYTES_MAX, Ordered};
+use stillgate_tls::{FILE_BYTES_MAX, OrderedCertificate};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -32,7 +32,7 @@ const ORDER_TIMEOUT: Duration = Duration::from_secs(600);
 const STORAGE: &str = "gateway.acme.storage";
 
 /// Maintains the certificates of the latest configuration.
-pub(super) struct Renewing {
+pub(super) struct CertificateRenewal {
     plans: Arc<PlanCell>,
     tell: watch::Sender<BTreeMap<String, State>>,
     stored: Arc<Notify>,
@@ -46,19 +46,19 @@ pub(super) struct Renewing {
 /// When a certificate expires, and its key for ARI.
 type Told = (i64, Option<Key>);
 
-impl Renewing {
+impl CertificateRenewal {
     pub(super) fn new(
         plans: Arc<PlanCell>,
         tell: watch::Sender<BTreeMap<String, State>>,
         stored: Arc<Notify>,
         failures: Arc<AtomicU64>,
-    ) -> Renewing {
+    ) -> CertificateRenewal {
         let (tries, suggestions, told) = (HashMap::new(), Suggestions::default(), HashMap::new());
-        Renewing { plans, tell, stored, failures, tries, suggestions, told }
+        CertificateRenewal { plans, tell, stored, failures, tries, suggestions, told }
     }
 
     /// Maintains the wanted certificates until the sender is dropped.
-    pub(super) async fn run(mut self, mut wanted: watch::Receiver<Option<Wanted>>, retry: Arc<Notify>) {
+    pub(super) async fn run(mut self, mut wanted: watch::Receiver<Option<CertificateOrders>>, retry: Arc<Notify>) {
         loop {
             let now = wanted.borrow_and_update().clone();
             let pause = match &now {
@@ -81,9 +81,9 @@ impl Renewing {
         }
     }
 
-    fn change(&mut self, before: Option<&Wanted>, after: Option<&Wanted>) {
+    fn change(&mut self, before: Option<&CertificateOrders>, after: Option<&CertificateOrders>) {
         forget_mended(&mut self.tries, before, after);
-        let server = |of: Option<&Wanted>| of.map(|of| of.acme.directory.clone());
+        let server = |of: Option<&CertificateOrders>| of.map(|of| of.acme.directory.clone());
         if server(before) != server(after) {
             self.suggestions = Suggestions::default();
         }
@@ -96,7 +96,7 @@ impl Renewing {
     }
 
     /// Checks all files and orders at most one certificate; returns how long to wait before the next step.
-    async fn step(&mut self, wanted: &Wanted) -> Duration {
+    async fn step(&mut self, wanted: &CertificateOrders) -> Duration {
         let is_wanted = |id: &String| wanted.certificates.iter().any(|certificate| certificate.id == *id);
         self.tries.retain(|id, _| is_wanted(id));
         self.told.retain(|id, _| is_wanted(id));
@@ -144,7 +144,7 @@ impl Renewing {
 
     /// Notifies of a changed file. The file watch may miss a change, for example on a network file system. The first check notifies
     /// too: the file may have changed since it was loaded.
-    fn tell_change(&mut self, id: &str, found: Option<&Ordered>) {
+    fn tell_change(&mut self, id: &str, found: Option<&OrderedCertificate>) {
         let is = found.map(told);
         let before = self.told.insert(id.to_owned(), is.clone());
         if before != Some(is) {
@@ -152,14 +152,14 @@ impl Renewing {
         }
     }
 
-    async fn ask(&mut self, wanted: &Wanted, certificate: &Certificate, key: Option<Key>) {
+    async fn ask(&mut self, wanted: &CertificateOrders, certificate: &Certificate, key: Option<Key>) {
         let Some(key) = key else { return };
         let (orderer, of) = (self.orderer(wanted), key.clone());
         let answer = guarded(async move { suggested::ask(&orderer, &of).await }).await;
         self.suggestions.take(&certificate.id, &key, answer, Instant::now(), random::share());
     }
 
-    async fn attempt(&mut self, wanted: &Wanted, certificate: &Certificate, reason: Reason) {
+    async fn attempt(&mut self, wanted: &CertificateOrders, certificate: &Certificate, reason: Reason) {
         let unsaved = self.tries.entry(certificate.id.clone()).or_default().unsaved.take();
         let mut attempt = Attempt { begun: None, _lock: None, issued: unsaved };
         let result = self.obtain(wanted, certificate, reason, &mut attempt).await;
@@ -167,9 +167,9 @@ impl Renewing {
         let (acme, id, names) = (&wanted.acme, &certificate.id, certificate.names.join(", "));
         let begun = attempt.begun.take();
         let has_begun = begun.is_some();
-        begun.into_iter().for_each(Begun::end);
+        begun.into_iter().for_each(AttemptNote::end);
         match result {
-            Ok(Obtained::Stored(ordered)) => {
+            Ok(AttemptResult::Stored(ordered)) => {
                 let ends = rfc3339(millis(ordered.not_after_seconds));
                 let file = acme.certificate_file(id).display().to_string();
                 info!(ssl = id, names, ends, file, "ACME: certificate stored");
@@ -179,15 +179,15 @@ impl Renewing {
                 self.stored.notify_one();
                 keep_note(acme, id, None).await;
             }
-            Ok(Obtained::ByAnother) => {
+            Ok(AttemptResult::ByAnother) => {
                 *tries = Tries { has_read_note: true, ..Tries::default() };
                 keep_note(acme, id, None).await;
             }
-            Ok(Obtained::Locked) => {
+            Ok(AttemptResult::Locked) => {
                 tries.not_before = Some(Instant::now() + LOCKED_WAIT);
                 tries.unsaved = attempt.issued;
             }
-            Ok(Obtained::Waits(note, (wait, server))) => {
+            Ok(AttemptResult::Waits(note, (wait, server))) => {
                 let (failures, wait_seconds) = (note.failures, wait.as_secs());
                 warn!(
                     ssl = id,
@@ -226,11 +226,11 @@ impl Renewing {
 
     async fn obtain(
         &mut self,
-        wanted: &Wanted,
+        wanted: &CertificateOrders,
         certificate: &Certificate,
         reason: Reason,
         attempt: &mut Attempt,
-    ) -> Result<Obtained, Failure> {
+    ) -> Result<AttemptResult, Failure> {
         let acme = &wanted.acme;
         let on_disk = |error: String| Failure::new(STORAGE, error, "");
         let (settings, id) = (acme.clone(), certificate.id.clone());
@@ -241,11 +241,11 @@ impl Renewing {
             storage::has_room(&settings)?;
             Ok(Some((lock, look(&settings, &id), note)))
         });
-        let Some((lock, found, note)) = prepared.await.map_err(on_disk)? else { return Ok(Obtained::Locked) };
+        let Some((lock, found, note)) = prepared.await.map_err(on_disk)? else { return Ok(AttemptResult::Locked) };
         attempt._lock = Some(lock);
         if self.due(found.as_ref(), certificate, acme).is_err() {
             self.stored.notify_one();
-            return Ok(Obtained::ByAnother);
+            return Ok(AttemptResult::ByAnother);
         }
         if let Some(text) = attempt.issued.clone() {
             return keep(acme, certificate, text, attempt).await;
@@ -256,13 +256,13 @@ impl Renewing {
         if let Some(note) = note.as_ref().filter(|_| !has_read_note) {
             let left = note.left(&of, now_seconds);
             if !left.0.is_zero() {
-                return Ok(Obtained::Waits(note.clone(), left));
+                return Ok(AttemptResult::Waits(note.clone(), left));
             }
             tries.state.failures = note.failures;
         }
         let begun = Note::begun(tries.state.failures.saturating_add(1), &of, now_seconds);
         let (settings, id) = (acme.clone(), certificate.id.clone());
-        let begun = blocking(move || Begun::new(settings, id, &begun, note)).await;
+        let begun = blocking(move || AttemptNote::new(settings, id, &begun, note)).await;
         attempt.begun = Some(begun.map_err(on_disk)?);
         let (names, directory) = (certificate.names.join(", "), &acme.directory);
         info!(ssl = certificate.id, names, directory, "ACME: ordering a certificate: {}", reason.words());
@@ -273,11 +273,16 @@ impl Renewing {
         keep(acme, certificate, text, attempt).await
     }
 
-    fn orderer(&self, wanted: &Wanted) -> Orderer {
+    fn orderer(&self, wanted: &CertificateOrders) -> Orderer {
         Orderer { acme: wanted.acme.clone(), tls: wanted.tls.clone(), plans: self.plans.clone() }
     }
 
-    fn due(&self, found: Option<&Ordered>, certificate: &Certificate, acme: &Acme) -> Result<Reason, Duration> {
+    fn due(
+        &self,
+        found: Option<&OrderedCertificate>,
+        certificate: &Certificate,
+        acme: &Acme,
+    ) -> Result<Reason, Duration> {
         let suggested = found.and_then(|found| self.suggestions.at_seconds(&certificate.id, found));
         schedule::due(found, &certificate.names, acme.renew_before, suggested, now_seconds())
     }
@@ -290,7 +295,7 @@ impl Renewing {
 
 /// What an attempt holds; it is released in this order if the attempt is cancelled.
 struct Attempt {
-    begun: Option<Begun>,
+    begun: Option<AttemptNote>,
     _lock: Option<Lock>,
     /// The issued certificate that is not stored yet.
     issued: Option<String>,
@@ -302,14 +307,14 @@ async fn keep(
     certificate: &Certificate,
     text: String,
     attempt: &mut Attempt,
-) -> Result<Obtained, Failure> {
+) -> Result<AttemptResult, Failure> {
     attempt.issued = Some(text.clone());
     let ordered = inspect(&mut attempt.issued, certificate, now())?;
     let (settings, id) = (acme.clone(), certificate.id.clone());
     let stored = blocking(move || storage::store_certificate(&settings, &id, text.as_bytes())).await;
     stored.map_err(|error| Failure::new(STORAGE, error, ""))?;
     attempt.issued = None;
-    Ok(Obtained::Stored(ordered))
+    Ok(AttemptResult::Stored(ordered))
 }
 
 /// Stores the note for the next start. If that fails, the server may only be asked earlier than it should be.
@@ -344,8 +349,8 @@ where
 }
 
 /// The result of an attempt that did not fail.
-enum Obtained {
-    Stored(Ordered),
+enum AttemptResult {
+    Stored(OrderedCertificate),
     /// Another gateway stored the certificate first.
     ByAnother,
     /// Another gateway holds the lock.
@@ -355,13 +360,13 @@ enum Obtained {
     Waits(Note, (Duration, Duration)),
 }
 
-fn told(ordered: &Ordered) -> Told {
+fn told(ordered: &OrderedCertificate) -> Told {
     (ordered.not_after_seconds, ordered.key.clone())
 }
 
 /// Reads the certificate in a file; `None` if it is unusable.
-fn look(acme: &Acme, id: &str) -> Option<Ordered> {
-    Ordered::read(&read_bounded(&acme.certificate_file(id), FILE_BYTES_MAX).ok()?, now()).ok()
+fn look(acme: &Acme, id: &str) -> Option<OrderedCertificate> {
+    OrderedCertificate::read(&read_bounded(&acme.certificate_file(id), FILE_BYTES_MAX).ok()?, now()).ok()
 }
 
 fn now() -> UnixTime {

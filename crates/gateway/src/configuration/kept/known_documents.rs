@@ -4,11 +4,11 @@ use super::addresses::{key_of, resource_of};
 use super::keeper::Keeper;
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use stillgate_config::{Change, Kind, Origin, Put, Store};
+use stillgate_config::{Change, Kind, Origin, PutDocument, Store};
 use stillgate_datastore::{Batch, Document, Documents, Key, Snapshot};
 
 /// The documents of a datastore at one revision, in plain text, and what they mean.
-pub(super) struct Known {
+pub(super) struct KnownDocuments {
     pub(super) revision: u64,
     /// The documents that are resources.
     pub(super) store: Store,
@@ -18,10 +18,10 @@ pub(super) struct Known {
     modified: [u64; Kind::COUNT],
 }
 
-impl Known {
+impl KnownDocuments {
     /// Nothing has been read yet.
-    pub(super) fn new(store: Store) -> Known {
-        Known { revision: 0, store, others: BTreeMap::new(), modified: Default::default() }
+    pub(super) fn new(store: Store) -> KnownDocuments {
+        KnownDocuments { revision: 0, store, others: BTreeMap::new(), modified: Default::default() }
     }
 
     fn get(&self, key: &Key) -> Option<Document> {
@@ -78,7 +78,7 @@ impl Known {
     }
 
     /// The newest revision of the resources of each kind, after changes that the store has taken in. `gone`: see
-    /// [`Known::newest_among`].
+    /// [`KnownDocuments::newest_among`].
     pub(super) fn modified_by(&mut self, batch: &Batch, gone: &[Kind]) -> [u64; Kind::COUNT] {
         let mut gone = gone.to_vec();
         for event in &batch.events {
@@ -111,11 +111,11 @@ impl Known {
 }
 
 /// A resource as the datastore has it.
-fn entry(put: Put<'_>) -> Option<(Key, Document)> {
+fn entry(put: PutDocument<'_>) -> Option<(Key, Document)> {
     Some((key_of(put.kind, put.id)?, document(put)))
 }
 
-fn document(put: Put<'_>) -> Document {
+fn document(put: PutDocument<'_>) -> Document {
     // All that is put here comes from a datastore.
     let modified = if let Origin::Revision(modified) = put.origin { *modified } else { 0 };
     Document { value: put.document.clone(), created: put.created, modified }
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn it_is_a_table_of_documents() {
         let gateway = load("gateway: {}\nroutes: []\n", &|_| None).unwrap().config.gateway;
-        let (mut known, table) = (Known::new(Store::new(gateway, plugins())), DocumentTable::default());
+        let (mut known, table) = (KnownDocuments::new(Store::new(gateway, plugins())), DocumentTable::default());
         let mut take = |revision: u64, keys: &[&str], value: Option<&str>| {
             let event = |key: &&str| {
                 let key = Key::parse(key).unwrap();

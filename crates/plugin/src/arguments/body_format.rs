@@ -6,7 +6,7 @@
 
 use super::multipart::{Part, parameter, parts};
 use super::{VALUE_BYTES_MAX, Value, Values};
-use crate::json::{self, Budget, Exhausted};
+use crate::json::{self, Budget, BudgetExhausted};
 use crate::query::decoded;
 use serde_json::Value as Json;
 use stillgate_route::{BodyPath, BodyStep, Variable};
@@ -22,7 +22,7 @@ pub(super) enum ArgumentError {
 
 /// The format of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Reading {
+pub(super) struct BodyFormat {
     kind: Kind,
     /// Whether it is compressed.
     is_coded: bool,
@@ -49,10 +49,10 @@ enum Contents<'b> {
     Parts(Vec<Part<'b>>),
 }
 
-impl Reading {
+impl BodyFormat {
     /// The format for the values of `Content-Type` and `Content-Encoding`; `None`: such a body has no arguments. As in
     /// APISIX, a type may be surrounded by other text.
-    pub(super) fn of(content_type: &[u8], content_encoding: Option<&[u8]>) -> Option<Reading> {
+    pub(super) fn of(content_type: &[u8], content_encoding: Option<&[u8]>) -> Option<BodyFormat> {
         let (own, parameters) = content_type.split_at(memchr::memchr(b';', content_type).unwrap_or(content_type.len()));
         let (own, whole) = (own.trim_ascii().to_ascii_lowercase(), content_type.to_ascii_lowercase());
         let exact = KINDS.iter().find(|(name, _)| *name == own);
@@ -64,7 +64,7 @@ impl Reading {
             kind => kind.clone(),
         };
         let is_coded = content_encoding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
-        Some(Reading { kind, is_coded })
+        Some(BodyFormat { kind, is_coded })
     }
 
     /// Whether such a body may contain the variable.
@@ -77,7 +77,12 @@ impl Reading {
     /// # Errors
     ///
     /// If the parsed body needs more memory than the limit.
-    pub(super) fn values(&self, body: &[u8], variables: &[Variable], bytes_max: usize) -> Result<Values, Exhausted> {
+    pub(super) fn values(
+        &self,
+        body: &[u8],
+        variables: &[Variable],
+        bytes_max: usize,
+    ) -> Result<Values, BudgetExhausted> {
         if body.trim_ascii().is_empty() {
             return Ok(variables.iter().map(|_| Ok(None)).collect());
         }
@@ -88,14 +93,18 @@ impl Reading {
         Ok(variables.iter().map(|variable| value(&contents, variable)).collect())
     }
 
-    fn contents<'b>(&self, body: &'b [u8], bytes_max: usize) -> Result<Result<Contents<'b>, ArgumentError>, Exhausted> {
+    fn contents<'b>(
+        &self,
+        body: &'b [u8],
+        bytes_max: usize,
+    ) -> Result<Result<Contents<'b>, ArgumentError>, BudgetExhausted> {
         if self.is_coded {
             return Ok(Err(ArgumentError::Body));
         }
         Ok(match &self.kind {
             Kind::Json => match json::read(body, &mut Budget::of_body(bytes_max)) {
                 Ok(json) => Ok(Contents::Json(json)),
-                Err(error) if json::is_exhausted(&error) => return Err(Exhausted),
+                Err(error) if json::is_exhausted(&error) => return Err(BudgetExhausted),
                 Err(_) => Err(ArgumentError::Body),
             },
             Kind::Form => Ok(Contents::Form(body)),
@@ -189,7 +198,7 @@ mod tests {
     use super::*;
 
     fn read(content_type: &str, body: &str, variable: &str) -> Result<Option<String>, ArgumentError> {
-        let reading = Reading::of(content_type.as_bytes(), None).unwrap();
+        let reading = BodyFormat::of(content_type.as_bytes(), None).unwrap();
         let variables = [Variable::parse_with_body(variable).unwrap()];
         let value = reading.values(body.as_bytes(), &variables, 0).unwrap().remove(0);
         value.map(|value| value.map(|value| String::from_utf8(value.into()).unwrap()))
@@ -245,7 +254,7 @@ mod tests {
             ("gzip", Err(ArgumentError::Body)),
             ("identity, br", Err(ArgumentError::Body)),
         ] {
-            let reading = Reading::of(b"application/x-www-form-urlencoded", Some(coding.as_bytes())).unwrap();
+            let reading = BodyFormat::of(b"application/x-www-form-urlencoded", Some(coding.as_bytes())).unwrap();
             assert_eq!(reading.values(b"a=1", &variables, 0).unwrap(), [expected], "{coding}");
             assert_eq!(reading.values(b"", &variables, 0).unwrap(), [Ok(None)], "{coding}");
         }
@@ -253,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_type_may_have_other_text_around_it() {
-        let kind = |content_type: &str| Reading::of(content_type.as_bytes(), None).map(|reading| reading.kind);
+        let kind = |content_type: &str| BodyFormat::of(content_type.as_bytes(), None).map(|reading| reading.kind);
         assert_eq!(kind("text/plain, application/json"), Some(Kind::Json));
         assert_eq!(kind("application/json-patch+json"), Some(Kind::Json));
         assert_eq!(kind(" APPLICATION/X-WWW-FORM-URLENCODED;charset=utf-8"), Some(Kind::Form));
@@ -306,8 +315,8 @@ mod tests {
     fn what_takes_too_much_memory_is_refused() {
         let body = format!("{{\"a\":[{}]}}", vec!["{}"; 600_000].join(","));
         let variables = [Variable::parse_with_body("post_arg.b").unwrap()];
-        let reading = Reading::of(b"application/json", None).unwrap();
-        assert_eq!(reading.values(body.as_bytes(), &variables, 0), Err(Exhausted));
+        let reading = BodyFormat::of(b"application/json", None).unwrap();
+        assert_eq!(reading.values(body.as_bytes(), &variables, 0), Err(BudgetExhausted));
         assert!(reading.values(body.as_bytes(), &variables, 64 << 20).is_ok());
     }
 
@@ -319,7 +328,7 @@ mod tests {
         };
         let lengths = |length: usize| {
             let variables = ["post_arg.a", "post_arg.b"].map(|name| Variable::parse_with_body(name).unwrap());
-            let reading = Reading::of(b"application/json", None).unwrap();
+            let reading = BodyFormat::of(b"application/json", None).unwrap();
             let values = reading.values(of(length).as_bytes(), &variables, 0).unwrap();
             values.into_iter().map(|value| value.map(|value| value.unwrap().len())).collect::<Vec<_>>()
         };

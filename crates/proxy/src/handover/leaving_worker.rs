@@ -42,7 +42,7 @@ pub struct Successor {
 }
 
 /// A worker that is handing over its connections.
-pub(crate) struct Giving {
+pub(crate) struct LeavingWorker {
     successor: Arc<Successor>,
     /// This process is to end soon: a client that gets an answer is informed that its connection ends.
     pub(crate) is_hurried: bool,
@@ -59,9 +59,9 @@ pub(crate) struct Giving {
     is_settled: Cell<bool>,
 }
 
-impl Giving {
-    pub(crate) fn new(successor: Arc<Successor>, is_hurried: bool, deadline_ms: u64) -> Giving {
-        Giving {
+impl LeavingWorker {
+    pub(crate) fn new(successor: Arc<Successor>, is_hurried: bool, deadline_ms: u64) -> LeavingWorker {
+        LeavingWorker {
             successor,
             is_hurried,
             deadline_ms,

@@ -14,7 +14,7 @@ const RETIRED_MAX: usize = 1 << 16;
 
 /// Replaced Plans, numbered in the order in which they were published.
 #[derive(Debug, Default)]
-pub(crate) struct Retired {
+pub(crate) struct RetiredPlans {
     /// The oldest first.
     plans: VecDeque<(u64, Arc<Plan>)>,
     count: u64,
@@ -34,7 +34,7 @@ impl Garbage {
     }
 }
 
-impl Retired {
+impl RetiredPlans {
     /// A Plan has been replaced; returns its number.
     pub(crate) fn push(&mut self, plan: Arc<Plan>) -> u64 {
         self.count += 1;
@@ -71,7 +71,7 @@ mod tests {
     fn plans_go_when_their_last_request_has() {
         let config = stillgate_config::load("routes: []\n", &|_| None).unwrap().config;
         let plan = |generation| Arc::new(Plan::build(generation, &config, &HashMap::new(), None, None, None).unwrap());
-        let (mut retired, mut garbage) = (Retired::default(), Garbage::default());
+        let (mut retired, mut garbage) = (RetiredPlans::default(), Garbage::default());
         let (first, second) = (plan(1), plan(2));
         assert_eq!([retired.push(first.clone()), retired.push(second.clone()), retired.push(plan(3))], [1, 2, 3]);
         retired.sort_out(&mut garbage);

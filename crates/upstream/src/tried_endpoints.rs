@@ -8,12 +8,12 @@ const INLINE_BITS: usize = u128::BITS as usize;
 
 /// Endpoints that the current request must not be sent to again.
 #[derive(Debug, Clone, Default)]
-pub struct Tried {
+pub struct TriedEndpoints {
     low: u128,
     high: Vec<u32>,
 }
 
-impl Tried {
+impl TriedEndpoints {
     /// An empty set; does not allocate.
     pub const fn new() -> Self {
         Self { low: 0, high: Vec::new() }
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn holds_any_index_once() {
-        let mut tried = Tried::new();
+        let mut tried = TriedEndpoints::new();
         assert!(tried.is_empty());
         for index in [0, 5, 127, 128, 70_000, 128, 5] {
             tried.insert(index);

@@ -8,7 +8,7 @@ use crate::worker::Worker;
 use std::rc::Rc;
 
 /// A request being served. It is passed from phase to phase.
-pub(crate) struct Serving<'a> {
+pub(crate) struct RequestContext<'a> {
     pub(crate) worker: &'a Rc<Worker>,
     pub(crate) client: &'a mut Client,
     pub(crate) exchange: &'a mut Exchange,
@@ -18,11 +18,11 @@ pub(crate) struct Serving<'a> {
     pub(crate) route: Option<&'a PlanRoute>,
 }
 
-impl<'a> Serving<'a> {
+impl<'a> RequestContext<'a> {
     /// Lends the context for a part of its time.
     #[inline]
-    pub(crate) fn lend(&mut self) -> Serving<'_> {
-        Serving {
+    pub(crate) fn lend(&mut self) -> RequestContext<'_> {
+        RequestContext {
             worker: self.worker,
             client: self.client,
             exchange: self.exchange,
