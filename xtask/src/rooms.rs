@@ -23,7 +23,7 @@ struct Rooms {
 const CRATES: &[Rooms] = &[
     Rooms {
         folder: "gateway",
-        order: &["commands", "control", "devices", "admin", "configuration", "upgrade"],
+        order: &["commands", "control", "admin", "configuration", "upgrade"],
         upward: &[],
     },
     Rooms {

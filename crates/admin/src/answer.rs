@@ -9,6 +9,7 @@ use axum::http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, He
 use axum::http::{Response, StatusCode};
 use serde_json::{Value as Json, json};
 use std::fs::File;
+use stillgate_door::Rejection;
 
 /// The most bytes of one warning in a header.
 const WARNING_BYTES_MAX: usize = 512;
@@ -39,6 +40,13 @@ pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) content: Content,
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl From<Rejection> for Answer {
+    fn from(rejection: Rejection) -> Answer {
+        let answer = Answer::json(rejection.status, rejection.body).closing();
+        rejection.header.into_iter().fold(answer, |answer, (name, value)| answer.with(name, value))
+    }
 }
 
 /// The body of an answer.

@@ -1,6 +1,5 @@
 //! `GET /v1/history`, `GET /v1/history/{revision}`, `POST /v1/rollback`: past changes, and rollbacks.
 
-use crate::access::Role;
 use crate::answer::Answer;
 use crate::collections::Collection;
 use crate::commit::{audit, author, change as change_of, may_write, precondition_failed, with_outcome};
@@ -13,6 +12,7 @@ use crate::router::{Api, Asked};
 use axum::http::StatusCode;
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
+use stillgate_door::Role;
 
 /// The most changes in one answer.
 const COUNT_MAX: usize = 500;

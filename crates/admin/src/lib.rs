@@ -5,14 +5,17 @@
 //!                                                    └▶ reads: Documents, masked for viewers
 //! ```
 //!
-//! It has no state except sessions, counts of wrong keys, and the metadata from the last client of `configs`. Storing, checking and
-//! serving is behind [`Control`], which the gateway implements; tests have an implementation in memory. It accepts no connections:
-//! the server of the [`router`] adds a [`Peer`] to each request.
+//! It has no state except the metadata from the last client of `configs`; sessions and counts of wrong keys are in the [`Guard`].
+//! Storing, checking and serving is behind [`Control`], which the gateway implements; tests have an implementation in memory. It
+//! accepts no connections: the server of the [`router`] adds a [`Peer`] to each request.
+//!
+//! [`Guard`]: stillgate_door::Guard
+//! [`Peer`]: stillgate_door::Peer
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-pub mod access;
+mod admission;
 mod answer;
 mod backup;
 mod batch;
@@ -33,7 +36,6 @@ mod sign_in;
 mod standalone;
 mod ui;
 
-pub use access::{Access, AdminKey, Caller, Guard, KEY_ARGUMENT, Peer, Role, loopback};
 pub use control::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
 pub use endpoints::Page;
 pub use masks::{MASK, is_masked};

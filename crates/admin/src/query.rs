@@ -5,7 +5,6 @@
 use crate::answer::Answer;
 use crate::control::Wait;
 use axum::http::StatusCode;
-use std::borrow::Cow;
 
 /// The most arguments that are read, as in nginx. More are ignored, except for a write.
 const ARGUMENTS_MAX: usize = 100;
@@ -22,12 +21,6 @@ pub(crate) struct Query {
     pairs: Vec<(String, String)>,
     /// Whether there are more, one of which may change the effect of a write.
     has_more: bool,
-}
-
-/// The result of [`Query::get`], without collecting the other arguments.
-pub(crate) fn first<'a>(query: Option<&'a str>, name: &str) -> Option<Cow<'a, str>> {
-    let mut arguments = form_urlencoded::parse(query?.as_bytes()).take(ARGUMENTS_MAX);
-    arguments.find(|(known, _)| known == name).map(|(_, value)| value)
 }
 
 /// The requested part of a list.
@@ -106,12 +99,9 @@ mod tests {
     #[test]
     fn the_first_value_counts() {
         let query = "b=x&a=%20y&a=z";
-        assert_eq!(first(Some(query), "a").as_deref(), Some(" y"));
-        assert_eq!(first(Some(query), "a").as_deref(), Query::parse(Some(query)).get("a"));
-        assert_eq!(first(Some(query), "c"), None);
-        assert_eq!(first(None, "a"), None);
+        assert_eq!(Query::parse(Some(query)).get("a"), Some(" y"));
+        assert_eq!(Query::parse(Some(query)).get("c"), None);
         let too_late = format!("{}a=1", "b&".repeat(ARGUMENTS_MAX));
-        assert_eq!(first(Some(&too_late), "a"), None);
         assert_eq!(Query::parse(Some(&too_late)).get("a"), None);
     }
 

@@ -1,6 +1,6 @@
 //! The router: every endpoint of the table behind the guard, and the answers for unknown paths.
 
-use crate::access::{Caller, Door, Guard, Peer, admit};
+use crate::admission::{Admission, admit};
 use crate::answer::Answer;
 use crate::body::{LARGE_AT_ONCE_MAX, LARGE_BYTES_MIN, MANY_BYTES_MAX, SINGLE_BYTES_MAX, SMALL_BYTES_MAX, parse, read};
 use crate::collections::{Collection, Verb};
@@ -23,8 +23,9 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use bytes::Bytes;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
+use stillgate_door::{Caller, Guard, Peer};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Number of lists of resources that are made at once; more wait.
@@ -75,7 +76,7 @@ pub fn router(control: Arc<dyn Control>, guard: Arc<Guard>, pages: Vec<Page>) ->
     }
     described.retain(|endpoint| !endpoint.is_hidden);
     let large_bodies = Arc::new(Semaphore::new(LARGE_AT_ONCE_MAX));
-    let door = Door { guard: guard.clone(), control: control.clone() };
+    let admission = Admission { guard: guard.clone(), control: control.clone() };
     let api = Arc::new(Api {
         control,
         guard,
@@ -94,7 +95,7 @@ pub fn router(control: Arc<dyn Control>, guard: Arc<Guard>, pages: Vec<Page>) ->
         }
         router = router.route(&path, methods);
     }
-    ui::add(router).fallback(no_path).with_state(api).layer(from_fn_with_state(door, admit))
+    ui::add(router).fallback(no_path).with_state(api).layer(from_fn_with_state(admission, admit))
 }
 
 fn handler(method: &Method, action: Action) -> MethodRouter<Arc<Api>> {
@@ -189,6 +190,7 @@ async fn no_path(request: Request) -> Response {
 impl Asked {
     /// Reads the body if the action uses it: an unused body takes no memory.
     async fn of(api: &Api, action: Action, request: Request, parts: BTreeMap<String, String>) -> Result<Asked, Answer> {
+        let peer = Peer::of(&request);
         let (head, body) = request.into_parts();
         let place = || async {
             let place = api.large_bodies.clone().acquire_owned().await;
@@ -208,7 +210,6 @@ impl Asked {
             }
             _ => (Bytes::new(), None),
         };
-        let peer = head.extensions.get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0);
         let caller = head.extensions.get::<Caller>().cloned().expect("the guard lets nobody by without a caller");
         let query = Query::parse(head.uri.query());
         let path = head.uri.path().to_owned();

@@ -1,12 +1,11 @@
 //! `/v1/session`: signing in to the dashboard with a key or a sign-in token, and signing out.
 
-use crate::access::{Caller, Role, SESSION_COOKIE};
 use crate::answer::Answer;
 use crate::router::{Api, Asked};
 use axum::http::StatusCode;
 use axum::http::header::{ORIGIN, SET_COOKIE};
 use serde_json::{Value as Json, json};
-use tokio::time::Instant;
+use stillgate_door::{Caller, Role, SESSION_COOKIE};
 use tracing::info;
 
 /// The owner of this session.
@@ -29,17 +28,17 @@ pub(crate) async fn open(api: &Api, asked: Asked) -> Answer {
     };
     let caller = match (&body["key"], &body["token"]) {
         (Json::String(key), Json::Null) => api.guard.caller_of_key(key),
-        (Json::Null, Json::String(token)) => api.guard.lock_sessions().redeem(token, Instant::now()),
+        (Json::Null, Json::String(token)) => api.guard.redeem(token),
         (Json::Null, Json::Null) if !asked.caller.name.is_empty() => Some(asked.caller.clone()),
         _ => return Answer::bad("send {\"key\": …} or {\"token\": …} to open a session"),
     };
     let Some(caller) = caller else {
         if let Err(too_many) = api.guard.slow_down(asked.peer).await {
-            return too_many.answer();
+            return too_many.into();
         }
         return Answer::error(StatusCode::UNAUTHORIZED, "wrong key, or a token that is used or too old").closing();
     };
-    let (token, csrf) = api.guard.lock_sessions().open(caller.clone(), Instant::now());
+    let (token, csrf) = api.guard.open_session(caller.clone());
     info!(target: "audit", key = caller.name, address = %asked.peer.to_canonical(), "session opened");
     // A page that was loaded over TLS reports it; its cookie must not be sent without TLS.
     let is_by_tls = asked.headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));
@@ -51,7 +50,7 @@ pub(crate) async fn open(api: &Api, asked: Asked) -> Answer {
 /// Ends the session of the cookie.
 pub(crate) fn close(api: &Api, asked: &Asked) -> Answer {
     if let Some(token) = cookie(asked) {
-        api.guard.lock_sessions().close(&token);
+        api.guard.close_session(&token);
     }
     let gone = format!("{SESSION_COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0");
     Answer::empty(StatusCode::NO_CONTENT).with(SET_COOKIE, &gone)
@@ -62,5 +61,5 @@ fn described(caller: &Caller, csrf: &str) -> Json {
 }
 
 fn cookie(asked: &Asked) -> Option<String> {
-    crate::access::cookie(&asked.headers, SESSION_COOKIE).map(str::to_owned)
+    stillgate_door::cookie(&asked.headers, SESSION_COOKIE).map(str::to_owned)
 }

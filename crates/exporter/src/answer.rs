@@ -3,7 +3,6 @@
 //! The listening address decides who can reach it; there are no keys here. On loopback the requested host name is checked
 //! (`hosts`).
 
-use crate::hosts::Stranger;
 use crate::negotiation::Choice;
 use crate::source::{ExpositionSource, Unavailable};
 use crate::stream::Stream;
@@ -12,6 +11,7 @@ use http_body_util::{Either, Full};
 use hyper::header::{ALLOW, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER, VARY};
 use hyper::{Method, Request, Response, StatusCode};
 use std::sync::Arc;
+use stillgate_door::Stranger;
 
 /// The query's key for the names of families.
 const NAMES_KEY: &str = "name[]";

@@ -3,17 +3,12 @@
 //! Everything happens on one thread of low priority at a time, whatever the number of scrapers. A scrape is encoded on
 //! request, a piece at a time, and only as fast as its scraper takes it; scrapers share the pieces. `stillgate-metrics`
 //! decides what is exposed, and in which form.
-//!
-//! The admin API uses the same code to accept connections, and to check host names on loopback.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
 mod answer;
-mod connection_slots;
-mod door;
 mod exporter;
-mod hosts;
 mod negotiation;
 mod server;
 mod side_scrapes;
@@ -22,9 +17,6 @@ mod stream;
 mod tally;
 mod turns;
 
-pub use connection_slots::{CONNECTIONS_MAX, ConnectionSlot, ConnectionSlots};
-pub use door::accept;
 pub use exporter::{Exporter, Looker, SideDoor};
-pub use hosts::{Hosts, Stranger};
 pub use source::Site;
 pub use tally::Counts;

@@ -1,8 +1,6 @@
 //! The exporter's listener and its connections, each with a bound on everything a scraper could hold.
 
 use crate::answer::answer;
-use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
-use crate::door;
 use crate::source::ExpositionSource;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -15,6 +13,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use stillgate_door::{ConnectionSlot, ConnectionSlots, accept};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tracing::debug;
@@ -61,7 +60,7 @@ pub(crate) async fn serve(
     let places = ConnectionSlots::default();
     // Other addresses are open beyond this machine anyway, under any name.
     let is_on_loopback = listener.local_addr().is_ok_and(|at| at.ip().to_canonical().is_loopback());
-    let accepting = door::accept(&listener, &places, "exporter", |stream, peer, place| {
+    let accepting = accept(&listener, &places, "exporter", |stream, peer, place| {
         let (source, stopping) = (source.clone(), stopping.clone());
         tokio::spawn(serve_connection(stream, peer, place, source, is_on_loopback, stopping));
     });

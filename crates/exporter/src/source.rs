@@ -3,11 +3,11 @@
 //! Work on it is done in short stretches: a refresh, or a piece. Other scrapes have their turn in between. The clock is
 //! read here, and nowhere below.
 
-use crate::hosts::Hosts;
 use crate::tally::Tally;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use stillgate_door::Hosts;
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::reader::{Cursor, FamilyCardinality, Piece};
 use stillgate_metrics::{CollectError, Collector, CollectorOptions, Event};

@@ -6,7 +6,6 @@ mod admin;
 mod commands;
 mod configuration;
 mod control;
-mod devices;
 mod upgrade;
 
 use commands::cli::{Cli, Command, LuaCommand, StoreCommand};

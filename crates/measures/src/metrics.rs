@@ -15,7 +15,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use stillgate_config::{Config, Gateway, Label, Measure, Metrics};
-use stillgate_exporter::{Exporter, Hosts, Looker, SideDoor, Site};
+use stillgate_door::Hosts;
+use stillgate_exporter::{Exporter, Looker, SideDoor, Site};
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{
     Collector, CollectorOptions, DeclaredFamily, Options, Process, Registry, RegistryError, Writer,

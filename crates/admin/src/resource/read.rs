@@ -5,7 +5,6 @@
 use super::address::{Address, key_of_stored};
 use super::plan::PREFIX;
 use super::references::{has_escapes, parsed, text_of};
-use crate::access::Role;
 use crate::answer::Answer;
 use crate::collections::{Collection, Naming};
 use crate::control::Control;
@@ -16,6 +15,7 @@ use axum::http::header::ETAG;
 use regex::{Regex, RegexBuilder};
 use serde_json::{Value as Json, json};
 use stillgate_datastore::{Document, Key};
+use stillgate_door::Role;
 
 /// The most bytes of a filter's regex.
 const FILTER_BYTES_MAX: usize = 1024;

@@ -3,7 +3,6 @@
 //! In it, a credential is a consumer with the id `NAME/credentials/ID`, and a secret's id contains its manager.
 
 use super::request::Whole;
-use crate::access::Role;
 use crate::answer::{Answer, of_document};
 use crate::body::{self, SINGLE_BYTES_MAX};
 use crate::collections::{Collection, Naming};
@@ -16,6 +15,7 @@ use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use stillgate_datastore::{Document, Key, Write};
+use stillgate_door::Role;
 
 /// Fields that a store adds.
 const TIMES: [&str; 2] = ["create_time", "update_time"];

@@ -5,8 +5,7 @@ use crate::control::Memory;
 use expect_test::expect;
 use serde_json::Value as Json;
 use std::time::Duration;
-use stillgate_admin::{Access, Role, loopback};
-use stillgate_exporter::Hosts;
+use stillgate_door::{Access, Hosts, Role, loopback};
 
 #[tokio::test(start_paused = true)]
 async fn keys() {

@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::control::Memory;
 use std::io;
 use std::sync::{Arc, Mutex};
-use stillgate_admin::Role;
+use stillgate_door::Role;
 use tracing::subscriber::set_default;
 
 /// The logged text.

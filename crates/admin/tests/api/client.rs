@@ -13,8 +13,8 @@ use regex::Regex;
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::sync::Arc;
-use stillgate_admin::{Access, AdminKey, Guard, Page, Peer, Role, loopback, router};
-use stillgate_exporter::Hosts;
+use stillgate_admin::{Page, router};
+use stillgate_door::{Access, AdminKey, Guard, Hosts, Peer, Role, loopback};
 use tokio::sync::watch;
 use tower::ServiceExt;
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use stillgate_exporter::{Exporter, Site};
 use stillgate_metrics::{Collector, CollectorOptions};
-use stillgate_testkit::{ACCEPT_TEXT, Client, Connection, SlowScrape, eventually, scrape};
+use stillgate_testkit::{ACCEPT_TEXT, BufferedSocket, Client, SlowScrape, eventually, scrape};
 
 /// The time for a scrape in flight when the exporter is to end, and for a connection without a request when it stops
 /// serving.
@@ -115,7 +115,7 @@ fn one_socket_is_served_by_one_after_the_other() {
 fn dropping_the_handle_ends_it() {
     let running = RunningExporter::start(10);
     let addr = running.addr();
-    let mut connection = Connection::new(TcpStream::connect(addr).unwrap());
+    let mut connection = BufferedSocket::new(TcpStream::connect(addr).unwrap());
     drop(running);
     connection.expect_close();
     eventually("the address to be free", || TcpListener::bind(addr).is_ok());

@@ -4,7 +4,7 @@ use crate::running::{RunningExporter, small};
 use std::net::TcpStream;
 use std::thread;
 use stillgate_testkit::{
-    ACCEPT_OPENMETRICS, ACCEPT_PROTOBUF, ACCEPT_TEXT, Client, Connection, SlowScrape, eventually, python_families,
+    ACCEPT_OPENMETRICS, ACCEPT_PROTOBUF, ACCEPT_TEXT, BufferedSocket, Client, SlowScrape, eventually, python_families,
     run_tool, scrape, scrape_on,
 };
 
@@ -95,7 +95,7 @@ fn only_the_families_that_are_asked_for() {
 #[test]
 fn values_are_those_of_the_moment_of_asking() {
     let mut running = RunningExporter::start(10);
-    let mut connection = Connection::new(TcpStream::connect(running.addr()).unwrap());
+    let mut connection = BufferedSocket::new(TcpStream::connect(running.addr()).unwrap());
     for total in 2..100 {
         running.count(0, 1);
         let text = scrape_on(&mut connection, "/metrics", ACCEPT_TEXT, false);
@@ -125,7 +125,7 @@ fn other_paths_and_methods() {
 fn hostile_requests_harm_only_themselves() {
     let running = RunningExporter::start(10);
     let status = |request: &[u8]| {
-        let mut connection = Connection::new(TcpStream::connect(running.addr()).unwrap());
+        let mut connection = BufferedSocket::new(TcpStream::connect(running.addr()).unwrap());
         connection.send(request);
         let status = connection.expect_response("GET").head.status();
         connection.expect_close();
@@ -135,11 +135,11 @@ fn hostile_requests_harm_only_themselves() {
     assert_eq!(status(b"GET /metrics\r\n\r\n"), 400);
     assert_eq!(status(&[b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: ".as_slice(), &[b'x'; 70_000]].concat()), 431);
     let silent = TcpStream::connect(running.addr()).unwrap();
-    let mut half = Connection::new(TcpStream::connect(running.addr()).unwrap());
+    let mut half = BufferedSocket::new(TcpStream::connect(running.addr()).unwrap());
     half.send("GET /metr");
     assert_eq!(scrape(running.addr(), "/metrics", ACCEPT_TEXT, false).status, 200);
     // A client cannot hold a connection without sending a request.
-    Connection::new(silent).expect_close();
+    BufferedSocket::new(silent).expect_close();
     half.expect_close();
 }
 

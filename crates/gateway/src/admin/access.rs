@@ -3,9 +3,8 @@
 use ipnet::IpNet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
-use stillgate_admin::{Access, AdminKey, Role, loopback};
 use stillgate_config::{Gateway, Role as Written, SHORT_KEY_NAME};
-use stillgate_exporter::Hosts;
+use stillgate_door::{Access, AdminKey, Hosts, Role, loopback};
 use stillgate_measures::process_stats;
 use stillgate_plugin::Secret;
 

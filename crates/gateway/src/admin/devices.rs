@@ -12,10 +12,12 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Method, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
-use stillgate_admin::{Access, Caller, KEY_ARGUMENT, Page, Role};
+use stillgate_admin::Page;
 use stillgate_config::Gateway;
+use stillgate_device_node::reached_at;
+use stillgate_door::{Access, Caller, KEY_ARGUMENT, Role};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -128,21 +130,10 @@ fn inner(there: &There, request: Request) -> Result<hyper::Request<Body>, String
     Ok(made)
 }
 
-/// An address that is bound everywhere is reached by loopback.
-pub(crate) fn reached_at(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    SocketAddr::new(ip, address.port())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stillgate_admin::{AdminKey, loopback};
-    use stillgate_exporter::Hosts;
+    use stillgate_door::{AdminKey, Hosts, loopback};
 
     #[test]
     fn what_the_admin_api_was_shown_stays_there() {
@@ -170,12 +161,5 @@ mod tests {
         let fields: Vec<(&str, &str)> =
             made.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         assert_eq!(fields, [("host", "127.0.0.1:9190"), ("content-type", "application/json"), ("x-api-key", "inner")]);
-    }
-
-    #[test]
-    fn everywhere_is_reached_by_loopback() {
-        for (address, expected) in [("0.0.0.0:1", "127.0.0.1:1"), ("[::]:1", "[::1]:1"), ("10.0.0.1:1", "10.0.0.1:1")] {
-            assert_eq!(reached_at(address.parse().unwrap()), expected.parse().unwrap());
-        }
     }
 }

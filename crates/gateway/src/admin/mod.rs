@@ -1,4 +1,4 @@
-//! The admin address: its server, its access rules, the gateway's answers there, and how the Admin API reaches the datastore.
+//! The admin address: its access rules, the gateway's answers there, and how the Admin API reaches the datastore.
 //!
 //! The Admin API itself is the crate `admin`. Nothing here owns state: the control loop and the keeper of the datastore do.
 
@@ -18,7 +18,5 @@ mod refusal;
 pub(crate) mod resources;
 mod route_list;
 mod routes;
-pub(crate) mod server;
 pub(crate) mod status;
-pub(crate) mod tls;
 pub(crate) mod upstreams;

@@ -7,13 +7,11 @@
 use super::cli::{Check, EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Format};
 use super::deep_hosts::{DeepHosts, deep_hosts};
 use super::stdout::show;
-use crate::admin;
 use crate::configuration::chain_lint::{ChainFinding, chain_lint};
 use crate::configuration::end_flag;
 use crate::configuration::environment;
 use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::tls_material;
-use crate::devices;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::Path;
@@ -197,7 +195,7 @@ fn of_machine(config: &Config, text: &[u8]) -> Vec<Diagnostic> {
     let errors = errors.into_iter().chain(stillgate_acme::problem(config)).map(|error| (error, Severity::Error));
     let found = errors.chain(warnings.into_iter().map(|warning| (warning, Severity::Warning)));
     let mut found: Vec<_> = found.map(|(problem, severity)| tls_material::diagnostic(problem, severity)).collect();
-    let tls = admin::tls::problem(config).into_iter().chain(devices::problem(config));
+    let tls = stillgate_door::tls::problem(config).into_iter().chain(stillgate_device_node::problem(config));
     let tls = tls.map(|problem| (problem, Severity::Error));
     for (problem, severity) in environment::look_at(config).into_iter().chain(tls) {
         let (line, column) = ConfigSource::locate(text, &problem.path).unwrap_or_default();

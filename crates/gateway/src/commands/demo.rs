@@ -16,7 +16,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use stillgate_admin::Role;
+use stillgate_door::Role;
 
 /// Port of the demo, if it is free.
 const PORT: u16 = 9080;

@@ -10,7 +10,6 @@ use crate::admin;
 use crate::admin::access::{access_of, access_of_devices, with_made_key};
 use crate::admin::pages::Api;
 use crate::admin::resources::Resources;
-use crate::admin::server::{Bounds, Server, Serving};
 use crate::configuration::background::CONTROL_NICE;
 use crate::configuration::ignored::{self, Ignored};
 use crate::configuration::kept::{Opened, Served, revision_of};
@@ -22,7 +21,6 @@ use crate::configuration::sources::{Given, Refused, Source};
 use crate::configuration::tls_material;
 use crate::configuration::warnings::{tell_rejected, tell_warnings};
 use crate::configuration::watch::{FileWatch, Stamp};
-use crate::devices::{self, DeviceThread, Starting};
 use crate::upgrade::{
     AdminSocket, DeviceSocket, Following, Former, Launcher, PeerOffer, PidFile, Predecessor, Program, Takeover,
     tell_supervisor,
@@ -33,9 +31,10 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_admin::{Access, Guard};
 use stillgate_cluster::registry::FormerDirectory;
 use stillgate_config::{Config, Errors, Gateway, Loaded, SourceKind, Transport};
+use stillgate_device_node::{self as device_node, DeviceThread, Starting};
+use stillgate_door::{Access, Bounds, Guard, Server, Serving, tls};
 use stillgate_limits::Limits;
 use stillgate_live::Live;
 use stillgate_logs::Logs;
@@ -474,12 +473,12 @@ fn admin_refused(address: SocketAddr, error: io::Error) -> RunError {
 /// Sockets of the node of devices, and their addresses as configured.
 struct DevicesListening {
     api: (SocketAddr, TcpListener),
-    peers: Option<(SocketAddr, devices::PeerSocket)>,
+    peers: Option<(SocketAddr, device_node::PeerSocket)>,
 }
 
 fn listen_devices(gateway: &Gateway, former: &mut Former) -> Result<Option<DevicesListening>, RunError> {
     let Some(address) = gateway.devices.as_ref().map(|devices| devices.address) else { return Ok(None) };
-    let api = devices::listen(address, former.devices.take()).map_err(|error| devices_refused(address, error))?;
+    let api = device_node::listen(address, former.devices.take()).map_err(|error| devices_refused(address, error))?;
     Ok(Some(DevicesListening { api, peers: listen_peers(gateway, former.peers.take())? }))
 }
 
@@ -487,13 +486,13 @@ fn listen_devices(gateway: &Gateway, former: &mut Former) -> Result<Option<Devic
 fn listen_peers(
     gateway: &Gateway,
     former: Option<(SocketAddr, TcpListener, FormerDirectory)>,
-) -> Result<Option<(SocketAddr, devices::PeerSocket)>, RunError> {
+) -> Result<Option<(SocketAddr, device_node::PeerSocket)>, RunError> {
     let peer = gateway.devices.as_ref().and_then(|devices| devices.peer.as_ref());
     let Some(address) = peer.map(|peer| peer.address) else { return Ok(None) };
     let (former, directory) = former.map(|(address, listener, directory)| ((address, listener), directory)).unzip();
-    let listening = devices::listen(address, former);
+    let listening = device_node::listen(address, former);
     let (address, listener) = listening.map_err(|error| refused("gateway.devices.peer.address", address, error))?;
-    Ok(Some((address, devices::PeerSocket { listener, former: directory })))
+    Ok(Some((address, device_node::PeerSocket { listener, former: directory })))
 }
 
 fn devices_refused(address: SocketAddr, error: io::Error) -> RunError {
@@ -520,7 +519,7 @@ fn start_devices(
         return Ok((told, None));
     };
     let DevicesListening { api: (address, listener), peers } = listening;
-    let tls = keys.tls.as_ref().map(|tls| admin::tls::server_config(tls, admin::tls::DEVICES));
+    let tls = keys.tls.as_ref().map(|tls| tls::server_config(tls, tls::DEVICES));
     let tls = tls.transpose().map_err(RunError::Admin)?;
     let fail = |error| devices_refused(address, error);
     let kept = listener.try_clone().map_err(fail)?;
@@ -543,7 +542,7 @@ fn admin_server(
     api: Api,
 ) -> Result<Server<Router>, RunError> {
     let tls = gateway.admin.as_ref().and_then(|admin| admin.tls.as_ref());
-    let tls = tls.map(|tls| admin::tls::server_config(tls, admin::tls::ADMIN)).transpose().map_err(RunError::Admin)?;
+    let tls = tls.map(|tls| tls::server_config(tls, tls::ADMIN)).transpose().map_err(RunError::Admin)?;
     let mut pages = admin::pages::pages(&api);
     pages.extend(admin::devices::pages(gateway, &device_access.subscribe()));
     let router = stillgate_admin::router(Arc::new(Resources::new(api)), guard.clone(), pages);
@@ -557,7 +556,7 @@ fn serve_admin(
 ) -> Result<(AdminSocket, Serving), RunError> {
     let fail = |error| admin_refused(address, error);
     let served = listener.try_clone().and_then(tokio::net::TcpListener::from_std).map_err(fail)?;
-    let serving = admin::server::serve(served, server);
+    let serving = stillgate_door::serve(served, server);
     Ok((AdminSocket { address, listener, serving: serving.accepting() }, serving))
 }
 

@@ -29,7 +29,7 @@ mod takeover;
 pub(crate) use launcher::{GO_TIMEOUT, Launcher, Progress};
 pub(crate) use notify::{supervisor_loses_us, tell_supervisor};
 pub(crate) use pid_file::PidFile;
-pub(crate) use predecessor::{AdminSocket, DeviceSocket, Leaving, PeerOffer, Predecessor, Step, ended, lost};
+pub(crate) use predecessor::{AdminSocket, DeviceSocket, PeerOffer, Predecessor, Step, ended, lost};
 pub(crate) use probation::PROBATION;
 pub(crate) use program::{Program, READY_TIMEOUT};
 pub(crate) use takeover::{Following, Former, Takeover};

@@ -7,16 +7,15 @@ use std::future::pending;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use stillgate_cluster::Watch;
 use stillgate_cluster::registry::FormerDirectory;
 use stillgate_config::ListenPlace;
+use stillgate_device_node::Leaving;
 use stillgate_measures::metrics::Metering;
 use stillgate_proxy::handover::{OUTBOX, Parcel, Successor, digest};
 use stillgate_proxy::{Fleet, PlanCell};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 use tracing::warn;
@@ -53,15 +52,6 @@ pub(crate) struct DeviceSocket {
     pub(crate) leaving: Leaving,
     /// The socket for peers, with a shared directory.
     pub(crate) peer: Option<PeerOffer>,
-}
-
-/// Notifies the thread that another process takes over. When it is dropped, that has happened.
-#[derive(Debug)]
-pub(crate) struct Leaving {
-    /// The channel by which that process receives reports about broadcasts.
-    pub(crate) outbox: oneshot::Sender<mpsc::Sender<Parcel>>,
-    /// The other process serves alongside this one.
-    pub(crate) has_company: Arc<AtomicBool>,
 }
 
 /// The address for other nodes of devices, and the node's identity in the directory.

@@ -19,7 +19,6 @@ pub(super) use broadcast::begun;
 pub(super) use list::{connected_page, shown};
 
 use super::node::Node;
-use crate::admin::server::Answers;
 use answer::{error, json};
 use axum::body::Body;
 use axum::http::header::ALLOW;
@@ -30,7 +29,7 @@ use query::Query;
 use routes::{Found, find};
 use std::borrow::Cow;
 use std::sync::Arc;
-use stillgate_admin::Guard;
+use stillgate_door::{Answers, Guard};
 
 /// Answers requests to the device API that its guard admits.
 #[derive(Clone)]

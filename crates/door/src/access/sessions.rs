@@ -11,7 +11,7 @@ use tokio::time::Instant;
 pub const SESSION_COOKIE: &str = "stillgate_session";
 
 /// How long a session lasts.
-pub(crate) const SESSION_AGE_MAX: Duration = Duration::from_secs(12 * 3600);
+pub(super) const SESSION_AGE_MAX: Duration = Duration::from_secs(12 * 3600);
 
 /// Number of sessions at once. One more ends the oldest session of the owner with the most, so that an owner who opens many loses
 /// their own.
@@ -28,23 +28,24 @@ const TOKEN_BYTES: usize = 32;
 
 /// One session.
 #[derive(Debug, Clone)]
-pub(crate) struct Session {
-    pub(crate) caller: Caller,
+pub struct Session {
+    /// Who opened it.
+    pub caller: Caller,
     /// The token that a write must contain besides the cookie.
-    pub(crate) csrf: String,
+    pub csrf: String,
     until: Instant,
 }
 
 /// All sessions and sign-in tokens. They are found by hash: 256 random bits do not need a comparison in constant time.
 #[derive(Debug, Default)]
-pub(crate) struct Sessions {
+pub(super) struct Sessions {
     of_token: HashMap<String, Session>,
     sign_ins: HashMap<String, (Caller, Instant)>,
 }
 
 impl Sessions {
     /// Opens a session; returns its token and its CSRF token.
-    pub(crate) fn open(&mut self, caller: Caller, now: Instant) -> (String, String) {
+    pub(super) fn open(&mut self, caller: Caller, now: Instant) -> (String, String) {
         self.of_token.retain(|_, session| session.until > now);
         if self.count_of(&caller) >= SESSIONS_OF_ONE_MAX {
             self.end_oldest_of(&caller);
@@ -71,16 +72,16 @@ impl Sessions {
         oldest.map(|token| self.of_token.remove(&token));
     }
 
-    pub(crate) fn get(&self, token: &str, now: Instant) -> Option<Session> {
+    pub(super) fn get(&self, token: &str, now: Instant) -> Option<Session> {
         self.of_token.get(token).filter(|session| session.until > now).cloned()
     }
 
-    pub(crate) fn close(&mut self, token: &str) {
+    pub(super) fn close(&mut self, token: &str) {
         self.of_token.remove(token);
     }
 
     /// Makes a token that opens one session with this name and role.
-    pub(crate) fn mint(&mut self, name: &str, role: Role, age: Duration, now: Instant) -> String {
+    pub(super) fn mint(&mut self, name: &str, role: Role, age: Duration, now: Instant) -> String {
         self.sign_ins.retain(|_, (_, until)| *until > now);
         if self.sign_ins.len() >= TOKENS_MAX {
             let oldest = self.sign_ins.iter().min_by_key(|(_, (_, until))| *until).map(|(token, _)| token.clone());
@@ -93,7 +94,7 @@ impl Sessions {
     }
 
     /// The identity of the session that a sign-in token opens. A token can be used once.
-    pub(crate) fn redeem(&mut self, token: &str, now: Instant) -> Option<Caller> {
+    pub(super) fn redeem(&mut self, token: &str, now: Instant) -> Option<Caller> {
         self.sign_ins.remove(token).filter(|(_, until)| *until > now).map(|(caller, _)| caller)
     }
 }

@@ -12,12 +12,14 @@ use stillgate_tls::{FILE_BYTES_MAX, Problem};
 /// The protocol that clients are offered.
 const ALPN: &[u8] = b"http/1.1";
 
-/// The path of the keys in the configuration.
-pub(crate) const ADMIN: &str = "gateway.admin.tls";
-pub(crate) const DEVICES: &str = "gateway.devices.tls";
+/// The path of the keys of the admin address in the configuration.
+pub const ADMIN: &str = "gateway.admin.tls";
+
+/// The path of the keys of the device API in the configuration.
+pub const DEVICES: &str = "gateway.devices.tls";
 
 /// Why TLS of the admin address of a configuration, or of its device API, cannot work, for `check`; `None`: it works, or is off.
-pub(crate) fn problem(config: &Config) -> Option<Problem> {
+pub fn problem(config: &Config) -> Option<Problem> {
     let gateway = &config.gateway;
     let admin = gateway.admin.as_ref().and_then(|admin| server_config(admin.tls.as_ref()?, ADMIN).err());
     let devices = gateway.devices.as_ref();
@@ -26,12 +28,12 @@ pub(crate) fn problem(config: &Config) -> Option<Problem> {
 }
 
 /// Certificates to trust, in PEM.
-pub(crate) fn trusted(pem: &Pem) -> Result<Vec<u8>, String> {
+pub fn trusted(pem: &Pem) -> Result<Vec<u8>, String> {
     read(pem)
 }
 
 /// TLS settings from the configuration; the error names the key.
-pub(crate) fn server_config(keys: &AdminTls, path: &str) -> Result<Arc<ServerConfig>, Problem> {
+pub fn server_config(keys: &AdminTls, path: &str) -> Result<Arc<ServerConfig>, Problem> {
     let at = |key: &str, message: String| Problem { path: format!("{path}.{key}"), message, hint: None };
     let (chain, key) = certificate(keys, path)?;
     let builder = ServerConfig::builder();
@@ -51,7 +53,7 @@ pub(crate) fn server_config(keys: &AdminTls, path: &str) -> Result<Arc<ServerCon
 }
 
 /// A certificate with its chain, and its key.
-pub(crate) fn certificate(
+pub fn certificate(
     keys: &AdminTls,
     path: &str,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Problem> {
@@ -64,7 +66,7 @@ pub(crate) fn certificate(
 }
 
 /// The certificate authorities to trust.
-pub(crate) fn roots(ca: &Pem, path: &str) -> Result<RootCertStore, Problem> {
+pub fn roots(ca: &Pem, path: &str) -> Result<RootCertStore, Problem> {
     let at = |message: String| Problem { path: format!("{path}.client_ca"), message, hint: None };
     let mut roots = RootCertStore::empty();
     for root in certificates(ca).map_err(at)? {

@@ -3,14 +3,13 @@
 //! A key is searched where APISIX searches: argument `api_key`, header, cookie, in this order.
 
 use super::{Area, Guard, Session, equal_in_constant_time};
-use crate::query;
+use crate::hosts::{Hosts, Stranger};
 use axum::body::Body;
 use axum::http::header::{COOKIE, HOST, ORIGIN};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method, Request};
 use std::borrow::Cow;
 use std::net::IpAddr;
-use stillgate_exporter::{Hosts, Stranger};
 
 /// The query argument that is searched for a key first.
 pub const KEY_ARGUMENT: &str = "api_key";
@@ -18,22 +17,25 @@ const KEY_HEADER: &str = "x-api-key";
 const KEY_COOKIE: &str = "x_api_key";
 const TOKEN_HEADER: &str = "x-csrf-token";
 
+/// The most arguments that are read, as in nginx.
+const ARGUMENTS_MAX: usize = 100;
+
 /// The facts about one request.
 #[derive(Debug)]
-pub(crate) struct Facts<'a> {
-    pub(crate) peer: IpAddr,
-    pub(crate) area: Area,
+pub(super) struct Facts<'a> {
+    pub(super) peer: IpAddr,
+    pub(super) area: Area,
     /// Whether the method is GET or HEAD.
-    pub(crate) is_read: bool,
-    pub(crate) given: Given<'a>,
+    pub(super) is_read: bool,
+    pub(super) given: Given<'a>,
     /// Why a request from loopback needs a key.
-    pub(crate) stranger: Option<Stranger>,
-    pub(crate) origin: Origin,
+    pub(super) stranger: Option<Stranger>,
+    pub(super) origin: Origin,
 }
 
 /// The credential of a caller.
 #[derive(Debug)]
-pub(crate) enum Given<'a> {
+pub(super) enum Given<'a> {
     Nothing,
     Key {
         key: Cow<'a, [u8]>,
@@ -49,7 +51,7 @@ pub(crate) enum Given<'a> {
 
 /// The origin of the page that made a browser send the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(super) enum Origin {
     Absent,
     /// The requested host.
     Own,
@@ -57,7 +59,7 @@ pub(crate) enum Origin {
 }
 
 impl<'a> Facts<'a> {
-    pub(crate) fn of(peer: IpAddr, request: &'a Request<Body>, hosts: &Hosts, guard: &Guard) -> Facts<'a> {
+    pub(super) fn of(peer: IpAddr, request: &'a Request<Body>, hosts: &Hosts, guard: &Guard) -> Facts<'a> {
         Facts {
             peer,
             area: area(request.uri().path()),
@@ -81,7 +83,7 @@ fn area(path: &str) -> Area {
 
 fn given<'a>(request: &'a Request<Body>, guard: &Guard) -> Given<'a> {
     let headers = request.headers();
-    let key = match query::first(request.uri().query(), KEY_ARGUMENT) {
+    let key = match argument(request.uri().query(), KEY_ARGUMENT) {
         Some(Cow::Borrowed(key)) => Some(key.as_bytes().into()),
         Some(Cow::Owned(key)) => Some(key.into_bytes().into()),
         None => headers.get(KEY_HEADER).map(|key| key.as_bytes().into()),
@@ -103,8 +105,14 @@ fn given<'a>(request: &'a Request<Body>, guard: &Guard) -> Given<'a> {
     }
 }
 
+/// The first argument of a query with this name.
+fn argument<'a>(query: Option<&'a str>, name: &str) -> Option<Cow<'a, str>> {
+    let mut arguments = form_urlencoded::parse(query?.as_bytes()).take(ARGUMENTS_MAX);
+    arguments.find(|(known, _)| known == name).map(|(_, value)| value)
+}
+
 /// The first cookie with this name.
-pub(crate) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let lines = headers.get_all(COOKIE).into_iter().filter_map(|line| line.to_str().ok());
     let mut cookies = lines.flat_map(|line| line.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
     cookies.find(|(known, _)| *known == name).map(|(_, value)| value)
@@ -118,5 +126,20 @@ fn origin(request: &Request<Body>) -> Origin {
     match (origin, host) {
         (Some((_, page)), Some(host)) if page.eq_ignore_ascii_case(host) => Origin::Own,
         _ => Origin::Foreign,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_argument_counts() {
+        let query = "b=x&a=%20y&a=z";
+        assert_eq!(argument(Some(query), "a").as_deref(), Some(" y"));
+        assert_eq!(argument(Some(query), "c"), None);
+        assert_eq!(argument(None, "a"), None);
+        let too_late = format!("{}a=1", "b&".repeat(ARGUMENTS_MAX));
+        assert_eq!(argument(Some(&too_late), "a"), None);
     }
 }

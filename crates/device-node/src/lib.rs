@@ -1,4 +1,4 @@
-//! The node of devices: its connected devices, and its API for back-ends.
+//! One node of devices: its connected devices, and its API for back-ends.
 //!
 //! ```text
 //!  back-end ─▶ api ─▶ Node::send(Post) ─▶ registry: where is it? ─▶ here ─▶ Command ─▶ worker ─▶ device
@@ -8,6 +8,9 @@
 //!
 //! All of it is on one thread, whose event loop serves the API and takes what the workers report. It holds no lock while it waits
 //! for something, so its lock is never waited for; it is there because the server's handlers may be sent to other threads.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+#![forbid(unsafe_code)]
 
 mod api;
 mod away;
@@ -26,5 +29,6 @@ mod reports;
 mod succession;
 mod thread;
 
-pub(crate) use peer_tls::problem;
-pub(crate) use thread::{DeviceThread, PeerSocket, Starting, listen};
+pub use peer_tls::problem;
+pub use succession::Leaving;
+pub use thread::{DeviceThread, PeerSocket, Starting, listen, reached_at};

@@ -6,20 +6,17 @@ use super::node::Node;
 use super::peer_tls::peer_tls;
 use super::registry::{Home, Memory, Registry, Shared, Sharing};
 use super::reports;
-use super::succession;
-use crate::admin::devices::reached_at;
-use crate::admin::server::{Bounds, Server, Serving, serve};
-use crate::admin::tls::trusted;
-use crate::upgrade::Leaving;
+use super::succession::{self, Leaving};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use stillgate_admin::{Access, Guard};
 use stillgate_cluster::Watch;
 use stillgate_cluster::registry::{FormerDirectory, RedisAddress};
 use stillgate_config::{DeviceRegistry, Devices};
+use stillgate_door::tls::trusted;
+use stillgate_door::{Access, Bounds, Guard, Server, Serving, serve};
 use stillgate_measures::process_stats::hostname;
 use stillgate_profiler::threads::Registration;
 use stillgate_proxy::device_link::{DeviceQueues, Report};
@@ -39,28 +36,33 @@ const END_TIMEOUT: Duration = Duration::from_secs(310);
 const ADOPTING: Duration = Duration::from_millis(500);
 
 /// The parameters of the thread.
-pub(crate) struct Starting {
-    pub(crate) queues: DeviceQueues,
-    pub(crate) listener: TcpListener,
-    pub(crate) access: watch::Receiver<Access>,
-    pub(crate) tls: Option<Arc<ServerConfig>>,
+pub struct Starting {
+    /// The queues to and from the workers.
+    pub queues: DeviceQueues,
+    /// The socket of the device API.
+    pub listener: TcpListener,
+    /// Access rules of the device API, which follow the configuration.
+    pub access: watch::Receiver<Access>,
+    /// `None`: plain HTTP.
+    pub tls: Option<Arc<ServerConfig>>,
     /// The socket for peers, with a shared directory.
-    pub(crate) peer: Option<PeerSocket>,
+    pub peer: Option<PeerSocket>,
     /// Another process is about to give what it has.
-    pub(crate) follows: bool,
+    pub follows: bool,
 }
 
 /// The address for other nodes.
 #[derive(Debug)]
-pub(crate) struct PeerSocket {
-    pub(crate) listener: TcpListener,
+pub struct PeerSocket {
+    /// The socket.
+    pub listener: TcpListener,
     /// Directory of the process that this one follows.
-    pub(crate) former: Option<FormerDirectory>,
+    pub former: Option<FormerDirectory>,
 }
 
 /// The running thread.
 #[derive(Debug)]
-pub(crate) struct DeviceThread {
+pub struct DeviceThread {
     /// `None` once it has been taken.
     leaving: Option<Leaving>,
     /// The process that this one follows gives what it has, and is over when this is. It also sends reports of its broadcasts.
@@ -69,7 +71,7 @@ pub(crate) struct DeviceThread {
     end: oneshot::Sender<()>,
     thread: JoinHandle<()>,
     /// The directory that it shares with other nodes.
-    pub(crate) directory: Option<Watch>,
+    pub directory: Option<Watch>,
 }
 
 /// The name of the node.
@@ -78,10 +80,7 @@ pub(super) fn node_name(keys: &Devices) -> String {
 }
 
 /// The former process's socket, where it has the same address, or another.
-pub(crate) fn listen(
-    address: SocketAddr,
-    former: Option<(SocketAddr, TcpListener)>,
-) -> io::Result<(SocketAddr, TcpListener)> {
+pub fn listen(address: SocketAddr, former: Option<(SocketAddr, TcpListener)>) -> io::Result<(SocketAddr, TcpListener)> {
     let listener = match former.filter(|(before, _)| *before == address) {
         Some((_, listener)) => listener,
         None => TcpListener::bind(address)?,
@@ -90,9 +89,19 @@ pub(crate) fn listen(
     Ok((address, listener))
 }
 
+/// An address that is bound everywhere is reached by loopback.
+pub fn reached_at(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
 impl DeviceThread {
     /// Serves from now on.
-    pub(crate) fn start(keys: &Devices, starting: Starting) -> io::Result<DeviceThread> {
+    pub fn start(keys: &Devices, starting: Starting) -> io::Result<DeviceThread> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (name, home) = (node_name(keys), Home::default());
         let registry = {
@@ -151,13 +160,13 @@ impl DeviceThread {
     }
 
     /// What the upgrade needs to notify this thread that another process takes over. It can be taken once.
-    pub(crate) fn leaving(&mut self) -> Leaving {
+    pub fn leaving(&mut self) -> Leaving {
         let none = || Leaving { outbox: oneshot::channel().0, has_company: Arc::default() };
         self.leaving.take().unwrap_or_else(none)
     }
 
     /// The process that this one follows gives what it has from now on, until the other end of `told` is dropped.
-    pub(crate) fn is_given(&mut self, told: mpsc::Receiver<Vec<u8>>) {
+    pub fn is_given(&mut self, told: mpsc::Receiver<Vec<u8>>) {
         if let Some(follows) = self.follows.take() {
             // A thread that has ended takes no more commands.
             let _ = follows.send(told);
@@ -165,7 +174,7 @@ impl DeviceThread {
     }
 
     /// Ends the API, and waits until the requests that have arrived are answered. The workers have ended.
-    pub(crate) fn end(self) {
+    pub fn end(self) {
         let DeviceThread { leaving, follows, end, thread, directory: _ } = self;
         drop((leaving, follows, end));
         // A panic was reported when it happened.
@@ -224,4 +233,16 @@ fn begin(
     let bounds =
         Bounds { name: "device API", head: IDLE_TIMEOUT, age: CONNECTION_AGE_MAX, end: END_TIMEOUT, is_wide: true };
     Ok(serve(listener, Server { answers, tls, bounds }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everywhere_is_reached_by_loopback() {
+        for (address, expected) in [("0.0.0.0:1", "127.0.0.1:1"), ("[::]:1", "[::1]:1"), ("10.0.0.1:1", "10.0.0.1:1")] {
+            assert_eq!(reached_at(address.parse().unwrap()), expected.parse().unwrap());
+        }
+    }
 }

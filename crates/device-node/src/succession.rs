@@ -2,6 +2,7 @@
 
 use super::node::Node;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use stillgate_proxy::handover::{BROADCAST_BYTES_MAX, Parcel, State};
 use tokio::sync::{mpsc, oneshot};
@@ -9,6 +10,15 @@ use tokio::time::sleep;
 
 /// Interval of looks for news.
 const TELL_EVERY: Duration = Duration::from_millis(50);
+
+/// Notifies the thread that another process takes over. When it is dropped, that has happened.
+#[derive(Debug)]
+pub struct Leaving {
+    /// The channel by which that process receives reports about broadcasts.
+    pub outbox: oneshot::Sender<mpsc::Sender<Parcel>>,
+    /// The other process serves alongside this one.
+    pub has_company: Arc<AtomicBool>,
+}
 
 /// Sends the news until `over` is dropped, when the workers have ended. Nothing more goes to the other process after this.
 pub(super) async fn tell(node: Arc<Node>, outbox: mpsc::Sender<Parcel>, mut over: oneshot::Receiver<()>) {

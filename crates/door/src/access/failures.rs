@@ -28,7 +28,7 @@ const IPV6_SOURCE_BITS: u32 = 64;
 
 /// The wrong keys so far, by address.
 #[derive(Debug, Default)]
-pub(crate) struct Failures {
+pub(super) struct Failures {
     total: u64,
     of_source: HashMap<IpAddr, AddressFailures>,
 }
@@ -43,26 +43,26 @@ struct AddressFailures {
 
 /// The consequence of one wrong key.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub(super) struct Wrong {
     /// The wait before the response.
-    pub(crate) wait: Duration,
+    pub(super) wait: Duration,
     /// Number of wrong keys from this address.
-    pub(crate) count: u32,
+    pub(super) count: u32,
 }
 
 impl Wrong {
     /// The number of log lines grows with the logarithm of the wrong keys.
-    pub(crate) fn is_logged(&self) -> bool {
+    pub(super) fn is_logged(&self) -> bool {
         self.count.is_power_of_two()
     }
 }
 
 impl Failures {
-    pub(crate) fn total(&self) -> u64 {
+    pub(super) fn total(&self) -> u64 {
         self.total
     }
 
-    pub(crate) fn record(&mut self, peer: IpAddr, now: Instant) -> Wrong {
+    pub(super) fn record(&mut self, peer: IpAddr, now: Instant) -> Wrong {
         self.total += 1;
         let address = source_of(peer);
         if !self.of_source.contains_key(&address) {

@@ -1,4 +1,4 @@
-//! Access control of the Admin API: a decision from the configuration, the peer's address and the head of a request.
+//! Access control of the Admin API and the device API: a decision from the configuration, the peer's address and the head of a request.
 //!
 //! ```text
 //!  head ─▶ facts.rs ─▶ decide(Access, Facts) ─▶ Caller ─▶ handlers
@@ -10,25 +10,21 @@
 mod facts;
 mod failures;
 mod guard;
+mod refusal;
 mod sessions;
 
-pub use facts::KEY_ARGUMENT;
+pub use facts::{KEY_ARGUMENT, cookie};
 pub use guard::{Guard, Peer};
-pub use sessions::SESSION_COOKIE;
+pub use refusal::Rejection;
+pub use sessions::{SESSION_COOKIE, Session};
 
-pub(crate) use facts::{Facts, Given, Origin, cookie};
-pub(crate) use guard::{Door, admit};
-pub(crate) use sessions::Session;
-
-use crate::answer::Answer;
-use axum::http::StatusCode;
-use axum::http::header::WWW_AUTHENTICATE;
+use crate::hosts::{Hosts, Stranger};
+use facts::{Facts, Given, Origin};
 use ipnet::IpNet;
-use serde_json::json;
+use refusal::Refusal;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use stillgate_exporter::{Hosts, Stranger};
 
 /// The rights of a key or session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,9 +68,10 @@ pub struct Access {
 pub struct Caller {
     /// The name of the key, for the audit log; empty: there is none.
     pub name: String,
-    pub(crate) role: Role,
+    /// Its rights.
+    pub role: Role,
     /// The key that was verified, in this request or when the session was opened.
-    pub(crate) key: Option<Arc<AdminKey>>,
+    pub key: Option<Arc<AdminKey>>,
 }
 
 impl Caller {
@@ -86,7 +83,7 @@ impl Caller {
 
 /// The class of a path for access control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Area {
+enum Area {
     /// Files of the dashboard, which are the same everywhere: for every address in `allow`, so that people can sign in.
     Files,
     /// `/`, health and status, without secrets.
@@ -97,19 +94,6 @@ pub(crate) enum Area {
     Data,
 }
 
-/// Why a request is not served.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    NotAllowed(&'static str),
-    LoopbackOnly(&'static str),
-    KeyMissing,
-    KeyWrong,
-    ViewerWrites,
-    Stranger(Stranger),
-    ForeignOrigin,
-    TokenMissing,
-}
-
 /// The loopback networks, which are served by default.
 pub fn loopback() -> Vec<IpNet> {
     let network = |address: [u8; 4], bits| IpNet::new(IpAddr::from(address), bits).ok();
@@ -118,7 +102,7 @@ pub fn loopback() -> Vec<IpNet> {
 }
 
 /// Whether a request is served, and as which caller.
-pub(crate) fn decide(access: &Access, facts: &Facts<'_>) -> Result<Caller, Refusal> {
+fn decide(access: &Access, facts: &Facts<'_>) -> Result<Caller, Refusal> {
     let peer = facts.peer.to_canonical();
     if !access.allow.iter().any(|network| network.contains(&peer)) {
         let section = access.section;
@@ -177,7 +161,7 @@ fn is_alive(access: &Access, session: &Session) -> bool {
 }
 
 /// The key with this text. All are compared, so that the time reveals nothing about similar keys.
-pub(crate) fn find(access: &Access, given: &[u8]) -> Option<Arc<AdminKey>> {
+fn find(access: &Access, given: &[u8]) -> Option<Arc<AdminKey>> {
     let compare = |found: Option<Arc<AdminKey>>, key: &Arc<AdminKey>| {
         let is_equal = equal_in_constant_time(given, key.key.as_bytes());
         found.or_else(|| (is_equal && !key.key.is_empty()).then(|| key.clone()))
@@ -186,7 +170,7 @@ pub(crate) fn find(access: &Access, given: &[u8]) -> Option<Arc<AdminKey>> {
 }
 
 /// Takes the same time wherever the first difference is, so that a key cannot be guessed byte by byte. Its length is not hidden.
-pub(crate) fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
+fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     let difference = a.iter().zip(b).fold(0, |difference, (a, b)| std::hint::black_box(difference | (a ^ b)));
     a.len() == b.len() && difference == 0
 }
@@ -204,35 +188,6 @@ impl Role {
 impl fmt::Debug for AdminKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AdminKey").field("name", &self.name).field("role", &self.role).finish_non_exhaustive()
-    }
-}
-
-impl Refusal {
-    /// The body is APISIX's, if APISIX has the case, for its clients.
-    pub(crate) fn answer(&self) -> Answer {
-        let token = |description: &str| {
-            let body = json!({ "error_msg": "failed to check token", "description": description });
-            Answer::json(StatusCode::UNAUTHORIZED, body).with(WWW_AUTHENTICATE, "X-API-KEY")
-        };
-        let forbidden = |message: String| Answer::error(StatusCode::FORBIDDEN, message);
-        let answer = match self {
-            Refusal::KeyMissing => token("missing apikey"),
-            Refusal::KeyWrong => token("wrong apikey"),
-            Refusal::ViewerWrites => token("invalid method for role viewer"),
-            Refusal::NotAllowed(section) => forbidden(format!("your address is not in {section}.allow")),
-            Refusal::LoopbackOnly(section) => forbidden(format!(
-                "only loopback may connect; set {section}.keys and {section}.allow to admit other addresses"
-            )),
-            Refusal::Stranger(stranger) => forbidden(stranger.to_string()),
-            Refusal::ForeignOrigin => forbidden(
-                "this request came from a page of another origin; with a cookie, only the dashboard may write"
-                    .to_owned(),
-            ),
-            Refusal::TokenMissing => {
-                forbidden("a write in a session needs the token of the session in the header X-CSRF-Token".to_owned())
-            }
-        };
-        answer.closing()
     }
 }
 

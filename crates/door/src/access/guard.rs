@@ -1,19 +1,14 @@
 //! The guard of every request: gathers the facts, requests a decision, and delays wrong keys.
 
+use super::facts::Facts;
 use super::failures::Failures;
+use super::refusal::{Refusal, Rejection};
 use super::sessions::Sessions;
-use super::{Access, Caller, Facts, Refusal, Role, Session, decide, find};
-use crate::answer::Answer;
-use crate::control::Control;
-use crate::endpoints::writes_documents;
+use super::{Access, Caller, Role, Session, decide, find};
 use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::StatusCode;
-use axum::http::header::RETRY_AFTER;
-use axum::middleware::Next;
-use axum::response::Response;
+use axum::http::{Request, Response};
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
@@ -22,6 +17,13 @@ use tracing::warn;
 /// The address a request came from; the server adds it to the request's extensions. A request without it is not served.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub IpAddr);
+
+impl Peer {
+    /// The address of a request's client; the unspecified address if the server did not add one.
+    pub fn of<B>(request: &Request<B>) -> IpAddr {
+        request.extensions().get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0)
+    }
+}
 
 /// Number of requests with wrong keys that wait at once. It is less than the number of connections, so those with right keys find a
 /// place.
@@ -46,7 +48,7 @@ impl Guard {
 
     /// A token that opens one session at `/ui/#TOKEN`, valid for this long.
     pub fn sign_in_token(&self, name: &str, role: Role, age: Duration) -> String {
-        self.lock_sessions().mint(name, role, age, Instant::now())
+        lock(&self.sessions).mint(name, role, age, Instant::now())
     }
 
     /// Number of wrong keys and tokens so far.
@@ -54,39 +56,51 @@ impl Guard {
         lock(&self.failures).total()
     }
 
-    pub(crate) fn session(&self, token: &str) -> Option<Session> {
-        self.lock_sessions().get(token, Instant::now())
+    /// The session with this token.
+    pub fn session(&self, token: &str) -> Option<Session> {
+        lock(&self.sessions).get(token, Instant::now())
     }
 
-    pub(crate) fn lock_sessions(&self) -> MutexGuard<'_, Sessions> {
-        lock(&self.sessions)
+    /// Opens a session; returns its token and its CSRF token.
+    pub fn open_session(&self, caller: Caller) -> (String, String) {
+        lock(&self.sessions).open(caller, Instant::now())
+    }
+
+    /// Ends a session.
+    pub fn close_session(&self, token: &str) {
+        lock(&self.sessions).close(token);
+    }
+
+    /// The identity of the session that a sign-in token opens. A token can be used once.
+    pub fn redeem(&self, token: &str) -> Option<Caller> {
+        lock(&self.sessions).redeem(token, Instant::now())
     }
 
     /// Whether this peer reads everything without a key.
-    pub(crate) fn reads_without_key(&self, peer: IpAddr) -> bool {
+    pub fn reads_without_key(&self, peer: IpAddr) -> bool {
         self.access.borrow().is_loopback_reader && peer.to_canonical().is_loopback()
     }
 
     /// The owner of this key.
-    pub(crate) fn caller_of_key(&self, key: &str) -> Option<Caller> {
+    pub fn caller_of_key(&self, key: &str) -> Option<Caller> {
         let key = find(&self.access.borrow(), key.as_bytes())?;
         Some(Caller { name: key.name.clone(), role: key.role, key: Some(key) })
     }
 
     /// Counts a wrong key and waits as long as its sender must, unless too many requests wait already.
-    pub(crate) async fn slow_down(&self, peer: IpAddr) -> Result<(), TooManyWait> {
+    pub async fn slow_down(&self, peer: IpAddr) -> Result<(), Rejection> {
         let wrong = lock(&self.failures).record(peer, Instant::now());
         if wrong.is_logged() {
             warn!(target: "audit", %peer, count = wrong.count, "admin API: wrong key");
         }
-        let _place = self.waiting.try_acquire().map_err(|_| TooManyWait)?;
+        let _place = self.waiting.try_acquire().map_err(|_| Rejection::too_many_wait())?;
         tokio::time::sleep(wrong.wait).await;
         Ok(())
     }
 
     /// Adds the [`Caller`] to a request that is allowed; the error is the response to one that is not.
-    pub async fn admit(&self, request: &mut Request) -> Result<(), Response> {
-        let peer = request.extensions().get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0);
+    pub async fn admit(&self, request: &mut Request<Body>) -> Result<(), Response<Body>> {
+        let peer = Peer::of(request);
         let refusal = match self.decide(peer, request) {
             Ok(caller) => {
                 request.extensions_mut().insert(caller);
@@ -97,59 +111,22 @@ impl Guard {
         if refusal == Refusal::KeyWrong
             && let Err(too_many) = self.slow_down(peer).await
         {
-            return Err(too_many.answer().into_response());
+            return Err(too_many.into_response());
         }
         if refusal == Refusal::ViewerWrites {
             warn!(target: "audit", %peer, method = %request.method(), path = request.uri().path(), "admin API: a viewer tried to write");
         }
-        Err(refusal.answer().into_response())
+        Err(refusal.rejection().into_response())
+    }
+
+    /// Whether a request is refused only because it has no key.
+    pub fn needs_key(&self, request: &Request<Body>) -> bool {
+        matches!(self.decide(Peer::of(request), request), Err(Refusal::KeyMissing))
     }
 
     fn decide(&self, peer: IpAddr, request: &Request<Body>) -> Result<Caller, Refusal> {
         let access = self.access.borrow();
         decide(&access, &Facts::of(peer, request, &access.hosts, self))
-    }
-}
-
-/// The input of [`admit`].
-#[derive(Clone)]
-pub(crate) struct Door {
-    pub(crate) guard: Arc<Guard>,
-    pub(crate) control: Arc<dyn Control>,
-}
-
-impl Door {
-    /// The response to a write that is refused with any key, for which "a key is missing" would be misleading.
-    fn is_useless(&self, request: &Request) -> Option<Answer> {
-        let peer = request.extensions().get::<Peer>()?.0;
-        let is_refused = || matches!(self.guard.decide(peer, request), Err(Refusal::KeyMissing));
-        let is_in_question = self.guard.reads_without_key(peer)
-            && writes_documents(request.method(), request.uri().path())
-            && is_refused();
-        let why = self.control.writable().err().filter(|_| is_in_question)?;
-        Some(Answer::error(StatusCode::NOT_IMPLEMENTED, why).closing())
-    }
-}
-
-/// [`Guard::admit`] as a middleware.
-pub(crate) async fn admit(State(door): State<Door>, mut request: Request, next: Next) -> Response {
-    if let Some(answer) = door.is_useless(&request) {
-        return answer.into_response();
-    }
-    match door.guard.admit(&mut request).await {
-        Ok(()) => next.run(request).await,
-        Err(refusal) => refusal,
-    }
-}
-
-/// Too many requests with wrong keys wait already, so this one is answered at once.
-#[derive(Debug)]
-pub(crate) struct TooManyWait;
-
-impl TooManyWait {
-    pub(crate) fn answer(&self) -> Answer {
-        let message = "too many requests with wrong keys at once";
-        Answer::error(StatusCode::TOO_MANY_REQUESTS, message).with(RETRY_AFTER, "10").closing()
     }
 }
 

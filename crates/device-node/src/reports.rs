@@ -233,8 +233,8 @@ fn session_limits(settings: &DeviceSettings, protocol: Protocol, queue_bytes_max
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::devices::commands::Commands;
-    use crate::devices::registry::{Memory, Registry};
+    use crate::commands::Commands;
+    use crate::registry::{Memory, Registry};
     use stillgate_config::DeviceLimits;
     use stillgate_devices::session::Policy;
     use stillgate_proxy::device_link::Hold;

@@ -1,8 +1,10 @@
-//! The server of the admin address, on the control thread; slow work is done on another thread. The endpoints are in the crate
-//! `admin`, and in `pages`.
+//! The server of the Admin API and of the device API: accepts connections, answers their requests, and ends them at a shutdown.
 //!
-//! Everything is bounded, since this address may be reachable for others: connections, a connection's age, the time for a head.
+//! Everything is bounded, since its address may be reachable for others: connections, a connection's age, the time for a head.
 
+use crate::accept::accept;
+use crate::access::Peer;
+use crate::connection_slots::ConnectionSlots;
 use axum::Router;
 use axum::body::Body;
 use hyper::body::Incoming;
@@ -16,8 +18,6 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_admin::Peer;
-use stillgate_exporter::{ConnectionSlots, accept};
 use stillgate_tls::rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -45,7 +45,8 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
 /// Answers requests, each with a [`Peer`] in its extensions.
-pub(crate) trait Answers: Clone + Send + Sync + 'static {
+pub trait Answers: Clone + Send + Sync + 'static {
+    /// The response to a request.
     fn answer(&self, request: Request<Body>) -> impl Future<Output = Response<Body>> + Send;
 }
 
@@ -59,31 +60,33 @@ impl Answers for Router {
 
 /// The parts that every connection needs.
 #[derive(Clone)]
-pub(crate) struct Server<A> {
-    pub(crate) answers: A,
+pub struct Server<A> {
+    /// The endpoints, behind their guard.
+    pub answers: A,
     /// `None`: plain HTTP.
-    pub(crate) tls: Option<Arc<ServerConfig>>,
-    pub(crate) bounds: Bounds,
+    pub tls: Option<Arc<ServerConfig>>,
+    /// Bounds on connections.
+    pub bounds: Bounds,
 }
 
 /// Bounds on the use of the address.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
+pub struct Bounds {
     /// Its name in the log.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Time for a request's head to arrive, on a new connection as on one that is kept.
-    pub(crate) head: Duration,
+    pub head: Duration,
     /// Maximum age: after this a connection gets no further request, so that no client holds a place for good.
-    pub(crate) age: Duration,
+    pub age: Duration,
     /// Time for a connection to finish, once it is too old or the server ends.
-    pub(crate) end: Duration,
+    pub end: Duration,
     /// The address is meant for traffic.
-    pub(crate) is_wide: bool,
+    pub is_wide: bool,
 }
 
 impl Bounds {
     /// Bounds of the admin API.
-    pub(crate) const ADMIN: Bounds = Bounds {
+    pub const ADMIN: Bounds = Bounds {
         name: "admin API",
         head: Duration::from_secs(3),
         age: Duration::from_secs(300),
@@ -94,7 +97,7 @@ impl Bounds {
 
 /// A running server.
 #[derive(Debug)]
-pub(crate) struct Serving {
+pub struct Serving {
     accepting: AbortHandle,
     /// Whether connections are to end.
     ending: watch::Sender<Ending>,
@@ -114,7 +117,7 @@ enum Ending {
 }
 
 /// Serves until it is ended, or with the runtime.
-pub(crate) fn serve(listener: TcpListener, server: Server<impl Answers>) -> Serving {
+pub fn serve(listener: TcpListener, server: Server<impl Answers>) -> Serving {
     let (ending, is_ending) = watch::channel(Ending::Serving);
     let (is_open, open) = mpsc::channel(1);
     let name = server.bounds.name;
@@ -134,18 +137,18 @@ pub(crate) fn serve(listener: TcpListener, server: Server<impl Answers>) -> Serv
 
 impl Serving {
     /// Ends accepting, when another process does that.
-    pub(crate) fn accepting(&self) -> AbortHandle {
+    pub fn accepting(&self) -> AbortHandle {
         self.accepting.clone()
     }
 
     /// Accepts no more, and ends each connection with the answer that it waits for, or with the next one.
-    pub(crate) fn leave(&self) {
+    pub fn leave(&self) {
         self.accepting.abort();
         self.ending.send_replace(Ending::Leaving);
     }
 
     /// Answers requests that have arrived or are about to, on open connections.
-    pub(crate) async fn end(mut self) {
+    pub async fn end(mut self) {
         self.accepting.abort();
         self.ending.send_if_modified(|ending| {
             // A server that is already leaving stays so.

@@ -2,8 +2,8 @@
 
 use super::endpoints::Endpoint;
 use std::time::Duration;
-use stillgate_admin::KEY_ARGUMENT;
 use stillgate_devices::session::Level;
+use stillgate_door::KEY_ARGUMENT;
 
 /// How long a sender may wait.
 const TIMEOUT_MAX: Duration = Duration::from_secs(300);

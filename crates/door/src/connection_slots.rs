@@ -1,4 +1,4 @@
-//! Places among the connections of a server beside the gateway's traffic: the exporter, the admin API.
+//! Places for the connections of a server that is separate from the gateway's traffic: exporter, Admin API, device API.
 //!
 //! The address may be reachable for anybody, so no peer may take what others need: loopback, where the operator and the
 //! sidecar are, has places of its own, and one source address has its share of the others. Sources are distinguished by

@@ -1,9 +1,9 @@
 //! TLS between nodes: the files that a configuration names.
 
 use super::thread::node_name;
-use crate::admin::tls::{certificate, roots};
 use stillgate_cluster::peers::PeerTls;
 use stillgate_config::{Config, Devices};
+use stillgate_door::tls::{certificate, roots};
 use stillgate_tls::Problem;
 use stillgate_tls::rustls::RootCertStore;
 
@@ -11,7 +11,7 @@ use stillgate_tls::rustls::RootCertStore;
 const PEER: &str = "gateway.devices.peer.tls";
 
 /// Why a node of a configuration cannot authenticate itself, for `check`; `None`: it can, or does not have to.
-pub(crate) fn problem(config: &Config) -> Option<Problem> {
+pub fn problem(config: &Config) -> Option<Problem> {
     let devices = config.gateway.devices.as_ref()?;
     peer_tls(devices, &node_name(devices)).err()
 }

@@ -1,4 +1,4 @@
-//! Accepting the connections of a server beside the gateway's traffic: the exporter, the admin API.
+//! Accepts the connections of a server that is separate from the gateway's traffic: exporter, Admin API, device API.
 //!
 //! A connection without a place is refused at once. In the kernel's queue it would hold up everybody behind it, including peers
 //! with a reserved place.
