@@ -2,8 +2,8 @@
 //!
 //! An answer is data, because a batch combines several into one response.
 
-use crate::backup::FileBody;
 use crate::control::WriteError;
+use crate::file_body::FileBody;
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use axum::http::{Response, StatusCode};

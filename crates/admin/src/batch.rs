@@ -4,6 +4,7 @@
 //! transaction; a document can be written once.
 
 use crate::answer::Answer;
+use crate::api::Api;
 use crate::body::{self, SINGLE_BYTES_MAX};
 use crate::collections::{Collection, Naming, Verb};
 use crate::commit::{
@@ -11,11 +12,11 @@ use crate::commit::{
 };
 use crate::control::WriteError;
 use crate::off_thread::off_thread;
+use crate::parsed_request::ParsedRequest;
 use crate::query::Query;
 use crate::resource::address::Address;
 use crate::resource::plan::{Operation, plan};
 use crate::resource::view::View;
-use crate::router::{Api, Asked};
 use axum::http::StatusCode;
 use bytes::Bytes;
 use percent_encoding::percent_decode_str;
@@ -40,7 +41,7 @@ struct Sent {
     body: Option<Box<RawValue>>,
 }
 
-pub(crate) async fn batch(api: Arc<Api>, asked: Asked) -> Result<Answer, Answer> {
+pub(crate) async fn batch(api: Arc<Api>, asked: ParsedRequest) -> Result<Answer, Answer> {
     may_write(&api)?;
     let (body, place) = (asked.body.clone(), asked.place.clone());
     let read = off_thread(move || {
@@ -78,7 +79,7 @@ struct Planned {
 /// `Ok(Err)`: another write was made first, to this key at this revision.
 async fn attempt(
     api: &Arc<Api>,
-    asked: &Asked,
+    asked: &ParsedRequest,
     operations: &Arc<[Operation]>,
 ) -> Result<Result<Answer, (Key, Option<u64>)>, Answer> {
     let (planning, operations, place) = (api.clone(), operations.clone(), asked.place.clone());

@@ -67,7 +67,17 @@ pub(crate) static COLLECTIONS: [Collection; 13] = [
     by_id("protos", "proto", "proto", &[Verb::Patch]),
 ];
 
+/// The collections of `configs`, which has all resources as one document. Credentials are among the consumers.
+pub(crate) fn whole_collections() -> impl Iterator<Item = &'static Collection> {
+    COLLECTIONS.iter().filter(|collection| collection.naming != Naming::Credential)
+}
+
 impl Collection {
+    /// The name of its version in `configs`.
+    pub(crate) fn version_key(&self) -> String {
+        format!("{}_conf_version", self.name)
+    }
+
     /// The collection with this name.
     pub(crate) fn named(name: &str) -> Option<&'static Collection> {
         COLLECTIONS.iter().find(|collection| collection.name == name)

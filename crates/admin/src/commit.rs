@@ -1,13 +1,14 @@
 //! Turns planned writes into one transaction, which is committed and logged, or only checked.
 
 use crate::answer::Answer;
+use crate::api::Api;
 use crate::collections::Collection;
 use crate::control::{Outcome, WriteError};
 use crate::masks::hide_private_keys;
 use crate::off_thread::off_thread;
+use crate::parsed_request::ParsedRequest;
 use crate::resource::references::parsed;
 use crate::resource::view::View;
-use crate::router::{Api, Asked};
 use axum::http::StatusCode;
 use axum::http::header::HeaderName;
 use serde_json::{Value as Json, json};
@@ -31,7 +32,7 @@ const PAUSES_MAX: usize = 100;
 const GENERATION: HeaderName = HeaderName::from_static("x-stillgate-generation");
 
 /// Commits a transaction and logs it.
-pub(crate) async fn commit(api: &Api, asked: &Asked, transaction: Transaction) -> Result<Outcome, WriteError> {
+pub(crate) async fn commit(api: &Api, asked: &ParsedRequest, transaction: Transaction) -> Result<Outcome, WriteError> {
     let keys = logged(&transaction);
     let outcome = api.control.write(transaction, asked.query.wait()).await?;
     audit(asked, &keys, outcome.revision);
@@ -39,7 +40,11 @@ pub(crate) async fn commit(api: &Api, asked: &Asked, transaction: Transaction) -
 }
 
 /// Commits any number of writes, if the datastore can make them in one change.
-pub(crate) async fn commit_all(api: &Api, asked: &Asked, transaction: Transaction) -> Result<Outcome, WriteError> {
+pub(crate) async fn commit_all(
+    api: &Api,
+    asked: &ParsedRequest,
+    transaction: Transaction,
+) -> Result<Outcome, WriteError> {
     if transaction.writes.len() <= WRITES_MAX {
         return commit(api, asked, transaction).await;
     }
@@ -59,19 +64,19 @@ fn logged(transaction: &Transaction) -> String {
 }
 
 /// Logs one line for each write.
-pub(crate) fn audit(asked: &Asked, keys: &str, revision: u64) {
+pub(crate) fn audit(asked: &ParsedRequest, keys: &str, revision: u64) {
     let Author { name, address, action } = author(asked);
     info!(target: "audit", key = name, address, action, keys, revision, "write");
 }
 
-pub(crate) fn author(asked: &Asked) -> Author {
+pub(crate) fn author(asked: &ParsedRequest) -> Author {
     let address = asked.peer.to_canonical().to_string();
     // Without the query, which may contain the key.
     Author { name: asked.caller.name.clone(), address, action: format!("{} {}", asked.method, asked.path) }
 }
 
 pub(crate) fn transaction(
-    asked: &Asked,
+    asked: &ParsedRequest,
     conditions: Vec<(Key, Condition)>,
     unreferenced: Vec<Unreferenced>,
     writes: Vec<Write>,

@@ -1,14 +1,15 @@
 //! `GET /v1/history`, `GET /v1/history/{revision}`, `POST /v1/rollback`: past changes, and rollbacks.
 
 use crate::answer::Answer;
+use crate::api::Api;
 use crate::collections::Collection;
 use crate::commit::{audit, author, change as change_of, may_write, precondition_failed, with_outcome};
 use crate::control::{Change, ChangeSummary, Edit, WriteError};
 use crate::masks::{hide_private_keys, mask};
 use crate::off_thread::off_thread;
+use crate::parsed_request::ParsedRequest;
 use crate::resource::references::parsed;
 use crate::resource::view::View;
-use crate::router::{Api, Asked};
 use axum::http::StatusCode;
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ const COUNT_MAX: usize = 500;
 const COUNT_DEFAULT: usize = 50;
 
 /// The changes before a revision, newest first.
-pub(crate) async fn list(api: &Api, asked: &Asked) -> Answer {
+pub(crate) async fn list(api: &Api, asked: &ParsedRequest) -> Answer {
     let number = |name: &str| asked.query.get(name).map(str::parse::<u64>).transpose();
     let (Ok(before), Ok(count)) = (number("before"), number("count")) else {
         return Answer::bad("before and count must be numbers");
@@ -35,7 +36,7 @@ pub(crate) async fn list(api: &Api, asked: &Asked) -> Answer {
 }
 
 /// One change, with the values that the caller may see.
-pub(crate) async fn change(api: &Api, asked: &Asked) -> Answer {
+pub(crate) async fn change(api: &Api, asked: &ParsedRequest) -> Answer {
     let revision = asked.parts.get("revision").and_then(|revision| revision.parse().ok());
     let Some(revision) = revision else { return Answer::bad("the revision must be a number") };
     match api.control.change(revision).await {
@@ -49,7 +50,7 @@ pub(crate) async fn change(api: &Api, asked: &Asked) -> Answer {
 }
 
 /// Rolls back to a revision.
-pub(crate) async fn roll_back(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
+pub(crate) async fn roll_back(api: &Api, asked: &ParsedRequest) -> Result<Answer, Answer> {
     let body = asked.json()?.unwrap_or_default();
     let to = body["to"].as_u64().ok_or_else(|| Answer::bad("send {\"to\": REVISION}, with a number"))?;
     // A dry run that is asked for in the wrong place must not become a real one.

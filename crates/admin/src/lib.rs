@@ -17,6 +17,7 @@
 
 mod admission;
 mod answer;
+mod api;
 mod backup;
 mod batch;
 pub mod body;
@@ -24,10 +25,12 @@ mod collections;
 mod commit;
 pub mod control;
 mod endpoints;
+mod file_body;
 mod history;
 mod masks;
 mod off_thread;
 mod openapi;
+mod parsed_request;
 mod plugins;
 mod query;
 mod resource;

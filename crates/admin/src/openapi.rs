@@ -1,9 +1,9 @@
 //! `GET /v1/openapi.json`: a description generated from the router's table and from the schemas that validate resources.
 
 use crate::answer::Answer;
+use crate::api::Api;
 use crate::collections::{COLLECTIONS, Naming, Verb};
 use crate::endpoints::{Action, Endpoint};
-use crate::router::Api;
 use axum::http::StatusCode;
 use serde_json::{Map, Value as Json, json};
 use stillgate_datastore::transaction::WRITES_MAX;

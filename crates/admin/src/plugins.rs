@@ -1,11 +1,12 @@
 //! `plugins/…` and `schema/…`: lists plugins, returns the schemas of plugins and resources, and validates against them.
 
 use crate::answer::Answer;
+use crate::api::Api;
 use crate::collections::{COLLECTIONS, Collection};
 use crate::control::Plugin;
 use crate::masks::{MASK, has_mask};
+use crate::parsed_request::ParsedRequest;
 use crate::resource::rules;
-use crate::router::{Api, Asked};
 use axum::http::StatusCode;
 use axum::http::header::HeaderName;
 use serde_json::{Map, Value as Json, json};
@@ -14,7 +15,7 @@ use serde_json::{Map, Value as Json, json};
 const VERSION: f64 = 0.1;
 
 /// `plugins/list`: names by descending priority.
-pub(crate) fn list(api: &Api, asked: &Asked) -> Answer {
+pub(crate) fn list(api: &Api, asked: &ParsedRequest) -> Answer {
     let Some(is_listed) = subsystem(asked.query.get("subsystem")) else {
         return Answer::text(StatusCode::BAD_REQUEST, "invalid subsystem passed");
     };
@@ -23,7 +24,7 @@ pub(crate) fn list(api: &Api, asked: &Asked) -> Answer {
 }
 
 /// `plugins/{name}` and `plugins?all=true`.
-pub(crate) fn schema(api: &Api, asked: &Asked) -> Answer {
+pub(crate) fn schema(api: &Api, asked: &ParsedRequest) -> Answer {
     let asked_for = asked.query.get("subsystem");
     let Some(is_listed) = subsystem(asked_for) else {
         return Answer::bad(format!("unsupported subsystem: {}", asked_for.unwrap_or_default()));
@@ -48,7 +49,7 @@ pub(crate) fn schema(api: &Api, asked: &Asked) -> Answer {
 }
 
 /// `schema/{kind}` with the kind in the singular; the plural is accepted, too.
-pub(crate) fn schema_of_kind(api: &Api, asked: &Asked) -> Answer {
+pub(crate) fn schema_of_kind(api: &Api, asked: &ParsedRequest) -> Answer {
     let kind = asked.parts.get("kind").map_or("", String::as_str);
     let collection = COLLECTIONS.iter().find(|collection| collection.schema == kind || collection.name == kind);
     let schema = collection.and_then(|collection| api.control.schema(collection.name));
@@ -57,7 +58,7 @@ pub(crate) fn schema_of_kind(api: &Api, asked: &Asked) -> Answer {
 }
 
 /// `schema/validate/{kind}` with the kind in the plural.
-pub(crate) fn validate(api: &Api, asked: &Asked) -> Answer {
+pub(crate) fn validate(api: &Api, asked: &ParsedRequest) -> Answer {
     let kind = asked.parts.get("kind").cloned().unwrap_or_default();
     let Some(collection) = Collection::named(&kind) else {
         return Answer::error(StatusCode::NOT_FOUND, format!("Unsupported resource type: {kind}"));

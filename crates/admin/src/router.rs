@@ -2,65 +2,28 @@
 
 use crate::admission::{Admission, admit};
 use crate::answer::Answer;
-use crate::body::{LARGE_AT_ONCE_MAX, LARGE_BYTES_MIN, MANY_BYTES_MAX, SINGLE_BYTES_MAX, SMALL_BYTES_MAX, parse, read};
+use crate::api::Api;
 use crate::collections::{Collection, Verb};
 use crate::control::{Control, WriteError};
-use crate::endpoints::{Action, Endpoint, Page, endpoints};
+use crate::endpoints::{Action, Page, endpoints};
 use crate::off_thread::off_thread;
-use crate::query::Query;
-use crate::resource::address::Address;
+use crate::parsed_request::ParsedRequest;
 use crate::resource::precondition::refuse_conditions;
 use crate::resource::serve;
-use crate::standalone::Standalone;
 use crate::{backup, batch, history, openapi, plugins, sign_in, standalone, ui};
 use axum::Router;
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{RawPathParams, Request, State};
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{Method, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
-use bytes::Bytes;
-use serde_json::Value as Json;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
-use stillgate_door::{Caller, Guard, Peer};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-/// Number of lists of resources that are made at once; more wait.
-const LISTS_AT_ONCE_MAX: usize = 2;
+use stillgate_door::Guard;
 
 /// The parts of a path in braces.
 type Parts = Result<RawPathParams, RawPathParamsRejection>;
-
-/// The state that all handlers share.
-pub(crate) struct Api {
-    pub(crate) control: Arc<dyn Control>,
-    pub(crate) guard: Arc<Guard>,
-    pub(crate) standalone: Standalone,
-    /// Limits requests with large bodies.
-    pub(crate) large_bodies: Arc<Semaphore>,
-    /// Limits lists of resources.
-    pub(crate) lists: Arc<Semaphore>,
-    /// The endpoints of the OpenAPI description that are not hidden: method, path, action, summary.
-    pub(crate) described: Vec<Endpoint>,
-}
-
-/// A request in parts.
-pub(crate) struct Asked {
-    pub(crate) caller: Caller,
-    pub(crate) peer: IpAddr,
-    pub(crate) method: Method,
-    pub(crate) path: String,
-    pub(crate) query: Query,
-    pub(crate) headers: HeaderMap,
-    pub(crate) parts: BTreeMap<String, String>,
-    pub(crate) body: Bytes,
-    /// Held until the request is answered if its body is large: processing a body takes more memory than the body itself. Work on
-    /// another thread, which continues if the client disconnects, holds it too.
-    pub(crate) place: Option<Arc<OwnedSemaphorePermit>>,
-}
 
 /// The Admin API with further pages of the gateway. Requests need a [`Peer`] in their extensions.
 pub fn router(control: Arc<dyn Control>, guard: Arc<Guard>, pages: Vec<Page>) -> Router {
@@ -75,16 +38,8 @@ pub fn router(control: Arc<dyn Control>, guard: Arc<Guard>, pages: Vec<Page>) ->
         *slot = std::mem::take(slot).merge(served);
     }
     described.retain(|endpoint| !endpoint.is_hidden);
-    let large_bodies = Arc::new(Semaphore::new(LARGE_AT_ONCE_MAX));
     let admission = Admission { guard: guard.clone(), control: control.clone() };
-    let api = Arc::new(Api {
-        control,
-        guard,
-        standalone: Standalone::default(),
-        large_bodies,
-        lists: Arc::new(Semaphore::new(LISTS_AT_ONCE_MAX)),
-        described,
-    });
+    let api = Arc::new(Api::new(control, guard, described));
     let mut router = Router::new();
     for (path, methods) in of_path {
         let methods = methods.fallback(no_method);
@@ -105,14 +60,14 @@ fn handler(method: &Method, action: Action) -> MethodRouter<Arc<Api>> {
             return Answer::bad("the path is not UTF-8").into_response();
         };
         let parts = parts.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        match Asked::of(&api, action, request, parts).await {
+        match ParsedRequest::of(&api, action, request, parts).await {
             Ok(asked) => answer(api, action, asked).await.into_response(),
             Err(answer) => answer.into_response(),
         }
     })
 }
 
-async fn answer(api: Arc<Api>, action: Action, asked: Asked) -> Answer {
+async fn answer(api: Arc<Api>, action: Action, asked: ParsedRequest) -> Answer {
     // Documents that have not been read yet are not absent.
     if action.needs_documents()
         && let Err(why) = api.control.readable()
@@ -185,48 +140,4 @@ async fn no_path(request: Request) -> Response {
         None => Answer::error(StatusCode::NOT_FOUND, "404 Not Found: /v1/openapi.json lists the paths"),
     };
     answer.into_response()
-}
-
-impl Asked {
-    /// Reads the body if the action uses it: an unused body takes no memory.
-    async fn of(api: &Api, action: Action, request: Request, parts: BTreeMap<String, String>) -> Result<Asked, Answer> {
-        let peer = Peer::of(&request);
-        let (head, body) = request.into_parts();
-        let place = || async {
-            let place = api.large_bodies.clone().acquire_owned().await;
-            Some(Arc::new(place.expect("the semaphore is never closed")))
-        };
-        let (body, place) = match action {
-            Action::Resource(Verb::Get | Verb::Delete, _) => (Bytes::new(), None),
-            Action::Resource(..) | Action::SchemaValidate => {
-                let body = read(&head.headers, body, SINGLE_BYTES_MAX).await?;
-                let is_large = body.len() >= LARGE_BYTES_MIN;
-                (body, if is_large { place().await } else { None })
-            }
-            Action::SessionOpen | Action::RollBack => (read(&head.headers, body, SMALL_BYTES_MAX).await?, None),
-            Action::ConfigsReplace | Action::ConfigsValidate | Action::Batch => {
-                let place = place().await;
-                (read(&head.headers, body, MANY_BYTES_MAX).await?, place)
-            }
-            _ => (Bytes::new(), None),
-        };
-        let caller = head.extensions.get::<Caller>().cloned().expect("the guard lets nobody by without a caller");
-        let query = Query::parse(head.uri.query());
-        let path = head.uri.path().to_owned();
-        Ok(Asked { caller, peer, method: head.method, path, query, headers: head.headers, parts, body, place })
-    }
-
-    /// The document that the path names.
-    pub(crate) fn address(&self) -> Address {
-        let part = |name: &str| self.parts.get(name).cloned();
-        let (username, id, manager) = (part("username"), part("id"), part("manager"));
-        let is_consumer = username.is_some() && !self.path.contains("/credentials");
-        let (id, parent) = if is_consumer { (username, None) } else { (id, username.or(manager)) };
-        Address { id, parent, sub_path: part("path") }
-    }
-
-    /// The body as JSON; `None`: it is empty.
-    pub(crate) fn json(&self) -> Result<Option<Json>, Answer> {
-        parse(&self.body)
-    }
 }

@@ -1,7 +1,8 @@
 //! `/v1/session`: signing in to the dashboard with a key or a sign-in token, and signing out.
 
 use crate::answer::Answer;
-use crate::router::{Api, Asked};
+use crate::api::Api;
+use crate::parsed_request::ParsedRequest;
 use axum::http::StatusCode;
 use axum::http::header::{ORIGIN, SET_COOKIE};
 use serde_json::{Value as Json, json};
@@ -9,7 +10,7 @@ use stillgate_door::{Caller, Role, SESSION_COOKIE};
 use tracing::info;
 
 /// The owner of this session.
-pub(crate) fn show(api: &Api, asked: &Asked) -> Answer {
+pub(crate) fn show(api: &Api, asked: &ParsedRequest) -> Answer {
     match cookie(asked).and_then(|token| api.guard.session(&token)) {
         Some(session) => Answer::json(StatusCode::OK, described(&session.caller, &session.csrf)),
         // Everything can be read without signing in; there is no token, since nothing can be written.
@@ -21,7 +22,7 @@ pub(crate) fn show(api: &Api, asked: &Asked) -> Answer {
 }
 
 /// Opens a session with a key in the header or the body, or with a sign-in token.
-pub(crate) async fn open(api: &Api, asked: Asked) -> Answer {
+pub(crate) async fn open(api: &Api, asked: ParsedRequest) -> Answer {
     let body = match asked.json() {
         Ok(body) => body.unwrap_or_default(),
         Err(answer) => return answer,
@@ -48,7 +49,7 @@ pub(crate) async fn open(api: &Api, asked: Asked) -> Answer {
 }
 
 /// Ends the session of the cookie.
-pub(crate) fn close(api: &Api, asked: &Asked) -> Answer {
+pub(crate) fn close(api: &Api, asked: &ParsedRequest) -> Answer {
     if let Some(token) = cookie(asked) {
         api.guard.close_session(&token);
     }
@@ -60,6 +61,6 @@ fn described(caller: &Caller, csrf: &str) -> Json {
     json!({ "name": caller.name, "role": caller.role.name(), "csrf": csrf })
 }
 
-fn cookie(asked: &Asked) -> Option<String> {
+fn cookie(asked: &ParsedRequest) -> Option<String> {
     stillgate_door::cookie(&asked.headers, SESSION_COOKIE).map(str::to_owned)
 }

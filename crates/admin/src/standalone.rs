@@ -4,26 +4,26 @@
 //! versions, indexes) is only remembered.
 
 mod items;
-mod remembered;
+pub(crate) mod remembered;
 mod request;
 mod whole_references;
 
 use crate::answer::{Answer, Content};
+use crate::api::Api;
 use crate::body;
-use crate::collections::{COLLECTIONS, Collection, Naming};
+use crate::collections::{Collection, Naming, whole_collections};
 use crate::commit::{
     ATTEMPTS_MAX, caught_up, commit_all, dry_run, may_write, precondition_failed, transaction, unix_seconds,
     with_outcome,
 };
 use crate::control::WriteError;
 use crate::off_thread::off_thread;
+use crate::parsed_request::ParsedRequest;
 use crate::resource::references::{parsed, referred as referred_by, still_alone, still_unused};
 use crate::resource::view::View;
-use crate::router::{Api, Asked};
 use axum::http::StatusCode;
 use axum::http::header::HeaderName;
 use items::{Refusal, Unnamed, check_all, diff, of_documents, of_request};
-pub(crate) use remembered::Standalone;
 use remembered::fingerprint;
 use request::{Text, Version, Whole};
 use serde_json::{Map, Value as Json, json};
@@ -44,16 +44,11 @@ const ERRORS_MAX: usize = 100;
 /// The most characters of an id or a message in an error.
 const ERROR_CHARS_MAX: usize = 1000;
 
-/// The collections of the whole document. Credentials are among the consumers.
-fn collections() -> impl Iterator<Item = &'static Collection> {
-    COLLECTIONS.iter().filter(|collection| collection.naming != Naming::Credential)
-}
-
 /// GET and HEAD.
-pub(crate) fn get(api: &Api, asked: &Asked) -> Answer {
+pub(crate) fn get(api: &Api, asked: &ParsedRequest) -> Answer {
     let documents = api.control.documents();
     let mut whole = Map::new();
-    for collection in collections() {
+    for collection in whole_collections() {
         let found = documents.below(&format!("{}/", collection.name));
         let version = api.standalone.version(collection, fingerprint(&found));
         let index = |key: &Key, document: &Document| api.standalone.index(key, document);
@@ -66,7 +61,7 @@ pub(crate) fn get(api: &Api, asked: &Asked) -> Answer {
         if !items.is_empty() {
             whole.insert(collection.name.to_owned(), items.into());
         }
-        whole.insert(version_key(collection), version.into());
+        whole.insert(collection.version_key(), version.into());
     }
     let (at, digest) = api.standalone.last(documents.revision(), unix_seconds());
     if let Some(at) = at {
@@ -79,7 +74,7 @@ pub(crate) fn get(api: &Api, asked: &Asked) -> Answer {
 }
 
 /// PUT.
-pub(crate) async fn replace(api: Arc<Api>, asked: Asked) -> Result<Answer, Answer> {
+pub(crate) async fn replace(api: Arc<Api>, asked: ParsedRequest) -> Result<Answer, Answer> {
     let digest = asked.headers.get(DIGEST).and_then(|digest| digest.to_str().ok()).map(str::to_owned);
     let digest = digest.ok_or_else(|| Answer::bad("missing digest header"))?;
     if digest.len() > DIGEST_BYTES_MAX {
@@ -105,7 +100,7 @@ pub(crate) async fn replace(api: Arc<Api>, asked: Asked) -> Result<Answer, Answe
 }
 
 /// POST to `configs/validate`: the errors of each item, or else of the whole document, as PUT would report them.
-pub(crate) async fn validate(api: Arc<Api>, asked: Asked) -> Result<Answer, Answer> {
+pub(crate) async fn validate(api: Arc<Api>, asked: ParsedRequest) -> Result<Answer, Answer> {
     let asked = Arc::new(asked);
     let (validating, looked_at) = (api.clone(), asked.clone());
     let wrong = off_thread(move || validate_items(&validating, &looked_at)).await??;
@@ -150,13 +145,13 @@ fn invalid(errors: Vec<Json>) -> Answer {
 }
 
 /// `None`: each item by itself is valid.
-fn validate_items(api: &Api, asked: &Asked) -> Result<Option<Answer>, Answer> {
+fn validate_items(api: &Api, asked: &ParsedRequest) -> Result<Option<Answer>, Answer> {
     let text = Text::new(body::text(&asked.body)?);
     let whole = text.whole()?;
     let mut errors: Vec<Json> = Vec::new();
-    for collection in collections() {
+    for collection in whole_collections() {
         if let Version::Other(got) = whole.version(collection) {
-            let message = format!("{} must be a number, got {got}", version_key(collection));
+            let message = format!("{} must be a number, got {got}", collection.version_key());
             errors.push(json!({ "resource_type": collection.name, "error": message }));
         }
         check_all(&*api.control, collection, &whole, &mut |index, Refusal { id, message }| {
@@ -253,7 +248,11 @@ fn plan(api: &Api, body: &[u8], digest: Option<&str>, unnamed: Unnamed) -> Resul
 }
 
 /// `Ok(Err)`: another write was made first, to this key at this revision.
-async fn commit_plan(api: &Api, asked: &Asked, planned: Planned) -> Result<Result<Answer, (Key, Option<u64>)>, Answer> {
+async fn commit_plan(
+    api: &Api,
+    asked: &ParsedRequest,
+    planned: Planned,
+) -> Result<Result<Answer, (Key, Option<u64>)>, Answer> {
     let Planned { digest, view, revision: before, changes, conditions, unreferenced } = planned;
     let Changes { writes, versions, indexes } = changes;
     let transaction = transaction(asked, conditions, unreferenced, writes);
@@ -314,7 +313,7 @@ struct Changes {
 /// The changes, and the resulting versions of the collections.
 fn changes(api: &Api, view: &View, whole: &Whole<'_>, unnamed: Unnamed) -> Result<Changes, Answer> {
     let mut changes = Changes::default();
-    for collection in collections() {
+    for collection in whole_collections() {
         let stored = view.below(&format!("{}/", collection.name));
         let old = api.standalone.version(collection, fingerprint(&stored));
         let new = new_version(collection, whole.version(collection), old)?;
@@ -332,7 +331,7 @@ fn changes(api: &Api, view: &View, whole: &Whole<'_>, unnamed: Unnamed) -> Resul
 }
 
 fn new_version(collection: &Collection, given: Version, old: u64) -> Result<u64, Answer> {
-    let key = version_key(collection);
+    let key = collection.version_key();
     match given {
         Version::None => Ok(old + 1),
         // Versions are counts or times in milliseconds: far below where floats have gaps.
@@ -340,10 +339,6 @@ fn new_version(collection: &Collection, given: Version, old: u64) -> Result<u64,
         Version::Number(_) => Err(Answer::bad(format!("{key} must be greater than or equal to ({old})"))),
         Version::Other(_) => Err(Answer::bad(format!("{key} must be a number"))),
     }
-}
-
-fn version_key(collection: &Collection) -> String {
-    format!("{}_conf_version", collection.name)
 }
 
 fn with_last(answer: Answer, (at, digest): (Option<u64>, Option<String>)) -> Answer {

@@ -5,13 +5,14 @@ use super::precondition::Stated;
 use super::read;
 use super::view::View;
 use crate::answer::Answer;
+use crate::api::Api;
 use crate::collections::{Collection, Verb};
 use crate::commit::{
     ATTEMPTS_MAX, caught_up, commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome,
 };
 use crate::control::{Outcome, WriteError};
 use crate::off_thread::off_thread;
-use crate::router::{Api, Asked};
+use crate::parsed_request::ParsedRequest;
 use axum::http::StatusCode;
 use axum::http::header::{ETAG, HeaderName, IF_NONE_MATCH};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 const API_VERSION: HeaderName = HeaderName::from_static("x-api-version");
 
 /// GET of one document or of a list. A long list takes a while, during which other requests are served.
-pub(crate) async fn get(api: Arc<Api>, asked: Asked, collection: &'static Collection) -> Answer {
+pub(crate) async fn get(api: Arc<Api>, asked: ParsedRequest, collection: &'static Collection) -> Answer {
     if let Err(answer) = asked.query.ttl_seconds() {
         return answer;
     }
@@ -48,7 +49,7 @@ pub(crate) async fn get(api: Arc<Api>, asked: Asked, collection: &'static Collec
 }
 
 /// PUT, POST, PATCH and DELETE.
-pub(crate) async fn write(api: &Api, asked: Asked, verb: Verb, collection: &'static Collection) -> Answer {
+pub(crate) async fn write(api: &Api, asked: ParsedRequest, verb: Verb, collection: &'static Collection) -> Answer {
     let answer = match operation(&asked, verb, collection) {
         Ok(operation) => execute(api, &asked, Arc::new(operation)).await.unwrap_or_else(|answer| answer),
         Err(answer) => answer,
@@ -56,14 +57,14 @@ pub(crate) async fn write(api: &Api, asked: Asked, verb: Verb, collection: &'sta
     answer.with(API_VERSION, "v3")
 }
 
-fn operation(asked: &Asked, verb: Verb, collection: &'static Collection) -> Result<Operation, Answer> {
+fn operation(asked: &ParsedRequest, verb: Verb, collection: &'static Collection) -> Result<Operation, Answer> {
     let body = (verb != Verb::Delete).then(|| asked.body.clone());
     let ttl_seconds = asked.query.ttl_seconds()?;
     let force = asked.query.is("force", "true");
     Ok(Operation { verb, collection, address: asked.address(), body, ttl_seconds, force })
 }
 
-async fn execute(api: &Api, asked: &Asked, operation: Arc<Operation>) -> Result<Answer, Answer> {
+async fn execute(api: &Api, asked: &ParsedRequest, operation: Arc<Operation>) -> Result<Answer, Answer> {
     may_write(api)?;
     let stated = Stated::of(&asked.headers)?;
     for _ in 0..ATTEMPTS_MAX {

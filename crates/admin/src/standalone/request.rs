@@ -3,10 +3,9 @@
 //! As a tree, a configuration takes dozens of times the memory of its text. So a call holds only the text, one item, and what its
 //! caller makes of the items.
 
-use super::collections;
 use crate::answer::Answer;
 use crate::body::in_words_of_apisix;
-use crate::collections::Collection;
+use crate::collections::{Collection, whole_collections};
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -84,7 +83,7 @@ impl<'a> Whole<'a> {
     }
 
     pub(super) fn version(&self, collection: &Collection) -> Version {
-        let Some(version) = self.values.get(&super::version_key(collection)) else { return Version::None };
+        let Some(version) = self.values.get(&collection.version_key()) else { return Version::None };
         let text = version.get();
         match text.as_bytes().first() {
             Some(b'n') => Version::Other("userdata"),
@@ -103,7 +102,7 @@ fn is_known(key: &str) -> bool {
 }
 
 fn is_collection(key: &str) -> bool {
-    collections().any(|collection| collection.name == key)
+    whole_collections().any(|collection| collection.name == key)
 }
 
 impl<'de> Deserialize<'de> for Whole<'de> {
@@ -120,7 +119,7 @@ impl<'de> Deserialize<'de> for Whole<'de> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Whole<'de>, A::Error> {
                 let mut whole = Whole::default();
                 while let Some(key) = map.next_key::<String>()? {
-                    let is_version = collections().any(|collection| super::version_key(collection) == key);
+                    let is_version = whole_collections().any(|collection| collection.version_key() == key);
                     if is_version || is_collection(&key) {
                         // If a key occurs twice, the last one counts, as in APISIX.
                         whole.values.insert(key, map.next_value()?);
